@@ -1,16 +1,16 @@
-"""Tests: unit (seconds, no network), lab (real nodes), campaign (minutes of trying), bench (measuring)."""
+"""Tests: unit (seconds, no network), lab (real nodes), campaign (trials of minutes), bench (measurements)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-"""The checkout."""
+"""Root of the checkout."""
 RECORDED = ROOT / "tests/recorded"
-"""What real nodes said."""
+"""Recorded output of real nodes."""
 H200 = RECORDED / "h200x4"
-"""Of a server with four H200: its tools' own words, and the facts that the probe made of it."""
+"""Recordings of a server with four H200: output of its tools, and the facts that the probe returned."""
 RECORDED_LOCK = RECORDED / "verify/debian12-a100x4.lock.yml"
-"""The lock of the node whose answers lie beside it."""
+"""Lock of the node whose recorded answers are in the same folder."""
 RECORDED_FACTS = RECORDED / "verify/debian12-a100x4.facts.json"
-"""Its facts."""
+"""Facts of this node."""

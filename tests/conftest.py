@@ -1,4 +1,4 @@
-"""What no test may touch: the state and the cache of whoever runs it."""
+"""Isolation of the tests from the user's own state and cache folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuprov.runs import state_dir
 
 @pytest.fixture(scope="session", autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """State and cache of this session alone; the user's own history must not know of it afterwards."""
+    """State and cache folders of this session; afterwards the user's own history must not mention it."""
     begun, users_own = time.time(), state_dir()
     session = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -27,7 +27,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def mentions(session: Path, *, since: float, below: Path) -> list[str]:
-    """Files of history and runs that were written since then and name a session's folder."""
+    """Return files of the history and of runs that were written after `since` and name a session's folder."""
     name, files = os.fsencode(session), [*below.glob("history.sqlite*"), *below.glob("runs/**/*")]
     written = [path for path in files if path.is_file() and path.stat().st_mtime >= since]
     return [str(path) for path in written if name in path.read_bytes()]

@@ -1,4 +1,4 @@
-"""A web server that serves one document, and keeps what is posted to it."""
+"""Web server that serves one document and records the documents posted to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 class Hook(HTTPServer):
-    """Serves `content` with `status` and `headers`; `posted` are the JSON documents that came.
+    """Server of `content` with `status` and `headers`; `posted` are the JSON documents that it received.
 
-    With `pause_s` it waits so long before each byte.
+    It waits `pause_s` seconds before each byte.
     """
 
     def __init__(self, binds: str, called: str) -> None:
@@ -25,7 +25,7 @@ class Hook(HTTPServer):
 
     @property
     def url(self) -> str:
-        """The address, as those who call know this machine."""
+        """URL of the server, with the name by which its callers know this machine."""
         return f"http://{self.called}:{self.server_port}/x"
 
 
@@ -54,11 +54,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def listening(binds: str = "127.0.0.1", called: str = "127.0.0.1") -> Iterator[Hook]:
-    """A hook at work.
+    """Run a hook in a thread.
 
     Args:
-        binds: the address that it listens on.
-        called: the one that its callers use.
+        binds: address that it listens on.
+        called: address that its callers use.
     """
     with Hook(binds, called) as server:
         thread = threading.Thread(target=server.serve_forever)

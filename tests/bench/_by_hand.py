@@ -1,4 +1,4 @@
-"""What a good administrator would write instead of using gpuprov: a shell script, or a playbook."""
+"""Equivalents of gpuprov that an experienced administrator would write: a shell script and a playbook."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ AT_THE_END = (
 
 
 def begin(node: Node) -> None:
-    """Wait for a node that was just made, and mark the time on it."""
+    """Wait until a new node has settled, and record the time on it."""
     node.run(f"{SETTLED}; touch {START}; sleep 1", check=False)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What somebody chose on a node: packages by name, and units that start by themselves."""
+    """Manually installed packages and enabled units of a node."""
 
     packages: set[str]
     units: set[str]
 
     @classmethod
     def on(cls, node: Node) -> Chosen:
-        """As it is now."""
+        """Return those of a node now."""
         return cls(set(node.run("apt-mark showmanual").stdout.split()), set(node.run(UNITS).stdout.split()))
 
 
 @dataclass(frozen=True)
 class File:
-    """A file as it is written; the content in base64."""
+    """A file to write, with its content in base64."""
 
     path: str
     mode: str
@@ -65,7 +65,7 @@ class File:
 
 @dataclass(frozen=True)
 class ByHand:
-    """What makes of a fresh node what a model is: the same packages at the same versions, the same files.
+    """Steps that bring a new node to the state of a model: the same packages, versions and files.
 
     Files come before packages, so that daemons need no second start, and packages in one transaction.
     """
@@ -78,11 +78,11 @@ class ByHand:
 
     @classmethod
     def of(cls, model: Node, group: LockedGroup, before: Chosen) -> ByHand:
-        """What was done to a node since `begin`.
+        """Return the steps that were done on a node since `begin`.
 
         Args:
-            model: a node that gpuprov made.
-            before: what was chosen on it before that.
+            model: node that gpuprov has provisioned.
+            before: manually installed packages and enabled units before that.
         """
         after = Chosen.on(model)
         files = [_file(model, path) for path in sorted(model.run(FILES, check=False).stdout.split())]
@@ -96,7 +96,7 @@ class ByHand:
 
     @property
     def commands(self) -> list[str]:
-        """What is done once everything is there."""
+        """Commands after all files and packages are in place."""
         return [
             *AT_THE_END,
             f"systemctl enable -q {shlex.join(self.units)}",
@@ -104,7 +104,7 @@ class ByHand:
         ]
 
     def by_script(self, node: Node) -> None:
-        """Do it in one go."""
+        """Run all steps as one shell script."""
         lines = [
             "set -e",
             "export DEBIAN_FRONTEND=noninteractive",
@@ -117,7 +117,7 @@ class ByHand:
         node.run("sh -s", input="\n".join(lines), timeout=3600)
 
     def by_playbook(self, lab: Lab, node: Node) -> None:
-        """Do it task by task, as fast as Ansible can: nothing is looked at, proven or put back."""
+        """Run the steps as Ansible tasks, as fast as possible: without checks, proofs or restoring."""
         folders = sorted({str(Path(each.path).parent) for each in self.others})
         tasks = [
             *(_copy(each) for each in self.sources),
@@ -150,7 +150,7 @@ class ByHand:
 
 
 def _installation(group: LockedGroup, chosen: set[str]) -> str:
-    """One transaction: what the lock says at its versions, and the rest as the node's sources have it."""
+    """Return one transaction: the lock's packages at its versions, the others from the node's sources."""
     exact = {name: version for _, each in group.components.each() for name, version in each.closure.items()}
     names = [f"{name}={version}" for name, version in exact.items()] + sorted(chosen - exact.keys())
     options = "--no-install-recommends -o Dpkg::Options::=--force-confold"
@@ -163,7 +163,7 @@ def _file(model: Node, path: str) -> File:
 
 
 def _written(file: File) -> str:
-    """Shell that writes a file."""
+    """Return shell text that writes a file."""
     return (
         f"mkdir -p {Path(file.path).parent}\n"
         f"base64 -d >{file.path} <<'END'\n{file.content}\nEND\n"
@@ -172,7 +172,7 @@ def _written(file: File) -> str:
 
 
 def _copy(file: File) -> dict[str, Any]:
-    """A task that writes a file."""
+    """Return a task that writes a file."""
     content = f"{{{{ {json.dumps(file.content)} | b64decode }}}}"
     return {"ansible.builtin.copy": {"dest": file.path, "content": content, "mode": f"0{file.mode}"}}
 

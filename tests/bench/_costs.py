@@ -1,4 +1,4 @@
-"""Where the time of an apply goes: Ansible's tasks by role, and what is before, between and after them."""
+"""Time of an apply by role: Ansible's tasks, and the time outside of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cost:
 
 
 def costs(events: list[Path]) -> dict[str, Cost]:
-    """Role → what its tasks cost on one node, over the event files of a run."""
+    """Return role → cost of its tasks on one node, from the event files of a run."""
     found: dict[str, Cost] = {}
     for path in events:
         for event in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
@@ -36,7 +36,7 @@ def costs(events: list[Path]) -> dict[str, Cost]:
 
 
 def table(found: dict[str, Cost], whole: float) -> Iterator[str]:
-    """Lines of a table, the dearest first; `whole` is the wall time of the run in seconds."""
+    """Yield a table's lines, the most expensive role first; `whole` is the run's wall time in seconds."""
     yield f"{'role':<22}{'tasks':>6}{'s':>8}{'skipped':>9}{'s':>7}"
     for role, cost in sorted(found.items(), key=lambda item: -item[1].seconds):
         yield f"{role:<22}{cost.tasks:>6}{cost.seconds:>8.2f}{cost.skipped:>9}{cost.skipping:>7.2f}"

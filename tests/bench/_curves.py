@@ -1,4 +1,4 @@
-"""Curves over two logarithmic axes, as an SVG that is read in light and in dark."""
+"""SVG of curves over two logarithmic axes, readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def draw(title: str, across: str, up: str, curves: Mapping[str, Curve]) -> str:
-    """The whole file; every value is above 0."""
+    """Return the whole file; every value must be above 0."""
     xs = [x for curve in curves.values() for x, _ in curve]
     ys = [y for curve in curves.values() for _, y in curve]
     x_from, x_to = math.log10(min(xs)), math.log10(max(xs))

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, by tmux: what it shows, keys, another size."""
+"""A command on a separate terminal in tmux: its screen, keys and size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Terminal:
     """One command that runs on a terminal.
 
     Args:
-        command: its command line, run without a shell between.
-        width, height: in characters.
-        folder: where it runs.
+        command: its command line, run without a shell.
+        width, height: size in characters.
+        folder: working folder.
     """
 
     def __init__(self, command: list[str], width: int, height: int, folder: Path) -> None:
@@ -28,7 +28,7 @@ class Terminal:
         self._server = f"gpuprov-{os.getpid()}"
         self._said = folder / "exit-code"
         size = ["-x", str(width), "-y", str(height)]
-        # tmux does not always tell how a command ended.
+        # tmux does not always report a command's exit status.
         watched = ["sh", "-c", '"$@"; echo $? >"$0"; sleep 60', str(self._said), *command]
         self._tmux("-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), *watched)
 
@@ -38,38 +38,38 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the command with its terminal."""
+        """Kill the command with its terminal."""
         self._tmux("kill-server")
 
     @property
     def pid(self) -> int:
-        """The command's process."""
+        """Process id of the command."""
         shell = self._tmux("display-message", "-p", "#{pane_pid}")
         return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
 
     @property
     def ended(self) -> int | None:
-        """Its exit code, as a shell tells it; None while it runs."""
+        """Exit code in a shell's notation; None while the command runs."""
         told = self._said.read_text().strip() if self._said.exists() else ""
         return int(told) if told else None
 
     def text(self, *, colours: bool = False) -> str:
-        """What it shows now, line by line; with the escapes of colours where asked for."""
+        """Return the screen line by line, with colour escapes if requested."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
 
     def press(self, *keys: str) -> None:
-        """Keys by tmux's names: `f`, `Down`, `PPage`."""
+        """Press keys in tmux's names: `f`, `Down`, `PPage`."""
         self._tmux("send-keys", *keys)
 
     def resize(self, width: int, height: int) -> None:
-        """Another size."""
+        """Change the size of the terminal."""
         self._tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def until(self, shown: Callable[[str], bool], seconds: float) -> float:
-        """Seconds until the text is so.
+        """Return the seconds until the screen satisfies a condition.
 
         Raises:
-            AssertionError: it was not, in that time.
+            AssertionError: it did not within `seconds`.
         """
         begun = time.monotonic()
         while not shown(self.text()):
@@ -86,13 +86,13 @@ class Terminal:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process and its threads, so far."""
+    """Return the processor seconds of a process and its threads so far."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def picture(ansi: str, width: int, title: str, path: Path) -> None:
-    """A terminal's text with its colours as an SVG file."""
+    """Write a terminal's text with its colours as an SVG file."""
     from io import StringIO
 
     from rich.console import Console
@@ -101,5 +101,5 @@ def picture(ansi: str, width: int, title: str, path: Path) -> None:
     console = Console(width=width, record=True, file=StringIO(), force_terminal=True, legacy_windows=False)
     for line in ansi.splitlines():
         console.print(Text.from_ansi(line), no_wrap=True, overflow="crop")
-    # Its font would come from elsewhere; the reader's own will do.
+    # Its font would be loaded from a remote server; the reader's own font is enough.
     path.write_text(re.sub(r"\s*@font-face \{.*?\}", "", console.export_svg(title=title), flags=re.S) + "\n")

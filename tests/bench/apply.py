@@ -1,18 +1,18 @@
-"""What the operator pays for gpuprov: `gpuprov apply` against a shell script that does the same by hand.
+"""Compares `gpuprov apply` with a shell script that does the same by hand.
 
     scripts/bench apply [--full [--stub]] [--playbook] [--mitogen] [--rounds 2] [--together]
 
-Both start on equal fresh nodes, without a reboot, from a warm package cache. The script installs the very
-packages at the very versions, writes the very files (read from a node that gpuprov made), enables the same
-units, sets the same holds. Which goes first changes from round to round; --together starts both at the same
-moment, so that what else the machine does is shared by both.
+Both start on equal new nodes, without a reboot, from a warm package cache. The script installs the same
+packages at the same versions, writes the same files (read from a node that gpuprov provisioned), enables the
+same units and sets the same holds. The order changes from round to round; --together starts both at the same
+moment, so that other load on the machine affects both.
 
-Without --full the node gets Debian's driver and what goes with it. With --full it gets CUDA, cuDNN, NCCL,
-Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall as well, NVIDIA's own from
-the mirror. DKMS really compiles the driver, but for the model that the script is taken from. With --stub it
-has nothing to compile, as the driver is the mirror's too, and what is left to compare is overhead. With
---playbook Ansible does what the script does as well: a task for each file and command, and no more. With
---mitogen gpuprov does it once more on another node, as if it were installed as gpuprov[fast].
+Without --full the node gets Debian's driver and its settings. With --full it also gets CUDA, cuDNN, NCCL,
+Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall, with NVIDIA's packages from
+the mirror. DKMS compiles the driver, except on the model that the script is taken from. With --stub nothing
+is compiled, because the driver comes from the mirror too, so that only overhead is compared. With --playbook
+Ansible runs the script's steps too: one task for each file and command, and no more. With --mitogen gpuprov
+runs once more on another node, as if installed as gpuprov[fast].
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 SYSTEM = "debian12"
-# No switches: Debian has no fabric manager, and the mirror none for Debian's driver.
+# Without switches: Debian has no fabric manager, and the mirror has none for Debian's driver.
 COMPILED = Board(
     machine="l40sx4",
     model="L40S",
@@ -55,27 +55,29 @@ COMPILED = Board(
 
 BAR, BAR_STUB = 1.2, 2.0
 REST_S = 30
-"""Before each way: a virtual machine has bursts, and making nodes uses them up (21 s became 31). The way that
-comes first pays 5 s even so: it takes an even number of rounds to be fair.
+"""Pause in seconds before each run.
+
+A virtual machine has bursts, which starting nodes uses up (21 s became 31). Even so the first run costs 5 s
+more: only an even number of rounds is fair.
 """
 
 
 class Stack(Protocol):
-    """What is put on nodes.
+    """Components that are installed on nodes.
 
-    `compiled` says whether a compiler has work with it, which is played on the model.
+    `compiled` states whether a compiler has work; on the model a stub replaces it.
     """
 
     compiled: bool
 
     def fresh(self, name: str) -> Node:
-        """A node with nothing on it."""
+        """Start an empty node."""
 
     def lock(self, node: Node) -> LockedGroup:
-        """State a fleet of this node, the only one there is by now, and lock it."""
+        """Write a fleet of this node, the only one at this point, and lock it."""
 
     def apply(self) -> None:
-        """`gpuprov apply`, without a reboot."""
+        """Run `gpuprov apply`, without a reboot."""
 
 
 class Driver:
@@ -97,11 +99,11 @@ class Driver:
         return group
 
     def apply(self) -> None:
-        gpuprov(self._folder, "apply", "--yes", code=Exit.DRIFT)  # a reboot is due
+        gpuprov(self._folder, "apply", "--yes", code=Exit.DRIFT)  # a reboot is pending
 
 
 class Full:
-    """Everything that gpuprov can put on a node, from the mirror."""
+    """Every component that gpuprov can install, from the mirror."""
 
     def __init__(self, stack: ExitStack, lab: Lab, folder: Path, board: Board) -> None:
         self.compiled = board is COMPILED
@@ -109,7 +111,7 @@ class Full:
         self._fleet: Fleet = fleet_of(stack, lab, folder, {SYSTEM: self._first}, {}, board)
 
     def fresh(self, name: str) -> Node:
-        # The mirror is made with the help of a node, which is the first to be given out.
+        # Building the mirror needs a node, which is the first one returned.
         node, self._first = self._first, None
         return node or new_node(self._fleet.lab, SYSTEM, name, board=self._fleet.board)
 
@@ -161,7 +163,7 @@ def main() -> int:
 def measure(
     lab: Lab, subject: Stack, rounds: int, *, playbook: bool, mitogen: bool, together: bool
 ) -> dict[str, list[float]]:
-    """Seconds of each way, one figure a round."""
+    """Return the seconds of each way, one figure for each round."""
     times: dict[str, list[float]] = defaultdict(list)
     by_hand = done_by_hand(lab, subject)
     for turn in range(rounds):
@@ -186,7 +188,7 @@ def measure(
 
 
 def by_mitogen(lab: Lab, subject: Stack) -> float:
-    """Seconds of gpuprov on a fresh node, with Mitogen where Python finds it."""
+    """Return the seconds of gpuprov on a new node, with Mitogen in Python's search path."""
     node = fresh(subject, "ours")
     subject.lock(node)
     with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as folder:
@@ -199,7 +201,7 @@ def by_mitogen(lab: Lab, subject: Stack) -> float:
 
 
 def done_by_hand(lab: Lab, subject: Stack) -> ByHand:
-    """The same by hand, of a node that gpuprov made; every package is in the lab's cache afterwards."""
+    """Return the steps of a node that gpuprov provisions; afterwards every package is in the lab's cache."""
     model = fresh(subject, "model")
     before = Chosen.on(model)
     group = subject.lock(model)
@@ -212,14 +214,14 @@ def done_by_hand(lab: Lab, subject: Stack) -> ByHand:
 
 
 def fresh(subject: Stack, name: str) -> Node:
-    """A node with nothing on it but a mark of the time."""
+    """Start an empty node with a record of the time."""
     node = subject.fresh(name)
     begin(node)
     return node
 
 
 def timed(what: str, work: Callable[[], object]) -> float:
-    """Seconds that it takes, said at once: whatever fails later, they were seen."""
+    """Return the seconds of a run; they are printed at once, so that a later failure does not lose them."""
     os.sync()
     time.sleep(REST_S)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""First contact with many nodes: from logins by password to key-only, in one command; then once more.
+"""Measures bootstrap of many nodes from password logins to keys only, in one command, and a second run.
 
 scripts/bench bootstrap [--nodes 20] [--at-once 32]
 """
@@ -26,7 +26,7 @@ PASSWORD = "correct-horse-battery"  # noqa: S105 - of throwaway nodes
 
 
 def main() -> int:
-    """Time both runs; 0 when every node became key-only in the first and nothing changed in the second."""
+    """Time both runs; return 0 if the first changed every node, and the second none."""
     parser = argparse.ArgumentParser(prog="scripts/bench bootstrap")
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=32)
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _without_keys(root: Path) -> None:
-    """As a cloud hands it over that knows passwords only."""
+    """Remove all keys, as a cloud that only supports passwords."""
     for home in ("root", "home/debian"):
         shutil.rmtree(root / home / ".ssh")
 
@@ -70,7 +70,7 @@ def _write_fleet(lab: Lab, folder: Path) -> None:
 
 
 def _run(folder: Path, at_once: int) -> tuple[float, list[str]]:
-    """Seconds, and each node's status."""
+    """Return the seconds, and each node's status."""
     reading, writing = os.pipe()
     os.write(writing, f"{PASSWORD}\n".encode())
     os.close(writing)

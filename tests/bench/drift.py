@@ -1,11 +1,11 @@
-"""Drift of many nodes against what SSH alone costs, and against verify, Ansible's check mode and apply.
+"""Compares drift of many nodes with the cost of SSH, and with verify, Ansible's check mode and apply.
 
     scripts/bench drift [--targets 200] [--rounds 5] [--growth 10,50,200,500,1000]
 
-All in one run on this machine, nodes and controller on the same processors. The targets are addresses of one
-provisioned lab node. `floor` is threads of Paramiko that run `true` with the same number of forks; `probe` is
-the probe alone, as often and as many at a time, on the node without SSH. Ansible is measured in check mode
-with two small numbers of targets, and drawn out in a straight line.
+Everything runs on this machine, nodes and controller on the same processors. The targets are addresses of one
+provisioned lab node. `floor` is Paramiko threads that run `true` with the same number of forks; `probe` is
+only the probe, as often and with the same concurrency, on the node without SSH. Ansible is measured in check
+mode with two small numbers of targets, and extrapolated linearly.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.lab.command_line import PROGRAM, with_own_state
 from tests.lab.provisioned_node import provision
 
 FORKS = 16
-"""Both sides share two processors: more at a time would only queue in the node's systemd."""
+"""Both sides share two processors: a higher number would only queue in the node's systemd."""
 ANSIBLE_ON = (2, 8)
 SLOW_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of wall time, and the most memory a process took, in MiB."""
+    """Wall seconds, and the maximum memory of a process in MiB."""
 
     seconds: float
     memory: float = 0.0
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None:
-    """Floor, probe, drift and an apply with nothing to do, turn by turn."""
+    """Measure floor, probe, drift and an apply without changes in turns."""
     lock = write_targets(lab, folder, count)
     ways: dict[str, Callable[[], Cost]] = {
         "floor: Paramiko runs `true`": lambda: floor(lock),
@@ -78,7 +78,7 @@ def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None
         "gpuprov apply, nothing to do": lambda: gpuprov(folder, "apply", "--yes"),
     }
     for work in ways.values():
-        work()  # caches of the node and of this machine
+        work()  # fills caches of the node and of this machine
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, work in ways.items():
@@ -99,7 +99,7 @@ def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None
 
 
 def compare_slow(lab: Lab, folder: Path, count: int) -> None:
-    """Verify, and Ansible's check mode, beside drifts of the same moments."""
+    """Measure verify and Ansible's check mode, together with drift at the same time."""
     write_targets(lab, folder, count)
     turns = [
         (gpuprov(folder, "drift").seconds, gpuprov(folder, "verify").seconds) for _ in range(SLOW_ROUNDS)
@@ -124,7 +124,7 @@ def compare_slow(lab: Lab, folder: Path, count: int) -> None:
 
 
 def grow(lab: Lab, folder: Path, counts: list[int]) -> None:
-    """Drift of more and more targets."""
+    """Measure drift of an increasing number of targets."""
     print("growth")
     for count in counts:
         lock = write_targets(lab, folder, count)
@@ -137,7 +137,7 @@ def grow(lab: Lab, folder: Path, counts: list[int]) -> None:
 
 
 def floor(lock: Lock) -> Cost:
-    """The least that SSH from Python costs."""
+    """Measure the minimum cost of SSH from Python."""
     [group] = lock.groups.values()
     key = paramiko.PKey.from_path(str(group.connection.identity_file))
 
@@ -156,7 +156,7 @@ def floor(lock: Lock) -> Cost:
 
 
 def probes(node: Node, lock: Lock, count: int) -> Cost:
-    """The probe as often as there are targets, without SSH."""
+    """Measure the probe without SSH, once for each target."""
     [group] = lock.groups.values()
     payload = build(drift_parameters(group))
     node.run("cat >/root/probe", input=payload.stdin.decode())
@@ -167,7 +167,7 @@ def probes(node: Node, lock: Lock, count: int) -> Cost:
 
 
 def gpuprov(folder: Path, *words: str) -> Cost:
-    """One command line as a person types it; it must find that nothing differs."""
+    """Measure one gpuprov command, which must find no difference."""
     begun = time.perf_counter()
     with (folder / "said").open("w") as said:
         child = subprocess.Popen(

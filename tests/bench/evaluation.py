@@ -1,9 +1,9 @@
-"""What it takes to judge recorded nodes: from the bytes that a probe sent to lines for a person.
+"""Measures the judgement of recorded nodes, from the bytes of a probe to output lines.
 
     scripts/bench evaluation [--nodes 10000]
 
-One process; times are its processor's, which is all that it waits for. Every answer differs (boot, identities
-of GPUs), so nothing is read once and remembered for all; one node in fifty drifted.
+Runs in one process and measures its processor time, since it waits for nothing else. Every answer differs
+(boot, identities of GPUs), so that no result is cached for all; one node in fifty has drifted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def answers(recorded: dict[str, Any], count: int) -> Iterator[tuple[str, str]]:
-    """Names and documents of as many nodes."""
+    """Yield names and documents of this many nodes."""
     text = json.dumps(recorded)
     serials = {f"GPU-{number:08x}" for number in range(count)}
     for number, serial in enumerate(sorted(serials)):
@@ -64,7 +64,7 @@ def answers(recorded: dict[str, Any], count: int) -> Iterator[tuple[str, str]]:
 def report(
     nodes: list[NodeDrift], lines: list[str], seconds: float, folding: float, memory: tuple[float, float]
 ) -> None:
-    """Say it."""
+    """Print the results."""
     drifted = sum(node.status == "drifted" for node in nodes)
     before, after = memory
     sys.stdout.write(

@@ -1,4 +1,4 @@
-"""The gate of an upgrade against drift of the same nodes, turn by turn, in one run on this machine.
+"""Compares the gate of an upgrade with drift of the same nodes, in turns.
 
     scripts/bench gate [--targets 200] [--rounds 5]
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def write_locks(lab: Lab, folder: Path, count: int) -> None:
-    """`fleet.lock.yml` is what the nodes have, `new.lock.yml` names the older driver."""
+    """Write `fleet.lock.yml` with the nodes' driver, and `new.lock.yml` with the older driver."""
     now = (folder / "fleet.lock.yml").read_text()
     fleet = yaml.safe_load((folder / "fleet.yml").read_text())
     [group] = fleet["groups"].values()
@@ -62,7 +62,7 @@ def write_locks(lab: Lab, folder: Path, count: int) -> None:
 
 
 def compare(folder: Path, count: int, rounds: int) -> None:
-    """Each way once for the caches, then turn by turn."""
+    """Run each command once for the caches, then in turns."""
     for words in WAYS.values():
         gpuprov(folder, *words)
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}

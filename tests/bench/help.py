@@ -1,4 +1,4 @@
-"""What starting costs: `gpuprov --help` against `python -c pass`, side by side, by turns.
+"""Compares the start of `gpuprov --help` with `python -c pass`, in turns.
 
 scripts/bench help [--rounds 40]
 """

@@ -1,9 +1,9 @@
-"""How the inventory grows: lock, list and generate for 1,000, 2,500, … hosts; time and memory of each.
+"""Measures time and memory of lock, list and generate for a growing number of hosts.
 
     scripts/bench inventory [--hosts 10000] [--steps 3]
 
-Every figure is a process of its own, as a person starts it; memory is the most it had. The fleet's packages
-come from a mirror on disk. Growth is straight when the milliseconds a host stay about the same.
+Every figure is a separate process, as an operator starts it; memory is its maximum. The fleet's packages come
+from a mirror on disk. Growth is linear if the milliseconds for each host stay about the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=3)
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as folder:
-        # In a process of its own: what is measured starts as small as we are.
+        # In a separate process: measured commands inherit the size of this one.
         builder = multiprocessing.Process(target=build_mirror, args=(Path(folder),))
         builder.start()
         builder.join()
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def build_mirror(folder: Path) -> None:
-    """A mirror of NVIDIA's repository, and how a fleet names it."""
+    """Write a mirror of NVIDIA's repository, and its entry for a fleet file."""
     from gpuprov.catalog import load
     from gpuprov.lab.mirror import nvidia
     from gpuprov.lab.mirror.key import signing_key
@@ -57,7 +57,7 @@ def build_mirror(folder: Path) -> None:
 
 
 def measure(place: Path) -> Iterator[tuple[float, int]]:
-    """Seconds and KiB of each command."""
+    """Yield seconds and KiB of each command."""
     gpuprov = [sys.executable, "-m", "gpuprov"]
     yield timed([*gpuprov, "lock"], place)
     yield timed([*gpuprov, "inventory", "list"], place)
@@ -67,7 +67,7 @@ def measure(place: Path) -> Iterator[tuple[float, int]]:
 
 
 def timed(command: list[str], place: Path) -> tuple[float, int]:
-    """Wall seconds and the largest resident size of a command.
+    """Return wall seconds and maximum resident size of a command.
 
     Raises:
         RuntimeError: it failed.
@@ -83,7 +83,7 @@ def timed(command: list[str], place: Path) -> tuple[float, int]:
 
 
 def fleet(count: int, repository: str) -> str:
-    """Groups of 500 hosts with an address each."""
+    """Return a fleet file with groups of 500 hosts that have an address each."""
     lines = [f"repositories: {{nvidia: {repository}}}", "groups:"]
     for first in range(0, count, HOSTS_A_GROUP):
         number = first // HOSTS_A_GROUP
@@ -95,12 +95,12 @@ def fleet(count: int, repository: str) -> str:
 
 
 def figure(seconds: float, kib: int, count: int) -> str:
-    """`1.23 s  0.12 ms/host  85 MiB`."""
+    """Return figures as text: `1.23 s  0.12 ms/host  85 MiB`."""
     return f"{seconds:6.2f} s {seconds / count * 1000:6.3f} ms {kib / 1024:4.0f} M"
 
 
 def say(*cells: str) -> None:
-    """One row."""
+    """Print one row."""
     print("  ".join(cells))
 
 

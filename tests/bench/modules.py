@@ -1,10 +1,10 @@
-"""A fleet's driver compiled once, against DKMS on every node, against a shell script on every node.
+"""Compares one driver build for a fleet with DKMS on every node, and with a shell script on every node.
 
     scripts/bench modules [--nodes 1 2 4 8] [--ways once dkms script]
 
-Each way starts from equal fresh nodes, all at once, without a reboot, from a warm package cache, by Debian's
-real 535 and its real compiler. The script installs the very packages, writes the very files, sets the very
-holds that gpuprov does. Wall time is the operator's; CPU seconds are those of the nodes and of gpuprov.
+Each way starts from equal new nodes, all at once, without a reboot, from a warm package cache, with Debian's
+real 535 and its real compiler. The script installs the same packages, writes the same files and sets the same
+holds as gpuprov. Wall time is the operator's; CPU seconds are those of the nodes and of gpuprov.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 BAR = 0.5
-"""At four nodes, `once` against the script."""
+"""Limit of wall time of `once` relative to the script, at four nodes."""
 ACCOUNTS = ("/sys/fs/cgroup/cpuacct/gpuprov-lab", "/sys/fs/cgroup/gpuprov-lab")
 
 
 class Subject:
-    """A lab, a folder with the fleet, and what an administrator would do by hand."""
+    """A lab, a folder with the fleet, and an administrator's equivalent by hand."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder = lab, folder
         self.by_hand = self._by_hand()
 
     def fresh(self, count: int) -> list[Node]:
-        """Nodes with nothing on them."""
+        """Start empty nodes."""
         nodes = self.lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)])
         for node in nodes:
             begin(node)
         return nodes
 
     def lock(self, build: str) -> LockedGroup:
-        """State a fleet of the nodes that there are, and lock it; the store is empty then."""
+        """Write a fleet of the existing nodes and lock it; the module store is empty then."""
         fleet = yaml.safe_load(self.lab.fleet("hgx-a100-4"))
         [group] = fleet["groups"].values()
         group["stack"] = {"repository": "distribution", "driver": "535", "module_build": build}
@@ -63,16 +63,16 @@ class Subject:
         return locked
 
     def apply(self) -> None:
-        """`gpuprov apply`, without a reboot."""
+        """Run `gpuprov apply`, without a reboot."""
         gpuprov(self.folder, "apply", "--yes", "--no-verify", code=Exit.DRIFT)
 
     def by_script(self, nodes: list[Node]) -> None:
-        """The same script on all nodes at once."""
+        """Run the same script on all nodes at once."""
         with ThreadPoolExecutor(len(nodes)) as pool:
             list(pool.map(self.by_hand.by_script, nodes))
 
     def _by_hand(self) -> ByHand:
-        """Taken from a node that gpuprov made, its compiler played; the package cache is warm afterwards."""
+        """Return the steps of a node provisioned with a stub compiler; this also fills the package cache."""
         [model] = self.fresh(1)
         before, group = Chosen.on(model), self.lock("dkms")
         play_compiler(model, group.components.driver.version)
@@ -106,7 +106,7 @@ def main() -> int:
 
 
 def measured(subject: Subject, way: str, count: int) -> float:
-    """Seconds on the wall of one way on so many nodes; the rest is printed."""
+    """Return the wall seconds of one way on this many nodes; print all figures."""
     nodes = subject.fresh(count)
     work: Callable[[], object] = partial(subject.by_script, nodes)
     if way != "script":
@@ -122,14 +122,17 @@ def measured(subject: Subject, way: str, count: int) -> float:
 
 
 def processor_s(lab: Lab) -> float:
-    """What a lab's nodes and all that we waited for have used of processors, in seconds."""
+    """Return the processor seconds of a lab's nodes and of all ended children."""
     ours = resource.getrusage(resource.RUSAGE_CHILDREN)
     groups = [path for root in ACCOUNTS for path in Path(root).glob(f"*{lab.name}*")]
     return ours.ru_utime + ours.ru_stime + sum(map(_used, groups))
 
 
 def _used(group: Path) -> float:
-    """Of one control group with all below it: nanoseconds of version 1, microseconds of version 2."""
+    """Return the processor seconds of a control group and all below it.
+
+    Version 1 counts nanoseconds, version 2 microseconds.
+    """
     if (group / "cpuacct.usage").exists():
         return int((group / "cpuacct.usage").read_text()) / 1e9
     stated = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""How fast the resolver is: import, catalog, one request, a batch of 1,000, the whole product.
+"""Measures the resolver: import, catalog, one request, a batch of 1,000, every GPU on every system.
 
     scripts/bench resolve [--batch 1000] [--rounds 5]
 
@@ -56,7 +56,7 @@ def say(what: str, seconds: float) -> None:
 
 
 def median(rounds: int, work: Callable[[], object]) -> float:
-    """Seconds that `work` takes, the median of several rounds."""
+    """Return the seconds of `work`, the median of several rounds."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -91,7 +91,7 @@ def whole_command() -> None:
 
 
 def batch(catalog: Catalog, number: int, dice: random.Random) -> None:
-    """Mixed requests: some state little, some much; about half are refused."""
+    """Run mixed requests with few or many fields; about half are refused."""
     values = vocabulary(catalog)
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as lines:
         for _ in range(number):

@@ -1,12 +1,11 @@
-"""What this checkout costs against another revision: the same steps on four equal fresh nodes, in one run.
+"""Compares this checkout with another revision: the same steps on equal new nodes, in one run.
 
     scripts/bench revisions --against REVISION [--rounds 2] [--nodes 4]
 
-Each revision locks with its own code, applies to fresh nodes with a module that one builder compiles and
-reboots them (`once`; DKMS is real, a stub plays the compiler), applies a changed clock (`apply`), applies
-again with nothing to do (`again`), asks for drift (`drift`) and upgrades to another driver (`upgrade`).
-Which revision goes first changes from round to round: an even number of rounds is fair. The ratio is that
-of the medians.
+Each revision locks with its own code, applies to new nodes with a module that one builder compiles and
+reboots them (`once`; DKMS is real, a stub replaces the compiler), applies a changed clock (`apply`), applies
+again without changes (`again`), runs drift (`drift`) and upgrades to another driver (`upgrade`). The order of
+the revisions changes from round to round: an even number of rounds is fair. The ratio is that of the medians.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tests.lab.stub_compiler import play_compiler
 BAR = 1.05
 NEWER, OLDER = "535.309.01", "535.261.03"
 REPEATS = {"again": 3, "drift": 5}
-"""How often a round measures what takes seconds; other steps once."""
+"""Repetitions of short steps in a round; other steps run once."""
 Times = dict[str, list[float]]
 
 
@@ -53,7 +52,7 @@ class Revision:
     tree: Path
 
     def run(self, folder: Path, *words: str) -> None:
-        """Run one command line of this revision in `folder`.
+        """Run a command of this revision in `folder`.
 
         Raises:
             AssertionError: another exit code, or a traceback.
@@ -63,7 +62,7 @@ class Revision:
 
 
 def main() -> int:
-    """Measure and print; exit 1 if a step costs more than `BAR`."""
+    """Measure and print; return 1 if a step costs more than `BAR`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,7 +84,7 @@ def main() -> int:
 
 @contextmanager
 def worktree(repository: Path, revision: str) -> Iterator[Path]:
-    """A checkout of another revision, removed afterwards."""
+    """Check out another revision, and remove it at the end."""
     with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as folder:
         tree = Path(folder, "tree")
         git = ["git", "-C", str(repository), "worktree"]
@@ -97,7 +96,7 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
 
 
 def measure(lab: Lab, revision: Revision, count: int, times: Times) -> None:
-    """Take one revision through all steps on fresh nodes."""
+    """Run one revision's steps on new nodes."""
     nodes = lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)])
     for node in nodes:
         play_compiler(node, NEWER, OLDER)
@@ -118,7 +117,7 @@ def measure(lab: Lab, revision: Revision, count: int, times: Times) -> None:
 
 
 def state(lab: Lab, revision: Revision, folder: Path, driver: str, **settings: Any) -> None:
-    """Write a fleet of the lab's nodes and lock it with a revision's own code."""
+    """Write a fleet of the lab's nodes, and lock it with a revision's own code."""
     fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
     [group] = fleet["groups"].values()
     group["stack"] = {
@@ -134,7 +133,7 @@ def state(lab: Lab, revision: Revision, folder: Path, driver: str, **settings: A
 
 
 def timed(revision: Revision, folder: Path, times: Times, what: str, *words: str) -> None:
-    """Measure a command line in seconds; print each figure at once."""
+    """Measure a command in seconds; print each figure at once."""
     for _ in range(REPEATS.get(what, 1)):
         start = time.perf_counter()
         revision.run(folder, *words)

@@ -1,12 +1,12 @@
-"""What workers cost and bring: many targets by one process and by workers here, and sums for large fleets.
+"""Compares many targets by one process and by workers on this machine, and extrapolates to large fleets.
 
     scripts/bench scale [--targets 1000] [--verify-targets 100] [--forks 16] [--svg docs/scale.svg]
-    scripts/bench scale --coordinator          # without a lab: what the coordinator alone costs
+    scripts/bench scale --coordinator          # without a lab: only the coordinator's cost
 
-The targets are addresses of one provisioned lab node, which computes on the same processors: `on the node`
-is its part. The coordinator's cost is measured with workers that only answer as a node in sync does, for
-10,000 and 100,000 names. The table of large fleets is arithmetic from these figures: a fleet takes as long as
-its workers or its coordinator compute, or as its shards wait for their nodes, whatever is the longest.
+The targets are addresses of one provisioned lab node, which uses the same processors: `on the node` is its
+part. The coordinator's cost is measured for 10,000 and 100,000 names with workers that answer at once as for
+a node in sync. The table of large fleets is calculated from these figures: a fleet takes as long as its
+workers compute, its coordinator computes, or its shards wait for their nodes, whichever is the longest.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tests.lab.command_line import PROGRAM, with_own_state
 from tests.lab.provisioned_node import provision
 
 WAYS = {"one process": 0, "local:1": 1, "local:2": 2}
-"""How many workers; each has two shards at a time, and `--forks` nodes of each."""
+"""Number of workers; each has two shards at a time, and `--forks` nodes of each shard."""
 LARGE = (10_000, 100_000)
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 NODE_S = 1.5
-"""How long a far node takes to answer: a handshake across a continent, and the probe."""
+"""Seconds of a distant node's answer: a handshake across a continent, and the probe."""
 SHARD = 32
 TICK_S = float(os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass
 class Cost:
-    """One call: seconds of wall time, of all its processes, and of the node; the most MiB of each process."""
+    """One call: seconds of wall time, of its processes and of the node, and each process's maximum MiB."""
 
     wall: float = 0.0
     processor: float = 0.0
@@ -53,7 +53,7 @@ class Cost:
     memory: dict[int, float] = field(default_factory=dict)
 
     def told(self, count: int) -> str:
-        """For a person."""
+        """Return the figures as text."""
         coordinator, *workers = self.memory.values()
         others = f", a worker {max(workers):.0f}" if workers else ""
         return (
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def here(targets: int, verified: int, forks: int, rounds: int) -> float:
-    """Drift and verify by each way; returns seconds of a worker's processor for one drift."""
+    """Measure drift and verify by each way; return a worker's processor seconds for one drift."""
     drift_s = 0.0
     with Lab(f"bench-scale-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -112,14 +112,14 @@ def here(targets: int, verified: int, forks: int, rounds: int) -> float:
 
 
 def by(workers: int, forks: int) -> tuple[str, ...]:
-    """The words for so many workers, that have as many nodes at a time together as one process has."""
+    """Return the options for this many workers, which together visit as many nodes at once as one process."""
     if not workers:
         return ("-f", str(forks))
     return ("--workers", f"local:{workers}", "-f", str(max(1, forks // (workers * THREADS))))
 
 
 def measured(folder: Path, machine: str, *words: str) -> Cost:
-    """One command line that finds nothing."""
+    """Measure one command that finds no difference."""
     cost, before, begun = Cost(), on_node(machine), time.monotonic()
     child = subprocess.Popen(
         [*PROGRAM, *words],
@@ -150,7 +150,7 @@ def measured(folder: Path, machine: str, *words: str) -> Cost:
 
 
 def family(process: int) -> list[int]:
-    """A process and all below it, also those that a thread began: Dask's workers."""
+    """Return a process and all below it, also those that a thread started: Dask's workers."""
     found = [process]
     for each in found:
         for told in Path(f"/proc/{each}/task").glob("*/children"):
@@ -160,7 +160,7 @@ def family(process: int) -> list[int]:
 
 
 def processor_s(process: int) -> float:
-    """Seconds that a process and its children that ended have computed."""
+    """Return the processor seconds of a process; 0 if it has ended."""
     try:
         told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -169,7 +169,7 @@ def processor_s(process: int) -> float:
 
 
 def memory_mib(process: int) -> float:
-    """What it has in memory."""
+    """Return the resident memory of a process in MiB."""
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     except OSError:
@@ -177,7 +177,7 @@ def memory_mib(process: int) -> float:
 
 
 def on_node(machine: str) -> float:
-    """Seconds that a node has computed: those of its control group, of either version."""
+    """Return the processor seconds of a node from its control group, of either version."""
     one = next(Path("/sys/fs/cgroup/cpuacct").glob(f"gpuprov-lab/{machine}/cpuacct.usage"), None)
     if one:
         return int(one.read_text()) / 1e9
@@ -187,12 +187,12 @@ def on_node(machine: str) -> float:
 
 
 def in_sync(names: Mapping[str, None]) -> dict[str, NodeDrift]:
-    """What a worker answers of nodes that are as the lock says."""
+    """Return a worker's answer for nodes in sync."""
     return {name: NodeDrift(name, "in_sync") for name in names}
 
 
 def coordinate(count: int) -> float:
-    """Seconds of the coordinator's processor for so many nodes, whose workers have nothing to do."""
+    """Return the coordinator's processor seconds for this many nodes, whose workers have no work."""
     names = dict.fromkeys(f"gpu{number:06}" for number in range(count))
     with hire("local:2", {}):
         begun = time.process_time()
@@ -203,7 +203,7 @@ def coordinate(count: int) -> float:
 
 
 def large(drift_s: float, coordinator_s: Mapping[int, float], svg: Path | None) -> None:
-    """Times of large fleets by the number of workers of one processor each."""
+    """Print the times of large fleets by the number of workers with one processor each."""
     curves: dict[str, list[tuple[float, float]]] = {}
     print(f"{'workers':>8}" + "".join(f"{count:>12} nodes" for count in LARGE))
     for workers in WORKERS:
@@ -222,7 +222,7 @@ def large(drift_s: float, coordinator_s: Mapping[int, float], svg: Path | None) 
 
 
 def estimated(count: int, workers: int, drift_s: float, coordinator_s: float) -> float:
-    """Seconds: what computes the longest, and the last shard's wait."""
+    """Return the estimated seconds: the longest computation, and the wait of the last shard."""
     waits = -(-count // (SHARD * 2 * workers)) * NODE_S
     return max(count * drift_s / workers, coordinator_s, waits) + NODE_S
 

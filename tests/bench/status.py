@@ -1,13 +1,12 @@
-"""`gpuprov status --watch` on many nodes from one controller, on a terminal as a person has it.
+"""Measures `gpuprov status --watch` on many nodes from one controller, on a terminal.
 
     scripts/bench status [--targets 200] [--seconds 60] [--interval 5] [--picture FILE.svg]
 
-Every target is an address of one lab node, with a real sshd. So many probes at once would need more
-processors than one machine has: each target answers with a reading that this node's own probe gave before,
-some of them with those of a node that was changed. Counted are the readings as the node's sshd saw them, the
-controller's processor time, and the bytes on the node's wire. Then one node falls silent and comes back; keys
-are pressed, and the terminal gets another size. Exit 1 when the interval was not kept or something was not
-shown.
+Every target is an address of one lab node, with a real sshd. Running all probes at once would need more
+processors than one machine has: each target answers with an earlier reading of this node's probe, some of
+them with a reading of a changed node. Counted are the readings in the node's sshd, the controller's processor
+time, and the bytes on the node's network. Then one node stops answering and comes back, keys are pressed, and
+the terminal is resized. Exit 1 if the interval was not kept or something was not shown.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from tests.lab.stub_driver_node import drive, locked_group
 
 WIDTH, HEIGHT = 132, 30
 CHANGED = {4: "nvidia-smi -i 5 -pl 500", 9: "nvidia-smi -pm 0", 17: "nvidia-smi -pl 650"}
-"""Target → what is done to the node before its reading is taken."""
+"""Target → change of the node before its reading."""
 SILENT = 12
 ANSWER = """\
 #!/bin/sh
@@ -58,7 +57,7 @@ MATCH = f"Match LocalAddress {RANGE}\n    ForceCommand /bin/sh /run/answer\n"
 
 
 def main() -> int:
-    """Print the figures."""
+    """Measure and print."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,7 +81,7 @@ def main() -> int:
 
 
 def readings(node: Node) -> None:
-    """What the node's own probe says of it, as it is and changed, kept on it to be said again."""
+    """Write readings of the node's probe, unchanged and changed, to the node, to be used as answers."""
     changed = {str(RANGE[number]): line for number, line in CHANGED.items()}
     for address, line in {"all": "true", **changed}.items():
         node.run(line)
@@ -98,7 +97,7 @@ def readings(node: Node) -> None:
 
 
 def watch(terminal: Terminal, node: Node, options: argparse.Namespace) -> int:
-    """Everything in its turn; the exit code."""
+    """Run all measurements; return the exit code."""
     count, interval = options.targets, options.interval
     first = terminal.until(lambda text: f"{count} nodes" in text and " 0 without an answer" in text, 90)
     print(f"{count} nodes of 8 GPUs, all read {first:.1f} s after the start")
@@ -119,7 +118,7 @@ def watch(terminal: Terminal, node: Node, options: argparse.Namespace) -> int:
 
 
 def leaves(terminal: Terminal) -> bool:
-    """`q` ends it, at once and with the exit code of a fleet that is all there."""
+    """Press `q`, and check that the command ends in time with exit code 0."""
     begun = time.monotonic()
     terminal.press("q")
     while terminal.ended is None and time.monotonic() - begun < 15:
@@ -131,7 +130,7 @@ def leaves(terminal: Terminal) -> bool:
 
 
 def intervals(times: list[list[str]], interval: float, count: int) -> bool:
-    """How long after the last one each reading came, over all nodes."""
+    """Print the intervals between readings of each node; return whether they were kept."""
     stamps = defaultdict(list)
     for stamp, address in times:
         stamps[address].append(float(stamp))
@@ -146,14 +145,14 @@ def intervals(times: list[list[str]], interval: float, count: int) -> bool:
 
 
 def wire(node: Node) -> tuple[int, int]:
-    """Bytes that its interface has received and sent."""
+    """Return the bytes that the node's interfaces have received and sent."""
     told = json.loads(execute(["ip", "-n", node.link.namespace, "-s", "-j", "link", "show", "up"]))
     counted = [each["stats64"] for each in told if each["ifname"] != "lo"]
     return sum(each["rx"]["bytes"] for each in counted), sum(each["tx"]["bytes"] for each in counted)
 
 
 def dies(terminal: Terminal, node: Node, interval: float, path: Path | None) -> bool:
-    """One node falls silent, as one without power, and comes back; the others are read as before."""
+    """Silence one node like one without power, and bring it back; check the intervals of the others."""
     with silent(node, str(RANGE[SILENT])):
         node.run(": >/run/readings")
         seconds = terminal.until(lambda text: " 1 without an answer" in text, STALE * interval + 60)
@@ -174,7 +173,7 @@ def dies(terminal: Terminal, node: Node, interval: float, path: Path | None) -> 
 
 @contextmanager
 def silent(node: Node, address: str) -> Iterator[None]:
-    """Packets to that address go nowhere."""
+    """Drop packets to an address during the block."""
     route = [f"{address}/32", "table", "local"]
     execute(["ip", "-n", node.link.namespace, "route", "add", "blackhole", *route])
     try:
@@ -184,7 +183,7 @@ def silent(node: Node, address: str) -> Iterator[None]:
 
 
 def keys(terminal: Terminal, count: int) -> bool:
-    """Every key does what it says, and another size shows at once."""
+    """Press every key and change the size, and wait for each effect."""
     rows = 8 * count
 
     def of(pattern: str) -> Callable[[str], bool]:

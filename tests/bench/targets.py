@@ -1,4 +1,4 @@
-"""Many SSH targets for the price of one node: a whole range of addresses leads to it."""
+"""Many SSH targets on one node: a whole range of addresses leads to it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuprov.lab import Lab, Node
 from gpuprov.lab.host import execute
 from gpuprov.model.lock import Lock, read_lock, write_lock
 
-# The other half of RFC 2544's range; nodes of the lab live in the first.
+# The second half of RFC 2544's range; lab nodes use the first.
 RANGE = IPv4Network("198.19.0.0/16")
 
 
 @contextmanager
 def many_addresses(node: Node) -> Iterator[None]:
-    """Have every address of the range answer as the node, and its sshd let all of them in at once."""
+    """Route the whole address range to the node during the block, and raise its sshd's limits."""
     execute(["ip", "-n", node.link.namespace, "route", "replace", "local", str(RANGE), "dev", "lo"])
     execute(["ip", "route", "replace", str(RANGE), "via", node.address])
     node.run(
@@ -32,7 +32,7 @@ def many_addresses(node: Node) -> Iterator[None]:
 
 
 def write_targets(lab: Lab, folder: Path, count: int) -> Lock:
-    """Write a lock of `count` nodes, all of them the one that `folder`'s fleet.yml names."""
+    """Write a lock of `count` nodes, all of them the node in `folder`'s node.lock.yml."""
     [(name, group)] = read_lock(folder / "node.lock.yml").groups.items()
     hosts = {f"gpu{number:04}": str(RANGE[number]) for number in range(1, count + 1)}
     known = lab.known_hosts.read_text().split(maxsplit=1)[1].splitlines()[0]

@@ -1,4 +1,4 @@
-"""Faults that a simulated node can have, how each is put in, and how it goes again."""
+"""Faults of a simulated node, with the commands that cause and remove them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 NEWER = "535.400.01"
-"""Of the driver whose modules and libraries wait under /opt/driver."""
+"""Version of the newer driver whose modules and libraries are prepared under /opt/driver."""
 
 
 @dataclass(frozen=True)
@@ -14,13 +14,13 @@ class Seeded:
     """One fault on a node.
 
     Args:
-        rule: that has to find it.
-        seed: the shell line that puts it in.
-        undo: the line that takes it out by hand; where there is none, what the doctor prints is typed, and
-            has to mend it.
-        why: why what the doctor prints cannot be typed on such a node.
-        reboot: whether it takes a boot to be seen.
-        after: what is left of the seed or of its mending, and goes by this line.
+        rule: the rule that must find it.
+        seed: shell line that causes it.
+        undo: shell line that removes it by hand; if empty, the doctor's printed commands are run and must
+            correct it.
+        why: reason why the doctor's printed commands cannot be run on such a node.
+        reboot: whether the fault appears only after a reboot.
+        after: shell line that removes what the seed or its correction leaves.
     """
 
     rule: str
@@ -32,7 +32,7 @@ class Seeded:
 
 
 def log(text: str) -> str:
-    """A line in the node's journal, as the kernel's."""
+    """Return a command that adds a line to the node's journal as the kernel's."""
     return f"logger -t kernel {text!r}; sleep 0.3"
 
 
@@ -45,12 +45,12 @@ ARCHIVE = "asks for a package of an archive that these nodes do not have"
 
 
 def logged(rule: str, text: str, why: str = PROGRAM) -> Seeded:
-    """A line of the kernel's log that nothing but time or a boot takes away."""
+    """Return a fault in the kernel log, which only time or a reboot removes."""
     return Seeded(rule, log(text), FORGET, why)
 
 
 def package(name: str, version: str, then: str = "-i") -> str:
-    """A package without files, brought to dpkg."""
+    """Return a command that gives dpkg a package without files."""
     fields = (
         f"Package: {name}\\nVersion: {version}\\nArchitecture: all\\nMaintainer: Lab <lab@lab>\\n"
         "Description: seeded\\n"
@@ -62,7 +62,7 @@ def package(name: str, version: str, then: str = "-i") -> str:
 
 
 def seeded() -> Iterator[Seeded]:
-    """All of them, those of settings first."""
+    """Yield all faults, those of settings first."""
     yield from SETTINGS
     yield from DRIVER
     yield from FILES

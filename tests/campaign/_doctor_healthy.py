@@ -1,4 +1,4 @@
-"""Healthy machines of different kinds: lab nodes of every machine and system, and what was recorded."""
+"""Healthy machines of different kinds: lab nodes of every machine and system, and recorded machines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Healthy:
     """One machine.
 
     Args:
-        name: what it is.
-        up: makes it.
-        user: who looks.
+        name: description.
+        up: function that starts it.
+        user: login of the examination.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Healthy:
     user: str = "root"
 
     def look(self, lab: Lab) -> Diagnosis:
-        """What the doctor says of it; the node is gone afterwards."""
+        """Return the doctor's diagnosis; the node is removed afterwards."""
         node = self.up(lab)
         found = look(lab, node, self.user)
         lab.down([node.name])
@@ -43,13 +43,13 @@ class Healthy:
 
 
 def recorded() -> Iterator[tuple[str, Diagnosis]]:
-    """Machines that were recorded, or put together from recordings."""
+    """Yield machines that were recorded or composed from recordings."""
     for name, machine in HEALTHY.items():
         yield f"{name} (from a file)", diagnose(as_examined(machine()))
 
 
 def of_the_lab() -> Iterator[Healthy]:
-    """Machines that are made now."""
+    """Yield machines that are started in the lab."""
     for machine in machines():
         for system in SYSTEMS:
             yield Healthy(f"{system} {machine}", _with_gpus(system, machine))
@@ -88,7 +88,7 @@ def _sliced(lab: Lab) -> Node:
 
 
 def _tuned(lab: Lab) -> Node:
-    """What an operator may set: a little less power, a little less clock."""
+    """Start a node with settings that an operator may choose: a lower power limit, an exclusive GPU."""
     node = _with_gpus("debian12", "a100x4")(lab)
     node.run("nvidia-smi -pl 350; nvidia-smi -i 1 -c 3")
     return node

@@ -1,4 +1,4 @@
-"""One look of the doctor at a lab node, and what is wrong with what it says."""
+"""A doctor's examination of a lab node, and errors in its diagnosis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.lab.stub_driver_node import MODULES, VERSION, drive
 
 SICK = ("broken", "degraded")
 OF_THE_LAB = ("network.gpudirect",)
-"""What is true of the lab's nodes: their stand-in for the driver has no peer-memory module."""
+"""Rules that apply to every lab node: the stub driver has no peer-memory module."""
 FABRIC_MANAGER = """\
 [Unit]
 After=gpuprov-sim.service
@@ -47,7 +47,7 @@ STUB_TOOL = ROOT / "gpuprov/lab/mirror/contents/nvidia-container-toolkit-base/us
 
 
 def look(lab: Lab, node: Node, user: str = "root") -> Diagnosis:
-    """One look over SSH."""
+    """Examine a node over SSH."""
     connection = Connection(identity_file=str(lab.identity_file), known_hosts=str(lab.known_hosts), user=user)
     [(name, answer)] = examine([Target(node.name, node.address, connection)])
     assert isinstance(answer, (Examination, GpuprovError))
@@ -55,7 +55,7 @@ def look(lab: Lab, node: Node, user: str = "root") -> Diagnosis:
 
 
 def alarms(found: Diagnosis) -> str:
-    """What is called broken or degraded on a machine that is neither; empty when nothing is."""
+    """Return the broken or degraded results on a healthy machine; empty without any."""
     if found.failure:
         return str(found.failure)
     wrong = [each for each in found.faults if each.severity in SICK and each.rule not in OF_THE_LAB]
@@ -63,7 +63,7 @@ def alarms(found: Diagnosis) -> str:
 
 
 def missed(found: Diagnosis, rule: str) -> str:
-    """Why a fault does not count as found: it is not there, or what is no cause of it comes first."""
+    """Return why a fault is not found: it is missing, or a result that is not its cause comes first."""
     if found.failure:
         return str(found.failure)
     places = [place for place, each in enumerate(found.faults) if each.rule == rule]
@@ -78,7 +78,7 @@ def missed(found: Diagnosis, rule: str) -> str:
 
 
 def driven(node: Node) -> None:
-    """A driver of stubs, and what its packages would have brought beside the module."""
+    """Install a stub driver, and what its packages provide in addition to the module."""
     drive(node)
     node.run("cat >/etc/systemd/system/nvidia-fabricmanager.service", input=FABRIC_MANAGER)
     node.run(
@@ -92,7 +92,7 @@ def driven(node: Node) -> None:
 
 
 def equip(node: Node) -> None:
-    """What seeds take from: another version of the driver, the container toolkit's tool."""
+    """Install what the faults use: another driver version, and the container toolkit's tool."""
     for version in (VERSION, NEWER):
         node.run(f"mkdir -p /opt/driver/{version}")
         for part in MODULES:

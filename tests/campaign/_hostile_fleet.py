@@ -1,4 +1,4 @@
-"""A fleet on paper in which one node answers whatever it is given: the wire is played, all else is real."""
+"""A fleet with one hostile node; only the SSH connection is simulated."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from gpuprov.upgrade.context import UpgradeContext
 from tests import RECORDED_FACTS, RECORDED_LOCK
 
 BAD, GOOD = "node2", ("node1", "node3")
-"""The node that misbehaves, and those around it."""
+"""The hostile node, and the sound ones."""
 NONCE = re.compile(r"<<gpuprov ([0-9a-f]{16}) no-python>>")
 
 Answer = Callable[[str], bytes]
-"""From the question's nonce to what a node prints."""
+"""Function from a question's nonce to a node's output."""
 
 
 def framed(body: bytes, nonce: str) -> bytes:
-    """A body behind its mark, as the probe writes it."""
+    """Return a body with the probe's header."""
     return f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n".encode() + body + b"\n"
 
 
 def answering(document: Any) -> Answer:
-    """An answer that is whole, with any document in it."""
+    """Return a complete answer with a document."""
     body = base64.b64encode(zlib.compress(json.dumps(document).encode(), 1))
     return lambda nonce: framed(body, nonce)
 
 
 def healthy() -> dict[str, Any]:
-    """The facts of a recorded node that is as its lock says, with what the gate asks beside."""
+    """Return the facts of a recorded node that matches its lock, with the gate's additional facts."""
     document: dict[str, Any] = json.loads(RECORDED_FACTS.read_text())
     gate: dict[str, Any] = {
         "offered": [],
@@ -74,17 +74,17 @@ class PaperSession(Session):
         self._answer = answer
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
-        """What the node prints; its exit code is in the answer's hands as well."""
+        """Return the node's output; the answer also determines the exit code."""
         found = NONCE.search(command)
         said = self._answer(found[1] if found else command)
         return Output(said[0] % 3 if said and not found else 0, said, said[:100])
 
 
 class Fleet:
-    """Three nodes of the recorded lock; those that are well answer `good`.
+    """Three nodes of the recorded lock; the sound ones answer with `good`.
 
     Args:
-        folder: for the runs of upgrades.
+        folder: folder for the runs of upgrades.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,14 +98,14 @@ class Fleet:
         self.folder = folder
 
     def context(self, **hooks: Any) -> UpgradeContext:
-        """An upgrade to the lock that the fleet has already."""
+        """Return the context of an upgrade to the fleet's current lock."""
         rollout = Rollout.model_validate({"hooks": hooks, "settle_s": 0})
         lock = self.lock.model_copy(update={"rollout": rollout})
         return UpgradeContext(lock, self.folder, old=lock, source=self.folder)
 
     @contextmanager
     def in_which(self, bad: Answer, good: Answer | None = None) -> Iterator[None]:
-        """The fleet while one node answers `bad`."""
+        """Let one node answer with `bad`, the others with `good`."""
 
         @contextmanager
         def opened(node: Target, limits: ConnectionLimits) -> Iterator[Session]:

@@ -1,4 +1,4 @@
-"""Kills a program by ptrace(2) just before its Nth call that changes a file: between any two of them."""
+"""Kill of a program by ptrace(2) before its Nth system call that changes a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 TRACEME, PEEKUSER, KILL_AT_END, SYSCALL, SETOPTIONS = 0, 3, 0x100000, 24, 0x4200
-FOLLOW = 0x1 | 0x2 | 0x4 | 0x8 | KILL_AT_END  # system calls marked; fork, vfork, clone
+FOLLOW = 0x1 | 0x2 | 0x4 | 0x8 | KILL_AT_END  # system calls marked; fork, vfork, clone traced
 MARKED = signal.SIGTRAP | 0x80
 RDX, RSI, ORIG_RAX, RAX = 12 * 8, 13 * 8, 15 * 8, 10 * 8
 OPEN, OPENAT = 2, 257
@@ -17,14 +17,22 @@ ENOSYS = 38
 WRITES = {1, 18, 20, 40, 285, 326}
 CHANGES = WRITES | {74, 75, 76, 77, 82, 83, 84, 86, 87, 88, 90, 91, 92, 93, 94, 162, 188, 189, 190}
 CHANGES |= {258, 260, 263, 264, 265, 266, 268, 306, 316}
-"""x86_64: write to copy_file_range, fsync, truncate, rename, mkdir, link, chmod, chown, setxattr, …at."""
+"""System calls on x86_64 that change a file.
+
+These are write to copy_file_range, fsync, truncate, rename, mkdir, link, chmod, chown, setxattr and their *at
+variants.
+"""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.restype = ctypes.c_long
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 
 
 def killed_before(number: int, work: Callable[[], None]) -> bool:
-    """Do work in a child, kill it and its children before the call of that number; return whether it was."""
+    """Run a function in a child, and kill it and its children before the numbered call.
+
+    Returns:
+        whether it was killed.
+    """
     child = os.fork()
     if not child:
         try:
@@ -65,7 +73,7 @@ def _kill(traced: set[int]) -> None:
 
 
 def _changes(pid: int) -> bool:
-    """Whether a stop is the entry of a call that changes files; at the exit RAX is its result."""
+    """Return whether a stop is the entry of a call that changes files; at the exit RAX is its result."""
     if _register(pid, RAX) != -ENOSYS:
         return False
     call = _register(pid, ORIG_RAX)

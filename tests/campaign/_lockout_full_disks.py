@@ -1,4 +1,4 @@
-"""A file system filled to the last byte at each stage of a guarded apply: nothing cut short, no door shut."""
+"""Full file systems at each stage of a guarded apply: no file is truncated and no login is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ NO_CONFIG = ": >/etc/ssh/sshd_config; systemctl restart ssh || :"
 
 
 def small(*, apart: bool = False, fill: str = "") -> Step:
-    """Put the node on small disks, gpuprov's state on one of its own if it is apart; fill them."""
+    """Return a step that moves the node to small disks and fills them.
+
+    Args:
+        apart: put gpuprov's state on a separate disk.
+        fill: shell commands that fill the disks.
+    """
 
     def step(trial: Trial) -> None:
         move_to_small_disks(trial.node, ROOT_MIB, STATE_MIB if apart else 0)
@@ -33,7 +38,7 @@ def small(*, apart: bool = False, fill: str = "") -> Step:
 
 
 def full(moment: str, fill: str, *commands: str, killed: bool = False) -> Step:
-    """Fill disks once the change has come so far, then do more on the console."""
+    """Return a step that fills disks at a moment of the change, then runs more commands on the console."""
 
     def step(trial: Trial) -> None:
         getattr(trial, f"await_{moment}")()
@@ -47,7 +52,7 @@ def full(moment: str, fill: str, *commands: str, killed: bool = False) -> Step:
 
 
 def wrong_files(trial: Trial, *, kept: bool) -> list[str]:
-    """Files that are not what they were; of a change that was kept, those that say nothing any more."""
+    """Return the files that differ from before; after a kept change only those that are now empty."""
     before, now = trial.before, trial.files()
     if not kept:
         return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))

@@ -1,4 +1,4 @@
-"""The ways to lose a server: what breaks it, when, and what the fleet wants of it meanwhile."""
+"""Ways to lose access to a server: the fault, its moment, and the fleet's settings meanwhile."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
 RULES = "etc/gpuprov/firewall.nft"
 BOOT_S = 30.0
 KEPT = ("etc/ssh", "etc/sudoers", "etc/sudoers.d", "etc/default/ssh", "etc/gpuprov", f"home/{ADMIN}/.ssh")
-"""What the switch gives back."""
+"""Paths that the dead man's switch restores."""
 DENY = "tcp dport 22 ct state new drop"
 SHUT = "table inet gpuprov { chain input { type filter hook input priority 0; " + DENY + "; }; }"
-"""What a firewall without SSH does, in gpuprov's own table."""
+"""Rules in gpuprov's own table that drop new SSH connections."""
 
 
 @dataclass
 class Trial:
-    """One node while it is being lost, with the controller that changes it."""
+    """One node that loses access, and its controller."""
 
     node: Node
     folder: Path
@@ -39,7 +39,7 @@ class Trial:
     before: dict[str, bytes] = field(default_factory=dict)
 
     def files(self) -> dict[str, bytes]:
-        """What the switch gives back, as it is now: path → mode, owner and content."""
+        """Return the files that the switch restores as they are now: path → mode, owner and content."""
         found = {}
         for top in (self.node.root / name for name in KEPT):
             for path in [top, *top.rglob("*")] if top.exists() else []:
@@ -51,16 +51,17 @@ class Trial:
         return found
 
     def console(self, command: str) -> str:
-        """Output of a command on the node, run by other ways than SSH.
+        """Run a command on the node by another way than a new SSH login; return its output.
 
-        Of a virtual node it is a session that stays open: nobody new gets in, and it is not cut off.
+        For a virtual node it is an SSH session that stays open: it is not cut off, while new logins are
+        refused.
         """
         if self.node.virtual:
             return execute([*self._open_session(), command])
         return execute(["nsenter", f"--target={self._init()}", "--all", "/bin/sh", "-c", command])
 
     def _init(self) -> int:
-        """The node's first process; a node that is booting has none for a moment."""
+        """Return the node's first process; while the node boots it has none for a moment."""
         deadline = time.monotonic() + BOOT_S
         while time.monotonic() < deadline:
             if found := [pid for pid in engine.processes(self.node.machine) if _first(pid)]:
@@ -69,13 +70,13 @@ class Trial:
         raise NodeFailed(f"{self.node.name} has no first process", expected=f"one within {BOOT_S:g} s")
 
     def has(self, path: str) -> bool:
-        """Whether a file is on the node."""
+        """Return whether a file exists on the node."""
         if self.node.virtual:
             return self.console(f"test ! -e /{path} || echo there") == "there\n"
         return (self.node.root / path).exists()
 
     def text(self, path: str) -> str:
-        """A file of the node; "" where there is none."""
+        """Return a file of the node; "" if it does not exist."""
         return self.console(f"cat /{path}").strip() if self.has(path) else ""
 
     def _open_session(self) -> list[str]:
@@ -84,23 +85,23 @@ class Trial:
         return [ssh, *(word for option in shared for word in ("-o", option)), *words]
 
     def await_armed(self) -> None:
-        """Until the switch is armed and nothing has changed yet."""
+        """Wait until the switch is armed and nothing has changed yet."""
         self._await(lambda: self.has(f"{SWITCH}/armed"), "armed")
 
     def await_written(self) -> None:
-        """Until sshd's options are on the disk."""
+        """Wait until sshd's options are on the disk."""
         self._await(lambda: self.has(OPTIONS), "written")
 
     def await_filed(self) -> None:
-        """Until the rules are on the disk."""
+        """Wait until the rules are on the disk."""
         self._await(lambda: self.has(RULES), "to have rules")
 
     def await_restoring(self) -> None:
-        """Until the old state comes back; sooner than the controller is told."""
+        """Wait until the old state is being restored; the controller learns this later."""
         self._await(lambda: self.has(f"{SWITCH}/restoring"), "restoring")
 
     def await_loaded(self) -> None:
-        """Until the firewall denies."""
+        """Wait until the firewall's rules are loaded."""
         self._await(self._denies, "loaded")
 
     def _denies(self) -> bool:
@@ -108,13 +109,13 @@ class Trial:
         return "inet gpuprov\n" in self.console("nft list tables")
 
     def cut_network(self, seconds: float) -> None:
-        """Pull the node's cable for some time."""
+        """Disconnect the node from the network for some seconds."""
         self._in_network("ip link set eth0 down")
         time.sleep(seconds)
         self._in_network(f"ip link set eth0 up && ip route replace default via {GATEWAY}")
 
     def kill_controller(self) -> None:
-        """As a power cut does: nothing is said, nothing is cleaned up."""
+        """Kill the controller as a power failure does, without a message or cleanup."""
         assert self.controller
         self.controller.kill()
 
@@ -136,13 +137,18 @@ Step = Callable[[Trial], None]
 
 @dataclass(frozen=True)
 class Way:
-    """One way to lose a server.
+    """One way to lose access to a server.
 
-    `before` happens before the run, `during` while it runs; `settings` are the fleet's, `lock` changes the
-    lock by hand. `refused` says that preconditions have to stop it before anything changes, `full` that a
-    disk is full in the end and each file has to be as it was, `kept` that the change may stay instead.
-    `virtual` says that it takes a node with a kernel, and a clock, of its own. There the switch is armed and
-    nothing follows, as if the controller died that moment: what apply does takes an emulated node minutes.
+    Attributes:
+        during: step while apply runs.
+        before: step before apply runs.
+        settings: settings of the fleet.
+        lock: changes the lock by hand.
+        refused: preconditions must stop the run before anything changes.
+        full: a disk is full at the end, and each file must be as before.
+        kept: the change may also be kept.
+        virtual: needs a node with its own kernel and clock. Only the switch is armed, as if the controller
+            died at that moment: a whole apply takes minutes on an emulated node.
     """
 
     name: str
@@ -158,13 +164,13 @@ class Way:
 
 
 def without_ssh(group: dict[str, Any]) -> None:
-    """A firewall whose rules let no SSH in."""
+    """Remove the rules that accept SSH from the firewall in the lock."""
     rules = group["settings"]["firewall"]["value"]["ruleset"]
     rules["input"] = [rule for rule in rules["input"] if "dport 22" not in rule]
 
 
 def at(moment: str, *commands: str) -> Step:
-    """Run commands on the node's console once the change has come so far."""
+    """Return a step that runs commands on the node's console at a moment of the change."""
 
     def step(trial: Trial) -> None:
         getattr(trial, f"await_{moment}")()
@@ -174,7 +180,7 @@ def at(moment: str, *commands: str) -> Step:
 
 
 def killed(moment: str) -> Step:
-    """Kill the controller once the change has come so far."""
+    """Return a step that kills the controller at a moment of the change."""
 
     def step(trial: Trial) -> None:
         getattr(trial, f"await_{moment}")()
@@ -184,7 +190,7 @@ def killed(moment: str) -> Step:
 
 
 def cut(moment: str) -> Step:
-    """Cut the network once the change has come so far, until after the node has given up."""
+    """Return a step that cuts the network at a moment of the change until after the node has restored."""
 
     def step(trial: Trial) -> None:
         getattr(trial, f"await_{moment}")()
@@ -194,13 +200,13 @@ def cut(moment: str) -> Step:
 
 
 def rebooted(trial: Trial) -> None:
-    """Reboot the node while nobody gets in."""
+    """Reboot the node while no login is possible."""
     trial.await_loaded()
     trial.console("systemctl --no-block reboot")
 
 
 def clock_set(*jumps: str) -> Step:
-    """Shut everybody out, then set the clock several times; the switch's timer is all that is left."""
+    """Return a step that blocks SSH, then sets the clock several times; only the switch can restore it."""
 
     def step(trial: Trial) -> None:
         trial.console(f"nft '{SHUT}'")
@@ -281,10 +287,10 @@ WAYS = (
 
 
 def _first(pid: int) -> bool:
-    """Whether a process is the first of its node."""
+    """Return whether a process is the first of its node."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # it may end while it is read
+    except (FileNotFoundError, ProcessLookupError):  # the process may end during the read
         return False
     spaces = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
     return len(spaces) > 2 and spaces[-1] == "1"

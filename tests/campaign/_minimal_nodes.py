@@ -1,4 +1,4 @@
-"""Minimal nodes, one a role, the fleet that states them, and what comes of running the role twice."""
+"""Minimal nodes, one for each role, their fleet, and the results of two runs of the role."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = {
 Cell = tuple[str, str, str]
 """System, role, column."""
 FIRST_LOOP = 240
-"""Numbers of loop devices that stand for drives; the campaign `roles` has those above."""
+"""First number of the loop devices that replace drives; the campaign `roles` uses higher ones."""
 LOOPS = {"debian12": FIRST_LOOP, "debian13": FIRST_LOOP + 1}
 COMPONENTS = {
     "cuda_toolkit": ("cuda",),
@@ -47,13 +47,13 @@ COMPONENTS = {
     "profiling_tools": ("profiling_tools",),
     "monitoring": ("dcgm", "node_exporter"),
 }
-"""What a role's lock states beside the driver; that of the others states no component more."""
+"""Role → components in its lock in addition to the driver; locks of other roles have no further ones."""
 OF_CONTAINERS = ("docker", "containerd", "container_toolkit")
 FORKS = 6
 
 
 class Trials:
-    """The lab, and the mirror that its nodes take NVIDIA's packages from."""
+    """The lab, and the mirror with NVIDIA's packages."""
 
     def __init__(self, stack: ExitStack, lab: Lab, folder: Path, systems: list[str]) -> None:
         self.lab, self.folder = lab, folder
@@ -68,7 +68,7 @@ class Trials:
         self._began = time.monotonic()
 
     def nodes(self, system: str, roles: list[str], image: str = "") -> dict[str, Node]:
-        """A node for each role, by role."""
+        """Return role → a node for it."""
 
         def drive(root: Path) -> None:
             at_boot(root, "drive", DRIVE.format(n=LOOPS[system]))
@@ -83,14 +83,14 @@ class Trials:
         return found
 
     def saved(self, node: Node) -> str:
-        """Keep a node as an image."""
+        """Save a node as an image; return its name."""
         name = f"{self.lab.name}-{node.os}"
         self.lab.save(node, name)
         self._images.append(name)
         return name
 
     def run(self, nodes: dict[str, Node], consent: Consent) -> dict[Cell, str]:
-        """Each role on its node twice, then verify."""
+        """Run each role on its node twice, then verify."""
         if not nodes:
             return {}
         lock, system = self._lock(nodes), next(iter(nodes.values())).os
@@ -119,7 +119,7 @@ class Trials:
     def _converge(
         self, lock: Lock, nodes: dict[str, Node], consent: Consent, *, idle: bool
     ) -> dict[str, str]:
-        """What there is to complain of, by role."""
+        """Return role → complaints about one run, or "seen"."""
         began = time.monotonic()
         changed: dict[str, list[str]] = {node.name: [] for node in nodes.values()}
 
@@ -174,7 +174,7 @@ class Trials:
 
 
 def _group(role: str, node: Node) -> dict[str, Any]:
-    """What the lock states of a role's node: that it has GPUs, a driver, and what the role is for."""
+    """Return the group of a role's node: GPUs, a driver, and the components and settings of the role."""
     versions = {**STACKS[node.os][0], **COMMON[0]}
     settings: dict[str, Any] = {"kernel": node.kernel, **SETTINGS[0]}
     if role not in OF_CONTAINERS:

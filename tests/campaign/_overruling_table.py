@@ -1,4 +1,4 @@
-"""docs/EFFECTIVE.md: who could overrule each setting and component, who sees it, and what apply does."""
+"""docs/EFFECTIVE.md: what can override each setting and component, the checks, and apply's reaction."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ TAIL = """
 
 
 def markdown() -> str:
-    """The page."""
+    """Return the page."""
     return HEAD + "".join(f"{line}\n" for line in _rows()) + TAIL
 
 
 def verify_tests() -> dict[str, str]:
-    """Check → `file::test` of verify's suite."""
+    """Return check → `file::test` of verify's suite."""
     found = dict.fromkeys(PACKAGE_CHECKS, "components::every package at its version")
     found |= dict.fromkeys(UNPACKAGED_CHECKS, "components::nothing without a package")
     for path in sorted((ROOT / "gpuprov/verify/suite").glob("test_*.py")):

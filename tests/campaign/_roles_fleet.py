@@ -1,6 +1,7 @@
-"""Four nodes, one of each system, with everything that gpuprov can put on them, in three locks.
+"""Four nodes, one of each system, with every component of gpuprov, in three locks.
 
-NVIDIA's repositories are the lab's mirror, Debian's archive is the real one, Ubuntu's has Debian's packages.
+NVIDIA's repositories are the lab's mirror, Debian's archive is the real one, Ubuntu's contains Debian's
+packages.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.lab.ubuntu_nodes import build_ubuntu, os_release
 
 @dataclass(frozen=True)
 class Board:
-    """The nodes' hardware in the lab's word and the catalog's, and what fleet.yml says for it alone."""
+    """The nodes' hardware by its names in lab and catalog, with its own stack and settings."""
 
     machine: str = "h200x8"
     model: str = "H200 SXM"
@@ -46,13 +47,16 @@ class Board:
 SWITCHED = Board()
 SETTLED = "systemctl is-system-running --wait"
 FIRST_LOOP = 244
-"""Numbers of loop devices that stand for drives; tests/lab has those below."""
+"""First number of the loop devices that replace drives; tests/lab uses lower ones."""
 DRIVE = (
     "test -e /dev/loop-control || mknod /dev/loop-control c 10 237; mknod /dev/loop{n} b 7 {n};"
     " test -e /root/{n}.img || truncate -s 64M /root/{n}.img;"
     " losetup /dev/loop{n} || losetup /dev/loop{n} /root/{n}.img; mount -a"
 )
-"""A drive that is there at every boot, and what systemd does with fstab where it is not in a container."""
+"""Commands at every boot that attach a drive and mount fstab's entries.
+
+In a container systemd does not mount them.
+"""
 OF_CUDA_12: tuple[dict[str, Any], dict[str, Any]] = (
     {"cuda": ["12.6", "12.8"], "nccl": "2.26.2+cuda12.8"},
     {"cuda": "12.8", "nccl": "2.29.7+cuda12.9"},
@@ -61,7 +65,7 @@ OF_CUDA_13: tuple[dict[str, Any], dict[str, Any]] = (
     {"cuda": ["13.1", "13.2"], "nccl": "2.28.9+cuda13.0"},
     {"cuda": "13.2", "nccl": "2.29.7+cuda13.2"},
 )
-# What differs from system to system: the oldest drivers and toolkits that its folder of the mirror has.
+# Values that differ between systems: the oldest drivers and toolkits in the mirror's folder of the system.
 STACKS = {
     "debian12": [{"driver": "580.95.05", **OF_CUDA_12[0]}, {"driver": "590.48.01", **OF_CUDA_12[1]}],
     "debian13": [{"driver": "580.95.05", **OF_CUDA_13[0]}, {"driver": "590.48.01", **OF_CUDA_13[1]}],
@@ -121,7 +125,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     },
 )
 READ_AHEAD = (4096, 2048, None)
-# Everything that --check may not touch.
+# State that --check must not change.
 SNAPSHOT = (
     "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'; apt-mark showhold;"
     " find /etc /usr/local /usr/src /var/lib/gpuprov -type f ! -name ld.so.cache | sort | xargs md5sum;"
@@ -131,7 +135,16 @@ SNAPSHOT = (
 
 @dataclass
 class Run:
-    """What an apply did: node → role → tasks that changed; node → what failed; its exit code and words."""
+    """Result of an apply.
+
+    Attributes:
+        code: exit code.
+        said: standard error.
+        ran: node → roles that ran.
+        changed: node → role → tasks that changed something.
+        failed: node → messages of failed tasks.
+        tasks: number of tasks that were not skipped.
+    """
 
     code: int
     said: str
@@ -143,9 +156,10 @@ class Run:
 
 @dataclass
 class Fleet:
-    """The nodes by system, and gpuprov at a folder with their fleet.yml.
+    """Nodes by system, and gpuprov in a folder with their fleet.yml.
 
-    `loops`: system → loop device, of those that have a drive.
+    Attributes:
+        loops: system → loop device, for systems that have a drive.
     """
 
     lab: Lab
@@ -157,7 +171,7 @@ class Fleet:
     board: Board = SWITCHED
 
     def state(self, step: int) -> Lock:
-        """Write the fleet of a step (0, 1, 2) and lock it, as a person does."""
+        """Write the fleet of a step (0, 1, 2) and lock it."""
         place = self.server.url if step == 0 else f"{self.server.url}/again"
         key = str(self.mirror.key)
         repositories = {
@@ -168,7 +182,7 @@ class Fleet:
         groups = {plain(system): self._group(system, step) for system in self.nodes}
         ssh = yaml.safe_load(self.lab.fleet("board"))["ssh"]
         fleet = {"ssh": ssh, "groups": groups, "repositories": repositories}
-        (self.folder / "fleet.yml").write_text(json.dumps(fleet))  # YAML too, without aliases
+        (self.folder / "fleet.yml").write_text(json.dumps(fleet))  # JSON is YAML without aliases
         gpuprov(self.folder, "lock")
         return read_lock(self.folder / "fleet.lock.yml")
 
@@ -194,7 +208,7 @@ class Fleet:
         }
 
     def apply(self, *words: str) -> Run:
-        """Run `gpuprov apply --yes` with these words."""
+        """Run `gpuprov apply --yes` with more arguments."""
         done = gpuprov(self.folder, "apply", "--yes", "-o", "json", *words, code=None)
         document = json.loads(done.stdout) if done.stdout.strip() else {}
         run = Run(done.returncode, done.stderr, defaultdict(set), {}, defaultdict(list), 0)
@@ -205,13 +219,13 @@ class Fleet:
         return run
 
     def drift(self) -> dict[str, set[str]]:
-        """Node → checks that differ."""
+        """Return node → checks in drift."""
         done = gpuprov(self.folder, "drift", "-o", "json", code=None)
         nodes = json.loads(done.stdout)["nodes"]
         return {node["name"]: {each["check"] for each in node["drift"]} for node in nodes}
 
     def verify(self) -> dict[str, dict[str, str]]:
-        """Node → check → how it ended; a node that could not be verified has its reason as a check."""
+        """Return node → check → status in verify; if a node cannot be verified, the error is its check."""
         done = gpuprov(self.folder, "verify", "-o", "json", code=None)
         nodes = json.loads(done.stdout)["nodes"]
         return {
@@ -221,12 +235,12 @@ class Fleet:
         }
 
     def snapshot(self) -> dict[str, str]:
-        """What each node is, as far as --check might touch it."""
+        """Return the state of each node that --check must not change."""
         return {node.name: node.run(SNAPSHOT, check=False).stdout for node in self.nodes.values()}
 
 
 def _note(run: Run, path: Path) -> None:
-    """Count a play's events. Tasks of the role `packages` belong to the role that called it."""
+    """Count a play's events; tasks of the role `packages` count for the role that called it."""
     caller: dict[str, str] = {}
     for line in path.read_text().splitlines():
         event = json.loads(line)
@@ -244,7 +258,7 @@ def _note(run: Run, path: Path) -> None:
 
 
 def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> Fleet:
-    """The nodes, the mirror and the archives; gone when the stack is closed."""
+    """Start the nodes, the mirror and the archives; closing the stack removes them."""
     loops = {system: FIRST_LOOP + number for number, system in enumerate(STACKS)}
     stack.callback(detach, [loops[system] for system in systems])
     lab = stack.enter_context(Lab(name))
@@ -260,7 +274,7 @@ def fleet_of(
     loops: dict[str, int],
     board: Board = SWITCHED,
 ) -> Fleet:
-    """The mirror of these nodes' systems, and what their fleet.yml needs; `loops` as `Fleet` has it."""
+    """Build the mirror for these nodes' systems; return the fleet, with `loops` as in `Fleet`."""
     with signing_key() as key:
         mirror = nvidia.build(folder / "mirror", load(), list(nodes), key=key)
         build_ubuntu(mirror.root / "ubuntu", next(iter(nodes.values())), key)
@@ -273,7 +287,7 @@ def fleet_of(
 
 
 def new_node(lab: Lab, system: str, name: str, loop: int | None = None, board: Board = SWITCHED) -> Node:
-    """A fresh node that can have everything; with a loop device, a drive too."""
+    """Return a new node that supports every role; with a loop device it has a drive."""
 
     def drive(root: Path) -> None:
         at_boot(root, "drive", DRIVE.format(n=loop))
@@ -290,11 +304,11 @@ def new_node(lab: Lab, system: str, name: str, loop: int | None = None, board: B
 
 
 def detach(loops: Iterable[int]) -> None:
-    """Let go of loop devices, those that nobody has among them."""
+    """Detach loop devices, including unused ones."""
     for number in loops:
         subprocess.run(["losetup", "--detach", f"/dev/loop{number}"], check=False, capture_output=True)
 
 
 def plain(system: str) -> str:
-    """A system's id as groups and nodes may be called."""
+    """Return a system's id in the form that names of groups and nodes allow."""
     return system.replace(".", "")

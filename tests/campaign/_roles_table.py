@@ -1,4 +1,4 @@
-"""The table of roles, systems and columns: what is in its cells, and how it is shown."""
+"""The table of roles, systems and columns: its cells and its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Cell = tuple[str, str, str]
 
 
 class Table:
-    """What was seen; the first complaint about a cell stays."""
+    """Results by cell; the first complaint about a cell is kept."""
 
     def __init__(self, systems: list[str]) -> None:
         self.systems = systems
@@ -31,7 +31,7 @@ class Table:
                 self.cells |= {(trial.role, system, column): why for system in systems}
 
     def judge(self, column: str, complaints: Callable[[Trial, str], str]) -> None:
-        """Fill a column: no complaint is `seen`; cells with a reason of their own stay."""
+        """Fill a column: a cell without a complaint is `seen`; a cell with an earlier reason keeps it."""
         for trial in TRIALS:
             for system in self.systems if column not in trial.moot else ():
                 said = complaints(trial, system)
@@ -41,12 +41,12 @@ class Table:
                     self.say(f"  BAD  {trial.role} on {system}, {column}: {said}")
 
     def bad(self) -> list[Cell]:
-        """Cells that are neither seen nor excused."""
+        """Return the cells that are neither seen nor excused."""
         moot = {why for trial in TRIALS for why in trial.moot.values()}
         return [cell for cell, said in self.cells.items() if said != SEEN and said not in moot]
 
     def join(self, path: Path) -> None:
-        """Add what a file has of other systems, and write both there."""
+        """Add a file's results for other systems, and write both to it."""
         rows = json.loads(path.read_text()) if path.exists() else []
         earlier = {(role, system, column): said for role, system, column, said in rows}
         self.cells = {
@@ -56,12 +56,12 @@ class Table:
         path.write_text(json.dumps([[*cell, said] for cell, said in self.cells.items()], indent=0) + "\n")
 
     def say(self, text: str) -> None:
-        """A line, with the time since the beginning."""
+        """Print a line with the time since the start."""
         print(f"{time.monotonic() - self.began:6.0f} s  {text}")
 
 
 def lines(table: Table) -> Iterator[str]:
-    """The table for a terminal: how many systems each cell was seen on; what is bad below it."""
+    """Yield the table for a terminal: on how many systems each cell was seen."""
     width = max(len(trial.role) for trial in TRIALS)
     yield f"{'':<{width}}  " + "  ".join(f"{column:<8}" for column in COLUMNS)
     for trial in TRIALS:
@@ -76,7 +76,7 @@ def _told(table: Table, trial: Trial, column: str) -> str:
 
 
 def markdown(table: Table) -> Iterator[str]:
-    """The table for the documentation."""
+    """Yield the table for the documentation."""
     yield "# Roles, seen on nodes"
     yield ""
     yield "Written by `scripts/campaign roles --markdown`. A cell says on how many of these systems it was"

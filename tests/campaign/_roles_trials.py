@@ -1,7 +1,6 @@
-"""What is done to each role in turn: a changed lock, a hand that breaks something, a lock without it.
+"""Trials of each role: a changed lock, damage by hand, a lock without the role.
 
-`gone` is a command of a shell that prints something as long as the role's work is there, and nothing once
-it is not.
+`gone` is a shell command that prints something until the role's work is removed.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ class Trial:
     """One role.
 
     Args:
-        changed: checks that drift names under the second lock.
-        harm: shell commands that break what the role made.
-        broken: checks that verify has to fail for it.
-        gone: prints nothing once the role's work is taken away.
-        moot: column → why there is nothing to see in it.
+        changed: checks that drift must report under the second lock.
+        harm: shell commands that damage the role's work.
+        broken: checks that verify must fail after that.
+        gone: shell command that prints nothing once the role's work is removed.
+        moot: column → reason why it does not apply.
     """
 
     role: str

@@ -1,4 +1,4 @@
-"""Each verb by one controller and by workers, from the same state: the documents have to be the same."""
+"""Comparison of each verb's document by one controller and by workers, from the same state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNHOLD = "apt-mark unhold libcuda1"
 
 
 def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
-    """Look, change, verify, upgrade and roll back by both ways, each told; how many were not the same."""
+    """Run drift, plan, verify, apply, accept, upgrade and rollback both ways; count the differences."""
     clocked(found)
     found.fleet.nodes[1].run(UNHOLD)
     bad = sum(
@@ -51,10 +51,10 @@ def clocked(found: Site) -> None:
 def both(
     made: Crew, verb: str, *words: str, code: int = 0, undo: tuple[str, ...] = (), say: Callable[[str], None]
 ) -> bool:
-    """One verb by both ways; whether they differ.
+    """Run one verb both ways; return whether the documents differ.
 
     Args:
-        undo: what brings the fleet back in between.
+        undo: command that restores the fleet between the two.
     """
     one = told(made.gpuprov, verb, *words, code=code, say=say)
     if undo:
@@ -69,7 +69,7 @@ def told(
     code: int = 0,
     say: Callable[[str], None],
 ) -> str:
-    """What a verb says as a document, without times."""
+    """Return a verb's document without times."""
     begun = time.monotonic()
     done = way(verb, *words, "-o", "json", code=None)
     say(f"{verb:<9}{way.__name__:<11}{time.monotonic() - begun:6.0f} s, exit {done.returncode}")
@@ -79,7 +79,7 @@ def told(
 
 
 def differ(verb: str, documents: list[str], say: Callable[[str], None]) -> bool:
-    """Whether two documents differ; says where."""
+    """Return whether two documents differ; print the differences."""
     one, many = (each.splitlines() for each in documents)
     lines = list(difflib.unified_diff(one, many, "one", "workers", n=0, lineterm=""))
     say(f"{verb}: {'the same' if not lines else 'NOT the same'}, {len(one)} lines")

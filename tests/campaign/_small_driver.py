@@ -1,13 +1,14 @@
-"""A driver of a few lines in place of NVIDIA's: kbuild, gcc and DKMS are real, and so is what they load into.
+"""A driver of a few lines in place of NVIDIA's: kbuild, gcc, DKMS and the kernel that loads it are real.
 
-It answers `modprobe` on a node without GPUs as NVIDIA's does, and says that it is not NVIDIA's.
+On a node without GPUs it answers `modprobe` as NVIDIA's driver does; its message shows that it is not
+NVIDIA's.
 """
 
 from __future__ import annotations
 
 from gpuprov.lab import Node
 
-# Stands in for make. DKMS calls it in .../NAME/VERSION/build, with the kernel's release among the arguments.
+# Replaces make. DKMS calls it in .../NAME/VERSION/build, with the kernel's release among the arguments.
 MAKE = r"""#!/bin/sh
 case "$*" in *KERNEL_UNAME=*) ;; *) exec /usr/bin/make.distrib "$@" ;; esac
 kernel=$(echo "$*" | sed 's/.*KERNEL_UNAME=\([^ ]*\).*/\1/')
@@ -35,7 +36,7 @@ done
 
 
 def play_source(node: Node) -> None:
-    """Have DKMS build small modules on a node, whatever source the driver's packages bring."""
+    """Let DKMS build small modules on a node in place of the source in the driver's packages."""
     node.run(
         "dpkg-divert --quiet --local --rename --divert /usr/bin/make.distrib --add /usr/bin/make"
         " && cat >/usr/bin/make && chmod 755 /usr/bin/make",

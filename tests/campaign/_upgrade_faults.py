@@ -1,6 +1,6 @@
-"""What goes wrong in an upgrade, how it is put in and taken out, what is said, and where the fleet may stand.
+"""Faults of an upgrade: their cause and correction, the required message, and the allowed end states.
 
-The last node is the one at fault. OLD and NEW in a command are the versions it has and is to get.
+The last node has the fault. OLD and NEW in a command are its current and its new driver version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class Seen:
-    """How an upgrade ended: exit code, node → where it stands, what the screen said, in brief and in full."""
+    """Result of an upgrade: exit code, node → end state, the main message, and all of stderr."""
 
     code: int
     ends: dict[str, str]
@@ -32,17 +32,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes:
-        says: what the screen has to name.
-        seed, mend: shell commands on the last node, before the upgrade and after it.
-        exits: the code that the upgrade ends with.
-        stands: where nodes may stand then; `stuck` only where a node is out of reach.
-        rules: of the rollout, as it is run for this fault. Unless they say otherwise the node at fault is the
-            canary, and the other one waits for it.
-        mood: the mirror's (`MirrorServer.mood`).
-        how: runs the upgrade, where that is not a plain one.
+        says: text that stderr must contain.
+        seed, mend: shell commands on the last node, before and after the upgrade.
+        exits: exit code of the upgrade.
+        stands: allowed end states of nodes; `stuck` only if a node is out of reach.
+        rules: rollout rules for this fault. By default the node with the fault is the canary, and the other
+            node waits for it.
+        mood: the mirror's mood (`MirrorServer.mood`).
+        how: function that runs the upgrade, if it is not a plain one.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Fault:
     how: Callable[..., CompletedProcess[str]] | None = None
 
     def attempt(self, site: Site) -> Seen:
-        """Seed, upgrade, mend."""
+        """Cause the fault, upgrade and correct it."""
         node = site.fleet.nodes[-1]
         rules = {"canary": [node.name], "settle_s": SETTLE_S, **self.rules}
         rules = json.loads(self._versions(site, json.dumps(rules)))
@@ -79,7 +79,7 @@ class Fault:
         )
 
     def against(self, seen: Seen) -> str | None:
-        """What is not as it has to be."""
+        """Return the first difference from the expected result, or None."""
         if seen.code != self.exits:
             return f"exit {seen.code} instead of {self.exits}: {seen.screen[-600:]}"
         if not set(seen.ends.values()) <= self.stands:
@@ -91,17 +91,17 @@ class Fault:
 
 
 def hook(moment: str, command: str, **more: Any) -> dict[str, Any]:
-    """Rules with a hook on the node; with `where`, only on that one."""
+    """Return rules with a hook on the node; with `where`, only on that node."""
     return {"hooks": {moment: {"run": command, **more}}}
 
 
 def at_drain(command: str) -> dict[str, Any]:
-    """Something happens on the node when everything has been looked at and fetched."""
+    """Return rules with a command on the node after all checks and downloads."""
     return hook("drain", command, on="node")
 
 
 def at_boot(command: str) -> str:
-    """Something happens once, at the first boot after now, when the driver has been loaded."""
+    """Return shell commands that make a command run once at the next boot, after the driver is loaded."""
     unit = (
         "[Unit]\\nAfter=gpuprov-sim.service\\n"
         "Before=nvidia-persistenced.service nvidia-fabricmanager.service\\n"
@@ -189,7 +189,7 @@ GATE = [
         stands=NOTHING,
     ),
 ]
-"""Nothing moves."""
+"""Faults that must keep every node unchanged."""
 
 MOVING = [
     Fault(
@@ -244,7 +244,7 @@ MOVING = [
         mend="systemctl unmask ssh",
         rules=at_drain(
             "! rm /root/armed || systemctl mask ssh.service ssh.socket"
-        ),  # not on the way back too
+        ),  # on the way back the marker is missing
         stands=OLD | {"stuck"},
     ),
     Fault(
@@ -275,7 +275,7 @@ MOVING = [
     ),
     Fault("resume-fails", "resume failed on", rules=hook("resume", "exit 9"), stands=WHOLE),
 ]
-"""Nodes have begun to move."""
+"""Faults after the first nodes have changed."""
 
 CONTROLLER = [
     Fault("two-controllers", "leased by ", how=ways.by_two, exits=5, stands=NOTHING),
@@ -294,6 +294,6 @@ CONTROLLER = [
     Fault("mirror-gone-at-rollback", "", how=ways.back_without_mirror, exits=0),
     Fault("kept-package-damaged", "", how=ways.back_with_a_damaged_package, exits=0),
 ]
-"""The controller's own misfortunes, and those of the way back."""
+"""Faults of the controller, and of the way back."""
 
 FAULTS = [*GATE, *MOVING, *CONTROLLER]

@@ -1,4 +1,4 @@
-"""A fleet of lab nodes between two locks, and the mirror that has the packages of both."""
+"""A fleet of lab nodes between two locks, and the mirror with both versions' packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Site:
-    """The fleet, its mirror, and which of both versions the nodes have."""
+    """The fleet, its mirror, and the version that the nodes have."""
 
     fleet: Fleet
     mirror: nvidia.Mirror
@@ -37,11 +37,11 @@ class Site:
 
     @property
     def there(self) -> str:
-        """The version that they have not."""
+        """The version that the nodes do not have."""
         return next(version for version in MIRRORED if version != self.here)
 
     def only(self, name: str, count: int) -> Site:
-        """The first nodes of one group, with locks and a history of their own."""
+        """Return a site of the first nodes of one group, with separate locks and history."""
         nodes = [node for node in self.fleet.nodes if node.name.startswith(name)][:count]
         folder = self.fleet.folder / f"{name}-{count}"
         folder.mkdir()
@@ -56,42 +56,42 @@ class Site:
         return part
 
     def moved(self) -> None:
-        """All nodes are on the other version now."""
+        """Record that all nodes are on the other version now."""
         self.here = self.there
         self.settle()
 
     def settle(self) -> None:
-        """Have the fleet's lock say what nodes have."""
+        """Write the lock of the nodes' version as the fleet's lock."""
         text = (self.fleet.folder / f"{self.here}.lock.yml").read_text()
         (self.fleet.folder / "fleet.lock.yml").write_text(text)
 
     def start(self, **rules: Any) -> Popen[str]:
-        """An upgrade to the other version, not waited for."""
+        """Start an upgrade to the other version without waiting for it."""
         return self.fleet.start(
             "upgrade", "--to", self.fleet.lock(self.there, **rules), "--yes", "-o", "json"
         )
 
     def upgrade(self, **rules: Any) -> CompletedProcess[str]:
-        """An upgrade to the other version."""
+        """Upgrade to the other version."""
         return self.fleet.upgrade(self.there, **rules)
 
     def rollback(self) -> CompletedProcess[str]:
-        """The way back of all nodes that the last upgrade touched; then the fleet has the old lock."""
+        """Roll back all nodes of the last upgrade; the fleet then has the old lock."""
         text = (self.fleet.folder / f"{self.there}.lock.yml").read_text()
         (self.fleet.folder / "fleet.lock.yml").write_text(text)
         return self.fleet.gpuprov("rollback", "--yes", "-o", "json")
 
     def journals(self) -> list[Path]:
-        """The journals of all runs, oldest first."""
+        """Return the journals of all runs, oldest first."""
         return sorted((self.fleet.folder / "state/gpuprov/runs").glob("*/journal.jsonl"))
 
     def told(self) -> list[Entry]:
-        """What the journal of the latest run says."""
+        """Return the entries in the journal of the latest run."""
         found = self.journals()
         return parse(found[-1].read_bytes(), "journal") if found else []
 
     def await_step(self, process: Popen[str], step: str, known: Sequence[Path]) -> None:
-        """Return when a run that is not among the known ones has begun a step, or is over."""
+        """Wait until a run that is not known yet has begun a step, or has ended."""
         while process.poll() is None:
             fresh = [path for path in self.journals() if path not in known]
             if any(f'"step": "{step}"' in path.read_text() for path in fresh):
@@ -99,7 +99,7 @@ class Site:
             time.sleep(0.1)
 
     def drifted(self) -> dict[str, Any]:
-        """Node → what the probe finds against it under the lock of the version that it should have."""
+        """Return node → checks in drift, or the error, under the lock of the version that it should have."""
         done = self.fleet.gpuprov("drift", "--lock", f"{self.here}.lock.yml", "-o", "json")
         nodes = json.loads(done.stdout)["nodes"]
         return {
@@ -111,10 +111,10 @@ class Site:
 
 @contextmanager
 def site(kinds: Iterable[tuple[Kind, int]], name: str = "") -> Iterator[Site]:
-    """A mirror, and so many nodes of each kind with the first of its versions; all of it goes at the end.
+    """Start a mirror and nodes of each kind with the first version; remove all of it at the end.
 
     Args:
-        name: of the lab; one of this process where none is stated.
+        name: name of the lab; by default one of this process.
     """
     name = name or f"up-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="gpuprov-campaign-") as scratch:
@@ -136,7 +136,7 @@ def site(kinds: Iterable[tuple[Kind, int]], name: str = "") -> Iterator[Site]:
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What came of it, and the seconds that it took."""
+    """Return a function's result, and its seconds."""
     begun = time.monotonic()
     done = work()
     return done, time.monotonic() - begun

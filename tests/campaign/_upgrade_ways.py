@@ -1,4 +1,4 @@
-"""Ways to run an upgrade that something happens to, beyond what a command on a node can do."""
+"""Upgrades with faults that a command on a node cannot cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOON_S = 2.0
 
 
 def mend(node: Node, command: str) -> None:
-    """Mend by SSH; where the node lets nobody in, unmask SSH from outside and restart it first."""
+    """Run a command by SSH; on an unreachable node unmask SSH from outside and restart the node first."""
     try:
         node.run("true")
     except Unreachable:
@@ -29,7 +29,7 @@ def mend(node: Node, command: str) -> None:
 
 
 def unreachable(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
-    """A node is off when the gate is asked."""
+    """Upgrade while a node is off at the gate."""
     node = site.fleet.nodes[-1]
     node.stop()
     done = site.upgrade(**rules)
@@ -39,7 +39,7 @@ def unreachable(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
 
 
 def falsified(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
-    """A package of the mirror is not what its index says."""
+    """Upgrade while a package of the mirror differs from its index."""
     for node in site.fleet.nodes:
         node.run("apt-get clean")
     [package] = site.mirror.root.rglob(f"libcuda1_{site.there}-*.deb")
@@ -52,7 +52,7 @@ def falsified(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
 
 
 def by_two(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
-    """Another controller starts while the first is at work: what becomes of the second."""
+    """Start another controller while the first one works; return the second one's result."""
     known = site.journals()
     first = site.start(**rules)
     site.await_step(first, "record", known)
@@ -63,7 +63,7 @@ def by_two(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
 
 
 def killed_in(step: str) -> Way:
-    """The controller dies a moment after it began a step, and another goes on."""
+    """Return a way in which the controller is killed shortly after it began a step, and another resumes."""
 
     def way(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
         _kill(site, rules, step)
@@ -73,7 +73,7 @@ def killed_in(step: str) -> Way:
 
 
 def killed_and_cut(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
-    """The controller dies, and half of its journal's last line is lost."""
+    """Kill the controller, truncate its journal's last line, and resume."""
     journal = _kill(site, rules, "apply")
     journal.write_bytes(journal.read_bytes()[:-30])
     return site.fleet.gpuprov("upgrade", "--resume", "-o", "json")
@@ -86,11 +86,11 @@ def _kill(site: Site, rules: dict[str, Any], step: str) -> Path:
     time.sleep(SOON_S)
     process.kill()
     process.communicate()
-    return site.journals()[-1]  # a shut gate has none; then the last one is resumed, which says so
+    return site.journals()[-1]  # a closed gate writes none; the last run is resumed, which the output states
 
 
 def back_without_mirror(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
-    """There with a mirror, and back without one."""
+    """Upgrade with a mirror, and roll back without one."""
     done = site.upgrade(**rules)
     for node in site.fleet.nodes:
         node.run("apt-get clean")
@@ -99,7 +99,7 @@ def back_without_mirror(site: Site, rules: dict[str, Any]) -> CompletedProcess[s
 
 
 def back_with_a_damaged_package(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
-    """A kept package rots before it is needed."""
+    """Damage a kept package before the rollback."""
     done = site.upgrade(**rules)
     for node in site.fleet.nodes:
         node.run("for each in /var/lib/gpuprov/lastgood/packages/libcuda1_*; do echo rot >>$each; done")

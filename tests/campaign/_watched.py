@@ -1,4 +1,4 @@
-"""A node on which a campaign says what it saw, each with a verdict."""
+"""A node whose observations a campaign prints with a verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuprov.lab import Lab, Node
 
 @dataclass
 class Watched:
-    """A node, the folder that its fleet and locks are in, and what was not as it should be."""
+    """A node, the folder with its fleet and locks, and the observations that are wrong."""
 
     lab: Lab
     node: Node
@@ -18,7 +18,7 @@ class Watched:
     wrong: list[str] = field(default_factory=list)
 
     def saw(self, what: str, seen: object, *, fine: bool) -> None:
-        """Print what was seen and whether it is as it should be."""
+        """Print an observation and its verdict."""
         lines = str(seen).strip().splitlines() or ["nothing"]
         told = "\n      ".join(lines if len(lines) == 1 else ["", *lines])
         print(f"{'ok ' if fine else 'BAD'} {what}: {told}", flush=True)
@@ -26,6 +26,6 @@ class Watched:
             self.wrong.append(what)
 
     def says(self, command: str, *, timeout: float = 1800) -> str:
-        """What a command prints on the node, whatever its exit status."""
+        """Return the output of a command on the node, regardless of its exit status."""
         done = self.node.run(command, check=False, timeout=timeout)
         return (done.stdout + done.stderr).strip()

@@ -1,4 +1,4 @@
-"""Every writer of the tree, as a piece of work on a file that is there, with what it must keep."""
+"""Functions of gpuprov that write files, each with a test file and the lines that it must keep."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ transaction = script("packages", "transaction")
 
 @dataclass(frozen=True)
 class Writer:
-    """A writer, and the file that it is tried on.
+    """A writer and its test file.
 
     Attributes:
-        path: below the sandbox: `home`, `var` or `etc`; `NAME` is the file's own.
+        path: path below the sandbox: `home`, `var` or `etc`.
         old: content before.
-        others: lines of others, all of which must stay.
-        work: what writes it; given the file. Raises or exits where it fails.
-        owner: of the file and its folder.
-        sets: its mode afterwards; None where the old one stays.
+        work: function that writes the given file; it raises or exits on failure.
+        others: lines of other users, which must all remain.
+        owner: owner of the file and its folder.
+        mode: mode of the file before.
+        sets: mode of the file afterwards; None if it keeps its mode.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Writer:
 
 
 def sh(text: str, *words: str | Path, stdin: str | None = None) -> None:
-    """Run a shell script; raise where it fails."""
+    """Run a shell script; raise if it fails."""
     subprocess.run(
         ["sh", "-c", text, "script", *map(str, words)],
         check=True,
@@ -114,7 +115,7 @@ def _stand_in(path: Path) -> None:
 class _Keeps:
     @staticmethod
     def rmtree(*_words: object, **_named: object) -> None:
-        """Leave the folder, so that the file can be judged."""
+        """Keep the folder, so that the file can be checked."""
 
 
 def _switch(path: Path) -> None:
@@ -185,4 +186,4 @@ CONTROLS = (
     Writer("control: written in place", "etc/conf.d/role.conf", OLD, _in_place),
     Writer("control: filtered, copied back", KEYS, THEIRS + OURS, _copied_back, THEIRS, USER),
 )
-"""Writers that are wrong: a judge who finds nothing here sees nothing."""
+"""Wrong writers: the campaign must find an error in each."""

@@ -1,4 +1,4 @@
-"""Every fault that the rounds of `accept --across` must find, at many places of fleets that only pretend.
+"""Runs the search of `accept --across` on simulated fleets with each of its faults at many places.
 
 scripts/campaign across [PLACES]
 """
@@ -13,7 +13,7 @@ from tests.unit.accept.across.faults import FAULTS, tried, who
 
 
 def main(places: int) -> int:
-    """Print a row a fault; 1 where one was missed, was not found in time, or somebody else was named."""
+    """Print a row for each fault; return 1 if one was missed, found too late, or blamed on another node."""
     missed = 0
     print("| fault in 64 nodes | found | known after round | rounds |\n|---|---|---|---|")
     for name in FAULTS:

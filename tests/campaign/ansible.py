@@ -1,11 +1,11 @@
-"""The collection by every ansible-core that it names, on every Python that one takes, on two real nodes.
+"""Runs the collection with every supported ansible-core and Python version, on two real nodes.
 
     scripts/campaign ansible [INTERPRETER]... [--here] [--results FILE] [--markdown]
 
-Each pair is an environment without gpuprov. It must mend what was changed by hand on both nodes, then find
-nothing to do, and read fleet.yml through the inventory plugin. Pythons: those in PATH and among pyenv's
-versions, or those named. FILE is written after each pair; a good pair that it has is not tried again. With
---markdown the table goes into docs/COLLECTION.md.
+Each pair of versions has an environment without gpuprov. It must correct changes made by hand on both nodes,
+then find nothing to do, and read fleet.yml through the inventory plugin. Interpreters are those in PATH and
+among pyenv's versions, or those named. FILE is written after each pair; a successful pair in it is not tried
+again. With --markdown the table is written to docs/COLLECTION.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HERE = {
     "gather_subset": ["!all", "!min", "python"],
     "roles": ["gpuprov.gpuprov.container_toolkit"],
 }
-"""Reads this machine by a script of ours, and changes nothing."""
+"""Play that reads this machine by a script of the role, and changes nothing."""
 ABOUT = """\
 By `scripts/campaign ansible`: roles that `ansible-doc` lists, groups that the inventory plugin reads from a
 `fleet.yml`, tasks of a role in check mode on the controller; then on two lab nodes (Debian 12) that were
@@ -56,7 +56,7 @@ deprecation (`-`: run with `--here`, without nodes).
 
 @dataclass(frozen=True)
 class Row:
-    """What one pair did; `why` says that there is no such pair."""
+    """Result of one pair; `why` is the reason if the pair does not exist."""
 
     ansible: str
     python: str
@@ -71,17 +71,17 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """Whether it is a pair that did what it had to do."""
+        """Whether the pair passed all that was tried."""
         return bool(self.roles and self.groups and self.checked and self.first != 0 and not self.second)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left to try: it did all of that, on nodes as well."""
+        """Whether the pair passed, including on nodes."""
         return self.good and self.first is not None
 
 
 def main() -> int:
-    """Run the campaign; 1 when a pair that exists did not do what it had to."""
+    """Run the campaign; return 1 if a pair that exists failed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("pythons", nargs="*")
     parser.add_argument("--here", action="store_true", help="without a node")
@@ -112,7 +112,7 @@ def main() -> int:
 
 
 def earlier(results: Path | None) -> dict[tuple[str, str], Row]:
-    """Minor versions of both → the row of an earlier run, where it is good."""
+    """Return both minor versions → row of an earlier run, if it passed."""
     if not results or not results.exists():
         return {}
     rows = [Row(**each) for each in json.loads(results.read_text())]
@@ -120,14 +120,14 @@ def earlier(results: Path | None) -> dict[tuple[str, str], Row]:
 
 
 def minor(version: str) -> str:
-    """2.19 of 2.19.14, and of itself."""
+    """Return the minor version: 2.19 from 2.19.14 or from 2.19."""
     return ".".join(version.split(".")[:2])
 
 
 def tried(
     folder: Path, nodes: list[Node], pythons: dict[str, str], known: dict[tuple[str, str], Row]
 ) -> Iterator[Row]:
-    """A row for each pair, found or not."""
+    """Yield a row for each pair, including missing ones."""
     PlainAnsible(folder).install()
     (folder / "fleet.yml").write_text(json.dumps(FLEET))
     (folder / "here.yml").write_text(json.dumps([HERE]))
@@ -145,7 +145,7 @@ def tried(
 
 
 def prepared(lab: Lab, folder: Path) -> list[Node]:
-    """Two nodes that the collection has brought to their lock."""
+    """Return two nodes that the collection has brought to their lock."""
     nodes = locked_nodes(lab, folder, 2)
     ansible = PlainAnsible(folder)
     ansible.install()
@@ -155,13 +155,13 @@ def prepared(lab: Lab, folder: Path) -> list[Node]:
 
 
 def cores() -> list[str]:
-    """Those that meta/runtime.yml names, such as 2.19."""
+    """Return the versions in meta/runtime.yml, such as 2.19."""
     [named] = re.findall(r'requires_ansible: "(.+)"', (ROOT / "meta/runtime.yml").read_text())
     return [f"2.{minor}" for minor in range(100) if f"2.{minor}.0" in SpecifierSet(named)]
 
 
 def pair(folder: Path, nodes: list[Node], core: str, python: str, version: str) -> Row:
-    """Try one pair; what fails is printed, and its row is bad."""
+    """Try one pair; print a failure and return a failed row."""
     try:
         return done(folder, nodes, core, python, version)
     except AssertionError as failed:
@@ -170,7 +170,7 @@ def pair(folder: Path, nodes: list[Node], core: str, python: str, version: str) 
 
 
 def done(folder: Path, nodes: list[Node], core: str, python: str, version: str) -> Row:
-    """What one pair does in an environment of its own."""
+    """Run one pair in a separate environment."""
     with tempfile.TemporaryDirectory(prefix="gpuprov-pair-") as place:
         subprocess.run([python, "-m", "venv", place], check=True)
         pip = [f"{place}/bin/python", "-m", "pip", "install", "--quiet"]
@@ -183,7 +183,7 @@ def done(folder: Path, nodes: list[Node], core: str, python: str, version: str) 
         ansible = PlainAnsible(folder, Path(place) / "bin")
         [full] = re.findall(r"core ([\d.]+)\]", ansible.run("ansible", "--version"))
         began = time.monotonic()
-        # The plugin calls gpuprov: that of this checkout, which an Ansible without one finds on the PATH.
+        # The plugin calls this checkout's gpuprov; Ansible's own environment has none, so PATH contains it.
         path = f"{Path(sys.executable).parent}:{PATH}"
         listed = ansible.run("ansible-doc", "-t", "role", "-l", "gpuprov.gpuprov", "--json")
         row = Row(
@@ -204,7 +204,7 @@ def done(folder: Path, nodes: list[Node], core: str, python: str, version: str) 
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """The rows as Markdown."""
+    """Yield the rows as Markdown."""
     yield "| ansible-core | Python | roles | groups | checked | changed | second run | deprecated | seconds |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:

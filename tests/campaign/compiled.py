@@ -1,10 +1,9 @@
-"""Debian's own drivers, all of their source compiled by DKMS, on nodes of each release.
+"""Compiles Debian's own drivers completely by DKMS on nodes of each release, and verifies the nodes.
 
     scripts/campaign compiled [--os debian12 --os debian13]
 
-A node of the release, a lock of the driver that the release has, one apply with its reboot, and verification.
-Printed is what DKMS built, for which kernel, how long it took, and what verification has against the node.
-The GPUs are simulated; nothing else is.
+For each release: a node, a lock of the release's driver, one apply with its reboot, and verification. Prints
+what DKMS built for which kernel, the time, and the failed checks. Only the GPUs are simulated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SYSTEMS = ("debian12", "debian13")
 
 
 def main() -> int:
-    """Try; exit 1 when a driver did not come."""
+    """Run the campaign; return 1 if a driver was not installed."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -38,7 +37,7 @@ def main() -> int:
 
 
 def compiled(lab: Lab, folder: Path, system: str) -> int:
-    """How many steps failed on a node of that system."""
+    """Return the number of failed steps on a node of a system."""
     [node] = lab.up(1, os=system, gpu=MACHINE)
     (folder / "fleet.yml").write_text(lab.fleet(PROFILE))
     gpuprov(folder, "lock")
@@ -56,7 +55,7 @@ def compiled(lab: Lab, folder: Path, system: str) -> int:
 
 
 def built(node: Node) -> str:
-    """What DKMS has, and whose compiler made the module."""
+    """Return DKMS's status, and the kernel and size of the module."""
     status = node.run("dkms status", check=False).stdout.strip().replace("\n", "; ")
     module = "$(find /lib/modules/*/updates/dkms -name 'nvidia-current.ko*' | head -n 1)"
     told = node.run(f"modinfo -F vermagic {module}; stat -c '%s bytes' {module}", check=False).stdout

@@ -1,11 +1,11 @@
-"""Two controllers on the same nodes, `apply` against `upgrade`: afterwards every node is whole on one lock.
+"""Runs `apply` and `upgrade` of two controllers on the same nodes; every node must end on one lock.
 
     scripts/campaign controllers [--rounds 10] [--nodes 4] [--seed 1]
 
-In each round one begins, and the other at a random moment while the first is at work. What a node lacks
-(a package that is not held) both want to mend; `apply` goes by the lock that nodes have, or by the one that
-the upgrade moves them to. Drivers come from a mirror of NVIDIA's packages, whose stubs build at once; apt,
-DKMS, reboots and SSH are real. Exit 1 when a node was between two locks, a run failed, or a lease was left.
+In each round one command starts, and the other one at a random moment while the first runs. Both want to
+correct a package that is not held; `apply` uses the lock of the nodes' version or of the upgrade's. Drivers
+come from a mirror of NVIDIA's packages with stubs that build at once; apt, DKMS, reboots and SSH are real.
+Exit 1 if a node was between two locks, a run failed, or a lease was left.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ ENDS = {
     "apply": {Exit.OK, Exit.UNREACHABLE, Exit.REFUSED},
     "upgrade": {Exit.OK, Exit.REFUSED},
 }
-"""How each may end; apply also finds nodes that the upgrade is rebooting."""
+"""Allowed exit codes; apply also meets nodes that the upgrade reboots."""
 ACCEPTED = ("--accept", "pins.hold", "--because", "the campaign let it go")
 LASTING_S = 40.0
-"""How long a run takes, until one was seen."""
+"""Assumed seconds of a run until one has been measured."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What becomes of the nodes while two are at work.
+    """Plan of a round with two controllers.
 
     Attributes:
         first: `apply` or `upgrade`.
-        by: the version of apply's lock.
-        after_s: when the other begins.
-        lacking: nodes that lack something at the beginning.
+        by: version of apply's lock.
+        after_s: seconds until the other one starts.
+        lacking: nodes with a package that is not held at the start.
     """
 
     first: str
@@ -56,7 +56,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Seen:
-    """How a round ended: exit codes and last words by verb, node → its version, and what was wrong."""
+    """Result of a round: exit codes, output and seconds by verb, node → version, and errors."""
 
     codes: dict[str, int]
     said: dict[str, str]
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def rounds(site: Site, times: int, dice: random.Random, say: Callable[[str], None] = print) -> int:
-    """Some rounds, each told; how many were bad. At the end all nodes are on one lock."""
+    """Run and print rounds; return the number of bad ones. At the end all nodes are on one lock."""
     other = Fleet(site.fleet.nodes, _another_controller(site.fleet.folder))
     lasting = dict.fromkeys(ENDS, LASTING_S)
     bad, ends, begun = 0, Counter[str](), time.monotonic()
@@ -99,7 +99,7 @@ def rounds(site: Site, times: int, dice: random.Random, say: Callable[[str], Non
 
 
 def attempt(site: Site, other: Fleet, plan: Round) -> Seen:
-    """One round: `upgrade` by the site's own controller, `apply` by the other."""
+    """Run one round: `upgrade` by the site's controller, `apply` by the other one."""
     for node in site.fleet.nodes:
         if node.name in plan.lacking:
             node.run("apt-mark unhold libcuda1")
@@ -123,14 +123,14 @@ def attempt(site: Site, other: Fleet, plan: Round) -> Seen:
 
 
 def _ended(process: Popen[str]) -> tuple[int, str, float]:
-    """Exit code, what was said, and for how long it lasted."""
+    """Return exit code, output and seconds."""
     begun = time.monotonic()
     out, err = process.communicate()
     return process.returncode, out + err, time.monotonic() - begun
 
 
 def on_which(fleet: Fleet, name: str) -> str:
-    """The version on whose lock a node is whole by both witnesses; else what is against each."""
+    """Return the version whose lock drift and verify confirm for a node; otherwise their output."""
     against: dict[str, Any] = {}
     for version in MIRRORED:
         lock = f"{version}.lock.yml"
@@ -166,7 +166,7 @@ def _drawn(site: Site, number: int, lasting: dict[str, float], dice: random.Rand
 
 
 def _told(number: int, plan: Round, seen: Seen) -> list[str]:
-    """What a person reads of a round."""
+    """Return the lines about a round."""
     [second] = set(ENDS) - {plan.first}
     ended = ", ".join(f"{verb} exit {code} ({seen.seconds[verb]:.0f} s)" for verb, code in seen.codes.items())
     lines = [
@@ -180,7 +180,7 @@ def _told(number: int, plan: Round, seen: Seen) -> list[str]:
 
 
 def _leased(seen: Seen) -> str:
-    """Whom a lease kept away."""
+    """Return the verbs that a lease or a changed node stopped."""
     kept = [verb for verb, said in seen.said.items() if "leased by " in said]
     changed = [verb for verb, said in seen.said.items() if "changed since the plan was made" in said]
     told = [f"a lease stopped {verb}" for verb in kept] + [f"a new look stopped {verb}" for verb in changed]
@@ -188,7 +188,7 @@ def _leased(seen: Seen) -> str:
 
 
 def _settle(site: Site, stands: dict[str, str]) -> None:
-    """Have all nodes on one lock, and say to the site which."""
+    """Bring all nodes to one lock, and record it in the site."""
     if set(stands.values()) == {site.there}:
         site.moved()
         return
@@ -200,7 +200,7 @@ def _settle(site: Site, stands: dict[str, str]) -> None:
 
 
 def _another_controller(folder: Path) -> Path:
-    """A folder with the same locks, and a history of its own."""
+    """Create a folder with the same locks and a separate history."""
     other = folder.with_name(f"{folder.name}-other")
     other.mkdir()
     for version in MIRRORED:

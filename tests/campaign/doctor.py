@@ -1,12 +1,12 @@
-"""Doctor: healthy machines without a false alarm, and faults seeded one at a time, found and mended.
+"""Runs doctor on healthy machines, which must raise no alarm, and on faults, which it must find and correct.
 
     scripts/campaign doctor [RULE]... [--part recorded|healthy|seeded]... [--machine TEXT]... [-v]
 
-Healthy: lab nodes of every machine and both systems, and recorded ones; nothing may be called broken or
-degraded. Seeded: a fault is put into a node, has to be found by name with its cause first, and goes again by
-what the doctor prints, typed as it is printed; where that cannot be on such a node, it is taken out by hand,
-and why is told. Recorded: the same as changes to recorded machines, and public logs. Exit 1 when anything was
-missed.
+Healthy: lab nodes of every machine and both systems, and recorded machines; no result may be broken or
+degraded. Seeded: each fault is caused on a node, must be found by name with its cause first, and is corrected
+by running the doctor's printed commands; if these cannot run on such a node, the fault is removed by hand and
+the reason printed. Recorded: the same faults as changes to recorded machines, and public logs. Exit 1 if
+anything was missed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tests.unit.doctor.test_public_logs import ANSWERS, LOGS, first_of_a_log, fi
 ON = "h100x8"
 PARTS = ("recorded", "healthy", "seeded")
 ROUNDS = 3
-"""So often somebody looks and types before it has to be well: one fault can hide another."""
+"""Maximum of rounds of examining and running commands: one fault can hide another."""
 COMMAND = re.compile(r"(?:^|: )((?:sudo|echo|printf|dpkg -S|nvidia-smi) .+)$")
 BY_HAND = ("poweroff", "apt install", "smartctl", "mokutil", "dmesg", "--gpu-reset")
 
 
 @dataclass
 class Tally:
-    """What was tried, and what went wrong."""
+    """Counts of trials and of errors."""
 
     verbose: bool = False
     counts: Counter[str] = field(default_factory=Counter)
 
     def say(self, kind: str, what: str, wrong: str = "", how: str = "") -> None:
-        """One line a trial."""
+        """Print one line for a trial."""
         self.counts[kind] += 1
         self.counts["bad"] += bool(wrong)
         if wrong or self.verbose:
@@ -128,7 +128,7 @@ def _seeded(lab: Lab, rules: list[str], tally: Tally) -> None:
 
 
 def _trial(lab: Lab, node: Node, fault: Seeded) -> tuple[str, str]:
-    """Seed, find, mend, look again. What went wrong, and how it was mended."""
+    """Cause a fault, find it, correct it and look again; return the error, and the way of correction."""
     node.run(fault.seed)
     if fault.reboot:
         _boot(node)
@@ -146,12 +146,12 @@ def _trial(lab: Lab, node: Node, fault: Seeded) -> tuple[str, str]:
     if fault.after:
         node.run(fault.after, check=False)
     if wrong:
-        _boot(node)  # so that the next fault is told apart from this one
+        _boot(node)  # removes traces before the next fault
     return wrong, how
 
 
 def _typed(lab: Lab, node: Node, rule: str, found: Diagnosis) -> tuple[Diagnosis, list[str]]:
-    """Type what is printed for the fault and for whatever is broken or degraded, until all is well."""
+    """Run the commands for the fault and for every broken or degraded result until no such result remains."""
     typed: list[str] = []
     for _ in range(ROUNDS):
         mine = [each for each in found.faults if each.rule == rule or alarms(Diagnosis("", (each,)))]
@@ -168,7 +168,7 @@ def _typed(lab: Lab, node: Node, rule: str, found: Diagnosis) -> tuple[Diagnosis
 
 
 def commands(lines: tuple[str, ...]) -> Iterator[str]:
-    """The commands among lines to type, without remarks; another way is left out where one stands before."""
+    """Yield the commands among the lines, without remarks and without alternatives to an earlier command."""
     for place, line in enumerate(lines):
         told = COMMAND.search(line.partition("   (")[0].strip())
         if told and not (place and line.startswith("or")) and not any(word in line for word in BY_HAND):

@@ -1,13 +1,13 @@
-"""The parties of SECURITY.md's table as attackers: each tries to reach what it must never reach.
+"""Attacks gpuprov as each party of SECURITY.md's table, aiming at goals that the party must not reach.
 
     scripts/campaign hostile [--tries 20000] [--seed 1] [--jobs 2] [--only 'node/*']
 
-A node, another user of it, a worker, a mirror, a metadata service, another user of the controller and a
-stranger on the network send hostile input to the functions and verbs that read it. A goal is reached when a
-sign shows it: a file that only a smuggled program makes, a path outside that was written, a secret in an
-output, a bound of time or memory that was passed. Prints the table of actors and goals (tries/reached) and,
-for whatever was reached, the command that repeats it. Exit 1 when something was reached. Needs root: what
-other users of a machine do is done in a mount namespace, with their rights.
+A node, another user on it, a worker, a mirror, a metadata service, another user on the controller and a
+foreign host on the network send hostile input to the functions and verbs that read it. A sign shows that a
+goal was reached: a file that only an injected program creates, a path outside that was written, a secret in
+an output, an exceeded limit of time or memory. Prints the table of actors and goals (tries/reached) and the
+command that repeats each success. Exit 1 if a goal was reached. Needs root: actions of a machine's other
+users run in a mount namespace with their rights.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from tests.campaign._hostile_ways import Ways, way
 
 ALL = 20_000
 SETTLE_S = 600.0
-"""What a batch for Ansible may take."""
+"""Time limit in seconds of a batch for Ansible."""
 START_S = 120.0
 HANGS = 3
-"""After so many tries that hang the rest of a way is left out."""
+"""Number of hanging tries after which the rest of a way is skipped."""
 
 
 @dataclass
 class Result:
-    """What a way did."""
+    """Result of a way."""
 
     way: Way
     tries: int = 0
@@ -56,7 +56,7 @@ class Result:
 
 
 def attempt(ways: Ways, name: str, tries: int, *, number: int) -> None:
-    """Try one of the ways that hypothesis draws; what fails is raised, made as small as hypothesis can."""
+    """Try one of hypothesis's ways; a failure is raised in its smallest form."""
     once = way(ways, name)
     bounded = settings(
         max_examples=tries,
@@ -69,12 +69,12 @@ def attempt(ways: Ways, name: str, tries: int, *, number: int) -> None:
 
 
 def tries_of(each: Way, total: int) -> int:
-    """Return how many of all tries a way gets; at least one."""
+    """Return the number of tries of a way; at least one."""
     return max(1, -(-total * each.share // ALL))
 
 
 def carry_out(each: Way, first: int, count: int, number: int) -> Result:
-    """Try a way in processes of its own; one that hangs is ended, and another goes on behind the try."""
+    """Try a way in separate processes; kill one that hangs, and continue after that try in another."""
     result, begun, at, hangs = Result(each), time.monotonic(), first, 0
     while at < first + count and hangs < HANGS and not result.broken:
         at, hung = _process(result, at, first + count - at, number)
@@ -84,7 +84,7 @@ def carry_out(each: Way, first: int, count: int, number: int) -> Result:
 
 
 def _process(result: Result, first: int, count: int, number: int) -> tuple[int, int]:
-    """Run one process; returns the next try, and 1 where one hung."""
+    """Run one process; return the next try, and 1 if one hung."""
     each, current = result.way, first - 1
     command = [
         sys.executable,
@@ -123,7 +123,7 @@ def _process(result: Result, first: int, count: int, number: int) -> tuple[int, 
 
 
 def _lines(process: subprocess.Popen[bytes], bounds: list[float]) -> Iterator[dict[str, Any] | None]:
-    """Yield what a process says; None when it says nothing within `bounds[0]` seconds."""
+    """Yield a process's messages; None after `bounds[0]` seconds without a message."""
     assert process.stdout
     half = b""
     with selectors.DefaultSelector() as selector:
@@ -140,7 +140,7 @@ def _lines(process: subprocess.Popen[bytes], bounds: list[float]) -> Iterator[di
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started."""
+    """Kill a process and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -168,7 +168,7 @@ def table(results: list[Result]) -> list[str]:
 
 
 def report(result: Result, number: int) -> None:
-    """Print what a way reached, alike cases once, with the command that repeats it."""
+    """Print what a way reached, similar cases once, with the command that repeats it."""
     print(f"{result.way.key}: {result.tries} tries in {result.seconds:.0f} s, {len(result.reached)} reached")
     if result.broken:
         print(f"  BROKEN: {result.broken}")

@@ -1,13 +1,13 @@
-"""The kernel path on a machine with a kernel of its own: headers, module, initramfs, nouveau, an upgrade.
+"""Changes the kernel of a virtual machine, and checks headers, module, initramfs, nouveau and the gate.
 
     scripts/campaign kernel [--real] [--keep]
 
-The driver is compiled for Debian's newest kernel while the node is an ordinary one: a few lines of C behind
-the real packages, DKMS and kbuild, or with --real all of NVIDIA's source, for which an emulated machine would
-take hours. Then the node boots as a machine under the kernel before that one. gpuprov has to see which kernel
-runs, which boots next, and for which there is a module; the gate has to be shut. It reboots the node, and the
-kernel that comes has to take the module. Printed is what was seen on the node, each with a verdict; exit 1
-when one of them is not as it should be.
+The driver is compiled for Debian's newest kernel while the node is an ordinary one: a few lines of C with the
+real packages, DKMS and kbuild, or with --real all of NVIDIA's source, which would take an emulated machine
+hours. Then the node boots as a virtual machine with the previous kernel. gpuprov must report the running
+kernel, the next one, and the kernel that has a module; the gate of an upgrade must be closed. gpuprov reboots
+the node, and the new kernel must load the module. Prints each observation with a verdict; exit 1 if one is
+wrong.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from tests.campaign._small_driver import play_source
 from tests.campaign._watched import Watched
 from tests.lab.command_line import gpuprov
 
-# Like every four-A100 server, but with nothing stated that needs a GPU to come true.
+# Like every server with four A100, without settings that need a GPU.
 PROFILE = {
     "hardware": {"gpu": {"model": "A100 SXM4 80GB", "count": 4, "nvlink": True}},
     "stack": {"prefer": "production", "repository": "distribution"},
 }
 OLDER_DRIVER = "535.261.03"
 ROLES = ("repositories", "nvidia_driver", "package_pins")
-# What a node without GPUs can be held to; the others wait for a driver that finds one.
+# Areas that apply to a node without GPUs; the others need a driver that finds one.
 AREAS = ("kernel.", "driver.packages", "driver.module", "nouveau.blacklist", "nouveau.loaded", "pins.")
-# An A100 as the bus presents it to modprobe: kernel documentation, "Modules: modalias".
+# modalias of an A100 on the bus (kernel documentation, "Modules: modalias").
 MODALIAS = "pci:v000010DEd000020B0sv000010DEsd00001463bc03sc02i00"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0"
 
 
 class Site(Watched):
-    """A node that gpuprov changes and asks, timed."""
+    """A node that gpuprov changes and examines, with times."""
 
     def does(self, what: str, command: str) -> None:
-        """Run a command on the node and print how long it took."""
+        """Run a command on the node and print its time."""
         begun = time.monotonic()
         self.node.run(command, timeout=1800)
         print(f"    {what}: {time.monotonic() - begun:.0f} s")
 
     def lock(self, kernel: str, **stack: str) -> None:
-        """State the fleet, with the kernel that the module is for, and lock it."""
+        """Write the fleet with the module's kernel, and lock it."""
         fleet = yaml.safe_load(self.lab.fleet("bare"))
         [group] = fleet["groups"].values()
         group["settings"]["kernel"] = kernel
@@ -67,7 +67,7 @@ class Site(Watched):
         gpuprov(self.folder, "lock")
 
     def apply(self, *words: str) -> str:
-        """`gpuprov apply`, timed; what it told people."""
+        """Run `gpuprov apply`; print its time, and return its output."""
         begun = time.monotonic()
         done = gpuprov(self.folder, "apply", "--yes", "--no-verify", *words, code=None)
         told = (done.stderr + done.stdout).strip()
@@ -79,12 +79,12 @@ class Site(Watched):
         return told
 
     def facts(self) -> Facts:
-        """What the probe observes."""
+        """Return the probe's facts."""
         done = gpuprov(self.folder, "facts", self.node.name, "-o", "json")
         return Facts.from_answer(json.loads(done.stdout))
 
     def drift(self) -> dict[str, Any]:
-        """What differs of what a node without GPUs can be held to: check → what is there."""
+        """Return drift in the areas for a node without GPUs: check → actual value."""
         done = gpuprov(self.folder, "drift", "-o", "json", code=None)
         [node] = json.loads(done.stdout)["nodes"]
         if node.get("reason"):
@@ -93,7 +93,7 @@ class Site(Watched):
 
 
 def main() -> int:
-    """Walk the path; 0 when everything was as it should be."""
+    """Run the campaign; return 0 if every observation was right."""
     parser = argparse.ArgumentParser(prog="scripts/campaign kernel", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the node running at the end")
     parser.add_argument("--real", action="store_true", help="compile NVIDIA's own source: minutes more")
@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def two_kernels(site: Site) -> tuple[str, str]:
-    """The kernel before the newest one, which is installed beside it, and the newest one."""
+    """Install the kernel before the newest one next to it; return both, the older one first."""
     newer = site.node.kernel
     pattern = re.sub(r"-\d+-", "-[0-9]+-", newer)
     listed = site.says(
@@ -136,7 +136,7 @@ def two_kernels(site: Site) -> tuple[str, str]:
 
 
 def compiled(site: Site, older: str, newer: str) -> None:
-    """The driver is there for the newer kernel, and for that one only."""
+    """Check that the driver is built for the newer kernel and no other."""
     print(f"--- an ordinary node: the driver is compiled for {newer}")
     site.lock(newer)
     site.apply(*(word for role in ROLES for word in ("--role", role)))
@@ -145,7 +145,7 @@ def compiled(site: Site, older: str, newer: str) -> None:
 
 
 def waits(site: Site, older: str, newer: str) -> None:
-    """The machine runs the older kernel; what the lock names is what boots next."""
+    """Check the machine with the older kernel while the lock's kernel boots next."""
     print(f"--- the machine under {older}, {newer} boots next")
     runs = site.says("uname -r")
     site.saw("uname -r", runs, fine=runs == older)
@@ -160,7 +160,7 @@ def waits(site: Site, older: str, newer: str) -> None:
 
 
 def gated(site: Site, older: str) -> None:
-    """Held to the kernel that runs, the node differs, and no upgrade starts on it."""
+    """Check that under a lock of the running kernel drift reports the node, and no upgrade starts."""
     kept = (site.folder / "fleet.lock.yml").read_text()
     site.lock("running", driver=OLDER_DRIVER)
     (site.folder / "other.lock.yml").write_text((site.folder / "fleet.lock.yml").read_text())
@@ -177,7 +177,7 @@ def gated(site: Site, older: str) -> None:
 
 
 def rebooted(site: Site, newer: str) -> None:
-    """gpuprov reboots the node, which comes back under the newer kernel."""
+    """Check that gpuprov reboots the node into the newer kernel."""
     print("--- gpuprov apply --reboot")
     before = site.node.boot_id()
     site.apply("--reboot")
@@ -187,7 +187,7 @@ def rebooted(site: Site, newer: str) -> None:
 
 
 def fits(site: Site, kernel: str) -> None:
-    """The kernel takes the real module, whose version and symbols fit: it only misses a GPU."""
+    """Check that the kernel accepts the module, whose version and symbols fit; only a GPU is missing."""
     site.lock("running")
     observed(site, kernel, kernel)
     headers = site.says('ls -d "/lib/modules/$(uname -r)/build/Makefile"')
@@ -206,7 +206,7 @@ def fits(site: Site, kernel: str) -> None:
 
 
 def observed(site: Site, running: str, following: str) -> None:
-    """gpuprov's own view of kernels and builds is the node's."""
+    """Check that gpuprov's facts about kernels and builds match the node."""
     facts = site.facts()
     kernels = facts.kernels
     built = ", ".join(f"{each.kernel} {each.state}" for each in facts.dkms)
@@ -222,7 +222,7 @@ def observed(site: Site, running: str, following: str) -> None:
 
 
 def nothing_foreign(site: Site, kernel: str) -> None:
-    """Neither nouveau nor nova_core is loaded, in the initramfs, or what modprobe takes for a GPU."""
+    """Check that nouveau and nova_core are not loaded, not in the initramfs and not chosen by modprobe."""
     loaded = site.says("grep -cE '^(nouveau|nova_core) ' /proc/modules")
     site.saw("nouveau, nova_core in /proc/modules", loaded, fine=loaded == "0")
     inside = site.says(f"lsinitramfs /boot/initrd.img-{kernel} | grep -E 'nouveau|nova'")

@@ -1,9 +1,9 @@
-"""Driver branches switched back and forth while apt and dpkg are killed at many moments.
+"""Switches driver branches back and forth while apt and dpkg are killed at many moments.
 
     scripts/campaign kills [LINES]...
 
-Each number is how many lines dpkg has logged of a switch when it and apt are killed (SIGKILL). The next apply
-has to end with one branch, its pins, and nothing half done. Exit 1 when one did not.
+Each number is a count of lines in dpkg's log of a switch, after which dpkg and apt are killed (SIGKILL). The
+next apply must end with one branch, its pins, and no half-installed package. Exit 1 if one did not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def killed(node: MirrorNode, driver: str, moment: int) -> list[str]:
-    """Switch to a driver, kill that after so many lines, apply again; what is not as it should be."""
+    """Switch to a driver, kill dpkg after this many lines, apply again; return the complaints."""
     node.state(driver=driver, **NO_LIBRARIES)
     node.kill_dpkg_after(moment)
     outcome, _ = node.apply(*ROLES, packages_allow_downgrade=True)

@@ -1,9 +1,9 @@
-"""Ways to lose a server while SSH and firewall change, each on a real node: is the operator in afterwards?
+"""Causes each loss of access to a real node during a change of SSH and firewall, and checks that it ends.
 
     scripts/campaign lockout [NAME...] [--guard SECONDS] [--at-once N]
 
-A way ends well when the fleet's own login works again by itself: plain ssh, the same user and key, sudo. What
-breaks a node is done from its console; nothing that mends it is.
+A way is recovered if the fleet's own login works again without help: plain ssh, the same user and key, sudo.
+Faults are caused from the node's console; nothing is corrected from there.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tests.lab.command_line import start
 SYSTEMS = ("debian12", "debian13")
 PROFILE = "hgx-a100-4"
 VIRTUAL_GUARD_S = 180
-"""An emulated node takes seconds for what others do at once."""
+"""An emulated node takes seconds for steps that are immediate on others."""
 KERNELS = {"debian12": "6.1.0-56-amd64", "debian13": "6.12.94+deb13-amd64"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one way ended: `seconds` from the break until the operator was in again."""
+    """Result of one way; `seconds` is the time from the fault until the login worked again."""
 
     way: Way
     system: str
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def main() -> int:
-    """Try the ways; 0 when every node came back."""
+    """Run the campaign; return 0 if every node recovered."""
     parser = argparse.ArgumentParser(prog="scripts/campaign lockout")
     parser.add_argument("names", nargs="*", help="only ways with these words in their names")
     parser.add_argument("--guard", type=int, default=30, help="seconds until a node restores")
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def _remove_leftovers() -> None:
-    """Nodes and images of campaigns that were killed: their names tell the process that owned them."""
+    """Remove nodes and images of killed campaigns: their names contain the process id of their owner."""
 
     def orphaned(name: str) -> bool:
         return name.startswith("lockout-") and not Path("/proc", name.rpartition("-")[2]).exists()
@@ -93,7 +93,7 @@ def _remove_leftovers() -> None:
 
 
 def _image(lab: Lab, system: str) -> str:
-    """A system with nftables, so that a change takes seconds."""
+    """Save an image of a system with nftables, so that a change takes seconds; return its name."""
     [node] = lab.up(1, system, names=[f"base-{system}"])
     node.run("apt-get -qq update && apt-get -qqy install nftables >/dev/null")
     lab.save(node, f"lockout-{system}-{os.getpid()}")
@@ -101,7 +101,10 @@ def _image(lab: Lab, system: str) -> str:
 
 
 def _try(images: dict[str, str], number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
-    """In a lab of its own: to make a node removes dead ones of its lab, and a reboot looks like death."""
+    """Try a way in a separate lab.
+
+    Starting a node removes broken ones of its lab, and a rebooting node looks broken.
+    """
     with Lab(f"lockout-{number}-{os.getpid()}") as lab:
         return _tried(lab, images[system], number, system, way, folder, guard)
 
@@ -114,7 +117,7 @@ def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Pat
     try:
         if way.virtual:
             trial.node, trial.guard = lab.virtualise(node), max(guard, VIRTUAL_GUARD_S)
-            trial.console("true")  # opens the session that stays
+            trial.console("true")  # opens the persistent session
         if way.before:
             way.before(trial)
         outcome = _lose(lab, trial, way, system)
@@ -156,7 +159,7 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
 
 
 def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
-    """Arm the switch as apply does, and never come back."""
+    """Arm the switch as apply does, and do not return."""
     [target] = targets(read_lock(trial.folder / "fleet.lock.yml"), [trial.node.name])
     trial.broken_at = time.monotonic()
     with open_session(target, LIMITS) as session:
@@ -167,7 +170,7 @@ def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
     recovered = _gets_in(trial, way.user)
     seconds = time.monotonic() - trial.broken_at
     how = f"{_reason(trial.text(f'{SWITCH}/undone'))}; {trial.seen}, the guard was {trial.guard} s"
-    # Sooner is no better: a good change needs its time.
+    # A restore before the guard's time is an error: a good change needs that time.
     return Outcome(way, system, how, seconds, recovered and seconds >= trial.guard, "")
 
 
@@ -176,7 +179,7 @@ def _with(wrong: list[str], how: str) -> str:
 
 
 def _reason(undone: str) -> str:
-    """Why a node gave back its old state, out of the line that it leaves."""
+    """Return the reason of a restore from the line that the node records."""
     return undone.partition(": ")[2].partition(";")[0] or "nothing recorded"
 
 
@@ -195,9 +198,9 @@ def _fleet(lab: Lab, trial: Trial, way: Way, system: str) -> None:
 
 
 def _await_rest(trial: Trial) -> None:
-    """Until the node is not waiting to restore any more; it has the guard's time and some for a boot.
+    """Wait until the node is no longer armed or restoring: the guard's time and more for a boot.
 
-    An emulated one takes longer for everything, and so much the longer the more often it is asked.
+    An emulated node takes longer for everything, and longer still if it is queried often.
     """
     grace_s, pause_s = (600.0, 5.0) if trial.node.virtual else (60.0, 0.1)
     deadline = time.monotonic() + trial.guard + grace_s
@@ -208,7 +211,7 @@ def _await_rest(trial: Trial) -> None:
 
 
 def _gets_in(trial: Trial, user: str) -> bool:
-    """Whether the fleet's login works again; sshd of OpenSSH 10 may punish failed tries for some seconds."""
+    """Return whether the fleet's login works again; sshd of OpenSSH 10 may block it for some seconds."""
     deadline = time.monotonic() + 60
     command = "sudo -n true" if user != "root" else "true"
     while time.monotonic() < deadline:

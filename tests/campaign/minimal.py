@@ -1,10 +1,9 @@
-"""Every role alone on the smallest system its distribution installs: a first run, a second, and verify.
+"""Runs each role alone on the smallest system of its distribution: a first run, a second run, and verify.
 
     scripts/campaign minimal [ROLE]... [--system ID]... [--results FILE] [--markdown FILE] [-v]
 
-A node has minbase, an init, a kernel, sshd and Python, and one role is run on it, after preflight and the
-sources of packages. Roles that speak to GPUs stand on a node that has the driver by then. Exit 1 when a cell
-is bad.
+A node has minbase, an init, a kernel, sshd and Python; one role runs on it, after preflight and the package
+sources. Roles that need GPUs run on a node that already has the driver. Exit 1 if a cell is bad.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def main() -> int:
 
 
 def _try(trials: Trials, system: str, roles: list[str]) -> dict[Cell, str]:
-    """Every role on a node of its own; the driver's first, which others then stand on."""
+    """Run each role on a separate node, the driver's first, whose image the roles that need it use."""
     beside = [role for role in roles if role in ON_THE_DRIVER]
     alone = [role for role in roles if role not in beside and role != "nvidia_driver"]
     seen: dict[Cell, str] = {}

@@ -1,4 +1,4 @@
-"""Every scenario of molecule, whole: check, converge, idempotence, verify.
+"""Runs every Molecule scenario completely: check, converge, idempotence, verify.
 
 scripts/campaign molecule [SCENARIO]...
 """
@@ -12,7 +12,7 @@ from tests.lab.test_molecule import SCENARIOS, molecule
 
 
 def main() -> int:
-    """Run them one after the other; 1 when one did not come to its end."""
+    """Run the scenarios one after the other; return 1 if one failed."""
     wanted = sys.argv[1:] or SCENARIOS
     bad = 0
     for scenario in wanted:

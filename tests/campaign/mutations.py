@@ -1,10 +1,11 @@
-"""Single changes to a provisioned node: seen by drift, failed by verify, mended by apply, and no false alarm.
+"""Makes single changes to a provisioned node: drift must report, verify fail, and apply correct each of them.
 
     scripts/campaign mutations [--only TEXT] [--overruling] | --markdown
 
-Then every way in which somebody else's word goes before a setting's or component's (docs/EFFECTIVE.md): seen
-by both, and mended or refused with the place's name. Last ten clean looks, some right after a reboot, some
-while apt runs, and changes that are nobody's business. Exit 1 when a witness missed or made up anything.
+Then it tries every way to override a setting or component (docs/EFFECTIVE.md): drift and verify must report
+it, and apply must correct it or name its place. Last it looks ten times at a node without changes, some of
+them right after a reboot or while apt runs, and makes changes that concern no check. Exit 1 if drift or
+verify missed or invented anything.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ SETTINGS = {
     "compute_mode": "default",
     "ecc": True,
     "tuning": {
-        "limits": {"nofile": 16384, "memlock": 4194304},  # within what a lab node may have
+        "limits": {"nofile": 16384, "memlock": 4194304},  # within the limits of a lab node
         "environment": {"OMP_NUM_THREADS": 8},
-        "sysctl": {"net.ipv4.tcp_keepalive_time": 7200},  # as it is: a lab node may not change it
+        "sysctl": {"net.ipv4.tcp_keepalive_time": 7200},  # the current value: a lab node may not change it
     },
     "nccl": {"NCCL_DEBUG": "WARN"},
     "profiling_counters": True,
@@ -82,14 +83,14 @@ def main() -> int:
 
 
 def prepare(lab: Lab, folder: Path) -> Witnesses:
-    """A provisioned node with every setting that it can have."""
+    """Provision a node with every possible setting."""
     node = provision(lab, folder, settings=SETTINGS)
     lay_out_stubs(node)
     return Witnesses(node, folder)
 
 
 def lay_out_stubs(node: Node) -> None:
-    """Modules for mutations to put in the place of the right ones."""
+    """Write modules to the node that mutations put in place of the right ones."""
     from base64 import b64encode
 
     for name, version, licence in (
@@ -102,7 +103,7 @@ def lay_out_stubs(node: Node) -> None:
 
 @contextmanager
 def nvidias_node(lab: Lab, folder: Path) -> Iterator[Witnesses]:
-    """A node with CUDA, cuDNN and NCCL, provisioned from a mirror of NVIDIA's repositories."""
+    """Provision a node with CUDA, cuDNN and NCCL from a mirror of NVIDIA's repositories."""
     folder.mkdir()
     with signing_key() as key:
         mirror = nvidia.build(folder / "mirror", load(), ["ubuntu24.04"], key=key)
@@ -115,13 +116,13 @@ def nvidias_node(lab: Lab, folder: Path) -> Iterator[Witnesses]:
 
 
 def overruled(witnesses: Witnesses, ways: Iterable[Way], tally: Tally) -> Iterator[Outcome]:
-    """Every way, in as few rounds as can be."""
+    """Try every way, in as few rounds as possible."""
     for turn in rounds(ways, witnesses.stated):
         yield from tried(witnesses, turn, tally)
 
 
 def clean_looks(witnesses: Witnesses) -> Iterator[Outcome]:
-    """Looks at a node to which nothing was done; every third right after a reboot, others while apt runs."""
+    """Look at an unchanged node; every third time after a reboot, every third time while apt runs."""
     for number in range(CLEAN_LOOKS):
         when = ("at rest", "right after a reboot", "while apt runs")[number % 3]
         if when == "right after a reboot":
@@ -135,7 +136,7 @@ def clean_looks(witnesses: Witnesses) -> Iterator[Outcome]:
 
 
 def count(title: str, outcomes: Iterator[Outcome]) -> int:
-    """Say each outcome as it comes; returns how many were bad."""
+    """Print each outcome at once; return the number of bad ones."""
     total = bad = 0
     for outcome in outcomes:
         total, bad = total + 1, bad + bool(outcome.complaints)

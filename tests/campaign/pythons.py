@@ -1,9 +1,9 @@
-"""The unit tests on every Python that pyproject.toml names, each with the newest packages that it takes.
+"""Runs the unit tests on every Python version in pyproject.toml, each with the newest compatible packages.
 
     scripts/campaign pythons [INTERPRETER]...
 
-Without arguments: those in PATH and among pyenv's versions, the newest of each, in fresh environments.
-Versions that are not found are named. Exit 1 when tests fail on one that is.
+Without arguments it uses the interpreters in PATH and among pyenv's versions, the newest of each version, in
+new environments. Missing versions are listed. Exit 1 if tests fail on one that exists.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def main() -> int:
 
 
 def versions() -> list[str]:
-    """Those that requires-python names, such as 3.11."""
+    """Return the versions that requires-python allows, such as 3.11."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = SpecifierSet(project["requires-python"])
     return [f"3.{minor}" for minor in range(100) if named.contains(f"3.{minor}")]
 
 
 def candidates(wanted: list[str]) -> list[str]:
-    """Programs that may be one of them, the newest of each version first."""
+    """Return interpreters that may have one of the versions, the newest of each first."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     kept = sorted(
         pyenv.glob("versions/3.*/bin/python"), key=lambda path: numbers(path.parts[-3]), reverse=True
@@ -63,13 +63,13 @@ def numbers(version: str) -> list[int]:
 
 
 def full_version(python: str) -> str:
-    """Its version; "" where it does not run or lacks what an environment needs."""
+    """Return an interpreter's version; "" if it does not run or lacks a module that an environment needs."""
     done = subprocess.run([python, "-c", USABLE], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def tested(python: str) -> bool:
-    """Whether the unit tests pass in a fresh environment of it."""
+    """Return whether the unit tests pass in a new environment of an interpreter."""
     with tempfile.TemporaryDirectory(prefix="gpuprov-python-") as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         program = f"{folder}/bin/python"

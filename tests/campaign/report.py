@@ -1,9 +1,9 @@
-"""The HTML report in a real browser: light, dark, on a phone, and of 10,000 nodes.
+"""Opens the HTML report in a real browser: light, dark, at phone size, and with 10,000 nodes.
 
     scripts/campaign report [--folder DIR]
 
-Needs Chromium (`apt-get install chromium`). Every page must run without a word on the console, without a
-request to anywhere, and open the node that its address names. Screenshots are left in DIR.
+Needs Chromium (`apt-get install chromium`). Every page must run without a console message and without a
+network request, and must open the node in its address. Screenshots are left in DIR.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOOKS = {"light": [], "dark": ["--blink-settings=preferredColorScheme=0", "--for
 
 
 def main() -> int:
-    """Make the pages and look at each; exit 1 when one complains."""
+    """Write the pages and open each; return 1 if one has a complaint."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def fleet(count: int) -> Run:
-    """A run over two groups in which some nodes drifted and a few are lost."""
+    """Return a run of two groups with some drifted and a few unreachable nodes."""
     dice = random.Random(1)  # noqa: S311 - dice, not secrets
     names = [f"gpu{number:05}" for number in range(1, count + 1)]
     nodes = [story(name, dice) for name in names]
@@ -115,7 +115,7 @@ def story(name: str, dice: random.Random) -> NodeDrift:
 
 
 def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]) -> int:
-    """Take a screenshot; returns how often the page complained on the console."""
+    """Take a screenshot; return the number of console messages."""
     told = run(browser, f"--screenshot={picture}", f"--window-size={pixels}", *words, page.as_uri())
     loud = [line for line in told.stderr.splitlines() if "CONSOLE" in line]
     for line in loud:
@@ -124,7 +124,7 @@ def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]
 
 
 def behaves(browser: str, page: Path) -> int:
-    """Open the page at its second row, whose story the script must open; strange values stay text."""
+    """Open the page at its second row: the script must open its details, and hostile values remain text."""
     dom = run(browser, "--dump-dom", page.as_uri() + "#row2").stdout
     opened = (
         dom.count('<details class="story" id="row2"') == 1
@@ -136,7 +136,7 @@ def behaves(browser: str, page: Path) -> int:
 
 
 def run(browser: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """One headless visit, with every name and address out of reach."""
+    """Run the browser headless, with every name and address unreachable."""
     with tempfile.TemporaryDirectory() as profile:
         offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
         how = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr", *offline]

@@ -1,11 +1,11 @@
-"""The resolver against very many machines: random requests, and the whole product of GPUs and systems.
+"""Runs the resolver on random requests, and on every GPU and device id with every system.
 
     scripts/campaign resolve [--requests 100000] [--seed 1]
 
-Random requests may be answered or end in a documented error, nothing else. Every stack that is chosen for a
-GPU on a system is fed back and must come out the same. Every device id is resolved on every system: it gets a
-stack, or a documented rule says why there is none, within 20 ms of processor time. At the end what the
-catalog costs: seconds to import and read it, and memory.
+Random requests must be answered or end in a documented error. Every stack chosen for a GPU on a system is fed
+back and must give the same answer. Every device id is resolved on every system: it gets a stack, or a
+documented rule as the reason, within 20 ms of processor time. At the end the catalog's cost is measured:
+seconds to import and read it, and memory.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ NOISE = (
 
 
 SLOWEST_S = 0.020
-"""Processor time that one answer may take."""
+"""Limit in seconds of processor time for one answer."""
 IMPORT_S = 0.165
-"""Seconds that importing and reading the catalog took before it knew every GPU."""
+"""Limit in seconds to import and read the catalog, measured before it had every GPU."""
 
 
 def main() -> int:
-    """Run the campaign; exit 1 when anything broke."""
+    """Run the campaign; return 1 if anything broke."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def report(title: str, outcomes: Iterator[str]) -> int:
-    """Count outcomes, say them with the time taken; returns how many were broken."""
+    """Count and print outcomes with their time; return the number of broken ones."""
     start = time.perf_counter()
     counted = Counter(outcomes)
     seconds = time.perf_counter() - start
@@ -80,11 +80,13 @@ def report(title: str, outcomes: Iterator[str]) -> int:
 
 
 def random_requests(catalog: Catalog, number: int, dice: random.Random) -> Iterator[str]:
-    """Outcome of each of many random requests: a verdict, `not understood`, or `broken` with the request on
-    stderr."""
+    """Yield the outcome of each random request.
+
+    The outcome is a verdict, `not understood`, or `broken` with the request on stderr.
+    """
     values = vocabulary(catalog)
     for _ in range(number):
-        wordy = dice.choice((0.05, 0.2, 0.5))  # some people state little, some everything
+        wordy = dice.choice((0.05, 0.2, 0.5))  # users state few fields or many
         raw: dict[str, Any] = {
             name: dice.choice(NOISE) if dice.random() < 0.01 else dice.choice(choices)
             for name, choices in values.items()
@@ -97,13 +99,13 @@ def random_requests(catalog: Catalog, number: int, dice: random.Random) -> Itera
 
 
 def outcome(raw: dict[str, Any], catalog: Catalog) -> str:
-    """The verdict on one raw request, or why there is none."""
+    """Return the verdict on one raw request, or `not understood`, or `broken`."""
     try:
         answer = resolve(Request.from_mapping(raw), catalog)
         json.dumps(answer.to_json())
     except InvalidInput:
         return "not understood"
-    except Exception as error:  # noqa: BLE001 - anything else is what this campaign looks for
+    except Exception as error:  # noqa: BLE001 - any other error is what this campaign looks for
         sys.stderr.write(f"{type(error).__name__}: {error}: {json.dumps(raw)}\n")
         return "broken"
     refused_for_a_reason = (answer.verdict == "refused") == bool(answer.violations)
@@ -115,7 +117,7 @@ def outcome(raw: dict[str, Any], catalog: Catalog) -> str:
 
 
 def vocabulary(catalog: Catalog) -> dict[str, list[Any]]:
-    """For each field values that people write: all of the catalog's, and some that it does not have."""
+    """Return for each field all values of the catalog, and some that it does not have."""
     nccl = [str(each.version) for each in catalog.nccl]
     builds = [f"{each.version}-1+cuda{build}" for each in catalog.nccl for build in each.cuda_builds_seen]
     torch = [f"torch=={each.version}" for each in catalog.tables["frameworks.pytorch_wheels"]]
@@ -154,8 +156,10 @@ def vocabulary(catalog: Catalog) -> dict[str, list[Any]]:
 
 
 def round_trip(catalog: Catalog) -> Iterator[str]:
-    """Every GPU on every system: the chosen stack's verdict, `broken` when feeding it back gives another
-    answer."""
+    """Yield the verdict on the stack chosen for every GPU on every system.
+
+    The verdict is `broken` if feeding the stack back gives another answer.
+    """
     for gpu in catalog.gpus:
         for system in catalog.systems:
             first = resolve(Request(gpus=(gpu.id,), os=system), catalog)
@@ -170,7 +174,10 @@ def round_trip(catalog: Catalog) -> Iterator[str]:
 
 
 def every_id(catalog: Catalog) -> Iterator[str]:
-    """Every device id on every system: `broken` for a refusal without a rule, and for one that is slow."""
+    """Yield the verdict on every device id on every system.
+
+    The verdict is `broken` for a slow one, or for a refusal without a rule.
+    """
     slowest = (0.0, "")
     devices = sorted({device for gpu in catalog.gpus for device in gpu.pci_device_ids})
     for device in devices:
@@ -204,7 +211,7 @@ print(read, time.process_time() - start, {RESIDENT} - bare)
 
 
 def cost() -> int:
-    """Say what the catalog costs a process that has just begun; 1 when it takes longer than it used to."""
+    """Print what the catalog costs a new process; return 1 if it exceeds the limit."""
     runs = [
         subprocess.run([sys.executable, "-c", TIMED], capture_output=True, check=True, text=True).stdout
         for _ in range(5)

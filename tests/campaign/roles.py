@@ -1,10 +1,9 @@
-"""Every role on every system: what was seen of it, cell by cell.
+"""Runs every role on every system and fills a table of results.
 
     scripts/campaign roles [--system ID]... [--results FILE] [--markdown FILE] [-v]
 
-Four nodes get everything in one run, a second run, a changed lock, a hand that breaks a thing of every role,
-and a lock that has most of it no more. A cell is `seen`, has a reason why there is nothing to see, or is BAD.
-Exit 1 when any is bad.
+Four nodes get every role in one run, a second run, a changed lock, damage to each role's work, and a lock
+without most roles. A cell is `seen`, has a reason why it does not apply, or is BAD. Exit 1 if any is bad.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from tests.campaign._roles_table import Table, lines, markdown
 from tests.campaign._roles_trials import TRIALS, Trial
 
 MISSING_BROUGHT = "Install missing dependencies"
-"""A task of preflight."""
+"""Task of preflight."""
 
 
 class Campaign:
-    """The steps, in order."""
+    """The steps of the campaign, in order."""
 
     def __init__(self, fleet: Fleet, table: Table, verbose: bool) -> None:
         self.fleet, self.table, self.verbose = fleet, table, verbose
 
     def run(self) -> None:
-        """All steps."""
+        """Run all steps."""
         self.fresh()
         self.second()
         self.changed()
@@ -45,7 +44,7 @@ class Campaign:
         self.removed()
 
     def fresh(self) -> None:
-        """A fresh node: what --check says of it, and what apply does."""
+        """Compare --check and apply on new nodes."""
         lock = self.fleet.state(0)
         before = self.fleet.snapshot()
         said = self.apply("what --check says of fresh nodes", "--check")
@@ -67,7 +66,7 @@ class Campaign:
         self.table.judge("check", lambda trial, system: self._foretold(trial, system, said, did, touched))
 
     def second(self) -> None:
-        """Every role once more, and what --check says then."""
+        """Run every role again, and --check."""
         did = self.apply("every role a second time", "--full", "--no-verify")
         self.table.judge("second", lambda trial, system: self._idle(trial, system, did))
         before = self.fleet.snapshot()
@@ -81,7 +80,7 @@ class Campaign:
         )
 
     def changed(self) -> None:
-        """Another lock."""
+        """Apply another lock."""
         self.fleet.state(1)
         differs = self.fleet.drift()
         did = self.apply("apply a changed lock", "--reboot", "--no-verify")
@@ -98,7 +97,7 @@ class Campaign:
         self.table.judge("changed", complaints)
 
     def broken(self) -> None:
-        """A thing of every role broken by hand, at once."""
+        """Damage the work of every role at once, then correct it."""
         self.complain_of_leftovers("before anything is broken")
         for node in self.fleet.nodes.values():
             for trial in TRIALS:
@@ -123,7 +122,7 @@ class Campaign:
         self.table.judge("check", lambda trial, system: self._foretold(trial, system, said, did, touched))
 
     def removed(self) -> None:
-        """A lock without most of it."""
+        """Apply a lock without most roles."""
         self.complain_of_leftovers("after mending")
         there = self._there()
         self.fleet.state(2)
@@ -151,7 +150,7 @@ class Campaign:
         return self.fleet.nodes[system]
 
     def apply(self, title: str, *words: str) -> Run:
-        """One apply, told; what failed is told at once."""
+        """Run and print one apply, with its failures."""
         began = time.monotonic()
         run = self.fleet.apply(*words)
         self.table.say(f"{title}: exit {run.code}, {time.monotonic() - began:.0f} s")
@@ -162,7 +161,7 @@ class Campaign:
         return run
 
     def failed(self) -> dict[str, set[str]]:
-        """Node → checks that fail, once it has come to rest."""
+        """Return node → failed checks of verify, after its units have settled."""
         for node in self.fleet.nodes.values():
             node.run(SETTLED, check=False)
         seen = self.fleet.verify()
@@ -171,7 +170,7 @@ class Campaign:
         }
 
     def complain_of_leftovers(self, when: str) -> None:
-        """Say what verify fails although everything should be well."""
+        """Print the checks that verify fails although all should pass."""
         for node, checks in self.failed().items():
             if checks:
                 self.table.say(f"  {node}, {when}: verify fails {', '.join(sorted(checks))}")
@@ -179,10 +178,10 @@ class Campaign:
     def _foretold(
         self, trial: Trial, system: str, said: Run, did: Run, touched: dict[str, Collection[str]]
     ) -> str:
-        """Whether --check named a role exactly when apply changed it, and touched nothing.
+        """Return a complaint unless --check named a role exactly when apply changed it, and changed nothing.
 
-        Before the turn of the roles that --check named come their packages where a node has nothing of them
-        yet, and what dpkg lacks to finish.
+        Two changes may precede a role that --check named: its packages, on a node that has none of them, and
+        dependencies that dpkg needs to finish.
         """
         node = self.node(system).name
         foretold, done = (bool(run.changed[node][trial.role]) for run in (said, did))
@@ -200,7 +199,7 @@ class Campaign:
         return "; ".join(run.failed[node]) or _join("changed", run.changed[node][trial.role])
 
     def _there(self) -> dict[tuple[str, str], str]:
-        """Node and role → what is there of its work."""
+        """Return node and role → remains of its work."""
         return {
             (node.name, trial.role): node.run(trial.gone or "true", check=False).stdout.strip()
             for node in self.fleet.nodes.values()
@@ -209,12 +208,12 @@ class Campaign:
 
 
 def _came_together(trial: Trial, node: Node, run: Run) -> bool:
-    """Whether a role's packages came with those of others, before its turn."""
+    """Return whether a role's packages were installed with those of others before it ran."""
     return bool(BY_NAME[trial.role].first and run.changed[node.name][""])
 
 
 def _checks(lock: Lock, system: str, role: str) -> set[str]:
-    """The checks that a role answers for."""
+    """Return the checks of a role."""
     return {check for check, each in wanted(lock.groups[plain(system)]).items() if each.role == role}
 
 

@@ -1,15 +1,16 @@
-"""Workers, the scheduler and the coordinator killed or frozen while they change a fleet.
+"""Kills or freezes workers, the scheduler or the coordinator while they change a fleet.
 
     scripts/campaign scale [--rounds 40] [--controllers 2] [--nodes 4] [--seed 1] [--only worker,freeze]
     scripts/campaign scale --same --controllers 3 --nodes 12
 
-In each round `apply --full` or an upgrade runs by workers on controllers of their own, and at a random moment
-one of them is killed (SIGKILL) or frozen (SIGSTOP) and thawed later, after its shard has moved. What is left
-to do is done by a further command, as a person would type it. Meanwhile every node is watched: who has a
-program of Ansible's there, by the address that it came from. Exit 1 when two were on a node at once, a node
-was between two locks, a lease was left, or a command gave no line about what it left undone.
+In each round `apply --full` or an upgrade runs by workers on separate controllers. At a random moment one of
+them is killed (SIGKILL) or frozen (SIGSTOP) and continued later, after its shard has moved. Further commands,
+as an operator would run them, finish the work. Meanwhile every node is watched for Ansible programs, by the
+address that they came from. Exit 1 if two controllers were on a node at once, a node was between two locks, a
+lease was left, or a command ended without a line about unfinished work.
 
-`--same` has nobody struck: each verb is done by one controller and by workers, and their documents compared.
+`--same` kills no process: each verb is run by one controller and by workers, and their documents are
+compared.
 """
 
 from __future__ import annotations
@@ -40,25 +41,31 @@ from tests.lab.upgrade_fleet import JOINED
 VICTIMS = ("worker", "scheduler", "coordinator", "freeze")
 VERBS = ("apply", "upgrade")
 LASTING_S = {"apply": 35.0, "upgrade": 70.0}
-"""When somebody is struck: at any moment of such a run, from its first seconds on."""
+"""Latest moment of a failure in seconds, which is the length of such a run; the earliest is at 2 s."""
 FROZEN_S = (40.0, 120.0)
-"""A worker is taken for lost after 30 s, and its nodes are followed after 60 s more: it thaws before or
-after that."""
+"""Range of seconds that a worker is frozen.
+
+It counts as lost after 30 s, and another one may take over its nodes 60 s later; it continues before or after
+that.
+"""
 CANARIES = ("none", "one_per_group")
 SERIAL = ["100%"]
-"""All at once: each worker has a shard then."""
+"""All nodes at once, so that each worker has a shard."""
 BOUND_S = 60.0
-"""A command whose scheduler is gone has to end in this time."""
+"""Seconds in which a command must end after its scheduler is gone."""
 LOOK_S = 0.1
 OVER = "it was over by then"
 AGAIN, AGAIN_S = 20, 10.0
-"""How often the command is typed again: while leases of the dead are not over it is refused."""
+"""Limit of repetitions of a command, and the pause in seconds.
+
+The command is refused until the dead run's leases expire.
+"""
 ACCEPTED = ("--accept", "pins.hold", "--because", "the campaign let it go")
 
 
 @dataclass
 class Watch:
-    """Who is at work on nodes: pairs of addresses that were there at once."""
+    """Controllers that work on nodes: pairs of addresses that were on a node at once."""
 
     nodes: list[Node]
     crossed: list[str] = field(default_factory=list)
@@ -66,7 +73,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at every node again and again meanwhile."""
+        """Look at every node repeatedly during the block."""
         over = threading.Event()
 
         def look() -> None:
@@ -87,7 +94,7 @@ class Watch:
 
 
 def at_work(node: Node) -> set[str]:
-    """Addresses from which something of Ansible's runs on a node."""
+    """Return the addresses from which Ansible's programs run on a node."""
     found = set()
     for process in processes(node.machine):
         with suppress(OSError):
@@ -102,7 +109,7 @@ def at_work(node: Node) -> set[str]:
 
 @dataclass
 class Round:
-    """One round: what runs, who is struck and when; then what was wrong."""
+    """One round: its verb, its victim and moment, then its errors."""
 
     verb: str
     victim: str
@@ -144,7 +151,7 @@ def rounds(
     dice: random.Random,
     say: Callable[[str], None] = print,
 ) -> int:
-    """Some rounds, each told; how many were bad."""
+    """Run and print rounds; return the number of bad ones."""
     done: list[Round] = []
     begun = time.monotonic()
     for number in range(1, times + 1):
@@ -175,7 +182,7 @@ def rounds(
 
 
 def attempt(found: Site, made: Crew, this: Round, dice: random.Random) -> None:
-    """One round, and afterwards all controllers are well again."""
+    """Run one round; afterwards all controllers run again."""
     watch, there = Watch(found.fleet.nodes), found.there
     for node in found.fleet.nodes:
         if dice.random() < 0.5:
@@ -206,7 +213,7 @@ def attempt(found: Site, made: Crew, this: Round, dice: random.Random) -> None:
 
 
 def words(found: Site, this: Round, made: Crew, *, again: bool = False) -> tuple[str, ...]:
-    """The command of a round, or what a person types when it was cut off."""
+    """Return the command of a round, or the one that continues after an interruption."""
     by = ("--workers", made.address, "--yes")
     if this.verb == "apply":
         return ("apply", "--full", "--reboot", *by)
@@ -217,13 +224,13 @@ def words(found: Site, this: Round, made: Crew, *, again: bool = False) -> tuple
 
 
 def unfinished(found: Site) -> bool:
-    """Whether the latest upgrade has not come to its end."""
+    """Return whether the latest upgrade has not ended."""
     told = found.told()
     return bool(told) and not ended(told)
 
 
 def strike(made: Crew, process: Popen[str], this: Round, dice: random.Random) -> threading.Thread | None:
-    """Kill or freeze somebody; returns the thread that thaws."""
+    """Kill or freeze the victim; return the thread that continues a frozen one."""
     worker = dice.choice(made.workers)
     if process.poll() is not None:
         this.told.append(OVER)
@@ -239,7 +246,7 @@ def strike(made: Crew, process: Popen[str], this: Round, dice: random.Random) ->
 
 
 def frozen(worker: Controller, seconds: float, this: Round) -> threading.Thread:
-    """Freeze a worker, and thaw it later; its Ansible goes on meanwhile."""
+    """Freeze a worker, and continue it later; its Ansible runs on meanwhile."""
     assert worker.process
     pid = worker.process.pid
     os.kill(pid, signal.SIGSTOP)
@@ -256,7 +263,7 @@ def frozen(worker: Controller, seconds: float, this: Round) -> threading.Thread:
 
 
 def finish(process: Popen[str], this: Round) -> int:
-    """The exit code; what was said has no traceback, and a failure has a line."""
+    """Return the exit code; record an error for a traceback, or for a failure without a message."""
     begun = time.monotonic()
     out, err = process.communicate()
     seconds, code = time.monotonic() - begun, process.returncode
@@ -275,7 +282,7 @@ def finish(process: Popen[str], this: Round) -> int:
 
 
 def heal(made: Crew) -> None:
-    """A scheduler, and a worker on each controller, whatever became of the last ones."""
+    """Restart the scheduler and a worker on each controller, as far as they no longer run."""
     if made.scheduler.process and made.scheduler.process.poll() is None:
         gone = [worker for worker in made.workers if worker.process and worker.process.poll() is not None]
         for worker in gone:
@@ -289,7 +296,7 @@ def heal(made: Crew) -> None:
 
 
 def left_behind(found: Site, made: Crew) -> list[str]:
-    """Nodes that are not whole on the lock that they should have, by both witnesses, or still leased."""
+    """Return errors of drift and verify under the lock that nodes should have, and remaining leases."""
     wrong = []
     lock = f"{found.here}.lock.yml"
     for verb in ("drift", "verify"):

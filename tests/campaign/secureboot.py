@@ -1,15 +1,14 @@
-"""Secure Boot enforced by a machine's firmware: which modules the kernel takes, and what gpuprov says of it.
+"""Boots a machine with enforced Secure Boot, and checks which modules load and what gpuprov reports.
 
     scripts/campaign secureboot [--real [--store FOLDER]] [--keep]
 
-The driver is compiled while the node is an ordinary one: a few lines of C behind the real packages, DKMS and
-kbuild, or with --real all of NVIDIA's source, unless a store of modules has that already. It is signed in the
-store. Then the node boots as a machine
-with OVMF, Debian's own shim, GRUB and kernel, whose firmware knows nothing of our certificate. `gpuprov
-bootstrap` asks for its enrolment, keys are pressed at MOK manager as a person presses them, and after that
-boot the kernel has to take the module. The last boot is of a firmware that has the certificate in its own
-list instead, as clouds put it there. Printed is what was seen, each with a verdict; exit 1 when one is not as
-it should be.
+The driver is compiled while the node is an ordinary one: a few lines of C with the real packages, DKMS and
+kbuild, or with --real all of NVIDIA's source, unless a module store already has it. It is signed in the
+store. Then the node boots as a machine with OVMF and Debian's shim, GRUB and kernel, whose firmware does not
+have the certificate. `gpuprov bootstrap` requests its enrolment, the keys are pressed in MOK manager as at a
+console, and after that boot the kernel must load the module. The last boot uses a firmware with the
+certificate in its own list, as clouds install it. Prints each observation with a verdict; exit 1 if one is
+wrong.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ LOAD = "modprobe -i nvidia-current; echo exit $?; rmmod nvidia-current 2>/dev/nu
 REJECTED, NO_GPU = "Key was rejected by service", "No such device"
 ENROLLED, NOT_ENROLLED = "on, certificate enrolled", "on, certificate not enrolled"
 MENU_S = 900
-"""Seconds until an emulated machine is in MOK manager, also on a busy host."""
+"""Seconds until an emulated machine shows MOK manager, also on a busy host."""
 
 
 class Site(Watched):
-    """A node, its fleet, and the certificates and keys beside that."""
+    """A node, its fleet, and certificates with their keys."""
 
     def certificate(self, name: str) -> Path:
-        """The certificate of a pair."""
+        """Return the certificate of a pair."""
         return self.folder / f"{name}.pem"
 
     def witnesses(self, signature: str | None, state: str | None) -> None:
-        """Hold both witnesses against what is so.
+        """Compare drift and verify with the expected state.
 
         Args:
-            signature: what they have to name as the modules' signature; None where it is the fleet's.
-            state: the same of Secure Boot.
+            signature: the signature of the modules that they must report; None if it is the fleet's.
+            state: the state of Secure Boot that they must report; None if it is correct.
         """
         wanted = {check: text for check, text in zip(CHECKS, (signature, state), strict=True) if text}
         done = gpuprov(self.folder, "drift", "-o", "json", code=None)
@@ -85,7 +84,7 @@ class Site(Watched):
 
 
 def main() -> int:
-    """Walk the path; 0 when everything was as it should be."""
+    """Run the campaign; return 0 if every observation was right."""
     parser = argparse.ArgumentParser(prog="scripts/campaign secureboot", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the node running at the end")
     parser.add_argument("--real", action="store_true", help="compile NVIDIA's own source: minutes more")
@@ -115,7 +114,7 @@ def main() -> int:
 
 
 def compiled(site: Site) -> None:
-    """The store signs what the node compiles, and the node gets it back."""
+    """Check that the store signs what the node compiles, and that the node gets the signed modules."""
     print("--- an ordinary node: compiled there, signed here")
     for name in ("site", "stranger"):
         words = f"openssl req -new -x509 -newkey rsa:2048 -nodes -days 99 -subj /CN=gpuprov-{name}".split()
@@ -137,7 +136,7 @@ def compiled(site: Site) -> None:
     site.saw("the lock names no key", re.findall("site.key|stranger", lock), fine="site.key" not in lock)
     roles = [word for role in ROLES for word in ("--role", role)]
     done = gpuprov(site.folder, "apply", "--yes", "--no-verify", *roles, code=None)
-    site.saw("gpuprov apply", done.stderr + done.stdout, fine=done.returncode == Exit.DRIFT)  # no reboot yet
+    site.saw("gpuprov apply", done.stderr + done.stdout, fine=done.returncode == Exit.DRIFT)  # reboot pending
     told = site.says(
         f"modinfo -k {site.node.kernel} nvidia-current | grep -E '^(signer|sig_key):'; dkms status"
     )
@@ -147,7 +146,7 @@ def compiled(site: Site) -> None:
 
 
 def variants(site: Site) -> None:
-    """The same modules without a signature, and with a stranger's, laid aside on the node."""
+    """Write the modules unsigned, and signed by a foreign certificate, to folders on the node."""
     root = site.node.root
     home = root / "root"
     _, by_stranger = signer(SecureBoot(certificate="stranger.pem", key="stranger.key"), site.folder)
@@ -163,14 +162,14 @@ def variants(site: Site) -> None:
 
 
 def loads(site: Site, name: str, said: str) -> None:
-    """Put the modules of one kind in their place, and have the kernel load one."""
+    """Install the modules of one kind, and check the kernel's message on loading one."""
     site.says("dmesg --clear")
     told = site.says(f"cp /root/{name}/*.ko /lib/modules/$(uname -r)/{MODULES}/; {LOAD}")
     site.saw(f"modprobe, {name}", told, fine=said in told)
 
 
 def rejected(site: Site) -> None:
-    """The firmware knows nothing of the certificate: no module of ours is taken, whoever signed it."""
+    """Check that without the certificate the kernel loads no module of gpuprov, with any signature."""
     print("--- a machine that enforces Secure Boot, nothing enrolled")
     begun = time.monotonic()
     site.node = site.lab.virtualise(site.node, firmware=efi.Firmware())
@@ -183,7 +182,7 @@ def rejected(site: Site) -> None:
 
 
 def enrolled_at_the_console(site: Site) -> None:
-    """Bootstrap asks for the enrolment, somebody types at the console, bootstrap sees it enrolled."""
+    """Check that bootstrap requests the enrolment, and reports it after the keys at the console."""
     print("--- gpuprov bootstrap")
     done = gpuprov(site.folder, "bootstrap", "--keep-passwords", code=None)
     password = re.search(r"password (\w+), Reboot", done.stdout)
@@ -203,10 +202,10 @@ def enrolled_at_the_console(site: Site) -> None:
 
 
 def at_mok_manager(node: Node, start: int, password: str) -> None:
-    """Press what a person presses: the text that is waited for is MOK manager's own.
+    """Press the keys in MOK manager, waiting for its texts.
 
     Args:
-        start: how long the console's log was before.
+        start: length of the console's log before.
     """
     steps = (
         ("Press any key to perform MOK management", ["ret"]),
@@ -222,20 +221,20 @@ def at_mok_manager(node: Node, start: int, password: str) -> None:
 
 
 def await_text(node: Node, start: int, text: str) -> int:
-    """Wait until the console shows a text; returns how long its log is then."""
+    """Wait until the console shows a text; return the length of its log then."""
     deadline = time.monotonic() + MENU_S
     while time.monotonic() < deadline:
         seen = node.console.read_bytes()
         plain = re.sub(rb"\x1b\[[0-9;=]*[a-zA-Z]", b"", seen[start:])
         if text.encode() in plain:
-            time.sleep(2)  # until it is painted, and listens
+            time.sleep(2)  # until the menu is drawn and accepts keys
             return len(seen)
         time.sleep(1)
     raise SystemExit(f"the console does not show {text!r}: see {node.console}")
 
 
 def accepted(site: Site) -> None:
-    """The kernel takes what is signed for the enrolled certificate, and that alone."""
+    """Check that the kernel loads modules signed for the enrolled certificate, and no others."""
     print("--- the certificate in shim's list")
     loads(site, "site", NO_GPU)
     site.witnesses(None, None)
@@ -246,7 +245,7 @@ def accepted(site: Site) -> None:
 
 
 def enrolled_in_the_firmware(site: Site) -> None:
-    """The same with the certificate in the firmware's own list, where clouds put it."""
+    """Check the same with the certificate in the firmware's own list, where clouds install it."""
     print("--- the certificate in the firmware's list")
     site.node.stop()
     efi.write_variables(efi.Firmware(db=(site.certificate("site"),)), vm.variables(site.node.disk))

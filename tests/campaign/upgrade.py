@@ -1,11 +1,12 @@
-"""Upgrades of lab nodes: a whole fleet there and back, seeded faults, controllers killed at random moments.
+"""Upgrades lab nodes: a whole fleet and back, with faults, and with controllers killed at random moments.
 
     scripts/campaign upgrade [fleet] [faults] [kills] [--nodes 12] [--fault NAME ...] [--times 50] [--seed 1]
     scripts/campaign upgrade real
 
-`fleet` moves three groups, `faults` two nodes, `kills` four. Two drivers from a mirror of NVIDIA's packages,
-whose stubs build at once; apt, DKMS, reboots and SSH are real. `real` is one node with two of Debian's own
-drivers, compiled. After each try the nodes are judged anew: none may be left without a working stack.
+`fleet` moves three groups, `faults` two nodes, `kills` four. Two drivers come from a mirror of NVIDIA's
+packages with stubs that build at once; apt, DKMS, reboots and SSH are real. `real` is one node with two of
+Debian's own drivers, compiled. After each try the nodes are verified again: none may be left without a
+working stack.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from tests.campaign._upgrade_site import Site, site, timed
 from tests.lab.upgrade_fleet import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, provisioned
 
 OVER = "over"
-"""Where a run was that had come to its end before it could be killed."""
+"""Step of a run that had ended before it could be killed."""
 
 
 def main() -> int:
-    """Try; exit 1 when something ended as it should not."""
+    """Run the campaign; return 1 if a result was wrong."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -69,7 +70,7 @@ def main() -> int:
 
 
 def there_and_back(site: Site) -> int:
-    """A fleet moves to the next lock and back: how long, and how many nodes were out at a time."""
+    """Move a fleet to the next lock and back; print the time, and the nodes out of service at once."""
     rules = {"canary": "one_per_group", "serial": ["25%", "50%"]}
     bad = 0
     for what, end in (("upgrade", "new"), ("rollback", "old")):
@@ -86,7 +87,7 @@ def there_and_back(site: Site) -> int:
 
 
 def out_by_batch(entries: Sequence[Entry]) -> int:
-    """Say what the journal tells of nodes out of service; in how many batches more were out than may be."""
+    """Print the journal's nodes out of service; return the number of batches with more than allowed."""
     moments = list(out_of_service(entries))
     bad = 0
     for batch in header(list(entries)).batches:
@@ -104,7 +105,7 @@ def out_by_batch(entries: Sequence[Entry]) -> int:
 
 
 def judged_anew(site: Site) -> int:
-    """Both witnesses look at every node; how many have something against one."""
+    """Run drift and verify on every node; return the number of nodes that fail."""
     wrong = {**site.drifted(), **site.fleet.wrong(f"{site.here}.lock.yml")}
     print(f"  afterwards: {len(site.fleet.nodes) - len(wrong)} nodes on {site.here} by drift and verify"
         + (f"; wrong: {wrong}" if wrong else ""))  # fmt: skip
@@ -112,7 +113,7 @@ def judged_anew(site: Site) -> int:
 
 
 def faults(site: Site, chosen: Sequence[Fault]) -> int:
-    """One upgrade for each fault; afterwards the fleet is of one version again."""
+    """Run one upgrade for each fault; afterwards the fleet has one version again."""
     bad, working, begun = 0, 0, time.monotonic()
     for fault in chosen:
         since = time.monotonic()
@@ -129,7 +130,7 @@ def faults(site: Site, chosen: Sequence[Fault]) -> int:
         )
         if against:
             print(f"      but     {against}")
-        if broken:  # what comes next deserves whole nodes
+        if broken:  # the next fault needs sound nodes
             site.fleet.gpuprov("apply", "--full", "--reboot", "--yes", "--allow-downgrade")
     print(
         f"{len(chosen)} faults in {(time.monotonic() - begun) / 60:.0f} minutes:"
@@ -139,7 +140,7 @@ def faults(site: Site, chosen: Sequence[Fault]) -> int:
 
 
 def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
-    """Bring the fleet to one version, as an operator would; node → what verification has against it then."""
+    """Bring the fleet to one version as an operator would; return node → failed checks of verify."""
     if set(ends.values()) == {"new"}:
         site.moved()
     elif {"new", "stuck"}.intersection(ends.values()):
@@ -151,7 +152,7 @@ def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
 
 
 def kills(site: Site, times: int, dice: random.Random) -> int:
-    """Upgrades to and fro, each killed at a random moment, then resumed: with a canary, and all at once."""
+    """Upgrade repeatedly, kill at random moments and resume: with a canary, and all nodes at once."""
     shapes = [{"canary": canary, "serial": ["100%"]} for canary in ([site.fleet.nodes[0].name], "none")]
     lasting = []
     for shape in shapes:
@@ -185,14 +186,14 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
 
 
 def killed(site: Site, moment: float, rules: dict[str, Any]) -> tuple[str, str, str]:
-    """Kill an upgrade and resume it: in which step it was, where all nodes stand then, and what is wrong."""
+    """Kill an upgrade and resume it; return the step it was in, the nodes' end state, and errors."""
     known = site.journals()
     process = site.start(**rules)
     time.sleep(moment)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     step = last_step(site.told() if site.journals() != known else [])
-    if step == OVER:  # before it could be killed; that it is whole is seen by the next gate
+    if step == OVER:  # the run ended before the kill; the next gate checks the nodes
         site.moved()
         return step, "", ""
     done = site.fleet.gpuprov("upgrade", "--resume", "-o", "json")
@@ -210,7 +211,7 @@ def killed(site: Site, moment: float, rules: dict[str, Any]) -> tuple[str, str, 
 
 
 def real() -> int:
-    """Debian's driver to the older one of its archive, compiled by DKMS, and back without a compiler."""
+    """Upgrade Debian's driver to the archive's older one, compiled by DKMS, and back without a compiler."""
     name = f"up-real-{os.getpid()}"
     with Lab(name) as lab, tempfile.TemporaryDirectory() as folder:
         try:
@@ -235,21 +236,21 @@ def real() -> int:
 
 
 def built(fleet: Fleet) -> str:
-    """What DKMS built, and what is loaded."""
+    """Return DKMS's builds and the loaded version."""
     [node] = fleet.nodes
     status = node.run("dkms status").stdout.strip().replace("\n", "; ")
     return f"dkms: {status}; loaded: {', '.join(fleet.loaded().values())}"
 
 
 def last_step(entries: Sequence[Entry]) -> str:
-    """Where a run was cut off, as its journal tells."""
+    """Return the step in which a run was interrupted, from its journal."""
     if not entries:
         return "gate"
     return OVER if ended(entries) else f"{entries[-1].step} {entries[-1].event}"
 
 
 def slowest(entries: Sequence[Entry]) -> str:
-    """Steps by their seconds, the longest first."""
+    """Return the steps with their seconds, the longest first."""
     timed_steps = {
         (entry.at, entry.step, entry.data["seconds"])
         for entry in entries
@@ -262,7 +263,7 @@ def slowest(entries: Sequence[Entry]) -> str:
 
 
 def counted(ends: dict[str, str] | Counter[str]) -> str:
-    """`3 new, 1 old`."""
+    """Return counts as text: `3 new, 1 old`."""
     found = ends if isinstance(ends, Counter) else Counter(ends.values())
     return ", ".join(f"{number} {name}" for name, number in found.most_common())
 

@@ -1,11 +1,11 @@
-"""Every writer of the tree with every fault: its file is the old one or the new one, nothing else changed.
+"""Runs every function that writes a file with every fault: the file must be the old or the new one.
 
     scripts/campaign writers [--only WORD]
 
-Faults: a full file system (/tmp, /home, /var, the root's), a read-only one, a link of another user planted in
-the place of the file, its folder or a temporary file, SIGKILL before each call that changes a file (x86_64).
-Needs root: it works in its own mount namespace. Exit 1 where lines of others were lost, someone was locked
-out, a file was neither old nor new, or something outside was touched; also where a control was found right.
+Faults: a full file system (/tmp, /home, /var, the root's), a read-only one, another user's link in place of
+the file, its folder or a temporary file, SIGKILL before each call that changes a file (x86_64). Needs root:
+it works in its own mount namespace. Exit 1 if other users' lines were lost, a user was locked out, a file was
+neither old nor new, or a path outside was changed; also if no error was found in a control.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CALLS_MAX = 400
 
 @dataclass
 class Trial:
-    """A folder with a writer's file as it was, and what may not be touched beside it."""
+    """A folder with a writer's file in its old state, and paths outside that must not change."""
 
     writer: Writer
     root: Path
@@ -54,7 +54,7 @@ class Trial:
         self.own(self.root / "saved")
 
     def fill_in(self) -> None:
-        """Put the file there."""
+        """Write the file in its old state."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_bytes(self.writer.old)
         self.own(self.file)
@@ -69,12 +69,12 @@ class Trial:
         path.chmod(self.writer.mode)
 
     def work(self) -> None:
-        """Have the writer write, whatever comes of it."""
+        """Run the writer with any result."""
         os.environ["TMPDIR"] = str(self.root / "tmp")
         tempfile.tempdir = None
         try:
             self.writer.work(self.file)
-        except BaseException:  # noqa: BLE001 - it may fail, and must not damage
+        except BaseException:  # noqa: BLE001 - it may fail, but must not damage
             os._exit(1)
 
     def in_child(self, before: Callable[[], object] = lambda: None) -> None:
@@ -87,7 +87,7 @@ class Trial:
         os.waitpid(child, 0)
 
     def judge(self, new: bytes, *, killed: bool = False, exchanged: bool = False) -> None:
-        """Note what is not as it must be; a file that was exchanged for a link has no owner to keep."""
+        """Record violations; a file that was replaced by a link has no owner to keep."""
         writer, content = self.writer, None
         if self.file.is_file():
             content = self.file.read_bytes()
@@ -141,7 +141,7 @@ def mount(trial: Trial, name: str) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Leave no byte free."""
+    """Fill the file system of a folder completely."""
     handle = os.open(folder / "filler", os.O_WRONLY | os.O_CREAT)
     for size in (4096, 1):
         try:
@@ -216,7 +216,7 @@ def tried(writer: Writer, name: str, new: bytes, area: Path) -> Trial:
         if name in (
             "link",
             "folder",
-        ):  # the writer's own file is elsewhere, or was exchanged: only what is outside counts
+        ):  # the writer's file was moved or replaced: only paths outside count
             kept = one.writer.old
             (one.file if name == "link" else one.file.parent).unlink() if _is_link(one, name) else None
             if name == "folder":
@@ -234,13 +234,13 @@ def _is_link(one: Trial, name: str) -> bool:
 
 
 def _own_pid(one: Trial) -> None:
-    """Plant links of names with the process's number, as the process itself would know it."""
+    """Create links with names that contain the process id, which only the process itself knows."""
     for form in PREDICTABLE[-2:]:
         _plant(one.file.parent / form.format(one.file.name, os.getpid()), one.outside / "secret")
 
 
 def killed(writer: Writer, new: bytes, area: Path) -> Iterator[Trial]:
-    """Kill it before each of its calls, then let it run once more."""
+    """Kill the writer before each of its system calls, then run it once more."""
     for number in range(1, CALLS_MAX):
         with trial(writer, area) as one:
             one.fill_in()
@@ -255,7 +255,7 @@ def killed(writer: Writer, new: bytes, area: Path) -> Iterator[Trial]:
 
 
 def outcome(writer: Writer, area: Path) -> bytes:
-    """What the writer makes of its file where nothing fails."""
+    """Return the content that the writer produces without a fault."""
     with trial(writer, area) as one:
         one.fill_in()
         one.in_child()
@@ -269,7 +269,7 @@ def outcome(writer: Writer, area: Path) -> bytes:
 
 
 def main() -> int:
-    """Try them all, print a table."""
+    """Try all writers, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What `scripts/collection` calls."""
+"""Command line of `scripts/collection`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.collection.pages import pages
 
 
 def main() -> int:
-    """Run one verb; 1 when something is not as it must be."""
+    """Run one command; return 1 if a check fails."""
     parser = argparse.ArgumentParser(prog="scripts/collection")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("pages", help="write README.md and meta/main.yml of each role")

@@ -1,4 +1,4 @@
-"""The archive of the collection."""
+"""Archive of the collection."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests import ROOT
 
 
 def build(folder: Path, repository: str | None = None) -> Path:
-    """Build the collection of this checkout as it is committed or changed; files that git ignores stay out.
+    """Build the collection of this checkout, including uncommitted changes, without files that git ignores.
 
     Args:
-        folder: where the archive goes.
-        repository: the address of its sources, where galaxy.yml has none.
+        folder: target folder of the archive.
+        repository: address of the sources, if galaxy.yml has none.
 
     Raises:
-        InvalidInput: no address is stated.
+        InvalidInput: neither galaxy.yml nor `repository` states an address.
     """
     stated = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))
     if not (repository or stated.get("repository")):
@@ -41,7 +41,7 @@ def build(folder: Path, repository: str | None = None) -> Path:
 
 
 def copy(tree: Path) -> Path:
-    """The files of this checkout that git knows or would know."""
+    """Copy the files of this checkout that git tracks or would add to `tree`, and return `tree`."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.check_output(command, cwd=ROOT, text=True).split("\0")
     for name in filter(None, names):

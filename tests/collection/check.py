@@ -1,4 +1,4 @@
-"""What Galaxy and Ansible ask of a collection, by their own programs in an environment of their own."""
+"""Checks of the collection with Galaxy's and Ansible's own programs in a separate environment."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.collection.build import build, copy
 
 TOOLS = ("galaxy-importer", "antsibull-docs", "antsibull-changelog", "ansible-builder")
 REPOSITORY = "https://example.com/gpuprov"
-"""For the archive that is checked, as long as galaxy.yml has no address."""
+"""Address of the sources in the archive that is checked, as long as galaxy.yml has none."""
 RUN = re.compile(r'^Running sanity test "(\S+)"')
 MISSING = re.compile(r'^WARNING: Required program "(\S+)" not found')
 BAD = re.compile(r"^(WARNING|ERROR|FATAL)\b.*", re.MULTILINE)
 LEFT_OUT = re.compile(r"^NOT RUN: .*", re.MULTILINE)
 MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
 SENT = ("gpuprov_apt", "gpuprov_containers", "gpuprov_devices", "gpuprov_sources")
-"""What gpuprov_script sends to nodes with a role's script, under plain names: Ansible imports none of it."""
+"""Module utilities that gpuprov_script sends with a role's script; Ansible imports none of them."""
 STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_files", "gpuprov_node", "gpuprov_unit")
-"""What starts programs, where no AnsibleModule is: pylint of ansible-core 2.21 wants its run_command."""
+"""Module utilities that start programs without an AnsibleModule; pylint of ansible-core 2.21 expects one."""
 Step = Callable[["Checkers"], str]
 
 
 class Checkers:
-    """The programs, and the collection as they want it: an archive, and a tree below ansible_collections."""
+    """The check programs, and the collection both as an archive and as a tree below ansible_collections."""
 
     def __init__(self, ansible: str, python: str, scratch: Path) -> None:
         self.programs = ROOT / "build" / f"collection-{ansible}" / "bin"
@@ -50,7 +50,11 @@ class Checkers:
         self.scratch = scratch
 
     def said(self, *words: str | Path, at: Path | None = None) -> str:
-        """What a program prints; AssertionError with it where the program fails."""
+        """Return a program's output.
+
+        Raises:
+            AssertionError: the program failed; the message is its output.
+        """
         environment = {
             **{
                 name: value
@@ -72,12 +76,12 @@ class Checkers:
 
 
 def importer(checkers: Checkers) -> str:
-    """Galaxy's own import: structure, documentation of all content, ansible-lint, flake8."""
+    """Import the archive as Galaxy does: structure, documentation of all content, ansible-lint, flake8."""
     return checkers.said(checkers.programs / "python", "-m", "galaxy_importer.main", checkers.archive)
 
 
 def documentation(checkers: Checkers) -> str:
-    """Markup, links and references of plugins' and roles' documentation."""
+    """Check markup, links and references in the documentation of plugins and roles."""
     words = [
         "lint-collection-docs",
         "--plugin-docs",
@@ -90,7 +94,7 @@ def documentation(checkers: Checkers) -> str:
 
 
 def changelog(checkers: Checkers) -> str:
-    """Fragments and the changelog made of them, which must be as they make it."""
+    """Check the changelog's fragments, and that the changelog equals the one that they generate."""
     copied = copy(checkers.scratch / "checkout/ansible_collections/gpuprov/gpuprov")
     program = checkers.programs / "antsibull-changelog"
     checkers.said(program, "lint", at=copied)
@@ -101,14 +105,17 @@ def changelog(checkers: Checkers) -> str:
 
 
 def image(checkers: Checkers) -> str:
-    """The definition of the execution environment, as far as no container engine is needed."""
-    shutil.copy(ROOT / "execution-environment.yml", checkers.scratch)  # beside the archive that it names
+    """Check the definition of the execution environment, as far as this needs no container engine."""
+    shutil.copy(ROOT / "execution-environment.yml", checkers.scratch)  # next to the archive that it names
     program = checkers.programs / "ansible-builder"
     return checkers.said(program, "create", "--context", "context", at=checkers.scratch)
 
 
 def sanity(checkers: Checkers) -> str:
-    """All of ansible-test's checks; what they need comes from the package index. Those left out are named."""
+    """Run all sanity checks of ansible-test; return the lines about those that were left out.
+
+    Their requirements come from the package index.
+    """
     requirements = next(checkers.programs.parent.rglob("ansible_test/_internal/python_requirements.py"))
     [version] = re.findall(r"pip='([\d.]+)'", requirements.read_text())
     bootstrap = checkers.scratch / f".ansible/test/cache/get_pip_{version.replace('.', '_')}.py"
@@ -123,14 +130,14 @@ def sanity(checkers: Checkers) -> str:
 
 
 def ignored(ansible: str, python: str) -> Iterator[str]:
-    """Lines of ansible-test's file of what it must ignore; it complains of one that it does not need."""
+    """Yield the lines of ansible-test's ignore file; ansible-test reports lines that it does not need."""
     yield from (f"plugins/module_utils/{name}.py import-{python}!skip" for name in SENT)
     if Version(ansible) >= Version("2.21"):
         yield from (f"plugins/module_utils/{name}.py pylint:ansible-bad-function" for name in STARTS_PROGRAMS)
 
 
 def not_run(text: str) -> Iterator[str]:
-    """A line for each check that ansible-test left out, with the reason."""
+    """Yield a line with the reason for each check that ansible-test left out."""
     name = ""
     for line in text.splitlines():
         if found := RUN.match(line):
@@ -144,7 +151,7 @@ STEPS: tuple[Step, ...] = (importer, documentation, changelog, image, sanity)
 
 
 def check(ansible: str, python: str) -> int:
-    """Run all; 1 when one fails, or warns of anything."""
+    """Run all checks; return 1 if one fails or prints a warning."""
     with tempfile.TemporaryDirectory(prefix="gpuprov-collection-") as scratch:
         checkers = Checkers(ansible, python, Path(scratch))
         bad = sum(not clean(step, checkers) for step in STEPS)
@@ -153,14 +160,14 @@ def check(ansible: str, python: str) -> int:
 
 
 def clean(step: Step, checkers: Checkers) -> bool:
-    """Run one and print what is wrong with the collection."""
+    """Run one check, print its complaints, and return whether it has no complaints."""
     left_out: list[str] = []
     try:
         text = step(checkers)
         found = list(complaints(text))
         left_out = LEFT_OUT.findall(text)
     except AssertionError as failed:
-        found = list(complaints(str(failed))) if step is sanity else []  # else pip's many lines
+        found = list(complaints(str(failed))) if step is sanity else []  # without the many lines of pip
         found = found or [str(failed)]
     verdict = "clean" if not found else "NOT CLEAN"
     print(f"{step.__name__}: {verdict}", *found, *left_out, sep="\n    ", flush=True)
@@ -168,7 +175,7 @@ def clean(step: Step, checkers: Checkers) -> bool:
 
 
 def complaints(text: str) -> Iterator[str]:
-    """Lines of warnings and errors."""
+    """Yield the lines with warnings and errors."""
     yield from (match[0] for match in BAD.finditer(text))
 
 

@@ -1,4 +1,4 @@
-"""A role's README.md and meta/main.yml, made of its meta/argument_specs.yml."""
+"""Generator of each role's README.md and meta/main.yml from its meta/argument_specs.yml."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests import ROOT
 
 TEMPLATE = Path(__file__).with_name("role_readme.md.j2")
 MARKUP = re.compile(r"\b(?:C|M|O|V|E|P|RV)\(([^()]*(?:\([^()]*\))?[^()]*)\)")
-"""Ansible's own marks for code in descriptions."""
+"""Ansible's markup for code in descriptions."""
 REQUIRED = "required"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Items of a list stand deeper than its key, as ansible-lint wants them."""
+    """YAML writer that indents list items below their key, as ansible-lint requires."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         return super().increase_indent(flow, False)
 
 
 def pages() -> dict[Path, str]:
-    """File → its text, of all roles."""
+    """Return file → text for all roles."""
     found: dict[Path, str] = {}
     for role in sorted(ROOT.glob("roles/*")):
         found[role / "README.md"] = readme(role)
@@ -37,7 +37,7 @@ def pages() -> dict[Path, str]:
 
 
 def readme(role: Path) -> str:
-    """What a role does, its variables, and a playbook with it."""
+    """Return a role's README.md: description, variables, and a playbook that uses the role."""
     entries = {
         name: {
             "title": plain(entry["short_description"]),
@@ -53,7 +53,7 @@ def readme(role: Path) -> str:
 
 
 def meta(role: Path) -> str:
-    """What Galaxy shows of a role."""
+    """Return a role's meta/main.yml, which Galaxy shows."""
     [title, *_] = (entry["short_description"] for entry in entries_of(role).values())
     info = {
         "author": "gpuprov",
@@ -68,7 +68,7 @@ def meta(role: Path) -> str:
 
 
 def platforms() -> list[dict[str, Any]]:
-    """The systems that preflight lets in, as Galaxy names them."""
+    """Return the systems that the role preflight accepts, as Galaxy names them."""
     stated = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
     families = load().tables["systems.families"]
@@ -81,7 +81,7 @@ def platforms() -> list[dict[str, Any]]:
 
 
 def rows(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, default and meaning of each variable, with the keys that one has below it."""
+    """Yield name, type, default and meaning of each variable and of its nested keys."""
     for name, option in options.items():
         kind = option["type"] + (f" of {option['elements']}" if "elements" in option else "")
         about = [plain(line) for line in lines(option["description"])]
@@ -95,30 +95,30 @@ def rows(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, 
 
 
 def entries_of(role: Path) -> dict[str, Any]:
-    """Entry point → what is said of it."""
+    """Return entry point → its specification."""
     text = (role / "meta/argument_specs.yml").read_text(encoding="utf-8")
     entries: dict[str, Any] = yaml.safe_load(text)["argument_specs"]
     return entries
 
 
 def options_of(role: Path) -> dict[str, Any]:
-    """The variables of a role's main."""
+    """Return the variables of a role's entry point `main`."""
     options: dict[str, Any] = entries_of(role).get("main", {}).get("options", {})
     return options
 
 
 def lines(description: str | list[str]) -> list[str]:
-    """A description's paragraphs."""
+    """Return a description's paragraphs."""
     return [description] if isinstance(description, str) else description
 
 
 def plain(text: str) -> str:
-    """Ansible's marks as Markdown has them."""
+    """Return the text with Ansible's markup for code replaced by Markdown's."""
     return MARKUP.sub(r"`\1`", text.strip())
 
 
 def read(path: Path, pattern: str) -> str:
-    """What a pattern finds in a file."""
+    """Return the first group of a pattern in a file."""
     found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
     assert found, path
     return found[1]

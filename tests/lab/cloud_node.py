@@ -1,4 +1,4 @@
-"""Fresh servers of a cloud: Debian's own cloud-init, user-data that gpuprov exported, nobody logged in."""
+"""New servers in a cloud: Debian's cloud-init with user-data that gpuprov exported, without any login."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAUSE_S = 2.0
 
 
 def base_kernel(os: str = "debian12") -> str:
-    """The kernel that is installed on fresh nodes of a system."""
+    """Return the kernel that is installed on new nodes of a system."""
     [path] = (find_image(os).layers[-1] / "usr/lib/modules").iterdir()
     return path.name
 
@@ -36,14 +36,14 @@ MORE: dict[str, dict[str, Any]] = {
         "tuning": {"limits": {"nofile": 8192}, "environment": {"OMP_NUM_THREADS": "8"}},
     },
 }
-"""What a server of a cloud gets beside the driver."""
+"""Configuration of a cloud server in addition to the driver."""
 
 
 def write_fleet(folder: Path, *, light: bool = False, **stack: str) -> Lock:
-    """State and lock a group of servers that are not there yet.
+    """Write and lock a group of servers that do not exist yet.
 
     Args:
-        light: the driver and how GPUs are set; nothing else.
+        light: only the driver and the GPU settings.
         stack: more keys of the group's stack.
     """
     more: dict[str, dict[str, Any]] = {"stack": {}, "settings": {}} if light else MORE
@@ -60,15 +60,15 @@ def write_fleet(folder: Path, *, light: bool = False, **stack: str) -> Lock:
 
 
 def user_data(folder: Path, *words: str) -> bytes:
-    """What `gpuprov inventory export cloud-init` prints."""
+    """Return the output of `gpuprov inventory export cloud-init`."""
     return gpuprov(folder, "inventory", "export", "cloud-init", "train", *words).stdout.encode()
 
 
 def state(node: Node) -> dict[str, Any]:
-    """What a node says of its first boot; nothing where it does not yet."""
+    """Return a node's first-boot state; empty if the node has none yet or is rebooting."""
     try:
         said = node.run(f"cat {STATE}", check=False).stdout
-    except Unreachable:  # it reboots itself
+    except Unreachable:  # the node reboots by itself
         return {}
     found: dict[str, Any] = json.loads(said) if said else {}
     return found
@@ -77,10 +77,13 @@ def state(node: Node) -> dict[str, Any]:
 def await_state(
     node: Node, states: Collection[str] = ENDS, *, seconds: float = 1500, after: int = 0
 ) -> dict[str, Any]:
-    """Wait until a first boot is in one of some states.
+    """Wait until a first boot reaches one of the given states.
 
     Args:
-        after: starts of the program that do not count any more.
+        after: number of earlier starts of the program, whose states are ignored.
+
+    Raises:
+        AssertionError: after `seconds` without such a state.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -93,7 +96,7 @@ def await_state(
 
 
 def journal(node: Node) -> str:
-    """What the unit has said."""
+    """Return the journal of the first-boot unit and cloud-init; the end of the console while SSH is down."""
     words = "journalctl --no-pager -u gpuprov-first-boot -u cloud-final | tail -60"
     try:
         return node.run(words, check=False).stdout

@@ -1,4 +1,4 @@
-"""gpuprov as a person types it, in a folder that also keeps its history."""
+"""Calls of the gpuprov command line in a folder that also holds the run history."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _STARTED: list[subprocess.Popen[str]] = []
 
 
 def with_own_state(folder: Path) -> dict[str, str]:
-    """The environment in which history and runs are kept in the folder."""
+    """Return the environment that keeps history and runs in the folder."""
     return {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
 
 
 def in_place_of_ssh(folder: Path, then: str) -> tuple[str, ...]:
-    """What runs a program with a folder mounted over root's ~/.ssh, in a mount namespace of its own.
+    """Return a command prefix that mounts a folder over root's ~/.ssh in a private mount namespace.
 
     Args:
-        then: sh that ends in the program, whose words are its arguments.
+        then: shell text that ends with a program; arguments after the prefix are passed to that program.
     """
     enter = f"mkdir -p -m 700 /root/.ssh && mount --bind {folder} /root/.ssh && {then}"
     return ("unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh")
 
 
 def start(folder: Path, *words: str, program: Sequence[str | Path] = PROGRAM) -> subprocess.Popen[str]:
-    """One command line, not waited for; what a failed test leaves of it is ended after that test."""
+    """Start gpuprov without waiting for it; `end_what_was_left` kills it after a failed test."""
     process = subprocess.Popen(
         [*program, *words],
         cwd=folder,
@@ -43,19 +43,22 @@ def start(folder: Path, *words: str, program: Sequence[str | Path] = PROGRAM) ->
 
 
 def end_what_was_left() -> None:
-    """Kill what was started and still runs."""
+    """Kill started processes that still run."""
     while _STARTED:
-        with _STARTED.pop() as process:  # closes its pipes and waits
+        with _STARTED.pop() as process:  # leaving the block closes its pipes and waits
             process.kill()
 
 
 def gpuprov(
     folder: Path, *words: str, code: int | None = 0, program: Sequence[str | Path] = PROGRAM
 ) -> subprocess.CompletedProcess[str]:
-    """One command line; whatever it says, it is not a traceback.
+    """Run gpuprov.
 
     Args:
-        code: the exit code that it must have; None allows any.
+        code: the required exit code; None allows any.
+
+    Raises:
+        AssertionError: another exit code, or a traceback in the output.
     """
     with start(folder, *words, program=program) as process:
         out, err = process.communicate()

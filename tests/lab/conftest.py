@@ -1,4 +1,4 @@
-"""Labs for tests: a name of their own, and gone afterwards, at the latest when the next session starts."""
+"""Labs for tests: each has a unique name and is removed after its test or when the next session starts."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ LONGEST = (
     "image",
     "nvidia_driver",
 )
-"""Files that take more than some minutes: they come first, so that none of them is alone at the end."""
+"""Files that run for several minutes; they start first, so that none runs alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files in front."""
+    """Move the longest files to the front."""
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """Let programs that tests start hear SIGINT, which a shell's background jobs are born deaf to."""
+    """SIGINT with Python's handler in test programs: a shell's background jobs inherit it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_leftovers() -> None:
-    """Remove the labs of sessions that were killed: their names tell the process that owned them."""
+    """Removal of killed sessions' labs: a lab's name has its owner's process id and start time."""
     for name in lab_names():
         owner = re.fullmatch(r"test-(\d+)-(\d+)-\d+", name)
         if owner and owner[2] != started(int(owner[1])):
@@ -53,7 +53,7 @@ def _no_leftovers() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Iterator[None]:
-    """A failure in one test must not become another's."""
+    """Cleanup after each test: no process of a failed test runs on into the next one."""
     yield
     end_what_was_left()
 
@@ -67,25 +67,25 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def another_lab() -> Iterator[Lab]:
-    """An empty lab beside the first."""
+    """A second empty lab."""
     with Lab(fresh_lab_name()) as fresh:
         yield fresh
 
 
 @pytest.fixture(scope="module")
 def module_lab() -> Iterator[Lab]:
-    """An empty lab for the tests of one file."""
+    """Empty lab for the tests of one file."""
     with Lab(fresh_lab_name()) as fresh:
         yield fresh
 
 
 def fresh_lab_name() -> str:
-    """A lab name that no other test has and that tells our process."""
+    """Return a unique lab name that identifies this process."""
     return f"test-{os.getpid()}-{started(os.getpid())}-{next(NUMBERS)}"
 
 
 def started(pid: int) -> str:
-    """When a process started, in clock ticks since boot (proc(5), field 22 of stat); "" if there is none."""
+    """Return a process's start time in clock ticks since boot (proc(5), field 22 of stat), "" without one."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""A site's service, Dask's scheduler and workers with the network, name, home and key of lab nodes, over TLS.
+"""A site's worker service, Dask's scheduler and Dask workers, connected by TLS.
 
-The programs are this machine's own: a lab node has no gpuprov. What a controller is to others is the node's.
+The programs run on this machine, because a lab node has no gpuprov. A worker runs in the network namespace of
+a lab node and has that node's name, and a home folder with its own SSH key.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ DASK = str(Path(sys.executable).with_name("dask"))
 CLOSED = ("--preload", "gpuprov.ssh.workers.closed")
 SITE = "main"
 KEY = "~/.ssh/fleet"
-"""What the lock says of the key: each controller has one of its own there."""
+"""Path of the key in the lock; each controller has its own key at this path."""
 READY_S = 180.0
 TIMES = re.compile(r'"(\w*_at|at|run|seconds)": ("[^"]*"|[0-9.e-]+)')
 
 
 @dataclass
 class Controller:
-    """Who drives nodes: a home with a key, and a node whose network and name it has, if it has one."""
+    """A controller: a home folder with a key, and optionally the lab node whose network and name it uses."""
 
     name: str
     home: Path
@@ -45,12 +46,12 @@ class Controller:
     process: subprocess.Popen[str] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Its own home and state, the certificates, and no agent."""
+        """Return an environment with this controller's home, state and certificates, without an SSH agent."""
         inherited = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
         return {**inherited, **self.tls, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state")}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """A program, as this controller."""
+        """Start a program as this controller."""
         enter: tuple[str, ...] = ()
         if self.node:
             named = f'hostname {self.name} && exec "$@"'
@@ -62,19 +63,19 @@ class Controller:
         return self.process
 
     def end(self) -> None:
-        """Kill what it runs."""
+        """Kill the running program."""
         if self.process:
             self.process.kill()
             self.process.wait()
 
     def serve(self, scheduler: str, *words: str) -> None:
-        """Become a worker, on the node's own address."""
+        """Start a Dask worker on the node's address."""
         assert self.node
         how = ("--no-nanny", "--nthreads", "2", "--no-dashboard", "--protocol", "tls", *words)
         self.start(DASK, "worker", scheduler, "--name", self.name, "--host", self.node.address, *CLOSED, *how)
 
     def authorize(self, nodes: list[Node]) -> None:
-        """Make its key, and let it into nodes."""
+        """Create a key and authorise it on nodes."""
         folder = self.home / ".ssh"
         folder.mkdir(parents=True, mode=0o700)
         key = folder / "fleet"
@@ -87,7 +88,7 @@ class Controller:
 
 @dataclass
 class Crew:
-    """A coordinator on this machine, a site's service and scheduler beside it, and workers on controllers."""
+    """A coordinator, a site's service and a scheduler on this machine, and a worker on each controller."""
 
     folder: Path
     here: Controller
@@ -97,19 +98,19 @@ class Crew:
     certificates: Path
     address: str = ""
     found: str = ""
-    """Where the scheduler is."""
+    """Address of the scheduler."""
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What runs gpuprov as the coordinator."""
+        """Command that runs gpuprov as the coordinator."""
         return ("env", f"HOME={self.here.home}", sys.executable, "-m", "gpuprov")
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """A command line of the coordinator's."""
+        """Run a gpuprov command as the coordinator."""
         return gpuprov(self.folder, *words, code=code, program=self.program)
 
     def by_workers(self, verb: str, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """The same, by the workers."""
+        """Run a gpuprov command as the coordinator, by the workers."""
         return self.gpuprov(verb, *words, "--workers", self.address, code=code)
 
     def begin(self) -> None:
@@ -137,24 +138,24 @@ class Crew:
             time.sleep(0.5)
 
     def all_there(self) -> bool:
-        """Whether every worker has found the scheduler, and the service listens."""
+        """Return whether every worker is registered with the scheduler and the service listens."""
         if "listening" not in (self.service.home / "log").read_text():
             return False
         return all("Registered to" in (worker.home / "log").read_text() for worker in self.workers)
 
     def end(self) -> None:
-        """Kill all of it."""
+        """Kill all programs."""
         for each in (*self.workers, self.scheduler, self.service):
             each.end()
 
 
 def but_for_times(document: str) -> str:
-    """A document without what differs each time: when it was, and how long that took."""
+    """Return a document with its times, durations and run numbers replaced, for comparison."""
     return TIMES.sub(r'"\1": …', document)
 
 
 def certificates(folder: Path) -> dict[str, str]:
-    """One certificate for all of them, as Dask's configuration in the environment."""
+    """Create one shared certificate; return Dask's configuration of it as environment variables."""
     made = Security.temporary()
     folder.mkdir()
     (folder / "ca.pem").write_text(made.tls_ca_file)
@@ -167,13 +168,13 @@ def certificates(folder: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of the machine's that nobody listens on now."""
+    """Return a TCP port of the gateway address that is free now."""
     with socket.create_server((str(GATEWAY), 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def state_own_keys(folder: Path) -> None:
-    """Have the locks of a folder name a key that each controller has at home."""
+    """Change the locks in a folder to the key path `KEY`, which each controller has in its home."""
     for path in folder.glob("*.lock.yml"):
         plain = yaml.safe_load(path.read_text())
         for group in plain["groups"].values():
@@ -183,7 +184,7 @@ def state_own_keys(folder: Path) -> None:
 
 @contextmanager
 def crew(folder: Path, fleet: list[Node], controllers: list[Node]) -> Iterator[Crew]:
-    """A coordinator, a scheduler and a worker on each controller, each with a key of its own on the fleet."""
+    """Run a coordinator, a scheduler and one worker per controller, each with its own key on the fleet."""
     tls = certificates(folder / "tls")
     homes = folder / "homes"
     workers = [Controller(node.name, homes / node.name, node, tls) for node in controllers]

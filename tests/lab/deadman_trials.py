@@ -1,9 +1,10 @@
-"""Runs on a node, from stdin: the dead man's switch while a file system is full to the last byte.
+"""Script for a node, run from stdin: the dead man's switch on a full file system.
 
-    arming FOLDER BLOCKS...       arm with so many blocks of 4 KiB left where FOLDER is
-    restoring FOLDER BLOCKS...    the same when the old state comes back after a change of SSH
+    arming FOLDER BLOCKS...       arm with BLOCKS free blocks of 4 KiB on the file system of FOLDER
+    restoring FOLDER BLOCKS...    restore the old state after a change of SSH, with as many free blocks
 
-One JSON list of what went wrong. The switch under test is /root/deadman.sh. Standard library only.
+Prints a JSON object: number of blocks → errors, only for numbers with errors. The tested switch is
+/root/deadman.sh. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def sh(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def arm(token: str) -> subprocess.CompletedProcess[str]:
-    """As the controller does."""
+    """Arm the switch as the controller does."""
     new = f"{HOME}/switch.{token}"
     return sh(
         f"mkdir -p {HOME} && cat /root/deadman.sh >{new} && sh {new} arm 300 {token} root;"
@@ -37,7 +38,7 @@ def arm(token: str) -> subprocess.CompletedProcess[str]:
 
 
 def look() -> Look:
-    """Everything that the switch keeps: path → mode, owner, content."""
+    """Return the mode, owner and content hash of each path that the switch saves."""
     found: Look = {}
     for top in map(Path, WATCHED):
         for path in [top, *sorted(top.rglob("*"))] if os.path.lexists(top) else []:
@@ -51,7 +52,7 @@ def look() -> Look:
 
 
 def fill(folder: str, blocks: int) -> None:
-    """Leave so many blocks where a folder is, and no byte more."""
+    """Fill the file system of a folder except for exactly this number of blocks."""
     filler = Path(folder) / "filler"
     with filler.open("ab", buffering=0) as stream:
         for size in (1 << 20, BLOCK, 1):
@@ -71,7 +72,7 @@ def empty(folder: str) -> None:
 
 
 def rest() -> list[str]:
-    """What there must not be while nothing is armed."""
+    """Return remains of an armed switch: units, markers, an active timer."""
     left = [str(each) for each in UNITS.rglob("gpuprov-deadman*")]
     left += [str(HOME / name) for name in ("armed", "restoring") if (HOME / name).exists()]
     if sh("systemctl is-active gpuprov-deadman.timer").stdout.strip() == "active":
@@ -105,7 +106,7 @@ def arming(folder: str, blocks: int) -> list[str]:
 
 
 def change() -> None:
-    """What a run, or a hand, may do while the switch is armed."""
+    """Make changes that a run or an administrator may make while the switch is armed."""
     config = Path("/etc/ssh/sshd_config")
     new = config.with_suffix(".new")
     new.write_text(config.read_text() + "# another line\n" * 2000)

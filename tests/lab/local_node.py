@@ -1,4 +1,4 @@
-"""gpuprov on a lab node itself: installed by pip there, and watched from outside, without a login."""
+"""gpuprov installed by pip on a lab node, and observed from outside without a login."""
 
 from __future__ import annotations
 
@@ -32,24 +32,34 @@ class LocalNode:
     node: Node
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """One command line, typed in a login; whatever it says, it is not a traceback."""
+        """Run gpuprov in a login.
+
+        Args:
+            code: the required exit code; None allows any.
+
+        Raises:
+            AssertionError: another exit code, or a traceback in the output.
+        """
         done = self.node.run(f"cd {FOLDER} && {PROGRAM} {shlex.join(words)}", check=False)
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         assert code in (None, done.returncode), done.stdout + done.stderr
         return done
 
     def alone(self, *words: str) -> None:
-        """One command line that nobody waits for: its login ends at once."""
+        """Start gpuprov in a transient unit, so that it runs on after the login ends."""
         self.node.run(
             f"systemd-run --quiet --unit=typed-{time.monotonic_ns()} --setenv=HOME=/root"
             f" --working-directory={FOLDER} {PROGRAM} {shlex.join(words)}"
         )
 
     def await_end(self, verb: str, seconds: float = 900, *, before: int = 0) -> dict[str, Any]:
-        """The last run of a verb in the history, once it has ended; read from the disk, without a login.
+        """Wait for a verb's last run to end; return its history entry, read from the disk without a login.
 
         Args:
-            before: how many runs of the verb there were.
+            before: number of runs of the verb before this one.
+
+        Raises:
+            AssertionError: after `seconds` without an ended run.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -61,7 +71,7 @@ class LocalNode:
         raise AssertionError(f"{self.runs(verb)}: {self.node.console.read_text(errors='replace')[-2000:]}")
 
     def runs(self, verb: str) -> list[dict[str, Any]]:
-        """What the node's history has of a verb."""
+        """Return a verb's runs in the node's history; empty while it is not readable."""
         path = self.node.root / "root/.local/state/gpuprov/history.sqlite"
         runs = "SELECT id, status, reason, drift FROM nodes JOIN runs ON run = number"
         query = f"{runs} WHERE verb = ? ORDER BY number"
@@ -73,21 +83,21 @@ class LocalNode:
         return [dict(zip(("id", "status", "reason", "drift"), row, strict=True)) for row in rows]
 
     def states(self, *words: str) -> dict[str, Any]:
-        """The one node of a verb's document."""
+        """Return the only node in a command's JSON output."""
         [node] = json.loads(self.gpuprov(*words, "-o", "json", code=None).stdout)["nodes"]
         assert isinstance(node, dict)
         return node
 
 
 def wheels(folder: Path) -> Path:
-    """gpuprov's wheel and those of all that it needs."""
+    """Build the wheels of gpuprov and its dependencies."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--wheel-dir", folder, ROOT], check=True)
     return folder
 
 
 def installed(lab: Lab, folder: Path) -> LocalNode:
-    """A fresh node with gpuprov from its wheel, and a site's profile that knows of the node's kernel."""
+    """Return a new node with gpuprov installed from its wheel and a site profile for the node's kernel."""
     [node] = lab.up(1, gpu="a100x4")
     play_compiler(node, NEWER, OLDER)
     node.run("apt-get -q update && apt-get -qy install python3-venv openssh-client")

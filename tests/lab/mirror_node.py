@@ -1,4 +1,4 @@
-"""A node that takes its packages from a mirror of NVIDIA's repositories, and the fleet that states it."""
+"""A node that installs packages from a mirror of NVIDIA's repositories, and the fleet that declares it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STACK = {
 
 @dataclass
 class MirrorNode(NodeUnderTest):
-    """A node and the fleet that states it, which is locked anew as the test goes on."""
+    """A node and its fleet, which a test locks several times."""
 
     roles = (
         "preflight",
@@ -49,7 +49,7 @@ class MirrorNode(NodeUnderTest):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def state(self, **stack: object) -> LockedGroup:
-        """Write the fleet with this stack and lock it, as a person does."""
+        """Write the fleet with this stack and lock it."""
         key = str(self.mirror.key)
         fleet = {
             "ssh": self.ssh,
@@ -73,7 +73,7 @@ class MirrorNode(NodeUnderTest):
 
 
 def ubuntu(lab: Lab, folder: Path, mirror: nvidia.Mirror, server: MirrorServer) -> MirrorNode:
-    """A fresh node that says it is Ubuntu 24.04, with eight simulated H200 behind switches."""
+    """Return a new node with Ubuntu 24.04's os-release and eight simulated H200 GPUs behind NVSwitches."""
     [node] = lab.up(1, os="debian12", gpu="h200x8", prepare=[with_os_release(os_release("ubuntu24.04"))])
     node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
     (folder / "profiles").mkdir()

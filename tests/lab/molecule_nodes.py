@@ -1,6 +1,6 @@
-"""Nodes of molecule's scenarios that take NVIDIA's packages from a mirror.
+"""Nodes of Molecule scenarios that install NVIDIA's packages from a mirror.
 
-python -m tests.lab.molecule_nodes up|down NAME    # in the scenario's own folder, as molecule/mirrored does
+python -m tests.lab.molecule_nodes up|down NAME    # in the scenario's folder, as molecule/mirrored does
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.lab.ubuntu_nodes import os_release
 
 @dataclass(frozen=True)
 class Scenario:
-    """A system, and the stacks that it has one after the other; converge brings the last."""
+    """An operating system and its consecutive stacks; converge applies the last one."""
 
     system: str
     stacks: tuple[dict[str, Any], ...]
@@ -44,7 +44,7 @@ SCENARIOS = {
 
 
 def up(name: str, folder: Path) -> None:
-    """Bring up the node, write its lock and its inventory into the folder."""
+    """Start the node, and write its lock and inventory into the folder."""
     scenario = SCENARIOS[name]
     lab = Lab(f"molecule-{name}")
     steps = [with_control_groups]
@@ -66,7 +66,7 @@ def up(name: str, folder: Path) -> None:
 def write(
     folder: Path, lab: Lab, node: Node, scenario: Scenario, stack: dict[str, Any], mirror: nvidia.Mirror
 ) -> None:
-    """The fleet, and the profile of its machine."""
+    """Write the fleet and the profile of its machine."""
     (folder / "profiles").mkdir(exist_ok=True)
     profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
     (folder / "profiles/eight.yml").write_text(json.dumps(profile))
@@ -84,12 +84,12 @@ def write(
 
 
 def place_of(name: str) -> Path:
-    """Where the mirror lies, here and on the node alike: a lock names one address."""
+    """Return the mirror's path, the same on this machine and on the node: a lock has one address for both."""
     return Path("/var/tmp") / f"gpuprov-molecule-{name}"
 
 
 def down(name: str) -> None:
-    """Take everything away."""
+    """Remove the lab and the mirror."""
     Lab(f"molecule-{name}").down()
     shutil.rmtree(place_of(name), ignore_errors=True)
 

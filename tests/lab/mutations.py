@@ -1,7 +1,7 @@
-"""Single changes to a provisioned node: what both witnesses must say of each, and what mends it.
+"""Single changes to a provisioned node: the checks that drift and verify must report, and the correction.
 
-`MUTATIONS` has every check at least once; `BYSTANDERS` are changes that no check names, and which must not
-be reported. A unit test holds the tables against the list of all checks.
+`MUTATIONS` contains every check at least once. `BYSTANDERS` are changes that concern no check and must not be
+reported. A unit test compares the tables with the list of all checks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Mutation:
     """One change.
 
     Args:
-        name: what somebody did.
-        checks: what drift must name and verify fail, as far as the lock states it; the first must be.
+        name: description of the change.
+        checks: checks that drift must report and verify must fail, if the lock states them; it must state the
+            first.
         do: shell commands on the node; `$K` is its kernel, `$V` the driver's version.
-        silences: the driver answers no more, so what needs its answer is unknown too.
-        reboots: the change is whole after a reboot.
-        undo: what takes it back where nothing of gpuprov can; `apply` mends all others.
+        silences: the driver stops answering, so every check that needs its answer fails too.
+        reboots: the change takes effect at a reboot.
+        undo: shell commands that revert the change if no role can; `apply` corrects all others.
     """
 
     name: str
@@ -67,7 +68,7 @@ MUTATIONS = (
         "dpkg.consistent",
         "cd /tmp && apt-get -q update && apt-get -q download hello && dpkg --unpack hello_*.deb",
     ),
-    # dpkg forgets the hold of a package that it unpacks.
+    # dpkg clears the hold of a package that it unpacks.
     _mutation("a library of an older driver", "driver.packages pins.hold", OLD_LIBRARY, silences=True),
     _mutation(
         "a package of the driver removed",
@@ -147,7 +148,7 @@ MUTATIONS = (
     _mutation("another power limit", "gpu.power_limit", "nvidia-smi -i 1 -pl 250"),
     _mutation("another compute mode", "gpu.compute_mode", "nvidia-smi -i 0 -c 3"),
     _mutation("ECC off from the next boot on", "gpu.ecc_pending", "nvidia-smi -i 0 -e 0"),
-    # Our unit asks for it again at that boot.
+    # gpuprov's unit requests ECC again at that boot.
     _mutation("ECC off", "gpu.ecc", "nvidia-smi -i 0 -e 0", reboots=True),
     _mutation(
         "a limit of logins lifted",
@@ -190,7 +191,7 @@ MUTATIONS = (
 )
 
 BYSTANDERS = {
-    # sshd takes the first word that it reads.
+    # sshd uses the first value that it reads.
     "a later word of the site's on passwords": (
         "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; systemctl reload ssh"
     ),
@@ -216,7 +217,7 @@ BYSTANDERS = {
     ),
 }
 
-# Checks, or whole areas, that no change of the campaign contradicts: why, or where they are put to the test.
+# Checks, or whole areas, that no change of the campaign contradicts: the reason, or the file that tests them.
 ELSEWHERE = {
     "system.arch": "a processor stays what it is",
     "gpu.nvswitches": "the campaign's machine has none",
@@ -253,20 +254,20 @@ ELSEWHERE = {
 
 
 def excused(check: str) -> bool:
-    """Whether a check is put to the test elsewhere, or cannot be."""
+    """Return whether another test covers a check, or none can."""
     return any(fnmatch(check, pattern) for pattern in ELSEWHERE)
 
 
 @dataclass
 class Outcome:
-    """What became of one change; without `complaints` all was as it should be."""
+    """Result of one change; an empty list of complaints is a pass."""
 
     name: str
     complaints: list[str] = field(default_factory=list)
 
 
 class Witnesses:
-    """What drift and verify say of a provisioned node, and apply's way back."""
+    """Results of drift and verify on a provisioned node, and its correction by apply."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
@@ -277,31 +278,31 @@ class Witnesses:
         self.need_driver = {each.check for each in stated if each.needs_driver} | {"driver.answers"}
 
     def drift(self) -> set[str]:
-        """The checks that drift names."""
+        """Return the checks that drift reports."""
         [node] = json.loads(gpuprov(self.folder, "drift", "-o", "json", code=None).stdout)["nodes"]
         return {each["check"] for each in node["drift"]} if node["status"] != "error" else {node["reason"]}
 
     def named_by_drift(self) -> dict[str, list[str]]:
-        """The checks that drift names, each with what it says of it: values and places."""
+        """Return the checks that drift reports, each with its actual value and the places that set it."""
         [node] = json.loads(gpuprov(self.folder, "drift", "-o", "json", code=None).stdout)["nodes"]
         return {each["check"]: [str(each["actual"]), *each["by"]] for each in node["drift"]}
 
     def verify(self) -> set[str]:
-        """The checks that verify fails."""
+        """Return the checks that fail in verify."""
         [node] = json.loads(gpuprov(self.folder, "verify", "-o", "json", code=None).stdout)["nodes"]
         if node["status"] in ("unreachable", "error"):
             return {node["message"]}
         return {each["check"] for each in node["checks"] if each["status"] == "failed"}
 
     def change(self, do: str, *, reboots: bool = False) -> None:
-        """Change the node."""
+        """Run shell commands on the node, then reboot it if requested."""
         self.node.run(f"K={self.node.kernel} V={self.group.components.driver.version}\n{do}")
         if reboots:
             self.node.reboot()
             self.node.run("systemctl is-system-running --wait", check=False)
 
     def testify(self, mutation: Mutation) -> Outcome:
-        """Change the node, hear both witnesses, mend it."""
+        """Change the node, compare drift and verify with the expected checks, and correct the node."""
         outcome = Outcome(mutation.name)
         self.change(mutation.do, reboots=mutation.reboots)
         must = (set(mutation.checks) & self.stated) | (self.need_driver if mutation.silences else set())
@@ -318,7 +319,7 @@ class Witnesses:
         return outcome
 
     def overlook(self, name: str, do: str) -> Outcome:
-        """Make a change that neither witness may mind."""
+        """Make a change that neither drift nor verify may report."""
         outcome = Outcome(name)
         self.change(do)
         outcome.complaints += _differing("drift", self.drift(), set())
@@ -327,7 +328,7 @@ class Witnesses:
 
 
 def possible(mutations: Iterable[Mutation], group: LockedGroup) -> list[Mutation]:
-    """The mutations that the lock of a group lets matter."""
+    """Return the mutations that a group's lock makes relevant."""
     stated = {each.check for each in expectations(group)}
     return [mutation for mutation in mutations if stated.issuperset(mutation.checks[:1])]
 

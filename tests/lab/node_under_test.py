@@ -1,4 +1,4 @@
-"""One lab node and its lock: roles are run on it, and both witnesses asked."""
+"""One lab node and its lock: roles are applied to it, then drift and verify are run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprov.model.lock import Lock, LockedGroup, Setting
 from gpuprov.verify import run_verification
 
 TRANSACTION = "Install, replace and remove packages, in one transaction"
-"""The task that changes packages; in check mode it is changed when it would."""
+"""Task that changes packages; in check mode it is reported as changed if it would change any."""
 INSTALLED = "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n' | sed -n 's/^[hi]i *//p'"
 
 KILLER = """
@@ -25,21 +25,21 @@ log=/var/log/dpkg.log
 until tail -c +{start} $log | sed -n {lines}p | grep -q .; do :; done
 pkill -9 -x apt-get; pkill -9 -x dpkg
 """
-"""Looks without a rest: tail -f polls once a second on a node's file system, and a transaction takes one."""
+"""Busy loop: `tail -f` polls only once a second on a node's file system, and a transaction lasts a second."""
 
 
 @dataclass
 class NodeUnderTest:
-    """A node, and what gpuprov does with it under a lock.
+    """A node and the results of gpuprov's verbs on it under a lock.
 
     Args:
-        folder: gets a folder of its own for each run.
+        folder: parent of the run folders.
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
-    """Those that are run, and answered for, where none are named."""
+    """Roles that are applied and compared by default."""
     areas: ClassVar[tuple[str, ...]] = ()
-    """Of the checks that verification is asked for where none are named."""
+    """Areas of checks that are verified by default."""
 
     node: Node
     folder: Path
@@ -47,7 +47,7 @@ class NodeUnderTest:
 
     @property
     def group(self) -> LockedGroup:
-        """The node's, which is the only one."""
+        """The node's group, the only one in the lock."""
         [group] = self.lock.groups.values()
         return group
 
@@ -57,15 +57,19 @@ class NodeUnderTest:
         self.lock = self.lock.model_copy(update={"groups": {name: group}})
 
     def rule_out(self, **patterns: str) -> None:
-        """Have the lock state that components are absent; each with an expression for its packages' names."""
+        """Require in the lock that components are absent.
+
+        Args:
+            patterns: component → regular expression of its packages' names.
+        """
         components = self.group.components.model_copy(update={"absent": patterns})
         self.group = self.group.model_copy(update={"components": components})
 
     def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
-        """Run roles; the outcome, and the names of the tasks that changed something.
+        """Run roles; return the outcome and the names of the tasks that changed something.
 
         Args:
-            variables: of the roles, over those of the lock.
+            variables: role variables that override the lock's.
         """
         events: list[dict[str, Any]] = []
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
@@ -75,7 +79,7 @@ class NodeUnderTest:
         return outcome, [event["task"] for event in events if event.get("status") == "changed"]
 
     def drift(self, *areas: str) -> dict[str, Any]:
-        """What the probe finds to differ, of areas (`docker.`) or of our roles: check → what is there."""
+        """Return drift as check → actual value, of the given areas (`docker.`) or else of `self.roles`."""
         [found] = survey(self.lock, [self.node.name])
         assert isinstance(found, NodeDrift)
         assert found.reason is None, found.reason
@@ -86,42 +90,45 @@ class NodeUnderTest:
         }
 
     def failed(self, *areas: str) -> dict[str, Any]:
-        """Checks of areas that fail under verify's own eyes, with what was seen; one at least was run."""
+        """Return the checks in the given areas that fail in verify, as check → actual value.
+
+        At least one check of these areas must have run.
+        """
         [seen] = run_verification(self.lock, [self.node.name]).nodes
         checks = {check.check: check for check in seen.checks if check.check.startswith(areas or self.areas)}
         assert checks, seen.message
         return {name: check.actual for name, check in checks.items() if check.status == "failed"}
 
     def says(self, command: str) -> str:
-        """What a command prints, whatever its exit status."""
+        """Return a command's output, regardless of its exit status."""
         done = self.node.run(command, check=False)
         return (done.stdout + done.stderr).strip()
 
     def kill_dpkg_after(self, lines: int) -> None:
-        """End apt and dpkg with SIGKILL as soon as dpkg has logged so many lines from now on."""
+        """Kill apt and dpkg with SIGKILL when dpkg has logged this many more lines."""
         start = int(self.says("stat -c %s /var/log/dpkg.log")) + 1
         self.says("systemctl stop killer.service; systemctl reset-failed killer.service")
         script = shlex.quote(KILLER.format(start=start, lines=lines))
         self.node.run(f"systemd-run --quiet --unit=killer sh -c {script}")
 
     def reboot(self) -> None:
-        """Boot the node again, until its units have settled."""
+        """Reboot the node and wait until its units have settled."""
         self.node.reboot()
         self.node.run("systemctl is-system-running --wait", check=False)
 
     @property
     def installed(self) -> dict[str, str]:
-        """Package → version."""
+        """Installed packages: name → version."""
         return dict(line.split(" ") for line in self.says(INSTALLED).splitlines())
 
     def candidate(self, *packages: str) -> dict[str, str]:
-        """The versions of packages that apt would install."""
+        """Return the versions that apt would install of packages."""
         lines = self.says(f"apt-cache policy {' '.join(packages)}").splitlines()
         found = [line.split()[1] for line in lines if line.startswith("  Candidate:")]
         return dict(zip(packages, found, strict=True))
 
 
 def with_settings(group: LockedGroup, settings: dict[str, Any]) -> LockedGroup:
-    """The group with some settings changed, as a person would in the file."""
+    """Return the group with some settings changed, as by editing the fleet file."""
     stated = {name: Setting(value=value, reason="test", source="test") for name, value in settings.items()}
     return group.model_copy(update={"settings": {**group.settings, **stated}})

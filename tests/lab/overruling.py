@@ -1,7 +1,7 @@
-"""What somebody else's word does to a node: every way that `gpuprov.roles.OVERRULED` names, done by hand.
+"""Settings that override gpuprov's on a node: each way in `gpuprov.roles.OVERRULED`, made by hand.
 
-Ways that apply leaves alone run several at a time, each about a check of its own: one look by each witness
-and one apply, which has to name every place.
+Ways that apply does not correct are tried several at a time, each for a different check: drift, verify and
+apply run once, and apply must name every place.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ FLUSHING = "/etc/systemd/system/nftables.service.d/zz-site.conf"
 SYSTEMD, USERS = "/etc/systemd/system.conf.d/zz-site.conf", "/etc/environment.d/zz-site.conf"
 RELOAD = "systemctl daemon-reload"
 FORGET = "rm -f /var/lib/gpuprov/deadman/undone"
-"""A guarded role that refuses has its change taken back, which is told until the next one is kept."""
+"""A guarded role that refuses reverts its change; drift reports this until the next change is kept."""
 AFRESH = "systemctl daemon-reexec"
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way.
+    """One way to override a setting.
 
     Args:
-        check: that it contradicts, or fails to.
-        by: as `OVERRULED` says it.
+        check: the check that it contradicts.
+        by: the description in `OVERRULED`.
         do: shell commands on the node.
-        place: what drift and apply have to name; empty where apply mends it.
-        undo: shell commands that take it away.
-        alone: apply refuses before it comes to anything else.
+        place: the place that drift and apply must name; empty if apply corrects it.
+        undo: shell commands that revert it.
+        alone: tried without others, because apply refuses before it reaches any other role.
     """
 
     check: str
@@ -51,7 +51,7 @@ class Way:
 
 
 def _line(path: str, text: str, then: str = "true") -> dict[str, str]:
-    """A line in a file of the site's own."""
+    """Return the commands that add a line to a file which gpuprov does not write, and revert it."""
     kept = f"mkdir -p $(dirname {path}); [ ! -e {path} ] || cp -p {path} {path}.before"
     do = f"{kept}; echo '{text}' >>{path}; {then}"
     back = f"if [ -e {path}.before ]; then mv {path}.before {path}; else rm {path}; fi; {then}"
@@ -59,7 +59,7 @@ def _line(path: str, text: str, then: str = "true") -> dict[str, str]:
 
 
 def _unit(unit: str, text: str = "ExecStart=\\nExecStart=/bin/true") -> dict[str, str]:
-    """A drop-in of somebody else's, of which systemd knows."""
+    """Return the commands that add a drop-in of the site to a unit and reload systemd."""
     path = UNIT.format(unit)
     do = f"mkdir -p $(dirname {path}); printf '[Service]\\n{text}\\n' >{path}; {RELOAD}"
     return {"do": do, "place": path, "undo": f"rm -r $(dirname {path}); {RELOAD}"}
@@ -70,7 +70,7 @@ def _library(folder: str, name: str) -> str:
 
 
 def _source(name: str, text: str) -> dict[str, str]:
-    """A source with a package of the lock."""
+    """Return the commands that add an apt source with a package of the lock."""
     path = f"/etc/apt/sources.list.d/{name}"
     do = f"{SOURCE} libcuda1 >{EXTRA}/Packages; printf '{text}' >{path}; {FETCH.format(path)}"
     return {"do": do, "place": path, "undo": f"rm -r {path} {EXTRA}; apt-get -q update"}
@@ -278,7 +278,7 @@ WITH_CUDA = (
         "rm /usr/local/lib/libnccl.so.2.9.9",
     ),
 )
-"""Of a node with NVIDIA's packages."""
+"""Ways for a node with NVIDIA's packages."""
 
 SYSTEMCTL = "systemctl disable or stop of anybody"
 ELSEWHERE = {
@@ -319,12 +319,12 @@ ELSEWHERE = {
         "nft of anybody: a flush, another rule in our table",
     ): "tests/lab/test_ssh_hardening.py",
 }
-"""Ways that no campaign does: why, or where they are put to the test."""
+"""Ways that no campaign tries: the reason, or the file that tests them."""
 
 
 @dataclass
 class Tally:
-    """What became of the ways that were tried."""
+    """Results of the ways that were tried."""
 
     tried: int = 0
     drift: int = 0
@@ -334,7 +334,7 @@ class Tally:
     outcomes: list[Outcome] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """The figures in a sentence."""
+        """Return the counts as a sentence."""
         return (
             f"{self.tried} ways to overrule: {self.drift} seen by drift, {self.verify} by verify,"
             f" {self.mended} mended, {self.named} refused with the place's name"
@@ -342,7 +342,7 @@ class Tally:
 
 
 def rounds(ways: Iterable[Way], stated: set[str]) -> Iterator[list[Way]]:
-    """The ways that a lock lets matter, as many at a time as do not stand in each other's way."""
+    """Yield the ways that the lock makes relevant, grouped so that those in a group do not clash."""
     left = [way for way in ways if way.check in stated]
     while left:
         first, *_ = left
@@ -355,7 +355,10 @@ def rounds(ways: Iterable[Way], stated: set[str]) -> Iterator[list[Way]]:
 
 
 def _clash(way: Way, other: Way) -> bool:
-    """Whether two ways cannot be told apart; a unit with another command brings nothing of its own back."""
+    """Return whether two ways cannot run together: same check, same place, `alone`, or mixed GPU changes.
+
+    A unit with a replaced command does not restore the GPU settings that it is responsible for.
+    """
     units = way.check.startswith("gpu.") and other.check.startswith("gpu.")
     one = way.check == other.check or bool(_places(way) & _places(other)) or way.alone or other.alone
     return one or (units and bool(way.place) != bool(other.place))
@@ -366,7 +369,7 @@ def _places(way: Way) -> set[str]:
 
 
 def tried(witnesses: Witnesses, ways: list[Way], tally: Tally) -> list[Outcome]:
-    """One round: do it all, hear both witnesses, apply, take it away."""
+    """Run one round: make all changes, run drift, verify and apply, and revert the changes."""
     for way in ways:
         witnesses.change(way.do)
     drift, verify = witnesses.named_by_drift(), witnesses.verify()
@@ -401,12 +404,12 @@ def tried(witnesses: Witnesses, ways: list[Way], tally: Tally) -> list[Outcome]:
 
 
 def _failures(document: str) -> str:
-    """What apply says of the node that failed."""
+    """Return apply's messages about the failed node."""
     nodes = json.loads(document)["nodes"] if document.strip() else []
     return " ".join(str(event.get("msg")) for node in nodes for event in node.get("failed", ()))
 
 
 def unmatched() -> set[tuple[str, str]]:
-    """Ways of `OVERRULED` that are neither tried nor excused."""
+    """Return the ways of `OVERRULED` that are neither tried nor listed in `ELSEWHERE`."""
     done = {(way.check, way.by) for way in (*WAYS, *WITH_CUDA)} | ELSEWHERE.keys()
     return {(each.check, each.by) for each in OVERRULED} - done

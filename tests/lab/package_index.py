@@ -1,4 +1,4 @@
-"""A package index with what gpuprov needs, and its wheel, for nodes without a way to any other."""
+"""A package index with gpuprov's dependencies, and gpuprov's wheel, for nodes without access to any other."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests import ROOT
 
 
 def build_index(folder: Path) -> Path:
-    """Fill `folder/simple` as an index is laid out (PEP 503); returns gpuprov's wheel, made of this checkout.
+    """Fill `folder/simple` in the layout of an index (PEP 503); return gpuprov's wheel from this checkout.
 
-    The index has what the release lock names, and not gpuprov: nothing asks an index for it. All of that is
-    fetched once and kept in the lab's cache.
+    The index contains what the release lock names, without gpuprov, which is never requested from an index.
+    Packages are downloaded once and kept in the lab's cache.
     """
     kept = CACHE / "wheels"
     kept.mkdir(parents=True, exist_ok=True)
@@ -45,18 +45,18 @@ def build_index(folder: Path) -> Path:
 
 
 def obtained(folder: Path, url: str) -> tuple[str, ...]:
-    """Options that say where gpuprov comes from: its wheel by hash, the rest from the index beside it."""
+    """Return options for gpuprov's source: its wheel by hash, dependencies from the index at the same URL."""
     [wheel] = folder.glob("gpuprov-*.whl")
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     return ("--wheel", f"{url}/{wheel.name}#sha256={sha256}", "--index", f"{url}/simple")
 
 
 def _keep(lock: Path, kept: Path) -> None:
-    """Have what a lock names in a folder, each by its hash."""
+    """Complete a folder with the packages that a lock names, verified by hash."""
     words = ["download", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock), "--dest"]
     try:
         pip(*words, str(kept), "--no-index", "--find-links", str(kept))
-    except AssertionError:  # not kept yet, or gpuprov needs something else today
+    except AssertionError:  # not kept yet, or the lock has changed
         with tempfile.TemporaryDirectory() as scratch:
             pip(*words, scratch)
             for path in Path(scratch).glob("*.whl"):
@@ -64,7 +64,11 @@ def _keep(lock: Path, kept: Path) -> None:
 
 
 def pip(*words: str) -> None:
-    """Run pip; its own words are the failure's."""
+    """Run pip.
+
+    Raises:
+        AssertionError: pip fails; contains its stderr.
+    """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

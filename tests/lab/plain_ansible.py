@@ -1,4 +1,4 @@
-"""The collection installed, and run by an Ansible that finds no gpuprov on its PATH."""
+"""The installed collection, run by an Ansible without gpuprov on its PATH."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab.provisioned_node import MACHINE, PROFILE
 from tests.lab.stub_compiler import play_compiler
 
 REPOSITORY = "https://example.com/gpuprov"
-"""What stands for the address that a publisher states."""
+"""Example of the repository address that a publisher states."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 
@@ -34,12 +34,12 @@ class PlainAnsible:
     programs: Path = Path(sys.executable).parent
 
     def install(self) -> None:
-        """Build the collection and install it below the folder, where nothing else is."""
+        """Build the collection and install it below the folder, which contains no other collection."""
         archive = build(self.folder, REPOSITORY)
         self.run("ansible-galaxy", "collection", "install", "--force", archive)
 
     def run(self, program: str, *words: str | Path, path: str = PATH) -> str:
-        """What one program says; it must succeed. No gpuprov is on the PATH, unless one is given."""
+        """Run a program, which must succeed; return its output. By default PATH has no gpuprov."""
         inherited = os.environ.items()
         plain = {key: value for key, value in inherited if not key.startswith(("ANSIBLE_", "PYTHON"))}
         done = subprocess.run(
@@ -62,13 +62,13 @@ class PlainAnsible:
         return done.stdout
 
     def changes(self, playbook: str, *words: str) -> dict[str, int]:
-        """Host → how many tasks of a playbook changed it."""
+        """Run a playbook; return host → number of changed tasks."""
         said = self.run("ansible-playbook", "--inventory", "ansible", playbook, *words)
         return {host: int(changed) for host, changed, *_ in RECAP.findall(said)}
 
 
 def locked_nodes(lab: Lab, folder: Path, count: int) -> list[Node]:
-    """Nodes with nothing on them but what is asked for in `ansible/`; the compiler's work is played."""
+    """Start nodes, lock them and write the inventory `ansible/`; a stub replaces the compiler."""
     nodes = lab.up(count, gpu=MACHINE)
     (folder / "fleet.yml").write_text(lab.fleet(PROFILE))
     gpuprov(folder, "lock")

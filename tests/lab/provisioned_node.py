@@ -1,4 +1,4 @@
-"""A node that `gpuprov apply` has made: real packages, real DKMS; only the compiler's work is played."""
+"""A node provisioned by `gpuprov apply`: real packages and DKMS, with a stub in place of the compiler."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MACHINE = "a100x4"
 
 
 def provision(lab: Lab, folder: Path, *, settings: dict[str, Any] | None = None) -> Node:
-    """Bring up a node and make it what the lock in `folder` says, rebooted and verified.
+    """Start a node and bring it to the state in the lock of `folder`, rebooted and verified.
 
     Args:
-        settings: of the fleet, beyond those of the profile.
+        settings: settings of the fleet in addition to the profile's.
     """
     [node] = lab.up(1, gpu=MACHINE)
     fleet = yaml.safe_load(lab.fleet(PROFILE))

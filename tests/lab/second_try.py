@@ -1,7 +1,7 @@
-"""pytest plugin: files with a failed test run once more, whole and on fresh nodes, after all others.
+"""pytest plugin: runs each file with a failed test once more, whole and on new nodes, after all others.
 
-What passes then is counted and named as that. A file that does not pass whole at its second try keeps the
-failures of its first.
+Tests that pass then are counted and listed separately. A file that does not pass completely at its second try
+keeps the failures of its first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pytest
 
 AT_SECOND_TRY = "at the second try"
 MOST_FILES = 3
-"""More than so many do not fail by bad luck."""
+"""Limit of failed files: more failures than this are not accidental."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Try again what failed, in processes of their own."""
+    """Run failed files again, each in its own process."""
     result = yield
     if not hasattr(session.config, "workerinput"):
         _try_again(session)
@@ -29,13 +29,13 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """The place of a second try in the last line."""
+    """Return the category of a test that passed at the second try, for the last line."""
     return (AT_SECOND_TRY, "2", AT_SECOND_TRY.upper()) if hasattr(report, "first_try") else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Name them, next to the last line."""
+    """List the tests that passed at the second try before the last line."""
     result = yield
     for report in terminalreporter.stats.get(AT_SECOND_TRY, []):
         terminalreporter.write_line(f"passed at the second try: {report.nodeid}")

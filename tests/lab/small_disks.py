@@ -1,4 +1,4 @@
-"""Nodes whose file systems are small enough to be filled to the last byte."""
+"""Nodes with file systems small enough to be filled to the last byte."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ STATE = "var/lib/gpuprov"
 
 
 def move_to_small_disks(node: Node, root_mib: int, state_mib: int = 0) -> None:
-    """Put a node on an ext4 of its own, and gpuprov's state on another if that has a size; boots it.
+    """Move a node to its own ext4, and gpuprov's state to another if that has a size; boot the node.
 
-    The images lie in the lab's folder and go with it.
+    The images are in the lab's folder and are removed with it.
     """
-    with locked(node.lab_folder / "lock"):  # a node without its root would be taken for a broken one
+    with locked(node.lab_folder / "lock"):  # without the lock, a node without its root would count as broken
         node.stop()
         engine.unmount_below(node.root)
         execute(["rm", "-rf", node.upper / "var/cache/apt/archives"])
@@ -32,7 +32,7 @@ def move_to_small_disks(node: Node, root_mib: int, state_mib: int = 0) -> None:
 
 
 def _log_elsewhere(node: Node) -> None:
-    """A console writes to no disk of its node: systemd-nspawn ends when its output has no room."""
+    """Move the console's log off the node's disk: systemd-nspawn ends when its output has no space."""
     log = node.lab_folder / f"{node.name}.console"
     log.write_bytes(node.console.read_bytes())
     node.console.unlink()

@@ -1,6 +1,6 @@
-"""The compiler's work played, so that DKMS is done in seconds: everything around it stays real.
+"""A stub in place of make, so that DKMS builds end within seconds; everything else remains real.
 
-python -m tests.lab.stub_compiler LAB     # for every node of a lab, at the version of ./fleet.lock.yml
+python -m tests.lab.stub_compiler LAB     # for every node of a lab, at the version in ./fleet.lock.yml
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gpuprov.lab.variants import inside
 from gpuprov.model.lock import read_lock
 
 ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
-# Stands in for make: puts stub modules where the build would, or says what a compiler says. DKMS builds
-# in .../NAME/VERSION/build.
+# Replaces make: puts stub modules in the build's place, or prints a compiler's error. DKMS builds in
+# .../NAME/VERSION/build.
 MAKE = f"""\
 #!/bin/sh
 if [ -e /root/broken-compiler ]; then echo "/var/lib/dkms/build/nvidia/{ERROR}"; exit 2; fi
@@ -28,7 +28,7 @@ for part in '' -modeset -drm -uvm -peermem; do cp "$stub" "nvidia$part.ko" || ex
 
 
 def play_compiler(node: Node, *versions: str) -> None:
-    """Have DKMS's builds of these driver versions end at once with stubs, and leave initramfs alone."""
+    """Make DKMS builds of these driver versions end at once with stubs, and disable initramfs updates."""
     for version in versions:
         stub = stub_module(version, kernel=node.kernel)
         node.run(f"base64 -d >/root/stub-{version}.ko", input=b64encode(stub).decode())
@@ -37,12 +37,12 @@ def play_compiler(node: Node, *versions: str) -> None:
         " && cat >/usr/bin/make && chmod 755 /usr/bin/make",
         input=MAKE,
     )
-    # An initramfs takes longer than all the rest, and a node does not boot from it.
+    # An initramfs takes longer than all other steps, and a node does not boot from it.
     node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
 
 
 def with_played_compiler(version: str) -> Callable[[Path], None]:
-    """The same as a step before a root's first boot."""
+    """Return a step that installs the stub in a root before its first boot."""
 
     def step(root: Path) -> None:
         [kernel] = (path.name for path in (root / "usr/lib/modules").iterdir())
@@ -57,7 +57,7 @@ def with_played_compiler(version: str) -> Callable[[Path], None]:
 
 
 def main() -> None:
-    """Play it on every node of the lab that is named."""
+    """Install the stub on every node of the named lab."""
     [name] = sys.argv[1:]
     lock = read_lock(Path("fleet.lock.yml"))
     versions = {group.components.driver.version for group in lock.groups.values()}

@@ -1,4 +1,4 @@
-"""Nodes whose driver is there without its packages: for tests of everything that is not the driver."""
+"""Nodes with a stub driver without packages: for tests of everything except the driver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WantedBy=multi-user.target
 
 
 def drive(node: Node) -> None:
-    """Put stub modules and stand-ins for the driver's programs on a node and boot it."""
+    """Install stub modules and stubs of the driver's programs on a node, and boot it."""
     folder = f"/lib/modules/{node.kernel}/updates/dkms"
     for part in MODULES:
         stub = stub_module(VERSION, kernel=node.kernel, name=f"nvidia{part.replace('-', '_')}")
@@ -50,7 +50,7 @@ def drive(node: Node) -> None:
 
 
 class StubDriverNode(NodeUnderTest):
-    """A node with a lock that is written as the test goes on."""
+    """A node with a lock that its test changes."""
 
     def __init__(self, lab: Lab, node: Node, folder: Path) -> None:
         super().__init__(node, folder)
@@ -63,7 +63,7 @@ class StubDriverNode(NodeUnderTest):
 
 
 def locked_group(lab: Lab, node: Node) -> LockedGroup:
-    """A group of this node alone, with a driver and GPUs and nothing else."""
+    """Return a group of only this node, with a driver and GPUs and no other components."""
     [group] = read_lock(RECORDED_LOCK).groups.values()
     connection = Connection(identity_file=str(lab.identity_file), known_hosts=str(lab.known_hosts))
     return group.model_copy(
@@ -72,7 +72,7 @@ def locked_group(lab: Lab, node: Node) -> LockedGroup:
 
 
 def component(packages: dict[str, str]) -> Component:
-    """A locked component of just these packages."""
+    """Return a locked component of exactly these packages."""
     version = next(iter(packages.values()))
     return Component(
         version=version, repository="test", packages=packages, closure=packages, hold_patterns=[],

@@ -1,6 +1,6 @@
-"""libnvidia-ml and libcuda that only play: for what goes wrong before and under load, without a GPU.
+"""Stubs of libnvidia-ml and libcuda for failures before and under load, without a GPU.
 
-The first word of /run/gpus says what happens; they are compiled on the node.
+The first word of /run/gpus selects the failure. The libraries are compiled on the node.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ int cuInit(unsigned flags) {
 
 
 def install(node: Node) -> None:
-    """Compile both on the node, where the driver's would be."""
+    """Compile both libraries on the node, in place of the driver's."""
     own = {"cuInit", "cuGetErrorName", "cuGetErrorString"}
     nvml = HEAD + NVML + "".join(f"int nvmlDeviceGet{name}() {{ return 3; }}\n" for name in UNKNOWN)
     cuda = HEAD + CUDA + "".join(f"int {name}() {{ return 999; }}\n" for name in set(_SIGNATURES) - own)
@@ -72,5 +72,5 @@ def install(node: Node) -> None:
 
 
 def feel(node: Node, what: str) -> None:
-    """How the GPUs are from now on."""
+    """Select the failure from now on."""
     node.run(f"echo {what} >/run/gpus")

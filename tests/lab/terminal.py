@@ -1,4 +1,4 @@
-"""A command line on a terminal, where somebody answers what is asked."""
+"""A command on a pseudo-terminal with an answer to its question."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.lab.command_line import with_own_state
 
 
 def typed(folder: Path, words: Sequence[str], question: str, answer: str) -> tuple[int, str]:
-    """Run a command and answer its one question; its exit code, and all that was shown.
+    """Run a command and answer its only question; return its exit code and its output.
 
     Args:
-        question: what stands at the end of what is shown when it asks, but for a colon, `?` and blanks.
+        question: regular expression of the question's end, without a colon, `?` and blanks.
     """
     child, terminal = pty.fork()
     if child == 0:
@@ -29,7 +29,7 @@ def typed(folder: Path, words: Sequence[str], question: str, answer: str) -> tup
             continue
         try:
             shown += os.read(terminal, 65536)
-        except OSError:  # the end, as a terminal says it
+        except OSError:  # end of file: a pseudo-terminal reports it as an error
             break
         if not answered and re.search(rf"{question}[:? ]*$".encode(), shown):
             os.write(terminal, f"{answer}\n".encode())

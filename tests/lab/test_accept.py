@@ -1,4 +1,4 @@
-"""Acceptance on real nodes without GPUs: every refusal, time-out, crash and lost answer is one clear line."""
+"""Acceptance on real nodes without GPUs: each refusal, time-out, crash and lost answer is one clear line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lab.command_line import gpuprov, start
 from tests.lab.stub_gpus import feel, install
 
 HANGS_S = 60
-"""What the program gives a GPU to answer for the first time."""
+"""Seconds that the program gives a GPU for its first answer."""
 
 
 @pytest.fixture(scope="module")
@@ -36,24 +36,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 def way(*nodes: Node) -> list[str]:
-    """How they are reached, without a lock."""
+    """Return the arguments that address nodes without a lock."""
     [place] = {node.lab_folder for node in nodes}
     stated = ["-i", str(place / "id_ed25519"), "--known-hosts", str(place / "known_hosts")]
     return [*(f"root@{node.address}" for node in nodes), *stated]
 
 
 def accept(folder: Path, code: int, *words: str) -> list[str]:
-    """What is said of the nodes, by lines."""
+    """Return the output lines about the nodes."""
     return gpuprov(folder, "accept", *words, code=code).stdout.splitlines()
 
 
 def ours(node: Node) -> list[str]:
-    """Processes of ours on the node, without those of the question itself."""
+    """Return the process ids of gpuprov's processes on the node, without those of this query."""
     return node.run("pgrep -f '[z]lib.decompress' || true").stdout.split()
 
 
 def quiet(node: Node, seconds: float = 20.0) -> bool:
-    """Whether nothing of ours is left there soon."""
+    """Return whether all of gpuprov's processes on the node end in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not ours(node):
@@ -171,7 +171,7 @@ def test_between_nodes_each_refusal_is_its_own_line(node: Node, bare: Node, fold
 
 
 def test_between_nodes_a_gpu_that_hangs_is_named(node: Node, folder: Path) -> None:
-    """One address twice: two programs on one node, each with the same GPU."""
+    """Name the crashed GPU: one address is given twice, so two programs use the same GPU of one node."""
     feel(node, "cuda-crashes")
     words = way(node)
     lines = accept(folder, 1, words[0], words[0].replace("root@", ""), *words[1:], "--across")
@@ -193,7 +193,7 @@ def test_between_nodes_a_controller_that_dies_leaves_no_process_behind(
 
 
 def wait_for(node: Node, over: object) -> None:
-    """Until the GPU's own process runs on the node."""
+    """Wait until the GPU's own process runs on the node."""
     until = time.monotonic() + 60
     while len(ours(node)) < 3:
         assert time.monotonic() < until

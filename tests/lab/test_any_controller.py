@@ -1,7 +1,6 @@
-"""Locking a fleet of each system on a machine of another family that has no apt: no sources, lists or keys.
+"""Locks of every system, made on a machine of another distribution without apt's sources, lists or keys.
 
-The archives are the real ones. Where one cannot be reached from here, the address that was asked is the right
-one.
+The archives are real. If one is unreachable from here, the error must contain its right address.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ASKED = {
 
 
 def elsewhere(folder: Path) -> tuple[str, ...]:
-    """Runs a command where this machine is another: in a mount namespace of its own."""
+    """Return a command prefix that hides this machine's system and apt files in a private mount namespace."""
     (folder / "nothing").mkdir()
     (folder / "os-release").write_text(OS_RELEASE)
     hide = "".join(f"[ ! -d {path} ] || mount --bind {folder}/nothing {path}; " for path in HIDDEN)

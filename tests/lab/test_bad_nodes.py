@@ -1,4 +1,4 @@
-"""A fleet of nodes that are each bad in their own way: one line each, and none in the way of the others."""
+"""A fleet of faulty nodes: each gets one line in the output, and none delays the others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpuprov.roles import expectations
 from tests import RECORDED_LOCK
 from tests.lab.command_line import gpuprov
 
-NOWHERE = "100::1"  # RFC 6666: nobody ever answers there
+NOWHERE = "100::1"  # RFC 6666: discard-only prefix, without any answer
 SMI_S = 29.0
-"""What the probe gives nvidia-smi."""
+"""Seconds that the probe gives nvidia-smi."""
 
-# Done to a node by a person's hand. `exit 1` and `hang` are login shells, so they come last.
+# Commands that break a node. `leaving` and `hanging` replace the login shell, so they come last.
 TROUBLE = {
     "good": "true",
     "banner": r"""
@@ -64,7 +64,7 @@ Story = tuple[float, NodeDrift]
 
 @pytest.fixture(scope="module")
 def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the lock of a fleet in which a single node is good."""
+    """Folder with the lock of a fleet in which only one node is sound."""
     nodes = {node.name: node for node in module_lab.up(gpu="a100x4", names=list(TROUBLE))}
     for name, trouble in TROUBLE.items():
         nodes[name].run(trouble, check=False)
@@ -84,7 +84,7 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stories(fleet: Path) -> dict[str, Story]:
-    """What became of each node, and after how many seconds that was known."""
+    """Result of each node, and the seconds until it was known."""
     lock = read_lock(fleet / "fleet.lock.yml")
     [group] = lock.groups.values()
     begun = time.monotonic()

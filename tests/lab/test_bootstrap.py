@@ -1,6 +1,6 @@
-"""First contact with what clouds hand out: their logins, passwords, bare images, and systems still at work.
+"""Bootstrap of servers as clouds provide them: image users, passwords, minimal images, busy systems.
 
-One node for each. The fleet's own user is root on most, and `ops`, which no image has, on one.
+One node for each. The fleet's user is root on most nodes, and `ops`, which no image has, on one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TURNED_AWAY = (
     'command="echo \'Please login as the user \\"{}\\" rather than the user \\"root\\".\';'
     'echo;sleep 10;exit 142" '
 )
-"""cloud-init's disable_root_opts, which it writes before the key of root."""
+"""cloud-init's disable_root_opts, which it writes before root's key."""
 SLOW_PACKAGE = """\
 set -e
 cd /root && mkdir -p slow/DEBIAN
@@ -54,20 +54,20 @@ PASSWORD = "as-the-provider-mailed-it"  # noqa: S105
 
 @dataclass(frozen=True)
 class Site:
-    """A folder with a fleet; the operator's own key is not on any node."""
+    """A folder with a fleet; the operator's key is not on any node."""
 
     folder: Path
     nodes: dict[str, Node]
     provider: Path
 
     def bootstrap(self, *words: str, code: int = 0) -> str:
-        """The verb with the provider's key; what it said."""
+        """Run bootstrap with the provider's key; return its output."""
         words = ("bootstrap", *words, "--identity", str(self.provider), "--accept-new")
         done = gpuprov(self.folder, *words, code=code)
         return done.stdout + done.stderr
 
     def ready(self, *names: str) -> None:
-        """The fleet's own way works, and a second run changes nothing."""
+        """Check that bootstrap with the fleet's own login changes nothing."""
         done = gpuprov(self.folder, "bootstrap", *names)
         assert [line.split(maxsplit=1)[1] for line in done.stdout.splitlines()] == [
             "nothing to change"
@@ -93,7 +93,7 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def image_user(node: Node, user: str) -> None:
-    """As an image with cloud-init leaves it: a user with sudo, and root turned away."""
+    """Add an image's default user with sudo, and refuse root logins as cloud-init does."""
     node.run(
         f"useradd -m -s /bin/bash {user} && cp -r /root/.ssh /home/{user}/ && chown -R {user}: /home/{user}"
         f" && echo '{user} ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/90-cloud-init-users"
@@ -105,12 +105,10 @@ def image_user(node: Node, user: str) -> None:
 
 @pytest.mark.parametrize("name", ["debian", "admin"])
 def test_an_image_s_own_user_is_found_and_root_let_in(site: Site, name: str) -> None:
-    """cloud-init names the user to root; nobody has to state one."""
+    """Find the image's user in cloud-init's reply to root, without `--user`."""
     image_user(site.nodes[name], name)
     said = site.bootstrap(name)
-    if (
-        name == "debian"
-    ):  # its key is the fleet's own, and cloud-init wrote it for root as one that is turned away
+    if name == "debian":  # cloud-init has added the fleet's key for root with a refusal
         assert "cloud-init's line that turned root away taken out" in said
     assert "may log in as root" in said
     site.ready(name)
@@ -168,7 +166,7 @@ def test_an_image_without_python_and_sudo_and_a_user_that_nobody_made(site: Site
 
 
 def test_other_package_managers_are_waited_for(site: Site) -> None:
-    """dpkg is at work for 25 s, as unattended-upgrades is after a boot, and apt's lists are locked for 20."""
+    """Wait for dpkg, which is busy for 25 s as after a boot, and for apt's lists, locked for 20 s."""
     node = site.nodes["busy"]
     node.run(BARE)
     put(node, "/root/slow-package", SLOW_PACKAGE)
@@ -182,12 +180,12 @@ def test_other_package_managers_are_waited_for(site: Site) -> None:
 
 
 def put(node: Node, path: str, text: str) -> None:
-    """Write a program on a node, over the login that it still has."""
+    """Write a program to a node over its existing login."""
     node.run(f"cat >{path} && chmod 755 {path}", input=text)
 
 
 def password_only(node: Node) -> None:
-    """As a provider of servers hands them out: root, by a password alone."""
+    """Allow only root with a password, as some providers do."""
     put(node, "/etc/ssh/sshd_config.d/50-cloud-init.conf", PASSWORDS)
     expire = " && chage -d 0 root" if node.name == "expired" else ""
     node.run(

@@ -1,6 +1,6 @@
-"""The whole chain on a real node: Debian's driver built by DKMS, a reboot, faults seeded and mended.
+"""The whole chain on a real node: Debian's driver built by DKMS, a reboot, faults caused and corrected.
 
-gpuprov runs from its wheel, installed into an empty environment: what the wheel lacks is missed here.
+gpuprov is installed from its wheel into an empty environment, so that a file missing in the wheel is noticed.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gpuprov.lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov
 
-# The first of them compiles a driver while other files use the machine.
+# The first test compiles a driver while other files use the machine.
 pytestmark = pytest.mark.timeout(2400)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A node, the folder of its fleet, and the program that made it what it is."""
+    """A node, the folder of its fleet, and the gpuprov program that provisioned it."""
 
     node: Node
     folder: Path
     program: Path
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """One command line, as a person types it."""
+        """Run gpuprov from the wheel."""
         return gpuprov(self.folder, *words, code=code, program=[self.program])
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`gpuprov` as its wheel installs it, away from the checkout."""
+    """`gpuprov` installed from its wheel, outside the checkout."""
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
@@ -50,7 +50,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chain(module_lab: Lab, program: Path, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """A node that `gpuprov apply --reboot` has just made."""
+    """Node that `gpuprov apply --reboot` has just provisioned."""
     [node] = module_lab.up(1, gpu="a100x4")
     made = Chain(node, tmp_path_factory.mktemp("fleet"), program)
     (made.folder / "fleet.yml").write_text(module_lab.fleet("hgx-a100-4"))

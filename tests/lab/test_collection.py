@@ -1,4 +1,4 @@
-"""The collection without the program: Ansible alone, on what `gpuprov inventory generate` wrote."""
+"""The collection without gpuprov: Ansible on the files of `gpuprov inventory generate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mistake of a connection by every verb: one line, with the file and the line that it stands in."""
+"""Connection mistakes in every verb: one line, with the file and line of the mistake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from gpuprov.lab import Lab, Node
 from tests.lab.command_line import gpuprov
 
-# Mistake → what of it is said.
+# Mistake → part of its message.
 MISTAKES = {
     "wrong-port": "port 40022: connection refused",
     "unknown-alias": "no-such-alias.invalid",
@@ -24,7 +24,7 @@ MISTAKES = {
 }
 VERBS = ("plan", "drift", "verify", "apply", "bootstrap")
 LATER = {("bootstrap", "not-confirmed"), ("bootstrap", "wrong-key"), ("bootstrap", "no-key")}
-"""First contact is by another key, and asks about host keys."""
+"""Bootstrap logs in with another key, and confirms host keys itself."""
 WRITTEN = {
     "203.0.113.7:40022:1": "has more than one port",
     "{address: 203.0.113.7:22, ssh: {port: 23}}": "the address says 22, ssh.port says 23",
@@ -71,7 +71,7 @@ def test_a_mistake_is_one_line_with_its_place(folder: Path, verb: str, mistake: 
         done.stdout + done.stderr
     )
     file = "fleet.yml" if verb == "bootstrap" else "fleet.lock.yml"
-    words = f"unreachable  {mistake}" if verb == "verify" else MISTAKES[mistake]  # a bad jump in ssh's words
+    words = f"unreachable  {mistake}" if verb == "verify" else MISTAKES[mistake]  # ssh names a bad jump
     said = [line for line in (done.stdout + done.stderr).splitlines() if words in line]
     assert len(said) == 1, done.stdout + done.stderr
     place = said[0].rpartition("see ")[2].strip()

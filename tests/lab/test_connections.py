@@ -1,7 +1,7 @@
-"""Every way to a node by every verb: port, bastion, alias of ~/.ssh/config, certificate, agent, two users.
+"""Every kind of connection in every verb: port, bastion, alias of ~/.ssh/config, certificate, agent, user.
 
-One node for each way, all in one group. What stands in ~/.ssh/config stands there for real: the folder is
-mounted over root's in a mount namespace of the command's own.
+One node for each kind, all in one group. The aliases are in a real ~/.ssh/config: the folder is mounted over
+root's in a private mount namespace of the command.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Host certified
   IdentityAgent none
 """
 THREADS = {"fleet.lock.yml": 4, "next.lock.yml": 8}
-"""Lock → what a role writes for logins."""
+"""Lock → value of OMP_NUM_THREADS that a role writes for logins."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A folder with a fleet, and how commands are run there."""
+    """A folder with a fleet, and the environment of its commands."""
 
     folder: Path
     nodes: dict[str, Node]
@@ -52,16 +52,16 @@ class Site:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What puts the site's own folder in place of ~/.ssh, and its agent in place of anybody's."""
+        """Command prefix that puts the site's folder in place of ~/.ssh, and sets the site's agent."""
         return in_place_of_ssh(self.folder / "ssh", f'SSH_AUTH_SOCK={self.agent} exec "$@"')
 
     def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """One command line of gpuprov."""
+        """Run gpuprov."""
         program = (*self.program, sys.executable, "-m", "gpuprov")
         return gpuprov(self.folder, *words, code=code, program=program)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Another program."""
+        """Run another program."""
         return subprocess.run(
             [*self.program, *words],
             cwd=self.folder,
@@ -72,7 +72,7 @@ class Site:
         )
 
     def states(self, *words: str) -> dict[str, Any]:
-        """Way → what a verb's document says of its node."""
+        """Return kind of connection → its node in a verb's JSON output."""
         done = self.gpuprov(*words, "-o", "json", code=None)
         assert done.stdout, done.stderr
         return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
@@ -123,7 +123,7 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def write_site(lab: Lab, folder: Path, nodes: dict[str, Node]) -> None:
-    """The fleet, ~/.ssh/config, and the host keys that the provider showed."""
+    """Write the fleet, ~/.ssh/config, and the known host keys."""
     address = {name: node.address for name, node in nodes.items()}
     (folder / "ssh").mkdir(mode=0o700)
     places = {"lab": lab.identity_file, "folder": folder}
@@ -155,7 +155,7 @@ def write_site(lab: Lab, folder: Path, nodes: dict[str, Node]) -> None:
 
 
 def test_bootstrap(site: Site) -> None:
-    """By the provider's key, the alias's own, the certificate, the agent; host keys are vouched for."""
+    """Use the keys of provider and alias, the certificate and the agent, with host keys from a file."""
     lab_key = str(next(iter(site.nodes.values())).lab_folder / "id_ed25519")
     words = ("--key", "operator.pub", "--host-key", "vouched")
     told = site.states(
@@ -164,7 +164,7 @@ def test_bootstrap(site: Site) -> None:
     told |= site.states("bootstrap", "alias", "certificate", "agent", *words)
     assert {name: each["message"] for name, each in told.items()} == dict.fromkeys(WAYS)
     assert "account ops made" in told["user"]["changed"]
-    # From now on each way opens its own node alone.
+    # From now on each node accepts only its own kind of connection.
     only = f'from="{site.nodes["gate"].address}"'
     site.nodes["bastion"].run(f"sed -i '/operator$/s/^/{only} /' /root/.ssh/authorized_keys")
     for name in ("certificate", "agent", "alias"):

@@ -1,4 +1,4 @@
-"""Two controllers on the same real nodes: one at a time, whoever is killed, and however long a step takes."""
+"""Two controllers on the same real nodes: one at a time, after kills and during long steps too."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def lease(node: Node) -> dict[str, Any]:
 
 
 def begun(two: Site, *words: str) -> Popen[str]:
-    """An apply that has its leases, and whose Ansible is at work."""
+    """Start an apply; return when it has its leases and its Ansible runs."""
     process = start(two.fleet.folder, *words)
     runs = two.fleet.folder / "state/gpuprov/runs"
     known = set(runs.glob("*-apply-*/site-events.jsonl"))
@@ -93,7 +93,7 @@ def test_an_interrupted_apply_gives_its_leases_back(two: Site) -> None:
 
 
 def test_what_a_killed_apply_left_waits_for_its_ansible_and_for_no_clock(two: Site, tmp_path: Path) -> None:
-    """Another controller cannot know that it was killed; this one can."""
+    """Let the killed apply's controller continue after its Ansible has ended; refuse another controller."""
     process = begun(two, "apply", "--full", "--yes")
     process.kill()
     process.communicate()
@@ -113,7 +113,7 @@ def test_what_a_killed_apply_left_waits_for_its_ansible_and_for_no_clock(two: Si
 
 
 def test_leases_outlast_long_steps_and_a_lost_one_stops_its_node_alone(two: Site) -> None:
-    """A run far longer than leases last; on one node somebody has the lease after its first role."""
+    """Run longer than a lease lasts, while another controller takes one node's lease after its first role."""
     taken, ours = two.fleet.nodes
     lock = read_lock(two.fleet.folder / "fleet.lock.yml")
     events: list[dict[str, Any]] = []
@@ -161,11 +161,11 @@ def test_a_node_that_vanishes_in_the_middle_is_given_up_and_the_others_go_on(two
     assert "Connection" in line
     assert any(line.startswith(other.name) and "FAILED" not in line for line in said.splitlines()), said
     gone.await_ssh()
-    assert lease(gone)  # nobody could give it back; it runs out by itself
+    assert lease(gone)  # could not be released; it expires
     gone.run(f"rm {LEASE}")
 
 
 def test_apply_against_upgrade_leaves_no_node_between_two_locks(two: Site) -> None:
-    """Two of the campaign's rounds (`scripts/campaign controllers`)."""
+    """Run two rounds of `scripts/campaign controllers`."""
     told: list[str] = []
     assert rounds(two, 2, random.Random(7), told.append) == 0, "\n".join(told)  # noqa: S311 - dice

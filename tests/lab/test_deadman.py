@@ -27,7 +27,7 @@ GUARD = deadman.Guard(60)
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab) -> Node:
-    """A node of 48 MiB with 8 more for gpuprov's state, and the switch as a file."""
+    """Node with a root of 48 MiB and 8 MiB for gpuprov's state, and the switch as a file."""
     [node] = module_lab.up(1, "debian12", names=["small"])
     move_to_small_disks(node, root_mib=48, state_mib=8)
     node.run("cat >/root/deadman.sh", input=SCRIPT)
@@ -38,7 +38,7 @@ def node(module_lab: Lab) -> Node:
 
 @pytest.fixture
 def bare(node: Node) -> Iterator[Node]:
-    """The node without any state, before and after."""
+    """The node without any state of the switch, before and after."""
     forget = f"sh {HOME}/switch restore 'the test is over'; rm -rf {HOME} /run/fails"
     node.run(forget)
     yield node
@@ -52,7 +52,7 @@ def target(node: Node, module_lab: Lab) -> Target:
 
 
 def trial(node: Node, *words: str) -> dict[str, list[str]]:
-    """What went wrong, by the number of blocks that were left."""
+    """Run a trial on the node; return number of free blocks → errors."""
     wrong: dict[str, list[str]] = json.loads(node.run(f"python3 - {' '.join(words)}", input=TRIALS).stdout)
     return wrong
 
@@ -110,7 +110,7 @@ def test_what_is_restored_once_more_and_fails_is_tried_until_it_works(bare: Node
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Lose the connection after the node has done what it was told to, so many times."""
+    """Break the connection this many times, each time after the node has run the command."""
     really, left = deadman.as_root, [times]
 
     def as_root(*words: Any) -> Output:
@@ -156,6 +156,6 @@ def test_as_before_is_said_only_by_the_node_and_of_this_run(bare: Node, target: 
 
 
 def test_with_all_on_one_file_system_nothing_needs_room(bare: Node) -> None:
-    bare.run(f"umount /{STATE}")  # for good: this is the last test of the node
+    bare.run(f"umount /{STATE}")  # not mounted again: this is the node's last test
     assert trial(bare, "restoring", "/", "0 1") == {}
     assert trial(bare, "arming", "/", "0 1 2 8 60 160 240") == {}

@@ -1,4 +1,4 @@
-"""Twelve nodes of five kinds, three faulty: all matched, every fault named, by discovery and by drift."""
+"""Discovery and drift of twelve nodes of five kinds, three of them faulty: all match, each fault is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuprov.lab.simulator.server import with_memory, with_port_speed, without_g
 from gpuprov.model.fleet import read_fleet
 from tests.lab.command_line import gpuprov
 
-# machine → (its profile, healthy nodes)
+# machine → (its profile, number of sound nodes)
 KINDS = {
     "h100x8": ("hgx-h100-8", 2),
     "a100x4": ("hgx-a100-4", 3),
@@ -24,7 +24,7 @@ KINDS = {
 }
 SLOW_PORT = "1 x 100 Gb/s Ethernet, 1 x 50 Gb/s Ethernet instead of 2 x 100 Gb/s Ethernet"
 LESS_MEMORY = "16 GiB memory instead of 31 at the least"
-# name → (machine, step, the difference in words, the check that drift names)
+# name → (machine, preparation step, the difference that discovery prints, the check that drift reports)
 FAULTS = {
     "faulty1": ("h100x8", without_gpu("0000:d1:00.0"), "7 of 8 GPUs (H100 SXM5 80GB)", "gpu.count"),
     "faulty2": ("l40sx4", with_port_speed("ens1f1", 50), SLOW_PORT, "hardware.nics"),
@@ -34,7 +34,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def nodes(module_lab: Lab) -> dict[str, str]:
-    """Name → address of the twelve."""
+    """Name → address of the twelve nodes."""
     for machine, (_, count) in KINDS.items():
         for number in range(1, count + 1):  # one by one: a busy machine boots twelve at once too slowly
             module_lab.up(gpu=machine, names=[f"{machine}-{number}"])
@@ -45,7 +45,7 @@ def nodes(module_lab: Lab) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def discovered(nodes: dict[str, str], module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the fleet file that discovery proposed, and its answer."""
+    """Folder with the fleet file that discovery wrote, and its JSON output."""
     folder = tmp_path_factory.mktemp("discovered")
     keys = ["-i", str(module_lab.identity_file), "--known-hosts", str(module_lab.known_hosts)]
     words = ("discover", *nodes.values(), *keys, "-F", "fleet.yml", "-o", "json")

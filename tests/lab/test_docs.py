@@ -1,4 +1,4 @@
-"""Console blocks of the pages that are marked so, typed on a lab node as they are printed."""
+"""Marked console blocks of the documentation, run on a lab node and compared with their printed output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lab.provisioned_node import provision
 
 MARKED = re.compile(r"<!-- on a lab node -->\n```console\n(.*?)```", re.DOTALL)
 NAME = "gpu1"
-"""What the pages call the node."""
+"""The node's name in the documentation."""
 BLOCKS = {
     f"{path.stem}-{number}": block
     for path in sorted((ROOT / "docs").rglob("*.md"))
@@ -24,7 +24,7 @@ BLOCKS = {
 
 
 def steps(block: str) -> list[tuple[str, int, list[str]]]:
-    """Command line, exit code, and what is printed of its output."""
+    """Return each command line with its exit code and the output lines in the block."""
     found: list[tuple[str, int, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
@@ -37,7 +37,7 @@ def steps(block: str) -> list[tuple[str, int, list[str]]]:
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Node]:
-    """A folder with a fleet and its lock, and the node that they made."""
+    """Folder with a fleet and its lock, and the provisioned node."""
     folder = tmp_path_factory.mktemp("site")
     return folder, provision(module_lab, folder)
 
@@ -48,7 +48,7 @@ def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> Non
     for typed, code, printed in steps(BLOCKS[name].replace(NAME, node.name)):
         words = shlex.split(typed)
         if typed.startswith(f"ssh {node.name} "):
-            done = node.run(" ".join(words[2:]), check=False)  # as ssh does
+            done = node.run(" ".join(words[2:]), check=False)  # words joined as by ssh
             assert done.returncode == code, f"{typed}\n{done.stdout}{done.stderr}"
         else:
             done = gpuprov(folder, *words[1:], code=code)

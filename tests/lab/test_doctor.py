@@ -1,4 +1,4 @@
-"""Doctor and status on a real node, as a person calls them, and the ways in which a node makes it hard."""
+"""Doctor and status on a real node, sound and with faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def driven(node: Node) -> Node:
 
 
 def ask(node: Node, *words: str, user: str = "root", verb: str = "doctor") -> tuple[int, Any]:
-    """Exit code and JSON of a verb on the node."""
+    """Run a verb on the node; return its exit code and JSON."""
     way = ["-i", str(node.lab_folder / "id_ed25519"), "--known-hosts", str(node.lab_folder / "known_hosts")]
     capture = pytest.MonkeyPatch()
     said: list[Any] = []
@@ -46,7 +46,7 @@ def ask(node: Node, *words: str, user: str = "root", verb: str = "doctor") -> tu
 
 
 def rules(document: Any) -> list[str]:
-    """Names of what is broken or degraded, the first cause first."""
+    """Return the rules of broken and degraded results, the first cause first."""
     [host] = document["hosts"]
     return [each["rule"] for each in host["faults"] if each["severity"] in ("broken", "degraded")]
 
@@ -123,7 +123,7 @@ def test_a_hanging_tool_is_given_up_in_bounded_time(driven: Node) -> None:
 
 @pytest.mark.parametrize(("system", "gpu"), [("debian13", "t4x1"), ("debian12", None)])
 def test_other_healthy_machines(lab: Lab, system: str, gpu: str | None) -> None:
-    """Two of those that `scripts/campaign doctor --part healthy` looks at."""
+    """Check two of the machines of `scripts/campaign doctor --part healthy`."""
     [other] = lab.up(1, os=system, gpu=gpu)
     if gpu:
         drive(other)

@@ -1,4 +1,4 @@
-"""First boot: cloud-init and user-data alone bring a fresh server to its lock, and bad days end clearly."""
+"""First boot: cloud-init and user-data bring a new server to its lock, and failures end in a clear state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DOWN_S = 120
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package index and gpuprov's wheel in `mirror`."""
+    """Folder with a package index and gpuprov's wheel in `mirror`."""
     folder = tmp_path_factory.mktemp("first-boot")
     build_index(folder / "mirror")
     return folder
@@ -89,7 +89,7 @@ def test_a_server_without_gpus_says_so_and_is_left_alone(
 
 
 def test_bad_days_end_in_a_clear_state_and_are_mended(lab: Lab, folder: Path) -> None:
-    """On one server, one after the other: the mirror down, a wrong hash, a full disk, a power cut."""
+    """Fail on one server with the mirror down, a wrong hash, a full disk and a power cut, and recover."""
     lock = write_fleet(folder, light=True)
     version = lock.groups["train"].components.driver.version
     port, own = free_port(), folder / "mirror/own.lock.yml"
@@ -140,7 +140,7 @@ def free_port() -> int:
 
 
 def await_dpkg(node: Node) -> None:
-    """Wait until gpuprov has packages unpacked."""
+    """Wait until gpuprov has unpacked packages."""
     deadline = time.monotonic() + 600
     while node.run(
         "test -e /usr/src/nvidia-current* -o -e /var/lib/dkms/nvidia-current", check=False
@@ -151,6 +151,6 @@ def await_dpkg(node: Node) -> None:
 
 
 def cut_power(node: Node) -> None:
-    """End a node in the middle of whatever it does, and switch it on again."""
+    """Kill a running node and start it again."""
     engine.kill(node.machine, node.root)
     node.start()

@@ -1,4 +1,4 @@
-"""Power limit, compute mode, ECC and MIG on a real node; its driver forgets and waits as real ones do."""
+"""Power limit, compute mode, ECC and MIG on a real node; the simulated driver resets and delays settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images: a tree that never was booted is brought to a lock; machines made from it need one first boot."""
+"""Images: a tree that was never booted is brought to a lock; machines made from it need one first boot."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def version(folder: Path) -> str:
-    """The driver's, of the lock that is written into the folder; it trusts the image's modules."""
+    """Driver version of the lock in the folder; the lock accepts the image's modules."""
     return write_fleet(folder, builder="image").groups["train"].components.driver.version
 
 
 @pytest.fixture(scope="module")
 def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
-    """A tree that was made an image."""
+    """Tree with the image applied."""
     with tree(module_lab) as made:
         simulator.install(made.root, MACHINE)
         with_played_compiler(version)(made.root)
@@ -71,7 +71,7 @@ def built(module_lab: Lab, folder: Path, version: str) -> Iterator[Tree]:
 
 @pytest.fixture(scope="module")
 def image(module_lab: Lab, built: Tree) -> Iterator[str]:
-    """The name of the image; its tree is gone."""
+    """Name of the saved image; its tree no longer exists."""
     name = f"made-{os.getpid()}"
     built.save(name)
     yield name

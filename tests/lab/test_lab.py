@@ -1,4 +1,4 @@
-"""The lab itself: nodes come, restart, survive kills of their keepers, and go without a trace."""
+"""The lab itself: nodes start, restart, survive the kill of their supervisor, and are removed completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 def traces(lab: Lab) -> list[str]:
-    """Everything on this machine that names the lab."""
+    """Return all paths and mounts on this machine that contain the lab's name."""
     places = [
         *Path("/run/netns").glob(f"gpuprov-{lab.name}-*"),
         *Path("/sys/fs/cgroup").glob(f"*/gpuprov-lab/{lab.name}-*"),
@@ -31,7 +31,7 @@ def traces(lab: Lab) -> list[str]:
 
 
 def supervisor(node: Node) -> int:
-    """Process id of the loop that starts a node again."""
+    """Return the process id of the loop that restarts a node."""
     return int(subprocess.check_output(["pgrep", "-o", "-f", f"gpuprov-lab-{node.machine}"]))
 
 

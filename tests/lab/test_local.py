@@ -1,6 +1,6 @@
 """This machine as the node, without SSH: from pip install to verified by one command, and back.
 
-The tests build on each other: the node is its own controller, and nobody is logged in while it works.
+The tests build on each other: the node is its own controller, and no user is logged in while it works.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def here(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> LocalNode
 
 
 def fleet(here: LocalNode, **settings: object) -> None:
-    """Lay settings over what fleet.yml states, and lock."""
+    """Add settings to fleet.yml, and lock."""
     path = here.node.root / FOLDER[1:] / "fleet.yml"
     plain = yaml.safe_load(path.read_text())
     [group] = plain["groups"].values()
@@ -47,7 +47,7 @@ def test_one_command_from_an_install_to_verified_with_a_reboot_and_nobody_there(
     print(f"one command, from an install to verified, reboot included: {time.monotonic() - begun:.0f} s")  # noqa: T201
     assert (end["status"], end["reason"], json.loads(end["drift"])) == ("in_sync", None, [])
     assert not (here.node.root / UNIT).exists()
-    # Until now nobody has logged in since the boot.
+    # This login is the first since the boot.
     logins = here.node.run("journalctl -b -u ssh --no-pager | grep -c 'Accepted publickey'")
     assert logins.stdout.strip() == "1"
     assert here.node.boot_id() != before
@@ -80,7 +80,7 @@ def test_a_second_run_changes_nothing(here: LocalNode) -> None:
 
 
 def test_nothing_of_ssh_was_used(here: LocalNode) -> None:
-    """With sshd gone everything but a guarded role works as before."""
+    """Apply without sshd; only guarded roles need it."""
     here.node.run("apt-mark unhold libcuda1")
     here.node.run(
         "systemd-run --quiet --wait --setenv=HOME=/root sh -c"
@@ -104,13 +104,13 @@ def test_guarded_roles_prove_a_login_through_the_machine_s_own_sshd(here: LocalN
     accepted = here.node.run(
         "journalctl -b -u ssh --no-pager | grep -c 'Accepted publickey .* from 127.0.0.1'"
     )
-    assert int(accepted.stdout) >= 2  # before the change, and after it
+    assert int(accepted.stdout) >= 2  # before and after the change
     assert here.node.run(f"cat {KEYS}; stat -c '%a %u' {KEYS}").stdout == keys
     here.gpuprov("drift")
 
 
 def test_a_change_that_nobody_can_log_in_after_is_taken_back(here: LocalNode) -> None:
-    """The machine's own sshd starts to refuse at the restart that the change makes."""
+    """Revert a change after which sshd refuses root; a trap makes it refuse at the restart."""
     before = here.node.run("sshd -T | sort").stdout
     here.node.run("cat >/root/trap && chmod 755 /root/trap", input=TRAP)
     here.node.run(
@@ -157,7 +157,7 @@ def test_somebody_who_is_not_root_works_by_sudo(here: LocalNode) -> None:
 
 
 def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
-    """Also where the lock has another way to it: --local counts before that, and the file keeps it."""
+    """Prefer --local to the address in the lock, and keep that address in the file."""
     folder = here.node.root / FOLDER[1:]
     plain = yaml.safe_load((folder / "fleet.yml").read_text())
     [group] = plain["groups"].values()

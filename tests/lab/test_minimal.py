@@ -1,4 +1,4 @@
-"""Roles alone on the smallest system; every role, on both Debians, is in `scripts/campaign minimal`."""
+"""Single roles on the smallest system; `scripts/campaign minimal` runs all roles on Debian 12 and 13."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.campaign._minimal_nodes import COLUMNS, Trials
 
 SYSTEM = "debian12"
 ROLES = ["firewall", "system_tuning"]
-"""Roles that declare what the smallest system lacks: nftables, and D-Bus."""
+"""Roles that install what the smallest system lacks: nftables and D-Bus."""
 
 
 @pytest.fixture

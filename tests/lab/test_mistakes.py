@@ -1,4 +1,4 @@
-"""What a tired person does: one clear line, the right exit code, and never a traceback."""
+"""Common mistakes of operators: one clear line, the right exit code, and never a traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UBUNTU_19 = 'ID=ubuntu\nVERSION_ID="19.10"\nPRETTY_NAME="Ubuntu 19.10"\n'
 
 @pytest.fixture(scope="module")
 def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fleet and the lock of nodes that are wrong in different ways."""
+    """Folder with the fleet and lock of nodes with different faults."""
     folder = tmp_path_factory.mktemp("fleet")
     steps: dict[str, list[Callable[[Path], None]]] = {
         "bare": [without_python],

@@ -1,6 +1,6 @@
-"""Ansible's way and Mitogen's make the same of a node: two fresh ones, one each, then compared.
+"""Ansible's own execution and Mitogen's on one new node each, then compared.
 
-The node that one way made leaves the other nothing to do, and what fails is told alike.
+A node provisioned by one needs no changes by the other, and both report failures alike.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DROP_IN = Path("/etc/systemd/system/docker.service.d/hand.conf")
 REFUSING = f"[Service]\nExecStartPre=/bin/sh -c '! grep -qs shm {CONFIG}'\n"
 OWN, MITOGEN = "in its own way", "in Mitogen's way"
 OF_THE_NODE = ("ssh_host_*", "machine-id", "hostname", "hosts", "key.json", "ld.so.cache", "*~")
-"""Files that no two nodes have alike: names, keys, what is made anew, copies with a time in their names."""
+"""Files that differ on every node: names, keys, generated files, copies with a time in their names."""
 STATE = (
     "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'; apt-mark showhold;"
     " systemctl list-unit-files --no-legend; find /etc /usr/local -type f "
@@ -51,7 +51,7 @@ class Pair:
     mitogen: Path
 
     def apply(self, node: Node, way: str) -> str:
-        """Apply to one node; what it said, in that way."""
+        """Apply to one node by one execution method; return the output."""
         search = f"PYTHONPATH={self.mitogen}:{os.environ.get('PYTHONPATH', '')}"
         program = ("env", search, *PROGRAM) if way is MITOGEN else PROGRAM
         done = gpuprov(

@@ -1,6 +1,6 @@
-"""One compilation for several nodes: same bytes, DKMS's own books, no compiler on the others, nothing forged.
+"""One module build for several nodes: same files, DKMS's records, no compiler on others, no forged build.
 
-DKMS, kbuild, gcc and apt are real; the driver's source is a small one, which is compiled in seconds.
+DKMS, kbuild, gcc and apt are real; the driver's source is a small one that compiles in seconds.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ for path in sorted(glob.glob("/lib/modules/*/updates/dkms/*.ko")):
         content = content[:-len(mark) - 12 - int.from_bytes(content[-len(mark) - 4:-len(mark)], "big")]
     print(hashlib.sha256(content).hexdigest(), os.path.basename(path))
 '"""
-"""Sums of the modules without what DKMS signs with a node's own key."""
+"""SHA-256 of each module without the signature that DKMS adds with the node's key."""
 NO_INITRAMFS = "echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Nodes of a group that compiles once, and what a first apply said."""
+    """Nodes of a group that compiles once, and the output of the first apply."""
 
     nodes: list[Node]
     folder: Path
     said: str
 
     def gpuprov(self, *words: str) -> Any:
-        """One command line, as a person types it."""
+        """Run gpuprov with any exit code."""
         return gpuprov(self.folder, *words, code=None)
 
     @property
     def archive(self) -> Path:
-        """What the store has of the driver that nodes have at first."""
+        """Archive in the store of the driver that nodes have at first."""
         [found] = (self.folder / "state").rglob(f"{DRIVER}-*/modules.tar.gz")
         return found
 
     def same(self, command: str) -> str:
-        """What a command prints, which is the same on all nodes."""
+        """Return a command's output, which must be the same on all nodes."""
         first, *others = (node.run(command).stdout for node in self.nodes)
         assert others == [first] * (len(self.nodes) - 1)
         return first
 
     def without_gcc(self) -> list[Node]:
-        """Nodes that have no compiler."""
+        """Return the nodes without a compiler."""
         return [node for node in self.nodes if node.run("command -v gcc", check=False).returncode]
 
     def store_has(self, version: str) -> bool:
-        """Whether a build of a driver is in the store."""
+        """Return whether the store has a build of a driver version."""
         return any(
             path.parent.name.startswith(version) for path in (self.folder / "state").rglob("about.json")
         )
 
     def lose_module(self, node: Node) -> None:
-        """Take the module off a node, as if it were new to the fleet."""
+        """Remove the module from a node, as if the node were new in the fleet."""
         node.run(f"dkms remove nvidia-current/{DRIVER} --all")
 
 
@@ -99,13 +99,13 @@ def test_one_node_compiles_and_the_recap_says_which(fleet: Fleet) -> None:
 
 
 def test_all_have_the_same_bytes(fleet: Fleet) -> None:
-    """But for the signature of the builder's own DKMS, which the store cuts off."""
+    """Compare modules without the signature of the builder's DKMS, which the store removes."""
     assert fleet.same(BARE).count(".ko") == 5
     assert len({node.run(SUMS).stdout for node in fleet.nodes[1:]}) == 1
 
 
 def test_what_a_node_offers_that_is_not_the_builder_reaches_no_other(fleet: Fleet) -> None:
-    """Root on node2 changes its modules in DKMS's tree; the store is empty, and node1 lost its module."""
+    """Change node2's modules in DKMS's tree as root, with an empty store and no module on node1."""
     before = fleet.nodes[0].run(BARE).stdout
     shutil.rmtree(fleet.folder / "state/gpuprov/modules")
     fleet.nodes[1].run("for each in /var/lib/dkms/nvidia-current/*/*/*/module/*.ko; do echo x >>$each; done")
@@ -187,7 +187,7 @@ def test_a_changed_byte_in_the_store_is_refused(fleet: Fleet) -> None:
 
 
 def test_a_changed_byte_on_the_way_is_refused(fleet: Fleet) -> None:
-    """The copy is changed as it lands: what the node has is not what the store said."""
+    """Change the copy on arrival, so that the node's archive differs from the store's."""
     node = fleet.nodes[1]
     node.run(
         "cat >/etc/systemd/system/forge.service <<'E'\n[Service]\nExecStart=/bin/sh -c 'while :; do"
@@ -210,7 +210,7 @@ def test_a_node_that_lost_its_module_gets_it_from_the_store(fleet: Fleet) -> Non
 
 
 def test_a_node_that_never_has_a_compiler_says_what_is_missing(fleet: Fleet) -> None:
-    """The store has builds by another compiler only."""
+    """Refuse when the store has only builds by another compiler."""
     node = fleet.nodes[1]
     config = f"/boot/config-{node.kernel}"
     node.run(f"sed -i 's/^CONFIG_CC_VERSION_TEXT=.*/CONFIG_CC_VERSION_TEXT=\"other\"/' {config}")
@@ -229,7 +229,7 @@ def test_a_node_that_never_has_a_compiler_says_what_is_missing(fleet: Fleet) -> 
 
 
 def test_a_node_whose_kernel_no_build_fits_compiles_for_itself(fleet: Fleet) -> None:
-    """The store has builds by another compiler only: gcc and headers come, and the recap says so."""
+    """Install gcc and headers when the store has only builds by another compiler, and report the build."""
     node = fleet.nodes[1]
     play_source(node)
     done = fleet.gpuprov("apply", "--reboot", "--yes", "-l", "node2", "-o", "json")

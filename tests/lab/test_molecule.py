@@ -1,6 +1,6 @@
-"""Molecule's default scenario, whole: check, converge, idempotence, verify; the compiler is played.
+"""Molecule's default scenario with a stub compiler: check, converge, idempotence, verify.
 
-The others are in `scripts/campaign molecule`.
+`scripts/campaign molecule` runs the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.y
 
 
 def molecule(scenario: str) -> subprocess.CompletedProcess[str]:
-    """`molecule test` of a scenario."""
+    """Run `molecule test` for a scenario."""
     programs = Path(sys.executable).parent
     environment = {
         **os.environ,

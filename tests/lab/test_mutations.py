@@ -1,4 +1,4 @@
-"""Some of the mutations, and clean looks; all of them are in `scripts/campaign mutations`."""
+"""Some of the mutations, and states without faults; `scripts/campaign mutations` runs all mutations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHORT = ("driver.unpackaged", "gpu.clocks_unit", "pins.unattended")
 
 
 def test_what_is_overruled_is_seen_by_both_and_apply_names_the_place(witnesses: Witnesses) -> None:
-    """One way of each; all of them are in `scripts/campaign mutations --overruling`."""
+    """Try one way for each check; `scripts/campaign mutations --overruling` tries all."""
     ways = {way.check: way for way in WAYS if way.check in SHORT and not way.alone}
     assert set(ways) == set(SHORT)
     tally = Tally()

@@ -1,4 +1,4 @@
-"""NCCL's network on a node with several: derived from what it has, locked with reasons, written, verified."""
+"""NCCL's network on a node with several interfaces: derived, locked with reasons, written and verified."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FABRIC, BRIDGE, STORAGE = "ens1f0", "docker9", "stor0"
 
 @pytest.fixture(scope="module")
 def several(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fixture:
-    """A provisioned node with a management port, a fabric of 100 Gb/s with RoCE, storage, and a bridge."""
+    """Provisioned node with a management port, a RoCE fabric of 100 Gb/s, storage, and a bridge."""
     folder = tmp_path_factory.mktemp("fleet")
     node = provision(module_lab, folder, settings={"nccl": {"NCCL_DEBUG": "WARN"}})
     for name, address in ((FABRIC, "10.9.0.1/24"), (BRIDGE, "172.31.0.1/16"), (STORAGE, "10.8.0.1/24")):

@@ -1,7 +1,7 @@
 """A kernel without its module does not become GRUB's default.
 
-GRUB's grub-mkconfig, DKMS and the hooks of kernels are real. A lab node has no disk that GRUB
-could know, so grub-probe is a stub; the driver's source is a small one.
+GRUB's grub-mkconfig, DKMS and the kernels' hooks are real. A lab node has no disk that GRUB can recognise, so
+grub-probe is a stub; the driver's source is a small one.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ run-parts --report --exit-on-error --arg={NEXT} /etc/kernel/header_postinst.d
 
 @dataclass(frozen=True)
 class Site:
-    """A node whose driver is built for the newest of its kernels, and one with GRUB."""
+    """A node with GRUB and with a driver built for the newest of its kernels."""
 
     node: Node
     folder: Path
 
     def run(self, script: str) -> str:
-        """What a script says; K is the kernel that has the module."""
+        """Run a script with K set to the kernel that has the module; return its output."""
         return self.node.run(f"K={self.node_kernel}; {script}").stdout
 
     @property
@@ -58,7 +58,7 @@ class Site:
 
     @property
     def default(self) -> str:
-        """The default that grub.cfg has."""
+        """The default entry in grub.cfg."""
         return re.findall(r'set default="(.*)"', self.run("cat /boot/grub/grub.cfg"))[-1]
 
     @property
@@ -67,7 +67,7 @@ class Site:
         return f"gnulinux-advanced-0123-abcd>gnulinux-{self.node_kernel}-advanced-0123-abcd"
 
     def witnesses(self) -> tuple[str, str]:
-        """What drift and verify say, where the kernels that run and boot next have to have the module."""
+        """Return the output of drift and verify under the lock of the running kernel."""
         drift, verify = (
             gpuprov(self.folder, verb, "--lock", "running.lock.yml", code=None)
             for verb in ("drift", "verify")

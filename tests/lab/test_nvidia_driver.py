@@ -1,7 +1,7 @@
-"""NVIDIA's repositories, driver, fabric manager, CUDA, cuDNN, NCCL on a real node, from a mirror of them.
+"""NVIDIA's repositories, driver, fabric manager, CUDA, cuDNN and NCCL on a real node, from a mirror.
 
-The packages are stubs with the real ones' names, versions, dependencies and what a node looks at; apt, dpkg
-and DKMS are real. Tests build on each other: one node goes from fresh to provisioned, switched and broken.
+The packages are stubs with the real names, versions, dependencies and probed files; apt, dpkg and DKMS are
+real. The tests build on each other: one node is provisioned, switched to other versions and broken.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SNAPSHOT = f"{INSTALLED}; apt-mark showhold; {FILES}"
 
 @dataclass
 class Days:
-    """A mirror that has another day whenever it is built."""
+    """A mirror whose content can change with each build."""
 
     folder: Path
     key: SigningKey
@@ -47,7 +47,7 @@ class Days:
     unseen: list[str] = field(default_factory=lambda: ["570.211.01"])
 
     def build(self) -> nvidia.Mirror:
-        """What it holds today: a tool of no concern, and all drivers but those still to come."""
+        """Build the mirror with an unrelated tool and all drivers except the unseen ones."""
 
         def today(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
             if folder != "ubuntu2404":
@@ -180,7 +180,7 @@ def test_a_killed_transaction_is_finished_by_the_next_apply(driven: MirrorNode) 
 
 
 def test_the_pins_of_a_removed_driver_are_lifted(driven: MirrorNode) -> None:
-    """As a kill between the removal of one pinning package and the arrival of the next leaves it."""
+    """Start from the state after a kill between removing one pinning package and installing the next."""
     preferences = "/etc/apt/preferences.d/nvidia-driver-pin"
     driver = driven.group.components.driver
     [pinning] = [name for name in driver.closure if "-pinning-" in name]
@@ -197,7 +197,7 @@ def test_the_pins_of_a_removed_driver_are_lifted(driven: MirrorNode) -> None:
 def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: MirrorNode) -> None:
     driven.settings = {"nccl": {"NCCL_SOCKET_IFNAME": "eth0"}}
     driven.state(cuda="12.6")
-    # What the resolver chooses for this toolkit is older than what was chosen for the other.
+    # The resolver chooses older packages for this toolkit than for the other.
     outcome, _ = driven.apply("cuda_toolkit", "nccl", "package_pins", packages_allow_downgrade=True)
     assert outcome.ok, outcome.failed
     assert "cuda-toolkit-12-8" not in driven.installed

@@ -1,6 +1,6 @@
-"""Ubuntu's precompiled modules on a node that says it is Ubuntu: no compiler, one branch, and a switch of it.
+"""Ubuntu's precompiled modules on a node that appears as Ubuntu: no compiler, and a change of branch.
 
-The packages are stubs in the layout of Ubuntu's archive; the modules are for the kernel that the node runs.
+The packages are stubs in the layout of Ubuntu's archive; the modules are for the node's running kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DRIVERS = {"535": "535.309.01", "580": "580.95.05"}
 
 
 def archive(kernel: str) -> list[PackageSpec]:
-    """Both branches as Ubuntu's archive has them, for one kernel."""
+    """Return both driver branches for one kernel as in Ubuntu's archive."""
     return [spec for branch in DRIVERS for spec in packages(branch, kernel)]
 
 
@@ -59,7 +59,7 @@ def packages(branch: str, kernel: str) -> Iterator[PackageSpec]:
 
 @dataclass
 class PrecompiledNode(NodeUnderTest):
-    """A node, its archive, and the fleet that states both."""
+    """A node, its archive, and the fleet that declares both."""
 
     roles = ("repositories", "nvidia_driver", "package_pins")
     areas = ("driver.", "pins.", "repositories.")
@@ -68,7 +68,7 @@ class PrecompiledNode(NodeUnderTest):
     url: str
 
     def state(self, branch: str) -> None:
-        """Lock the newest driver of a branch that the archive has."""
+        """Lock the newest driver of a branch in the archive."""
         group = {
             "profile": "four",
             "os": "ubuntu24.04",

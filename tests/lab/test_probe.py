@@ -1,4 +1,4 @@
-"""The probe on a real node: what it sees there, and the ways in which a node makes it hard."""
+"""The probe on a real node: its facts, and its results under difficult conditions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node(module_lab: Lab) -> Node:
 
 @pytest.fixture
 def mended(node: Node) -> Iterator[Node]:
-    """The node for a test that spoils it; what it listed in /undo is run afterwards."""
+    """The node for a test that changes it; the commands in /undo are run afterwards."""
     node.run("echo set -e > /undo")
     yield node
     node.run("mv /usr/bin/python3.hidden /usr/bin/python3 2>/dev/null; sh /undo")

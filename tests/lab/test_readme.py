@@ -1,4 +1,4 @@
-"""README's first screen, typed as it is printed: a rented server, from nothing to verified."""
+"""The README's first screen, run as printed: a rented server, from nothing to verified."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.lab.terminal import typed
 from tests.lab.upgrade_fleet import NEWER
 
 CODES = {"doctor": (1,), "discover": (0,), "plan": (3,)}
-"""What may be wrong with a fresh server, and what is left to do there; else 0."""
+"""Exit codes of verbs that find faults or pending changes on a new server; all others exit with 0."""
 
 
 def block(after: str) -> list[str]:
-    """The first indented block after some words, without comments."""
+    """Return the first indented block after a text, without comments."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.search(r"\n\n((?: {4}.*\n)+)", text[text.index(after) :])
     assert found
@@ -37,7 +37,7 @@ def test_a_rented_server(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "ssh").mkdir(mode=0o700)
     shutil.copy(lab.identity_file, tmp_path / "ssh/id_ed25519")
     (tmp_path / "ssh/id_ed25519").chmod(0o600)
-    # What the lab asks of a site: its kernel is not the machine's, and NVIDIA's repository is out of reach.
+    # Site profile for the lab: the kernel is not the running one, and NVIDIA's repository is unreachable.
     site = {
         "description": "as the lab has it",
         "extends": "hgx-a100-4",

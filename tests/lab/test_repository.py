@@ -1,6 +1,6 @@
-"""Repositories as the real package managers see them: Debian's archive by apt, the mirror by apt and dnf.
+"""Repositories and the real package managers: Debian's archive with apt, the mirror with apt and dnf.
 
-Needs Debian's packages dnf and zstd; fetches Debian's indexes by apt itself, from this machine's own sources.
+Needs Debian's packages dnf and zstd. apt fetches Debian's indexes from this machine's own sources.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gpuprov.upgrade import fetching
 
 COMPONENTS = ["main", "contrib", "non-free", "non-free-firmware"]
 FAMILY = ["nvidia-.*", "firmware-nvidia-.*", "libnvidia-.*", "glx-alternatives"]
-"""Names of binary or source packages that move with Debian's driver."""
+"""Names of binary or source packages that change together with Debian's driver."""
 HEADLESS = (
     "nvidia-kernel-dkms",
     "nvidia-smi",
@@ -60,7 +60,7 @@ ROOT_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Apt:
-    """apt-get with a state of its own: other sources, nothing installed."""
+    """apt-get with separate state: other sources, no installed packages."""
 
     folder: Path
 
@@ -76,12 +76,12 @@ class Apt:
         return done.stdout
 
     def picks(self, *wanted: str) -> dict[str, str]:
-        """What it would install, without recommended packages: name -> version."""
+        """Return the packages that apt would install without recommended ones: name → version."""
         said = self.run("-s", "--no-install-recommends", "install", *wanted)
         return dict(re.findall(r"^Inst (\S+) \((\S+) ", said, re.MULTILINE))
 
     def as_mirror(self) -> Path:
-        """What it fetched, laid out as the archive has it; apt writes a URL's slashes as underscores."""
+        """Return the fetched indexes in the archive's layout; apt writes a URL's slashes as underscores."""
         root = self.folder / "mirror"
         for fetched in (self.folder / "lists").glob("*_dists_*"):
             place, _, path = fetched.name.partition("_dists_")
@@ -116,7 +116,7 @@ def archive_sources(codename: str) -> str:
 
 @pytest.fixture(scope="module", params=["bookworm", "trixie"])
 def debian(request: pytest.FixtureRequest, private_apt: Callable[..., Apt]) -> tuple[str, Apt, Index]:
-    """A release of Debian: by its own apt, and by our index, signatures checked."""
+    """Release of Debian read by apt and by gpuprov's index, with checked signatures."""
     codename: str = request.param
     apt = private_apt(archive_sources(codename))
     mirror = apt.as_mirror()
@@ -152,7 +152,7 @@ def test_bookworm_has_one_535_driver(debian: tuple[str, Apt, Index]) -> None:
 
 
 def test_older_driver_by_name_is_whole(debian: tuple[str, Apt, Index]) -> None:
-    """A downgrade names every package, so that apt goes back with all of them."""
+    """Name every package in a downgrade, so that apt downgrades all of them."""
     _, apt, index = debian
     oldest = index.order.upstream(index.versions("nvidia-driver")[-1].version)
     found = closure(index, {"nvidia-driver": oldest}, FAMILY)
@@ -168,7 +168,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog) -> nvidia.Mirror:
-    """NVIDIA's repositories, with the one package that they take from EPEL."""
+    """NVIDIA's repositories, with the one package that they need from EPEL."""
 
     def with_dkms(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
         return [*specs, PackageSpec("dkms", "3.2.2-1", "noarch")] if folder.startswith("rhel") else specs
@@ -204,7 +204,7 @@ def test_apt_installs_the_mirrors_closure_whole(
 def test_apt_takes_the_newest_where_only_the_metapackage_is_named(
     private_apt: Callable[..., Apt], mirror: nvidia.Mirror
 ) -> None:
-    """Why the lock names the whole closure: nvidia-open asks for nvidia-driver-open with >=."""
+    """Demonstrate why the lock names the whole closure: nvidia-open requires nvidia-driver-open with `>=`."""
     spec = sources.nvidia(mirror.cuda(), "ubuntu2404", "x86_64", "apt", mirror.key)
     entry = f"\nTypes: deb\nURIs: {spec.url}\nSuites: /\nSigned-By: {mirror.key.with_suffix('.gpg')}\n"
     apt = private_apt(read_archive().sources("bookworm") + entry)
@@ -216,7 +216,7 @@ def test_apt_takes_the_newest_where_only_the_metapackage_is_named(
 def test_apt_reads_a_mirror_that_has_expired_only_where_the_lock_says_that_it_is_frozen(
     private_apt: Callable[..., Apt], tmp_path: Path, day: date | None
 ) -> None:
-    """By the words that an upgrade gives it, and the role: `Check-Valid-Until: no`."""
+    """Use the same source option as upgrade and the role: `Check-Valid-Until: no`."""
     about = {"Date": "Thu, 14 May 2026 09:00:00 GMT", "Valid-Until": "Thu, 21 May 2026 09:00:00 GMT"}
     tmp_path.parent.chmod(0o755)
     tmp_path.chmod(0o755)
@@ -245,7 +245,7 @@ def test_apt_reads_a_mirror_that_has_expired_only_where_the_lock_says_that_it_is
 
 
 class Dnf:
-    """The real dnf and rpm with a root, a repository and a version lock of their own."""
+    """The real dnf and rpm with a separate root, repository and version lock."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.root, self.locks = folder / "root", folder / "versionlock.list"
@@ -261,14 +261,14 @@ class Dnf:
         output_of(*self._command, *words)
 
     def installed(self) -> dict[str, str]:
-        """Package → epoch, version and release."""
+        """Return package → epoch, version and release."""
         listed = output_of("rpm", "--root", str(self.root), "-qa", "--qf", "%{NAME} %{EVR}\\n")
         return dict(line.split(" ") for line in listed.splitlines())
 
 
 @dataclass(frozen=True)
 class Provisioned:
-    """What dnf was asked to install, of a driver that is not the newest of its stream."""
+    """A root with a driver that is not the newest of its stream, and the driver's closure."""
 
     dnf: Dnf
     closure: dict[str, str]
@@ -287,7 +287,7 @@ def rhel9(mirror: nvidia.Mirror, tmp_path: Path) -> Provisioned:
 
 
 def test_dnf_installs_the_mirrors_closure_whole(rhel9: Provisioned) -> None:
-    """Stubs written in Python, a stream enabled, exact versions: the real dnf and rpm take them."""
+    """Install stub packages written by Python at exact versions, with a module stream enabled."""
     beside = {"dkms": "3.2.2-1", "libnccl": "2.28.3-1+cuda13.0"}
     assert rhel9.dnf.installed() == {**rhel9.closure, **beside}
 

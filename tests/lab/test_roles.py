@@ -1,6 +1,6 @@
-"""The roles on a real node: Debian's real packages and DKMS; only the compiler's work is played.
+"""The roles on a real node: Debian's packages and DKMS, with a stub in place of the compiler.
 
-The tests build on each other: one node goes from fresh to provisioned, broken, mended and changed.
+The tests build on each other: one node is provisioned, broken, corrected and changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAY = "Write the units that set GPUs at boot"
 SET = "Set the clocks, now if the driver answers and at every boot"
 UNATTENDED = "Exclude the packages from unattended upgrades, and record which holds are ours"
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
-# What an untouched node keeps: packages, holds, and what we or packages write outside of their own caches.
+# State of an untouched node: packages, holds, and files of gpuprov or packages outside their caches.
 SNAPSHOT = """\
 dpkg-query -W -f '${db:Status-Abbrev} ${Package} ${Version}\\n' | grep -v '^[ru]'
 apt-mark showhold
@@ -32,14 +32,14 @@ find /etc/apt /etc/modprobe.d /etc/systemd /usr/local /usr/src -type f | sort | 
 
 
 class DebianNode(NodeUnderTest):
-    """A node that takes everything from Debian's own archive."""
+    """A node with Debian's own archive as its only source."""
 
     roles = ("preflight", "repositories", "nvidia_driver", "gpu_settings", "package_pins")
 
     def apply(
         self, *roles: str, check: bool = False, settings: dict[str, Any] | None = None, **variables: Any
     ) -> tuple[NodeOutcome, list[str]]:
-        """Run roles under the lock with some settings changed for that once."""
+        """Run roles under the lock with some settings changed for this run."""
         locked = self.group
         self.group = with_settings(locked, settings or {})
         try:
@@ -48,7 +48,7 @@ class DebianNode(NodeUnderTest):
             self.group = locked
 
     def reboot_by_playbook(self) -> NodeOutcome:
-        """Reboot it as `gpuprov apply --reboot` does."""
+        """Reboot the node as `gpuprov apply --reboot` does."""
         run = RunContext(self.lock, Path(tempfile.mkdtemp(dir=self.folder)))
         return run_playbook("reboot", {self.node.name: {"gpuprov_reboot": True}}, run)[self.node.name]
 

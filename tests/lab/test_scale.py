@@ -1,4 +1,4 @@
-"""Two controllers that are lab nodes with keys of their own drive a fleet as one controller does."""
+"""Two workers on lab nodes with their own keys against one controller: the same results on a fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNHOLD, HELD = "apt-mark unhold libcuda1", "apt-mark showhold | grep -cx libcuda
 
 @dataclass
 class Scale:
-    """The fleet, and who drives it."""
+    """The fleet and its controllers."""
 
     site: Site
     crew: Crew
@@ -35,7 +35,7 @@ def scale() -> Iterator[Scale]:
 
 
 def both(scale: Scale, verb: str, *words: str, code: int) -> list[str]:
-    """What a verb says when one controller does it, and when workers do."""
+    """Return a verb's output by one controller and by workers, without times."""
     one = scale.crew.gpuprov(verb, *words, "-o", "json", code=code)
     many = scale.crew.by_workers(verb, *words, "-o", "json", code=code)
     return [but_for_times(one.stdout), but_for_times(many.stdout)]

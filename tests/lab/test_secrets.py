@@ -1,4 +1,4 @@
-"""Secrets that are planted wherever one is given, and looked for wherever one could stay."""
+"""Secrets in every place that accepts one, and a search for them in every place that could keep one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = "hf_pl4ntedTokenOfTheNode"  # noqa: S105
 
 
 def typed(folder: Path, *words: str) -> tuple[int, str, str]:
-    """Run gpuprov on a terminal and type the password when asked; its code, output, all command lines."""
+    """Run gpuprov on a terminal, type the password at its prompt; return exit code, output, command lines."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
@@ -42,13 +42,13 @@ def typed(folder: Path, *words: str) -> tuple[int, str, str]:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how a terminal says that the last process has left it
+    except OSError:  # end of file: no process has the terminal open
         return b""
 
 
 @pytest.fixture(scope="module")
 def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Path]:
-    """A node whose sudo asks for a password and whose environment holds a token, and its fleet."""
+    """Node whose sudo requires a password and whose environment contains a token, and its fleet."""
     folder = tmp_path_factory.mktemp("fleet")
     [node] = module_lab.up(1, "debian13", prepare=[with_admin(ADMIN, PASSWORD)])
     node.run(f"echo NCCL_DEBUG=WARN >>/etc/environment; echo HF_TOKEN={TOKEN} >>/etc/environment")
@@ -75,7 +75,7 @@ def test_no_secret_is_shown_or_kept(fleet: tuple[Node, Path], words: tuple[str, 
     node, folder = fleet
     code, shown, processes = typed(folder, *words)
     assert "password:" in shown.lower(), shown
-    assert code in (0, 1, 3), shown  # it has no driver: drift, and a failed verification
+    assert code in (0, 1, 3), shown  # the node has no driver, so drift is found and verify fails
     kept = "".join(path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file())
     looked = (
         f"grep -rlF {PASSWORD} /etc /var /root /home /tmp /run; journalctl -q --no-pager | grep -F {PASSWORD}"

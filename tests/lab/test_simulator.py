@@ -1,6 +1,6 @@
-"""The simulator on a real node, under Debian's real packages; only the kernel module is a stub.
+"""The simulator on a real node with Debian's real packages; only the kernel module is a stub.
 
-The tests build on each other: one node goes from fresh to driven and back.
+The tests build on each other: one node gets a driver and loses it again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from gpuprov.lab import Lab, Node
 from gpuprov.lab.simulator import stub_module
 
-# libcuda1 makes Debian choose the alternative that brings the blacklist of nouveau.
+# With libcuda1 Debian chooses the alternative that contains the blacklist of nouveau.
 PACKAGES = "nvidia-smi nvidia-persistenced nvidia-kernel-support libcuda1"
 SOURCES = "/etc/apt/sources.list.d/debian.sources"
 ADD_COMPONENTS = f"sed -i 's/^Components:.*/Components: main contrib non-free/' {SOURCES}"
@@ -29,13 +29,13 @@ def node(module_lab: Lab) -> Node:
 
 
 def says(node: Node, command: str) -> str:
-    """What a command prints, whatever its exit status."""
+    """Return a command's output, regardless of its exit status."""
     done = node.run(command, check=False)
     return (done.stdout + done.stderr).strip()
 
 
 def reboot(node: Node) -> None:
-    """Reboot, and wait for the last unit: SSH answers before that."""
+    """Reboot, and wait for the last unit: SSH answers earlier."""
     node.reboot()
     says(node, "systemctl is-system-running --wait")
 
@@ -48,7 +48,7 @@ def test_a_fresh_node_has_gpus_and_no_driver(node: Node) -> None:
 
 
 def test_packages_bring_the_commands_and_no_loaded_module(node: Node) -> None:
-    # An initramfs takes longer than all the rest, and a node does not boot from it.
+    # An initramfs takes longer than all other steps, and a node does not boot from it.
     node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
     node.run(f"{ADD_COMPONENTS} && apt-get -q update && {INSTALL} {PACKAGES}")
     kernel = node.kernel

@@ -1,4 +1,4 @@
-"""SSH and firewall on real nodes: what a stranger can do afterwards, what an auditor says, what is mended."""
+"""SSH and firewall on real nodes: access from outside, an audit, faults and their correction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def apply(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 class Hardened:
-    """A node of each system that a fleet's SSH and firewall settings were applied to, and a stranger."""
+    """Nodes of each system with a fleet's SSH and firewall settings, and a node outside the fleet."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Hardened:
         assert applied.returncode in (0, 3), applied.stderr
 
     def differs(self) -> dict[str, set[str]]:
-        """Checks of SSH and firewall that differ, by node."""
+        """Return the SSH and firewall checks in drift, by node."""
         nodes = json.loads(gpuprov(self.folder, "drift", "-o", "json", code=None).stdout)["nodes"]
         return {
             node["name"]: {
@@ -64,7 +64,7 @@ class Hardened:
         }
 
     def fails(self) -> set[str]:
-        """Checks of SSH and firewall that verification fails."""
+        """Return the SSH and firewall checks that fail in verify."""
         verdict = json.loads(gpuprov(self.folder, "verify", "-o", "json", code=None).stdout)
         failed = {c["check"] for node in verdict["nodes"] for c in node["checks"] if c["status"] == "failed"}
         return {check for check in failed if check.startswith(("ssh", "fire"))}
@@ -157,7 +157,7 @@ def test_rules_outlive_the_unit_that_flushes_all_tables(hardened: Hardened, posi
         node.run(f"sudo systemctl -q {verb} nftables.service", user=ADMIN)
         assert node.run(rules, user=ADMIN, check=False).stdout == before, verb
     node.run("sudo systemctl stop gpuprov-firewall && sudo systemctl restart nftables", user=ADMIN)
-    assert node.run(rules, user=ADMIN, check=False).returncode  # what was stopped on purpose stays so
+    assert node.run(rules, user=ADMIN, check=False).returncode  # an intentionally stopped unit stays stopped
     node.run("sudo systemctl stop nftables && sudo systemctl start gpuprov-firewall", user=ADMIN)
     assert node.run(rules, user=ADMIN).stdout == before
 
@@ -182,7 +182,7 @@ def test_a_change_that_shuts_us_out_is_taken_back_and_told(hardened: Hardened) -
     path.write_text(locked)
     assert failed.returncode == 1, failed.stderr
     assert "a new login did not work" in failed.stderr + failed.stdout
-    assert "left as it is, because" not in failed.stdout  # another group's node is nobody's canary
+    assert "left as it is, because" not in failed.stdout  # a node of another group is not a canary
     assert {"ssh.undone"} <= set.union(*hardened.differs().values())
     mended = apply(hardened.folder)
     assert mended.returncode in (0, 3), mended.stderr

@@ -1,7 +1,7 @@
-"""Tuning on a real node: what fresh logins and services get.
+"""Tuning on a real node: the values in new logins and services.
 
-The machine under the lab may forbid higher hard limits and most kernel parameters: nodes are given smaller
-limits, and of the kernel only what belongs to a node's own network.
+The machine under the lab may forbid higher hard limits and most kernel parameters: nodes get lower limits,
+and only kernel parameters of their own network.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: StubDriverNode) ->
     assert set(driven.failed("tuning.")) == set(FAULTS)
     outcome, _ = driven.apply(ROLE)
     assert outcome.ok, outcome.failed
-    # Another's file after ours is another's will: it is told, and stays.
+    # A site file that is read after gpuprov's is reported and kept.
     assert set(driven.failed("tuning.")) == set(driven.drift("tuning.")) == {"tuning.limits"}
     driven.node.run("rm /etc/security/limits.d/99-other.conf")
     assert driven.failed("tuning.") == {}

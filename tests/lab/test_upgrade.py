@@ -1,6 +1,6 @@
-"""An upgrade and its way back on real nodes: Debian's 535.309.01 to 535.261.03, canary first.
+"""An upgrade and its rollback on real nodes: Debian's driver 535.309.01 to 535.261.03, canary first.
 
-The tests build on each other: the fleet goes to the other lock and back, and every failure leaves it whole.
+The tests build on each other: the fleet moves to the other lock and back, and every failure leaves it intact.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_a_module_that_does_not_build_on_the_canary_moves_nothing(fleet: Fleet) 
 
 
 def test_a_canary_that_fails_goes_back_and_stops_the_run(fleet: Fleet) -> None:
-    """What does not build on the first node is not tried as a canary on the second."""
+    """Stop at batch 1 and restore node1, where a driver that built on the canary node2 does not build."""
     done = fleet.upgrade(OLDER, canary=["node2"], serial=[1])
     assert done.returncode == 1, done.stderr
     assert fleet.ends(done) == {"node1": "old", "node2": "new"}, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Lab nodes that say they are another system than they are: its name, and an archive of its own."""
+"""Lab nodes that appear as Ubuntu: its os-release, and an archive in its layout."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpuprov.lab.mirror.specs import PackageSpec
 CODENAMES = {"ubuntu22.04": "jammy", "ubuntu24.04": "noble"}
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
 BORROWED = ("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-node-exporter")
-"""What the roles take from a distribution's archive."""
+"""Packages that the roles install from a distribution's archive."""
 STUB = PackageSpec("linux-tools-generic", "6.8.0-90.91", "amd64")
-"""Of Ubuntu's perf, which Debian calls otherwise."""
+"""Stub of Ubuntu's perf package, which has another name in Debian."""
 
 OS_RELEASE = """\
 PRETTY_NAME="Ubuntu {version} LTS"
@@ -32,17 +32,17 @@ UBUNTU_CODENAME={codename}
 
 
 def os_release(system: str) -> str:
-    """The os-release of `ubuntu22.04` or `ubuntu24.04`."""
+    """Return the os-release of `ubuntu22.04` or `ubuntu24.04`."""
     return OS_RELEASE.format(version=system.removeprefix("ubuntu"), codename=CODENAMES[system])
 
 
 def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
-    """An archive in Ubuntu's layout whose packages are the real ones of a Debian node's archive.
+    """Build an archive in Ubuntu's layout from the real packages of a Debian node's archive.
 
     Args:
-        root: its folder, which gets `dists` and `pool`.
-        node: fetches them by its own apt.
-        key: signs.
+        root: the archive's folder, in which `dists` and `pool` are created.
+        node: node whose apt downloads the packages.
+        key: signing key.
     """
     pool = root / "pool"
     pool.mkdir(parents=True)
@@ -59,7 +59,7 @@ def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
     for codename in CODENAMES.values():
         about = {"Origin": "Ubuntu", "Label": "Ubuntu", "Codename": codename}
         for suite in (codename, f"{codename}-updates", f"{codename}-security"):
-            # apt forgets a suite that has nothing in it.
+            # apt ignores a suite without packages.
             packages = listing + stub if suite == codename else stub
             texts = {**dict.fromkeys(COMPONENTS, ""), "universe": packages}
             publish_suite(root, suite, texts, "amd64", key, about)

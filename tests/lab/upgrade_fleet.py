@@ -1,7 +1,7 @@
-"""Nodes with a driver that can be upgraded, two locks of one branch, and gpuprov.
+"""A fleet for upgrades: nodes with a driver, and locks of two versions of one branch.
 
-`provisioned`: both versions are in Debian's archive, and the compiler is played. `mirrored`: both are in a
-mirror of NVIDIA's repository, whose stubs build at once. DKMS, apt, reboots and SSH are real.
+`provisioned`: both versions come from Debian's archive, and a stub replaces the compiler. `mirrored`: both
+come from a mirror of NVIDIA's repository with stubs that build at once. DKMS, apt, reboots and SSH are real.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.lab.stub_compiler import play_compiler
 
 NEWER, OLDER = "535.309.01", "535.261.03"
 MIRRORED = ("580.95.05", "580.126.16")
-# All else is installed by then, and apt reads Debian's lists for seconds each time.
+# By then all other packages are installed, and apt would read Debian's lists for seconds each time.
 MIRROR_ALONE = "rm /etc/apt/sources.list.d/debian.sources && apt-get -q update"
 ROLLOUT: dict[str, Any] = {"settle_s": 20}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Nodes of one group: how they are called, and the machine that the simulator plays."""
+    """Nodes of one group: their name, and the machine that is simulated."""
 
     name: str
     machine: str
@@ -54,25 +54,25 @@ SINGLE = Kind("dev", "t4x1", {"model": "Tesla T4", "count": 1}, {}, 2)
 
 @dataclass(frozen=True)
 class Fleet:
-    """Nodes, and the folder with the locks of both versions; `fleet.lock.yml` is what they have."""
+    """Nodes, and a folder with the locks of both versions; `fleet.lock.yml` is the lock that nodes have."""
 
     nodes: list[Node]
     folder: Path
 
     def gpuprov(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """One command line, as a person types it."""
+        """Run gpuprov with any exit code."""
         return gpuprov(self.folder, *words, code=None)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """The same, not waited for."""
+        """Start gpuprov without waiting for it."""
         return start(self.folder, *words)
 
     def upgrade(self, version: str, *words: str, **rollout: Any) -> subprocess.CompletedProcess[str]:
-        """Upgrade to one of the two locks, under rules of its own."""
+        """Upgrade to one of the two locks with these rollout rules."""
         return self.gpuprov("upgrade", "--to", self.lock(version, **rollout), "--yes", "-o", "json", *words)
 
     def lock(self, version: str, **rollout: Any) -> str:
-        """The file of a lock, with rules of its own written into it."""
+        """Write rollout rules into a lock; return its file name."""
         name = f"{version}.lock.yml"
         plain = yaml.safe_load((self.folder / name).read_text())
         plain["rollout"] = ROLLOUT | rollout
@@ -80,12 +80,12 @@ class Fleet:
         return name
 
     def ends(self, done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-        """Where nodes stand, as an upgrade's document says; empty when nothing moved."""
+        """Return each node's final lock from an upgrade's JSON output; empty if no node was moved."""
         nodes = json.loads(done.stdout)["nodes"] if done.stdout.strip() else []
         return {node["name"]: node["stands"] for node in nodes}
 
     def wrong(self, lock: str = "fleet.lock.yml") -> dict[str, Any]:
-        """Node → what verification under a lock has against it."""
+        """Return node → failed checks, or the error, of a verification under a lock."""
         done = self.gpuprov("verify", "--lock", lock, "-o", "json")
         assert done.stdout, done.stderr
         return {
@@ -96,17 +96,17 @@ class Fleet:
         }
 
     def loaded(self) -> dict[str, str]:
-        """Node → the version of the module that runs."""
+        """Return node → version of the loaded module."""
         command = "grep -oE '[0-9]{3}[.][.0-9]+' /proc/driver/nvidia/version | head -1"
         return {node.name: node.run(command, check=False).stdout.strip() for node in self.nodes}
 
 
 def provisioned(lab: Lab, folder: Path, count: int, image: str, *, played: bool = True) -> Fleet:
-    """Nodes that have the newer driver; the first is provisioned, saved, and the others start from it.
+    """Return nodes with the newer driver: one is provisioned and saved, and the others start from its image.
 
     Args:
-        image: a name for what is saved; the caller drops it.
-        played: whether the compiler is; otherwise a module takes minutes to build.
+        image: name of the saved image; the caller drops it.
+        played: use a stub instead of the compiler; otherwise building a module takes minutes.
     """
     [node] = lab.up(1, gpu="a100x4", names=["node1"])
     if played:
@@ -115,7 +115,7 @@ def provisioned(lab: Lab, folder: Path, count: int, image: str, *, played: bool 
     def write() -> None:
         fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
         [group] = fleet["groups"].values()
-        # A node that compiles for itself can fail alone.
+        # A node that builds its own module can fail without the others.
         group["stack"] = {"repository": "distribution", "module_build": "dkms"}
         write_locks(folder, fleet, (NEWER, OLDER))
 
@@ -132,11 +132,11 @@ def provisioned(lab: Lab, folder: Path, count: int, image: str, *, played: bool 
 def mirrored(
     lab: Lab, folder: Path, kinds: Sequence[Kind], repositories: dict[str, Any], image: str
 ) -> Fleet:
-    """Nodes that have the first of the mirror's two drivers: one of each kind is provisioned and saved.
+    """Return nodes with the first of the mirror's two drivers: one of each kind is provisioned and saved.
 
     Args:
-        repositories: the mirror's, as a fleet states them.
-        image: how names of saved images begin; the caller drops them.
+        repositories: the mirror's repositories in the format of a fleet file.
+        image: prefix of the saved images' names; the caller drops them.
     """
     for kind in kinds:
         [node] = lab.up(1, gpu=kind.machine, names=[f"{kind.name}1"])
@@ -171,14 +171,14 @@ def _group(lab: Lab, kind: Kind) -> dict[str, Any]:
         "profile": kind.name,
         "os": "debian12",
         "hosts": {node.name: node.address for node in nodes},
-        # The stubs are modules for any kernel, and a store keeps none of those.
+        # The stubs are modules for any kernel, and a module store accepts none of those.
         "stack": {"repository": "nvidia", "module_build": "dkms"},
         "settings": {"kernel": nodes[0].kernel},
     }
 
 
 def write_locks(folder: Path, fleet: dict[str, Any], versions: tuple[str, str]) -> None:
-    """Locks of a fleet at both versions; the first is what nodes have."""
+    """Write locks of a fleet at both versions; the nodes have the first."""
     fleet |= {"reboot": {"allowed": True, "timeout_s": 60}, "rollout": ROLLOUT}
     for version in versions:
         for group in fleet["groups"].values():
@@ -189,6 +189,6 @@ def write_locks(folder: Path, fleet: dict[str, Any], versions: tuple[str, str]) 
 
 
 def apply(fleet: Fleet) -> None:
-    """Make nodes what their lock says."""
+    """Bring the nodes to the state in their lock."""
     done = fleet.gpuprov("apply", "--yes", "--reboot")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -80,7 +80,7 @@ def _instead(seen: str) -> str:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str, set[str]]]:
-    """Yield line and text of each docstring and comment, and the first words that it must not have."""
+    """Yield line and text of each docstring and comment, and the first words that the text must not have."""
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
         if isinstance(node, ast.ClassDef) and _printed(node):
@@ -97,7 +97,7 @@ def _prose(text: str) -> Iterator[tuple[int, str, set[str]]]:
 
 
 def _printed(record: ast.ClassDef) -> bool:
-    """Return whether a class's docstring is part of a JSON Schema, and so not a matter of the code alone."""
+    """Return whether a class's docstring is part of a JSON Schema, and therefore printed."""
     return bool({ast.unparse(base) for base in record.bases} & {"Strict", "Component"})
 
 

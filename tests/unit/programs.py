@@ -1,4 +1,4 @@
-"""Programs of a test's own."""
+"""Programs written by a test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_program(path: Path, body: str) -> Path:
-    """Write a shell script that can be called."""
+    """Write an executable shell script."""
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path

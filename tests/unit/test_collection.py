@@ -1,4 +1,4 @@
-"""The collection: what is generated is what its sources say, and one version stands everywhere."""
+"""Collection: generated files agree with their sources, and all files state the same version."""
 
 from __future__ import annotations
 

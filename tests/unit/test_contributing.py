@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING: the files that they name are there, and the example was made by them."""
+"""Recipes of CONTRIBUTING: the files that they name exist, and the example was added by following them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SETTING, ROLE = "profiling_counters", "profiling_tools"
 CHECK, VARIABLE = "profiling.counters", "profiling_tools_counters"
 NO_CHECKS = {"containerd.service", "docker.service", "gpuprov.prom", "kernel.numa_balancing"}
-"""What looks like the id of a check in `gpuprov/roles`."""
+"""Strings in `gpuprov/roles` that look like the id of a check."""
 STANDS_FOR_A_NAME = ("ROLE", "CONCERN")
 PATH = re.compile(r"`((?:gpuprov|roles|tests|docs|playbooks|scripts)/[\w./-]*)")
 
 
 def recipe(title: str) -> list[str]:
-    """The numbered steps of a section."""
+    """Return the numbered steps of a section."""
     section = re.search(rf"^## {title}\n(.*?)(?=^## )", TEXT, re.MULTILINE | re.DOTALL)
     assert section, title
     return re.split(r"^\d+\. ", section[1], flags=re.MULTILINE)[1:]
@@ -47,7 +47,7 @@ def test_the_example_setting_is_in_every_file_of_its_recipe() -> None:
 
 
 def strings(role: str) -> set[str]:
-    """The strings in a role's `gpuprov/roles/ROLE.py`."""
+    """Return the strings in a role's `gpuprov/roles/ROLE.py`."""
     nodes = ast.walk(ast.parse((ROOT / f"gpuprov/roles/{role}.py").read_text(encoding="utf-8")))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 

@@ -1,4 +1,4 @@
-"""Input that means harm: files of a fleet, names, and what a node answers. Refused or contained."""
+"""Hostile input: files of a fleet, names, and answers of nodes are refused or contained."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_words_of_a_node_do_not_steer_the_terminal() -> None:
 
 @pytest.fixture
 def flood(tmp_path: Path) -> list[str]:
-    """In the place of ssh, a node that answers whatever it is asked with more than anybody reads."""
+    """Command of a fake ssh to a node that answers with 100 MB."""
     return [str(write_program(tmp_path / "flood", "exec head -c 100000000 /dev/zero"))]
 
 
@@ -154,7 +154,7 @@ def test_a_key_file_has_one_key_without_options(tmp_path: Path, content: str, sa
 
 
 def planted(folder: Path) -> list[str]:
-    """Command line and surroundings in which a secret is given wherever bootstrap takes one."""
+    """Return a command line of bootstrap that reads a password."""
     return [
         sys.executable,
         "-m",
@@ -179,7 +179,7 @@ def _fleet(folder: Path) -> list[str]:
 def test_a_password_is_never_repeated(tmp_path: Path) -> None:
     secret = "pl4nted-pass-w0rd"  # noqa: S105
     done = subprocess.run(planted(tmp_path), input=f"{secret}\n", capture_output=True, text=True, check=False)
-    assert done.returncode == 4, done.stderr  # nobody listens there
+    assert done.returncode == 4, done.stderr  # no server listens on this port
     written = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
     for place, text in {"stdout": done.stdout, "stderr": done.stderr, "files": written}.items():
         assert secret not in text, place

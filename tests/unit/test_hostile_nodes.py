@@ -1,4 +1,4 @@
-"""A node that misbehaves is one line of its own: the run goes on, and every other node is reported."""
+"""Faulty nodes: each is reported in one line, the run continues, and all other nodes are reported."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def session(answer: Any) -> PaperSession:
 
 
 def echo(command: str) -> bytes:
-    """What a shell makes of the question, behind a banner."""
+    """Return the shell's output for a command, with a banner before it."""
     import subprocess
 
     line = (
@@ -163,7 +163,7 @@ def test_a_node_that_breaks_while_it_is_armed_is_left_alone(
 
 @pytest.fixture
 def empty_packets() -> Iterator[int]:
-    """A port where an SSH server answers with packets that hold nothing."""
+    """Port of an SSH server that answers with empty packets."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""The house as a whole: how many rooms, on how many levels, and what import-linter's contracts cannot say."""
+"""Structure of the package: number and levels of rooms, and rules beyond import-linter's contracts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ENTRIES = 30
 LEVELS = 13
 UTILITIES = ROOT / "plugins/module_utils"
 SHARED = {path.stem for path in UTILITIES.glob("*.py")}
-"""Modules that roles' scripts and an upgrade's acts on nodes share; they travel with both."""
+"""Modules that roles' scripts and an upgrade's acts on nodes share; they are sent with both."""
 SENT = ("gpuprov.untrusted.urls", "urls")
-"""Modules of other rooms that are sent along, and their names there."""
+"""Modules of other rooms that are sent to nodes too, and their names there."""
 OF_THE_LAB = ("gpuprov.lab", "gpuprov.catalog", "gpuprov.errors", "gpuprov.locking.repository")
 
 
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
-    """Module → what it imports: modules of ours by name, others by their package's."""
+    """Module → its imports: gpuprov's modules by their names, others by their package's."""
     graph = grimp.build_graph("gpuprov", include_external_packages=True, cache_dir=None)
     ours = [module for module in graph.modules if not graph.is_module_squashed(module)]
     return {module: graph.find_modules_directly_imported_by(module) for module in ours}
@@ -38,7 +38,10 @@ def test_the_top_can_be_surveyed() -> None:
 
 
 def test_the_command_line_is_one_file_a_verb() -> None:
-    """`drift.py`, and `inventory_discover.py` for a verb of a verb; what they share is in `common`."""
+    """Require a file for each command, such as `drift.py`, and `inventory_discover.py` for a subcommand.
+
+    Code that commands share is in `common`.
+    """
     stems = {entry.stem for entry in (ROOT / "gpuprov/cli").glob("*.py")} - {"__init__"}
     assert {stem.partition("_")[0] for stem in stems} == set(VERBS)
     assert {module for module, _ in VERBS.values()} <= stems
@@ -58,7 +61,7 @@ def test_rooms_stand_on_few_levels(imports: dict[str, set[str]]) -> None:
 
 
 def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[str]]) -> None:
-    """A node gets the modules of such folders alone, and has a Python without packages."""
+    """Import only modules that are sent: nodes get only these folders, and their Python has no packages."""
     of_nodes = {module: imported for module, imported in imports.items() if ".node." in module}
     assert {room(module) for module in of_nodes} == {
         "access",
@@ -90,10 +93,10 @@ def test_the_lab_stands_beside_the_house(imports: dict[str, set[str]]) -> None:
 
 
 def within(module: str) -> bool:
-    """Whether the lab may import it."""
+    """Return whether the lab may import a module."""
     return any(f"{module}.".startswith(f"{each}.") for each in OF_THE_LAB)
 
 
 def room(module: str) -> str:
-    """`drift` of `gpuprov.drift.judge`; the package itself is its own."""
+    """Return a module's room, such as `drift` for `gpuprov.drift.judge`; the package is its own room."""
     return module.split(".")[1] if "." in module else module

@@ -1,4 +1,4 @@
-"""Locks of the operator's and of nodes: private, one at a time, and waited for no longer than stated."""
+"""Locks of the operator and of nodes: private, exclusive, with a limited waiting time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel boots next: the role, verify and the probe read it each by itself, and must agree."""
+"""Kernel of the next boot: the role, verify and the probe determine it independently and must agree."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def state(node: Path, default: str | None, environment: dict[str, str], made: st
 
 
 def probed(node: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the probe reads of it, as if it were the root."""
+    """Return the probe's result with the node's folder as root."""
     with monkeypatch.context() as patched:
         read, names, glob = collectors.read_or_none, collectors.names_in, collectors.glob.glob
         patched.setattr(collectors, "read_or_none", lambda path, *more: read(f"{node}{path}", *more))
@@ -58,7 +58,7 @@ def probed(node: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def greps(node: Path) -> str:
-    """What verify's greps find."""
+    """Return the lines that verify's grep commands find."""
     files = {"etc/default/grub": "/etc/default/grub:", SITE: f"/{SITE}:"}
     files |= {f"boot/grub/{name}": "" for name in ("grub.cfg", "grubenv")}
     lines = [

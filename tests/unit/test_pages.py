@@ -1,4 +1,4 @@
-"""The pages: every command line in them is one that gpuprov takes; every link of the site leads somewhere."""
+"""Documentation pages: every command line is valid, and every link of the site has a target."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 LINE = re.compile(r"^(?: {4}|\$ )\s*(?:\$ )?(gpuprov(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`(gpuprov [a-z][^`]*)`")
 NOT_A_LINE = ("…", "VERB", "[", "KIND", "{", "NAME", "SYSTEM", "COMMAND")
-"""What makes of a line the shape of one, or output."""
+"""Text that marks a line as a pattern or as output."""
 
 
 def command_lines(page: Path) -> Iterator[tuple[list[str], bool]]:
-    """The command lines of a page, as words, and whether each is only spoken of."""
+    """Yield a page's command lines, split into words, and whether each is only mentioned in the text."""
     text = re.sub(r"\\\n\s+", "", page.read_text(encoding="utf-8"))
     lines = [(line, False) for line in LINE.findall(text)]
     for line, spoken_of in [*lines, *((each.replace("\n", " "), True) for each in INLINE.findall(text))]:
@@ -36,10 +36,10 @@ def command_lines(page: Path) -> Iterator[tuple[list[str], bool]]:
 
 
 def parsed(words: list[str]) -> None:
-    """Let click take a command line apart, without running it.
+    """Parse a command line with click, without running it.
 
     Raises:
-        click.UsageError: it does not take it.
+        click.UsageError: the command line is not valid.
     """
     command: click.Command = gpuprov
     name = "gpuprov"
@@ -84,7 +84,7 @@ def test_there_are_command_lines() -> None:
 
 
 class Links(HTMLParser):
-    """What a page links to, and what may be linked to in it."""
+    """Links of a page, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: what mkdocs warns of is an error."""
+    """Folder of the site from a strict build, in which a warning of mkdocs is an error."""
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_MKDOCS_2_WARNING", "1")
@@ -114,7 +114,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     dead, followed = [], 0
     for path, page in pages.items():
-        if path.name == "404.html":  # its links are from the root of wherever it is served
+        if path.name == "404.html":  # its links are relative to the root of the server
             continue
         for link in page.links:
             to = urlsplit(link)

@@ -1,4 +1,4 @@
-"""Files are written by the primitives alone; what writes otherwise is listed here with its reason."""
+"""Writing of files: only by the primitives; other code that writes is listed here with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that compiles: its kernel, modules and archive, and what of them reaches Ansible and other nodes."""
+"""A hostile node that compiles: the effect of its kernel, modules and archive on Ansible and other nodes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ MARK = b"made by the hostile node"
 
 
 def module(version: str, vermagic: str, licence: str = "NVIDIA", **more: str) -> bytes:
-    """Return a module whose fields say this."""
+    """Return a module with these fields."""
     fields = {"version": version, "license": licence, "name": "nvidia", "vermagic": vermagic, **more}
     said = b"".join(f"{key}={value}\0".encode("utf-8", "surrogatepass") for key, value in fields.items())
     return _elf({".modinfo": b"\0" + said})
 
 
 def tar(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
-    """Return a packed archive of such members."""
+    """Return a compressed archive of these members."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member, content in members:
@@ -58,14 +58,14 @@ def _file(name: str, content: bytes) -> tuple[tarfile.TarInfo, bytes]:
 
 
 class Builder:
-    """What a hostile node hands out as its modules."""
+    """Generator of a hostile node's module archives."""
 
     def __init__(self, field: Field, rng: random.Random, version: str, kernel: str) -> None:
         self._field, self._rng, self._version, self._kernel = field, rng, version, kernel
         self.name = "nvidia-current.ko"
 
     def archive(self) -> bytes:
-        """Draw an archive; half of them are whole but for one word."""
+        """Draw an archive; half of them are valid except for one text."""
         rng, kinds = self._rng, (self._plain, self._vermagic, self._members, self._bomb, self._noise)
         return rng.choices(kinds, (3, 6, 4, 1, 2))[0]()
 
@@ -97,7 +97,7 @@ class Builder:
         return self._plain()
 
     def _bomb(self) -> bytes:
-        """Return kilobytes that unpack to hundreds of megabytes, or to more."""
+        """Return kilobytes that unpack to hundreds of megabytes or more."""
         return bomb(self._rng.randrange(4))
 
     def _noise(self) -> bytes:
@@ -110,7 +110,7 @@ class Builder:
 
 
 class _Zeros(io.RawIOBase):
-    """A file of zeros that takes no memory."""
+    """A file of zeros that uses no memory."""
 
     def read(self, size: int = -1) -> bytes:
         """Return zeros."""
@@ -118,7 +118,7 @@ class _Zeros(io.RawIOBase):
 
 
 def zeros(mib: int) -> bytes:
-    """Return so many MiB of zeros, packed; made without holding them."""
+    """Return this many MiB of zeros, compressed without holding them in memory."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
         for _ in range(mib):
@@ -128,7 +128,7 @@ def zeros(mib: int) -> bytes:
 
 @cache
 def bomb(kind: int) -> bytes:
-    """Return kilobytes that unpack to hundreds of megabytes: as a whole, or each module in them."""
+    """Return kilobytes that unpack to hundreds of megabytes: as a whole, or in each module."""
     if kind == 0:
         return zeros(900)
     if kind == 1:
@@ -145,11 +145,11 @@ def bomb(kind: int) -> bytes:
 
 
 class Run:
-    """An ordinary apply of a fleet that compiles once; nodes are on paper, Ansible is only given inventories.
+    """An ordinary apply of a fleet that compiles once; nodes are simulated, Ansible only gets inventories.
 
     Args:
         bad: the hostile node.
-        kernels: node → the kernel that it runs.
+        kernels: node → its running kernel.
     """
 
     def __init__(self, field: Field, rng: random.Random, bad: str, kernels: dict[str, str]) -> None:
@@ -201,7 +201,7 @@ class Run:
             return {"result": told}
         if act == "piece":
             if self.slow and name == self.bad:
-                return {"result": base64.b64encode(b"x").decode()}  # one byte, and always another one
+                return {"result": base64.b64encode(b"x").decode()}  # one byte, each time a different one
             offset, step = arguments[1], PIECE
             return {"result": base64.b64encode(self.archives[name][offset : offset + step]).decode()}
         return {"result": None}
@@ -222,7 +222,7 @@ def tempfile_in(field: Field) -> str:
 
 
 def offered(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Return which node is offered which archive, by the inventories."""
+    """Return which node is offered which archive, from the inventories."""
     for path in paths:
         found = json.loads(path.read_text())
         for group in found["all"]["children"].values():
@@ -232,7 +232,7 @@ def offered(paths: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _builds(own: dict[str, Any]) -> Iterator[str]:
-    """Return every path of an archive in a node's variables, in whatever shape they are written."""
+    """Return every path of an archive in a node's variables, in any structure."""
     left: list[Any] = [own.get("nvidia_driver_builds", [])]
     while left:
         each = left.pop()
@@ -245,7 +245,7 @@ def _builds(own: dict[str, Any]) -> Iterator[str]:
 
 
 def is_marked(path: str) -> bool:
-    """Whether the hostile node made what is in an archive."""
+    """Return whether an archive contains the hostile node's modules."""
     with suppress(OSError, tarfile.TarError, EOFError), tarfile.open(path) as archive:
         for member in archive:
             content = archive.extractfile(member)
@@ -256,7 +256,7 @@ def is_marked(path: str) -> bool:
 
 @way("node", "modules of a builder", "code", "file", "node", share=300, mib=1200, seconds=90)
 def builder(field: Field) -> Try:
-    """The node that compiles for its group: what it sends becomes variables of Ansible."""
+    """Try archives of a node that compiles for its group, which become variables of Ansible."""
     inventories = Inventories(field)
 
     def once(rng: random.Random) -> None:
@@ -283,7 +283,7 @@ def builder(field: Field) -> Try:
 
 @way("node", "modules of a node that is no builder", "node", share=150, mib=1200, seconds=90)
 def intruder(field: Field) -> Try:
-    """A node that no one asked to compile: later nodes of its kernel must not get what it made."""
+    """Try archives of a node that is not a builder: later nodes with its kernel must not get its modules."""
 
     def once(rng: random.Random) -> None:
         names = tuple(f"t{field.number}n{each}" for each in (1, 2, 3))

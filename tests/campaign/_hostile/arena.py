@@ -1,7 +1,7 @@
-"""A place for the programs that run on nodes: mounts and an account of its own, stubs for services.
+"""A sandbox for the programs that run on nodes: separate mounts and account, stubs of services.
 
 A mount namespace with empty file systems on /tmp, /root, /home, /run/gpuprov, /var/lib/gpuprov and /etc/ssh,
-and an account `ops`. What another user does is done there with that user's rights.
+and an account `ops`. Actions of another user run in it with that user's rights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ exec sleep infinity
 
 
 class Arena:
-    """See the module; `shell` runs a line there as root or as another user."""
+    """The sandbox of this module; `shell` runs a line in it as root or as another user."""
 
     def __init__(self, field: Field) -> None:
         self.stubs = field.base / "stubs"
@@ -65,7 +65,7 @@ class Arena:
             raise RuntimeError(f"no mounts of its own: {said!r} {self._process.stdout.read()!r}")
 
     def argv(self, line: str, user: int = 0) -> list[str]:
-        """Return the command that runs a line there."""
+        """Return the command that runs a line in the sandbox."""
         rights = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         return ["nsenter", "-t", str(self._process.pid), "-m", *rights, "sh", "-c", line]
 
@@ -73,7 +73,7 @@ class Arena:
         """Run a line.
 
         Raises:
-            subprocess.TimeoutExpired: it does not end.
+            subprocess.TimeoutExpired: it does not end within `seconds`.
         """
         environment = {"PATH": f"{self.stubs}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C"}
         done = subprocess.run(
@@ -87,7 +87,7 @@ class Arena:
         return Output(done.returncode, done.stdout, done.stderr)
 
     def clean(self) -> None:
-        """Empty its file systems, and make homes anew."""
+        """Empty the file systems, and create new homes."""
         self.shell(
             "umount /root /home 2>/dev/null;"
             " for each in /root /home; do mount -t tmpfs -o size=2m,mode=0755 none $each; done;"
@@ -98,10 +98,10 @@ class Arena:
 
 
 class ArenaSession(Session):
-    """A session whose commands run in an arena.
+    """A session whose commands run in a sandbox.
 
     Args:
-        slow: called where a command does not end in time.
+        slow: function that is called if a command does not end in time.
     """
 
     def __init__(self, arena: Arena, slow: Callable[[], None], seconds: float) -> None:
@@ -118,5 +118,5 @@ class ArenaSession(Session):
 
 
 def quoted(text: str) -> str:
-    """Return text for a shell's line."""
+    """Return text quoted for a shell."""
     return shlex.quote(text.replace("\0", ""))

@@ -1,4 +1,4 @@
-"""Secrets in what a node's journals and files say, and what of them is in a bundle for a vendor's support."""
+"""Secrets in a node's journals and files, and their absence from the bundle for a vendor's support."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Try = Callable[[random.Random], None]
 
 @way("node", "bundle", "key", share=300)
 def bundle(field: Field) -> Try:
-    """Secrets in what a machine says, at any place of a look, and what of them is in its bundle."""
+    """Try secrets at any place of an examination, and look for them in its bundle."""
     from gpuprov.doctor.bundle.bundle import compose
     from tests.unit.doctor.machines import as_examined
     from tests.unit.doctor.test_bundle import leaves, machine, put
@@ -74,4 +74,4 @@ SECRETS = (
     "mongodb+srv://u:SECRET@h/db",
     "<password>SECRET</password>",
 )
-"""Shapes in which journals and reports have secrets."""
+"""Forms of secrets in journals and reports."""

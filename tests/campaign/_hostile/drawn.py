@@ -1,4 +1,4 @@
-"""The ways that hypothesis draws (`_hostile_ways`), each a hundredth of its tries at a time."""
+"""The ways that hypothesis generates (`_hostile_ways`), each with one example for each try."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = 20
 
 
 def enter(name: str, actor: str, *aims: str, share: int) -> None:
-    """Register one; a try is one draw of hypothesis."""
+    """Register a way; a try is one example of hypothesis."""
 
     @way(actor, f"drawn {name}", *aims, share=share, seconds=60)
     def drawn(field: Field) -> Callable[[random.Random], None]:

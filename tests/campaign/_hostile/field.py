@@ -1,4 +1,4 @@
-"""The place in which hostile input is tried, and the signs by which it is seen that a goal was reached."""
+"""The folders in which hostile input is tried, and the signs that a goal was reached."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ ACTORS = (
     "stranger",
 )
 GOALS = ("code", "file", "key", "node", "hang", "line", "exception")
-"""What no party may reach.
+"""Goals that no party may reach.
 
-code: a program runs, or text steers a terminal, a page or a shell. file: a file outside is read or written.
-key: a secret is shown, kept or taken. node: what one node sends reaches another. hang: a bound of time or of
-memory is passed. line: a line of another user's file is lost. exception: an error that is not documented.
+code: a program runs, or text controls a terminal, a page or a shell. file: a file outside is read or written.
+key: a secret is shown, stored or stolen. node: one node's data reaches another. hang: a limit of time or
+memory is exceeded. line: a line of another user's file is lost. exception: an undocumented error.
 """
 THEIRS = b"a line of another user's file\n" * 3
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
 class Reached(Exception):
-    """A goal that was reached, and by what it was seen."""
+    """A goal that was reached, and the evidence."""
 
     def __init__(self, goal: str, seen: str) -> None:
         assert goal in GOALS, goal
@@ -43,13 +43,13 @@ class Reached(Exception):
 
 
 class Field:
-    """The folders of a run: `work` is gpuprov's own, everything beside it is outside.
+    """Folders of a run: `work` belongs to gpuprov, all others are outside.
 
     Attributes:
-        canary: each program that is smuggled in makes a file here, named after the try.
-        outside: a folder that nothing may write to.
-        secret: a word that is put wherever a secret is; it may not come out again.
-        stack: ends what a way has started.
+        canary: folder in which each injected program creates a file, named after the try.
+        outside: folder that must not be written.
+        secret: text in place of every secret; it must not appear in any output.
+        stack: cleanup of a way's processes and files.
     """
 
     def __init__(self, base: Path) -> None:
@@ -69,16 +69,16 @@ class Field:
 
     @property
     def program(self) -> str:
-        """A line of shell that shows that a program ran."""
+        """Shell command that proves that a program ran."""
         return f"/usr/bin/touch {self.canary}/{self.number}"
 
     @property
     def written(self) -> Path:
-        """A file that nothing may write."""
+        """File that must not be written."""
         return self.outside / f"written-{self.number}"
 
     def ignore(self, path: Path) -> None:
-        """Leave a folder of a way's own out of the search for strays."""
+        """Exclude a way's own folder from the search for stray files."""
         self._own.append(path)
 
     def begin(self, number: int) -> None:
@@ -86,7 +86,7 @@ class Field:
         self.number = number
 
     def signs(self) -> Iterable[tuple[int, str, str]]:
-        """Return new signs of a goal: number of the try, goal, what was seen."""
+        """Return new signs of a goal: number of the try, goal, evidence."""
         for name in sorted(path.name for path in self.canary.iterdir()):
             if name not in self._reported:
                 self._reported.add(name)
@@ -103,7 +103,7 @@ class Field:
             path.unlink()
 
     def _strays(self) -> list[Path]:
-        """Return files that lie outside `work` and were not there at the beginning."""
+        """Return files outside `work` that did not exist at the start."""
         found = []
         for folder, folders, files in os.walk(self.base):
             here = Path(folder)
@@ -114,10 +114,10 @@ class Field:
         return found
 
     def show(self, text: str, where: str) -> None:
-        """Check text that a person's terminal or a file gets.
+        """Check text that is written to a terminal or a file.
 
         Raises:
-            Reached: it steers a terminal, cannot be encoded, or holds the secret.
+            Reached: it controls a terminal, cannot be encoded, or contains the secret.
         """
         if self.secret in text:
             raise Reached(
@@ -136,7 +136,7 @@ class Field:
         """Read a JSON document strictly.
 
         Raises:
-            Reached: it is none.
+            Reached: it is not JSON.
         """
 
         def refuse(word: str) -> float:
@@ -150,13 +150,13 @@ class Field:
 
 @dataclass(frozen=True)
 class Way:
-    """A cell's generator: who sends what, at which goals it aims, and its share of the tries.
+    """A generator of hostile input: its actor, the goals it aims at, and its share of the tries.
 
     Attributes:
         make: builds the function of one try, which gets the random numbers of that try. It may have an
             attribute `settle`, which is called after each batch.
-        seconds: bound of one try.
-        mib: bound of what one try may add to the memory in use.
+        seconds: limit of one try.
+        mib: limit of the additional memory of one try.
     """
 
     actor: str
@@ -169,7 +169,7 @@ class Way:
 
     @property
     def key(self) -> str:
-        """How a person names it: `node/drift`."""
+        """Name on the command line: `node/drift`."""
         return f"{self.actor}/{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""A metadata service and other lists that a fleet is made of, and what the first boot fetches and writes."""
+"""A hostile metadata service: imported machine documents, and the first boot's downloads and files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DOCUMENTS: tuple[dict[str, Any], ...] = (
 
 @way("metadata service", "import", "code", "file", share=1200)
 def imported(field: Field) -> Try:
-    """Metadata of a machine becomes a fleet.yml, and that an inventory of Ansible."""
+    """Try a machine's metadata as input of a fleet.yml, and that as an Ansible inventory."""
     source, fleet = field.work / "machine.json", field.work / "fleet.yml"
     inventories = Inventories(field)
 
@@ -95,7 +95,7 @@ def imported(field: Field) -> Try:
 
 
 class Machine:
-    """A folder in the place of a machine that boots for the first time."""
+    """A folder in place of a machine that boots for the first time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.state = folder, folder / "state"
@@ -123,7 +123,7 @@ class Machine:
 
 @way("metadata service", "first boot", "file", "key", share=500, seconds=60)
 def first_boot(field: Field) -> Try:
-    """What the first boot fetches from addresses of its order: locks, modules, and a hook's answers."""
+    """Try answers of the addresses in the first boot's order: locks, modules, a hook."""
     from gpuprov.inventory.firstboot.node import first_boot as program
 
     server = Server()
@@ -131,7 +131,7 @@ def first_boot(field: Field) -> Try:
     def once(rng: random.Random) -> None:
         machine = Machine(field.work / f"boot-{field.number}")
         url = f"http://127.0.0.1:{server.port}/x?X-Amz-Signature={field.secret}"
-        content = _content(rng, field)  # what has the order's sum is what was exported
+        content = _content(rng, field)  # content with the order's checksum equals the export
         sha256 = "0" * 64
         posted: list[bytes] = []
         server.serve = _serving(rng, content, posted)
@@ -200,7 +200,7 @@ def _content(rng: random.Random, field: Field) -> bytes:
 
 
 def _serving(rng: random.Random, content: bytes, posted: list[bytes]) -> Callable[[Any], None]:
-    """Return how a server answers: well, with errors, with a redirect, with too much, or not at all."""
+    """Return the function of a server's answer: valid, an error, a redirect, too long, or noise."""
     kind = rng.randrange(8)
 
     def serve(client: Any) -> None:

@@ -1,4 +1,4 @@
-"""A mirror without the key of what it mirrors: indexes, signatures, keyrings, answers, catalogs."""
+"""A hostile mirror without its origin's key: indexes, signatures, keyrings, answers, catalogs."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ EVIL = [PackageSpec("tool", "1:99-1", "amd64"), PackageSpec("library", "2.0-1", 
 
 
 def days(number: float) -> str:
-    """Return a date so many days from now, as Release writes it."""
+    """Return a date this many days from now in the format of a Release file."""
     return format_datetime((datetime.now(UTC) + timedelta(days=number)).replace(microsecond=0), usegmt=True)
 
 
 def said(index: Index) -> list[tuple[str, str]]:
-    """Return what an index offers."""
+    """Return the packages that an index offers."""
     return sorted((name, str(each.version)) for name in index.names() for each in index.versions(name))
 
 
 class Suites:
-    """A good suite, and others that are well signed but by another key, of another suite or another day."""
+    """A valid suite, and suites with signatures of another key, for another suite or of another date."""
 
     def __init__(self, field: Field) -> None:
         self.key: SigningKey = field.stack.enter_context(signing_key())
@@ -73,7 +73,7 @@ class Suites:
 
 @way("mirror", "apt indexes", "code", "file", share=1500)
 def apt(field: Field) -> Try:
-    """A suite in which files were changed, exchanged, cut or left out."""
+    """Try a suite with changed, exchanged, truncated or missing files."""
     suites, root = Suites(field), field.work / "served"
 
     def once(rng: random.Random) -> None:
@@ -111,13 +111,13 @@ def _change(rng: random.Random, field: Field, suites: Suites, root: Path) -> Non
         path.write_bytes(content[: rng.randrange(len(content) + 1)])
     elif dice < 0.9:
         path.write_bytes(content + payload(rng, field).encode("utf-8", "replace"))
-    else:  # a signature that covers a part alone
+    else:  # a signature that covers only a part
         path.write_bytes(b"Package: tool\nVersion: 1:99-1\n\n" + content)
 
 
 @way("mirror", "rpm indexes", "code", "file", share=500)
 def rpm(field: Field) -> Try:
-    """The same of an rpm repository."""
+    """Try an rpm repository with changed or truncated files."""
     key: SigningKey = field.stack.enter_context(signing_key())
     good, root = field.work / "rpms", field.work / "served"
     mirror_rpm.build(
@@ -159,7 +159,7 @@ def rpm(field: Field) -> Try:
 
 @way("mirror", "keyrings", "code", "key", share=900)
 def keyrings(field: Field) -> Try:
-    """Key files: of noise, of two keys, of a stranger's key under the name of the right one."""
+    """Try key files: noise, two keys, a foreign key in place of the right one."""
     from gpuprov.untrusted.openpgp import armored, binary, fingerprints
 
     keys = [field.stack.enter_context(signing_key()) for _ in range(2)]
@@ -183,7 +183,7 @@ def keyrings(field: Field) -> Try:
 
 @way("mirror", "server", "file", "code", share=200, seconds=40)
 def served(field: Field) -> Try:
-    """Answers of a server: redirects to files, floods, drips, broken heads."""
+    """Try a server's answers: redirects to files, floods, slow bodies, broken headers."""
     server = Server()
     folder = field.work / "cache-of-server"
     field.theirs.chmod(0o644)
@@ -238,7 +238,7 @@ def _answer(rng: random.Random, field: Field) -> list[tuple[bytes, float]]:
 
 @way("mirror", "catalogs", "code", "key", share=150, seconds=60)
 def catalogs(field: Field) -> Try:
-    """Releases of the catalog: signed by others, with a keyring of several keys, with changed files."""
+    """Try catalog releases: signed by another key, with a keyring of several keys, with changed files."""
     import os
     from unittest.mock import patch
 
@@ -265,7 +265,7 @@ def catalogs(field: Field) -> Try:
             shutil.rmtree(served, ignore_errors=True)
             kind = rng.randrange(3)
             shutil.copytree(made[0 if kind == 0 else 1], served)
-            if kind == 0:  # the right one, changed on its way
+            if kind == 0:  # the right release, changed in transit
                 path = rng.choice(sorted(each for each in served.rglob("*") if each.is_file()))
                 content = path.read_bytes()
                 path.write_bytes(around(rng, field, content.decode("latin-1")).encode("utf-8", "replace"))

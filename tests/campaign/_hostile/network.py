@@ -1,4 +1,4 @@
-"""A stranger on the network: in the place of a node's sshd, and at ports that gpuprov opens."""
+"""A foreign host on the network: in place of a node's sshd, and at ports that gpuprov opens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 3.0
 
 
 class Server:
-    """A port where each connection gets what is drawn."""
+    """A port where a function serves each connection."""
 
     def __init__(self) -> None:
         self.serve: Callable[[socket.socket], None] = lambda client: None
@@ -45,7 +45,7 @@ class Server:
 
 
 def banner(rng: random.Random, field: Field) -> bytes:
-    """Draw what is said in place of sshd's first line."""
+    """Draw bytes in place of sshd's first line."""
     text = payload(rng, field, "terminal", "bomb", "odd", "shell", "page").encode("utf-8", "replace")
     return rng.choice(
         (
@@ -68,7 +68,7 @@ def _log_in(session: Session) -> int:
 
 @way("stranger", "sshd", "code", "key", share=200, seconds=40)
 def sshd(field: Field) -> Try:
-    """In the place of a node: what is said before and instead of SSH."""
+    """Try a server in place of a node's sshd: bytes before and instead of SSH."""
     server = Server()
     key = field.work / "id"
     paramiko.ECDSAKey.generate().write_private_key_file(str(key))
@@ -102,7 +102,7 @@ def sshd(field: Field) -> Try:
 
 @way("stranger", "host keys", "key", "line", share=600)
 def host_keys(field: Field) -> Try:
-    """Host keys that a node prints while it is bootstrapped: pinned for it and for no other."""
+    """Try host keys that a node prints during bootstrap: they must be pinned for no other host."""
     from gpuprov.bootstrap.hostkeys import HostKeys
     from gpuprov.ssh.known_hosts import read_known_hosts
 

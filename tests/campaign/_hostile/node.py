@@ -1,4 +1,4 @@
-"""A node that has root there: its answers to the verbs, and the lines that a person is told to type."""
+"""A hostile node with root: its answers to the verbs, and the commands that the doctor prints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Try = Callable[[random.Random], None]
 
 
 class Fleet:
-    """Three nodes on paper, one of them hostile: what each verb reads of it is spoiled in some places."""
+    """Three simulated nodes, one of them hostile: its data for each verb has some places replaced."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -70,9 +70,9 @@ class Fleet:
         }
 
     def spoiled(self, rng: random.Random, kind: str) -> dict[str, Any]:
-        """Draw hostile collectors of a kind."""
+        """Draw a hostile node's collectors for a kind of question."""
         collectors: dict[str, Any] = json.loads(self._plain[kind])
-        if kind == "doctor" and rng.random() < 0.8:  # the lines to type belong to faults
+        if kind == "doctor" and rng.random() < 0.8:  # printed commands belong to faults
             FAULTS[rng.choice(sorted(FAULTS))][0](collectors)
         document = _facts(collectors)
         for _ in range(rng.choice((1, 2, 3, 8))):
@@ -80,7 +80,7 @@ class Fleet:
         return document
 
     def wire(self, rng: random.Random, kind: str) -> Any:
-        """Have the hostile node answer so, the others well."""
+        """Let the hostile node give a drawn answer, and the others valid ones."""
         bad = document_bytes(self.spoiled(rng, kind))
         matrix = around(rng, self.field, MATRIX).encode("utf-8", "surrogatepass")
 
@@ -105,7 +105,7 @@ def _status() -> dict[str, Any]:
 
 
 def enter(name: str, kind: str, lines: Callable[[Fleet, random.Random], list[list[str]]], share: int) -> None:
-    """Register a verb: hostile answers, and several forms of output."""
+    """Register the tries of a verb: hostile answers, in several output formats."""
 
     @way("node", name, "code", "file", "key", share=share)
     def verb(field: Field) -> Try:
@@ -127,7 +127,7 @@ def enter(name: str, kind: str, lines: Callable[[Fleet, random.Random], list[lis
 
 
 def type_mends(field: Field, text: str) -> None:
-    """Type every line that the doctor offers, as a person would: with no program in PATH."""
+    """Run the doctor's printed commands that contain a payload, without any program in PATH."""
     lines = {
         line
         for host in json.loads(text).get("hosts", [])
@@ -210,7 +210,7 @@ for verb_name, (kind_, lines_, share_) in VERBS.items():
 
 @way("node", "nccl parse", "code", share=400)
 def nccl(field: Field) -> Try:
-    """A log of a job that NCCL wrote."""
+    """Try a job's NCCL log."""
     path = field.work / "job.log"
 
     def once(rng: random.Random) -> None:
@@ -225,7 +225,7 @@ def nccl(field: Field) -> Try:
 
 @way("node", "nccl derive", "code", "file", share=500)
 def derive(field: Field) -> Try:
-    """Saved facts; what is derived stands in an environment."""
+    """Try saved facts, from which environment variables are derived."""
     path = field.work / "facts.json"
     whole = json.dumps(_facts(bare_metal()))
 
@@ -242,7 +242,7 @@ def derive(field: Field) -> Try:
 
 @way("node", "accept", "code", share=1200)
 def accept(field: Field) -> Try:
-    """Documents of a measurement, judged and shown."""
+    """Try documents of a measurement, judged and shown."""
     from gpuprov.accept.judge import document as judged_document
     from gpuprov.accept.judge import judge
     from gpuprov.report.accept import accept_lines  # type: ignore[attr-defined]

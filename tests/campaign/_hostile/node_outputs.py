@@ -1,4 +1,4 @@
-"""Another user of a node: what root writes into folders of others, and what is in command lines."""
+"""Another user on a node: files that root writes into that user's folders, and command lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Try = Callable[[random.Random], None]
 
 @way("user on a node", "first boot's metrics", "file", "line", share=300)
 def metrics(field: Field) -> Try:
-    """Links in the folder of textfile metrics, which a monitoring user owns."""
+    """Try links in the folder of textfile metrics, which a monitoring user owns."""
     from gpuprov.inventory.firstboot.node import first_boot as program
 
     def once(rng: random.Random) -> None:
@@ -77,21 +77,21 @@ def metrics(field: Field) -> Try:
 
 
 class Overheard:
-    """A session whose commands other users see in the list of processes and root's in sudo's log."""
+    """A session whose commands other users see in the process list, and root's in sudo's log."""
 
     def __init__(self, user: str) -> None:
         self.commands: list[str] = []
         self.target: Any = SimpleNamespace(name="node2", route=SimpleNamespace(user=user, login=user))
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
-        """Keep the command."""
+        """Record the command."""
         self.commands.append(command)
         return Output(0, b"requested\ndone\n", b"")
 
 
 @way("user on a node", "arguments", "key", share=200)
 def arguments(field: Field) -> Try:
-    """Passwords: sudo's and MOK manager's may be in no command line."""
+    """Try passwords of sudo and MOK manager, which must not be in any command line."""
     from gpuprov.bootstrap import secure_boot
     from gpuprov.probe.collect import collect
     from gpuprov.probe.payload import Parameters

@@ -1,4 +1,4 @@
-"""Another user of a node: links, locks, full disks and odd files where programs of root write."""
+"""Another user on a node: links, locks, full disks and special files where root's programs write."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FILL = (
     " i=0; while echo x >/tmp/f$i 2>/dev/null; do i=$((i+1)); done; true"
 )
 BOUND_S = 45.0
-"""What a program of ours may take on a node where it waits for nothing but another user."""
+"""Time limit in seconds of a program on a node if only another user delays it."""
 
 
 class Homes:
-    """A home whose authorized_keys has keys of others, as another user or its owner left it."""
+    """A home whose authorized_keys contains others' keys, in a state made by another user or its owner."""
 
     def __init__(self, field: Field) -> None:
         self.field, self.arena = field, Arena(field)
@@ -49,7 +49,7 @@ class Homes:
         return ArenaSession(self.arena, slow, BOUND_S)
 
     def plant(self, rng: random.Random) -> tuple[str, list[str]]:
-        """Draw the state of a home; returns its user, and the lines that must stay."""
+        """Draw the state of a home; return its user, and the lines that must remain."""
         self.arena.clean()
         user = rng.choice(("root", "ops", "ops"))
         home, owner = ("/root", 0) if user == "root" else ("/home/ops", OPS)
@@ -87,7 +87,7 @@ class Homes:
             "hard": f"ln {file} {home}/second",
         }
         if user == "root" and kind in as_owner:
-            kind = "full"  # only its owner does that to a home
+            kind = "full"  # only the owner can do that to a home
         if kind == "full":
             self.arena.shell(FILL, EVE)
         elif kind == "home full":
@@ -99,10 +99,10 @@ class Homes:
         return user, lines
 
     def check(self, user: str, lines: list[str], what: str) -> None:
-        """Check that all lines of others are there, and nothing else was touched.
+        """Check that all lines of others remain, and no other file was changed.
 
         Raises:
-            Reached: a line is gone, or the program did not end.
+            Reached: a line is gone, another file was written, or the program did not end.
         """
         if self.hung:
             self.hung = False
@@ -124,7 +124,7 @@ class Homes:
 
 @way("user on a node", "keys for a trial", "file", "line", share=500, seconds=150)
 def trial_key(field: Field) -> Try:
-    """The key by which a node logs in to itself, put there and taken away again."""
+    """Try the key with which a node logs in to itself: added, and removed again."""
     homes = Homes(field)
 
     def once(rng: random.Random) -> None:
@@ -146,7 +146,7 @@ def trial_key(field: Field) -> Try:
 
 @way("user on a node", "bootstrap", "file", "line", "key", share=500, seconds=150)
 def first(field: Field) -> Try:
-    """The script that prepares a node, with an image's line that turns the user away among the keys."""
+    """Try bootstrap's script, also with cloud-init's line that refuses the user among the keys."""
     homes = Homes(field)
 
     def once(rng: random.Random) -> None:
@@ -168,7 +168,7 @@ def first(field: Field) -> Try:
 
 @way("user on a node", "leases", "line", share=60, seconds=150)
 def leases(field: Field) -> Try:
-    """Locks that another user holds, files that were put where a lease is written."""
+    """Try locks that another user holds, and files in the places of a lease."""
     arena = Arena(field)
 
     def act(name: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Inventories with hostile text, given to Ansible itself: every variable of every host is resolved."""
+"""Inventories with hostile text, read by Ansible itself: every variable of every host is resolved."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PLAY = [
     }
 ]
 AT_ONCE = 60
-"""Inventories of one run of Ansible."""
+"""Number of inventories in one run of Ansible."""
 
 
 class Inventories:
-    """Inventories of many tries, given to Ansible in batches; their hosts have names of their own."""
+    """Inventories of many tries, given to Ansible in batches; host names are unique."""
 
     def __init__(self, field: Field) -> None:
         self._field, self._waiting = field, list[Path]()
@@ -50,7 +50,7 @@ class Inventories:
             self.settle()
 
     def settle(self) -> None:
-        """Have Ansible read what waits."""
+        """Run Ansible on the inventories that wait."""
         if not self._waiting:
             return
         program = Path(sys.executable).with_name("ansible-playbook")
@@ -75,7 +75,7 @@ class Inventories:
         self._waiting.clear()
 
     def _control(self) -> Path:
-        """Return an inventory whose template does run: it shows that the sign is seen."""
+        """Return an inventory whose template does run, which proves that a program would be noticed."""
         (self._folder / "ansible.cfg").touch()
         path = self._folder / "control.json"
         template = "{{ lookup('pipe', 'touch FILE') }}".replace("FILE", str(self._shown))
@@ -87,10 +87,10 @@ class Inventories:
         return self._field.work / "control-ran"
 
     def _check(self, output: str, errors: str) -> None:
-        """Check that Ansible took all of them.
+        """Check that Ansible reached every host.
 
         Raises:
-            Reached: what a node sent ended Ansible for all.
+            Reached: hostile text ended Ansible for all hosts.
         """
         hosts = {
             host

@@ -1,8 +1,8 @@
-"""One process that tries one way: each try is announced, each goal that was reached is a line of JSON.
+"""Process for the tries of one way; each try and each reached goal is printed as a line of JSON.
 
     python -m tests.campaign._hostile.trial WAY FIRST COUNT SEED
 
-The parent (`tests.campaign.hostile`) ends it when a try takes longer than its bound.
+The parent (`tests.campaign.hostile`) kills it when a try takes longer than its limit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tests.campaign._hostile import ways as ways  # registers them
 from tests.campaign._hostile.field import WAYS, Field, Reached, Way
 
 MOST = 6 << 30
-"""Bytes of address space of a process; more is a MemoryError, which is a hang's twin."""
+"""Limit of a process's address space in bytes; exceeding it is a MemoryError, which counts as a hang."""
 RESET_PEAK = "5"
-"""See proc(5), /proc/PID/clear_refs."""
+"""Value for /proc/PID/clear_refs (proc(5))."""
 
 
 class Trial:
@@ -37,7 +37,7 @@ class Trial:
         self._try = each.make(field)
 
     def run(self, first: int, count: int, seed: int) -> None:
-        """Try `count` times."""
+        """Run `count` tries."""
         for number in range(first, first + count):
             self._say({"try": number})
             self._field.begin(number)
@@ -77,7 +77,7 @@ class Trial:
 
 
 def _peak_mib(*, reset: bool = False) -> float:
-    """Return the most memory that this process had in use since it was reset."""
+    """Return the peak of this process's memory in MiB since the last reset."""
     if reset:
         Path("/proc/self/clear_refs").write_text(RESET_PEAK)
     status = Path("/proc/self/status").read_text()
@@ -85,7 +85,7 @@ def _peak_mib(*, reset: bool = False) -> float:
 
 
 def main() -> None:
-    """Try one way as often as the arguments say."""
+    """Run the way and the tries in the arguments."""
     key, first, count, seed = sys.argv[1], *map(int, sys.argv[2:5])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -101,7 +101,7 @@ def main() -> None:
         with field.stack:
             trial.run(first, count, seed)
     answers.flush()
-    os._exit(0)  # threads of Dask and Paramiko are not waited for
+    os._exit(0)  # do not wait for threads of Dask and Paramiko
 
 
 if __name__ == "__main__":

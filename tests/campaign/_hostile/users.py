@@ -1,4 +1,4 @@
-"""Another user of the controller: open modes, ports on loopback, a scheduler of their own."""
+"""Another user on the controller: open modes, ports on loopback, a scheduler of that user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TLS = b"\x16\x03"
 
 @way("user on the controller", "modes", "file", "key", share=250)
 def modes(field: Field) -> Try:
-    """What verbs write under a careless umask: others may neither change it nor read what is private."""
+    """Try an open umask: other users must not be able to change files, or to read private ones."""
     lock = str(write_paper_lock(field))
     good = document_bytes(healthy())
     known = field.work / "known_hosts"
@@ -61,7 +61,7 @@ def modes(field: Field) -> Try:
 
 
 def _is_inside_private(path: Path, below: Path) -> bool:
-    """Whether a folder above it keeps others out."""
+    """Return whether a parent folder denies others access."""
     return any(
         not stat.S_IMODE(each.stat().st_mode) & 0o001 for each in path.parents if below in each.parents
     )
@@ -84,7 +84,7 @@ def _runs() -> None:
 
 @way("user on the controller", "a scheduler on loopback", "code", "key", share=40, seconds=60)
 def scheduler(field: Field) -> Try:
-    """A port of another user where `--workers` is pointed: nothing may be said there but TLS."""
+    """Try another user's port in `--workers`: nothing but TLS may be sent there."""
     from gpuprov.ssh.workers.certificates import make_certificates
 
     server, folder = Server(), field.work / "tls"
@@ -114,7 +114,7 @@ def scheduler(field: Field) -> Try:
 
 @way("user on the controller", "ports of local workers", "code", "key", share=4, seconds=120)
 def ports(field: Field) -> Try:
-    """Ports that workers on this machine open: no page and no plain answer for others."""
+    """Try ports of local workers: they must not answer others with pages or in plain text."""
 
     def once(rng: random.Random) -> None:
         from gpuprov.ssh.workers import hire
@@ -138,7 +138,7 @@ def _ask(port: int) -> None:
 
 
 def _listening() -> set[int]:
-    """Return the ports on which something listens here."""
+    """Return the ports on which a process listens on this machine."""
     found: set[int] = set()
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(name).read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""All ways: importing this module registers them."""
+"""Import of all ways, which registers them."""
 
 from __future__ import annotations
 

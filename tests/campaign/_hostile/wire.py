@@ -1,4 +1,4 @@
-"""A fleet on paper whose nodes answer what a way says, and verbs that are run on it in this process."""
+"""A simulated fleet whose nodes answer with a way's bytes, and verbs that run on it in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("node1", "node2", "node3")
 BAD = "node2"
 OWN_TAGS = re.compile(r"owned", re.IGNORECASE)
 Wire = Callable[[str, str, bytes], bytes]
-"""Node, command and standard input → what the node prints."""
+"""Node, command and standard input → the node's output."""
 
 
 def document_bytes(document: Any) -> bytes:
@@ -37,13 +37,13 @@ def document_bytes(document: Any) -> bytes:
 
 
 def answer_to(command: str, body: bytes) -> bytes:
-    """Return a whole answer to a question."""
+    """Return a complete answer to a question."""
     found = NONCE.search(command)
     return framed(body, found[1]) if found else body
 
 
 def question(stdin: bytes) -> dict[str, Any]:
-    """Return what a payload asks: the document at its end."""
+    """Return a payload's question: the document at its end."""
     program = zlib.decompress(base64.b64decode(stdin.splitlines()[-1])).decode()
     _, _, last = program.rpartition("\nmain(json.loads(")
     asked: dict[str, Any] = json.loads(eval(last.strip().removesuffix("))")))  # noqa: S307 - our own program
@@ -51,20 +51,20 @@ def question(stdin: bytes) -> dict[str, Any]:
 
 
 class PaperSession(Session):
-    """A session in which a function answers."""
+    """A session that a function answers."""
 
     def __init__(self, target: Target, limits: ConnectionLimits, wire: Wire) -> None:
         super().__init__(target, limits)
         self._wire = wire
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
-        """Return what the node prints."""
+        """Return the node's output."""
         return Output(0, self._wire(self.target.name, command, stdin), b"")
 
 
 @contextmanager
 def wired(wire: Wire) -> Iterator[None]:
-    """Have every connection end at a function."""
+    """Replace every connection by a function."""
 
     def refuse(*_: Any) -> Any:
         raise BeyondParamiko("on paper")
@@ -77,12 +77,13 @@ def wired(wire: Wire) -> Iterator[None]:
 
 
 def paper_lock(field: Field, names: tuple[str, ...] = NAMES, **driver: Any) -> Lock:
-    """Return the recorded lock with these nodes; fields of its driver may differ."""
+    """Return the recorded lock with these nodes, and with other fields of its driver."""
     recorded = read_lock(RECORDED_LOCK)
     [(name, group)] = recorded.groups.items()
     changed = group.components.driver.model_copy(update=driver)
     components = group.components.model_copy(update={"driver": changed})
-    settings = {name: each for name, each in group.settings.items() if name != "kernel"}  # the running one
+    # Without this setting the lock is for the running kernel.
+    settings = {name: each for name, each in group.settings.items() if name != "kernel"}
     mine = {"hosts": dict.fromkeys(names, "127.0.0.1"), "components": components, "settings": settings}
     return recorded.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
 
@@ -96,17 +97,17 @@ def write_paper_lock(field: Field, names: tuple[str, ...] = NAMES) -> Path:
 
 
 class Said(str):
-    """What a verb wrote on standard output; `errors` is what it wrote on the other."""
+    """Standard output of a verb, with its standard error in `errors`."""
 
     errors: str
     code: int
 
 
 def call(field: Field, *words: str) -> Said:
-    """Run a verb, and check everything that it shows.
+    """Run a verb, and check its whole output.
 
     Raises:
-        Reached: it shows what steers a terminal, a secret, or a document that is none.
+        Reached: it controls a terminal, shows a secret, or is not a JSON document.
     """
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
@@ -127,7 +128,7 @@ def check_files(field: Field, **paths: Path) -> None:
     """Check a page, JUnit and metrics, and remove them.
 
     Raises:
-        Reached: one is broken by what a node sent.
+        Reached: a node's data broke one.
     """
     for kind, path in paths.items():
         if path.exists():

@@ -1,4 +1,4 @@
-"""What hostile text is made of: payloads for every interpreter, and where in a document they are put."""
+"""Hostile text: payloads for every interpreter, and their places in a document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Payload = Callable[[Field], str]
 
 
 def _of(template: str) -> Payload:
-    """Return a payload in which PROGRAM is the program, and WORD the program without a blank."""
+    """Return a payload in which PROGRAM is the program, and WORD the program without spaces."""
     return lambda field: template.replace("PROGRAM", field.program).replace("WORD", spaceless(field))
 
 
@@ -130,18 +130,18 @@ NUMBERS = (0, -1, 2**31, 2**63, 10**18, 10**400, 1e308, -1e308, 0.1)
 
 
 def spaceless(field: Field) -> str:
-    """The program without a blank, for what is split at blanks."""
+    """Return the program without spaces, for text that is split at them."""
     return field.program.replace(" ", "${IFS}")
 
 
 def payload(rng: random.Random, field: Field, *kinds: str) -> str:
-    """Draw a payload, of any kind or of some; now and then behind a word that is right."""
+    """Draw a payload of any kind, or of the given ones."""
     kind = rng.choice(kinds or tuple(KINDS))
     return rng.choice(KINDS[kind])(field)
 
 
 def around(rng: random.Random, field: Field, text: str, *kinds: str) -> str:
-    """Put a payload in the place of a word of a text, behind it, or before it."""
+    """Replace a word of a text by a payload, or put the payload before or after it."""
     told = payload(rng, field, *kinds)
     words = list(WORD.finditer(text[:200_000]))
     if not words or rng.random() < 0.1:
@@ -166,7 +166,7 @@ def places(document: Any) -> list[tuple[Any, Any]]:
 
 
 def spoil(rng: random.Random, field: Field, document: Any, *kinds: str) -> None:
-    """Change one place of a document: a payload within its text, another shape, or nothing."""
+    """Change one place of a document: a payload in its text or key, another structure, or another value."""
     container, key = rng.choice(places(document) or [({"": ""}, "")])
     value, dice = container[key], rng.random()
     if isinstance(value, str) and dice < 0.85:
@@ -182,7 +182,7 @@ def spoil(rng: random.Random, field: Field, document: Any, *kinds: str) -> None:
 
 
 def shape(rng: random.Random, field: Field, *kinds: str) -> Any:
-    """Draw something of another shape."""
+    """Draw a value of another structure."""
     told = payload(rng, field, *kinds)
     deep: Any = told
     for _ in range(rng.choice((1, 30, 60))):

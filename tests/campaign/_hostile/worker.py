@@ -1,4 +1,4 @@
-"""The service of a site, and the workers behind it: messages, results and files for a controller."""
+"""A hostile service of a site, and its workers: messages, results and files for a controller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Try = Callable[[random.Random], None]
 
 
 class Evil:
-    """What runs a program when it is unpickled."""
+    """An object that runs a program when it is unpickled."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -34,7 +34,7 @@ class Evil:
 
 @way("worker", "events", "file", "code", "node", share=4000)
 def events(field: Field) -> Try:
-    """What a worker tells of a change: events, lines, files of its folder."""
+    """Try a worker's messages about a change: events, lines, files of its folder."""
     folder = field.work / "run"
     folder.mkdir()
     lines: list[str] = []
@@ -68,7 +68,7 @@ def events(field: Field) -> Try:
 
 @way("worker", "messages", "code", "node", "file", share=600, seconds=60, mib=600)
 def messages(field: Field) -> Try:
-    """A service with the certificate of its site: answers of other shapes, for other nodes, pickles."""
+    """Try a service with its site's certificate: other structures, other nodes, pickles."""
     folder = field.work / "tls"
     make_certificates(folder, ["east", "west"])
 
@@ -129,7 +129,7 @@ def messages(field: Field) -> Try:
 
 @way("worker", "certificates", "key", "node", share=60, seconds=60)
 def certificates(field: Field) -> Try:
-    """A service that claims the site of another, by address or by a certificate of another fleet."""
+    """Try a service that claims another site, by address or by another fleet's certificate."""
     folder, other = field.work / "tls", field.work / "other"
     make_certificates(folder, ["east", "west"])
     make_certificates(other, ["east", "west"])

@@ -1,7 +1,8 @@
-"""What the program itself said on real GPUs: two H200 of one virtual machine, healthy and with weaknesses.
+"""Recorded output of the program on real GPUs: two H200 of one virtual machine, healthy and with weaknesses.
 
-The weaknesses were made beside it, without a setting of the machine: a neighbour that multiplies matrices on
-GPU 0, one that fills its PCIe link, one that holds 100 GiB of it, NCCL_P2P_DISABLE=1 for the program.
+The weaknesses were caused by other processes, without a change to the machine's settings: a process that
+multiplies matrices on GPU 0, one that fills its PCIe link, one that holds 100 GiB of its memory. For one more
+recording NCCL_P2P_DISABLE=1 was set for the program.
 """
 
 from __future__ import annotations
@@ -21,6 +22,6 @@ def _text(name: str) -> str:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """A document of its own, to be changed."""
+    """Return a new copy of a recording, which the caller may change."""
     document: dict[str, Any] = json.loads(_text(name))
     return document

@@ -1,4 +1,4 @@
-"""DCGM's verdict beside ours: documents in the shapes of DCGM 3 and 4, written for these tests."""
+"""DCGM's verdict next to gpuprov's: documents in the formats of DCGM 3 and 4, written for these tests."""
 
 from __future__ import annotations
 

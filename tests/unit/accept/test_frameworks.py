@@ -1,4 +1,4 @@
-"""What frameworks say of the GPUs, beside what the driver and cuBLASLt reached on them."""
+"""Results of frameworks on the GPUs, compared with those of the driver and cuBLASLt."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_interpreter_without_frameworks_says_so() -> None:
 def test_a_framework_that_dies_or_breaks_is_its_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Modules of a framework's name, on the path of an interpreter of the site's own."""
+    """Report frameworks that crash or that the site's interpreter cannot import with their errors."""
     (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     (tmp_path / "jax.py").write_text("raise ImportError('libcudnn.so.9: cannot open shared object file')")
     wrapper = tmp_path / "python"

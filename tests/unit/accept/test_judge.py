@@ -1,4 +1,4 @@
-"""Judges held to real measurements: a healthy pair of H200 passes, each weakness fails by its name."""
+"""Judgement of real measurements: a healthy pair of H200 passes, each weakness fails with its own rule."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def published(judged: Acceptance) -> dict[str, float]:
 def test_figures_that_others_published_of_this_gpu_are_met_within_a_tenth(
     measure: str, figure: float
 ) -> None:
-    """stas00/ml-engineering on H200; the rates of matrices are those of a short run."""
+    """Compare with figures of stas00/ml-engineering for the H200; its matrix rates are of a short run."""
     assert published(one(recorded("quick")))[measure] == pytest.approx(figure, rel=0.1)
 
 
@@ -180,7 +180,7 @@ def test_a_gpu_that_did_not_start_is_one_line_and_not_one_a_step() -> None:
 
 
 def test_what_a_gpu_is_not_made_for_is_no_fault() -> None:
-    """An A100 has no FP8."""
+    """Missing FP8 on an A100 is not a fault."""
     told = recorded("quick")
     for row in told["gpus"]:
         row["device"]["name"] = "NVIDIA A100-SXM4-80GB"
@@ -202,7 +202,7 @@ def test_of_a_gpu_that_nobody_published_no_threshold_is_known() -> None:
     judged = one(told)
     assert {rate.floor for rate in judged.rates if rate.measure != "all_reduce"} == {None}
     assert all(rate.share is None for rate in judged.rates if rate.unit == "TFLOP/s")
-    # Its neighbour tells all the same, as Hugging Face's rule knows no model.
+    # The comparison within the node still works: Hugging Face's rule does not depend on the model.
     assert "bf16.node" in rules(judged)
 
 
@@ -212,7 +212,7 @@ def test_the_sites_own_floor_counts_instead() -> None:
 
 
 def test_an_outlier_among_many_is_found_by_name() -> None:
-    """A tenth less than the others: above the floor, and above nine tenths of its node's best."""
+    """Report a GPU 10 % slower than the fleet, though above the floor and above 90 % of its node's best."""
     fleet = {f"gpu{n:02}": recorded("quick") for n in range(1, 9)}
     for told in fleet["gpu05"]["gpus"]:
         told["matrix"]["bf16"]["value"] *= 0.9
@@ -251,7 +251,7 @@ def test_no_word_of_a_stranger_breaks_the_judge() -> None:
     told = recorded("quick")
     for place in places(told)[1:]:
         for number, junk in enumerate(JUNK):
-            if (len(place) + number) % 3:  # a third of all is enough, and takes a second
+            if (len(place) + number) % 3:  # a third of all combinations suffices and takes a second
                 continue
             changed = copy.copy(told)
             inner: Any = changed

@@ -1,4 +1,4 @@
-"""The node's program without a GPU: its processes and their ends, its numbers, its refusals."""
+"""The node's program without a GPU: its processes and how they end, its numbers, its refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.accept.recorded import recorded
 
 
 def work(name: str, argument: Any) -> Any:
-    """What a worker of these tests does."""
+    """Run the test worker's action: hang, die, raise, or return the argument."""
     if name == "hang":
         time.sleep(600)
     if name == "die":
@@ -84,7 +84,7 @@ def test_nobody_outlives_the_end(crew: Crew) -> None:
 
 
 def test_all_is_ended_when_the_controller_is_gone(tmp_path: Path) -> None:
-    """Its end of the pipe closes, and the program notices by its own heartbeat."""
+    """End all workers when the controller's end of the pipe is closed, which the next heartbeat detects."""
     script = (
         "import os, sys, time\n"
         "from gpuprov.accept.node import workers\n"
@@ -98,14 +98,14 @@ def test_all_is_ended_when_the_controller_is_gone(tmp_path: Path) -> None:
     )
     child = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout is not None
-    child.stdout.read(1)  # a first sign of life
+    child.stdout.read(1)  # the first heartbeat
     child.stdout.close()
     assert child.wait(20) == 7
     assert gone(int((tmp_path / "pid").read_text()))
 
 
 class Pretended:
-    """A GPU that answers from a recording."""
+    """Fake GPU that answers from a recording."""
 
     fault: dict[int, str] = {}  # noqa: RUF012 - changed by tests, before they fork
 
@@ -222,7 +222,7 @@ def test_a_word_of_the_pattern() -> None:
     plain = kernels.word(12345, 99, 0, 0, 0xFFFFFFFF)
     assert plain ^ 0xFFFFFFFF == kernels.word(12345, 99, 0xFFFFFFFF, 0, 0xFFFFFFFF)
     assert len({kernels.word(place, 99, 0, 0, 0xFFFFFFFF) for place in range(5000)}) == 5000
-    # A factor of a product: a sign, a fraction, and one of the four exponents from 124 to 127.
+    # A factor has a sign, a fraction, and one of the four exponents from 124 to 127.
     halves = kernels.word(12345, 99, 0, 0x3E003E00, 0x81FF81FF).to_bytes(4, "little")
     assert all(0.125 <= abs(value) < 2 for value in numbers(R_16BF, halves))
 

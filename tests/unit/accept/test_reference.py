@@ -1,4 +1,4 @@
-"""What is published, as it stands in the data: every row with a source, doubted gates told and not used."""
+"""Published figures in the data: each row has a source; doubtful gates are reported but not used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_figure_has_a_source_that_is_listed() -> None:
 
 
 def test_every_measure_has_fields_that_are_published_of_some_gpu() -> None:
-    """A field that is misspelt would be known of no GPU."""
+    """Measures name only fields that exist in the data of a GPU: a misspelt field would match none."""
     peaks = {field for row in data()["gpus"] for field in row["peak"]}
     names = {
         name for row in data()["gpus"] for kind in ("thresholds", "measured") for name in row.get(kind, {})
@@ -57,7 +57,7 @@ def test_a_gate_of_an_operator_comes_before_what_was_measured() -> None:
 
 
 def test_between_two_gates_a_node_is_warned_of() -> None:
-    """Azure asks 48 of an H100's host copies, Oracle 52."""
+    """Warn between the gates of two operators: Azure needs 48 GB/s for an H100's host copies, Oracle 52."""
     floor = reference("NVIDIA H100 80GB HBM3").floor(("h2d_gb_s",))
     assert floor is not None
     assert (floor.bad, floor.warn) == (48, 52)

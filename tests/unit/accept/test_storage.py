@@ -1,4 +1,4 @@
-"""Drives and ports: what sysfs lists, how a drive is read, and how both are judged."""
+"""Drives and ports: the list from sysfs, the read test of a drive, and the verdicts on both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def written(place: Path, values: dict[str, str]) -> Path:
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
-    """Two drives, a partition, a disk of another kind; an InfiniBand and an Ethernet port, a bridge."""
+    """Two drives, a partition, another kind of disk; InfiniBand and Ethernet ports, a bridge."""
     pci = tmp_path / "devices/pci0000:00"
     trained = {"current_link_speed": "16.0 GT/s PCIe", "current_link_width": "4"}
     blocks = tmp_path / "block"

@@ -1,4 +1,4 @@
-"""The scripts that edit authorized_keys on a node, as they are sent there: no key of others is ever lost."""
+"""Scripts that edit authorized_keys, as they are sent to nodes: no other key is ever lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keys(tmp_path: Path) -> Path:
 
 
 def no_room() -> None:
-    """Have every write fail, as on a full disk."""
+    """Make every write fail, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
 

@@ -1,4 +1,4 @@
-"""Settings of SSH and firewall as the lock records them, and what is refused before anything is changed."""
+"""Settings of SSH and firewall as the lock records them, and refusals before any change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_algorithms_go_by_the_installed_openssh() -> None:
     of = {system: locked({}, system=system)["ssh"]["options"] for system in ("debian12", "debian13")}
     assert of["debian12"]["KexAlgorithms"] == "sntrup761x25519-sha512@openssh.com"
     assert of["debian13"]["KexAlgorithms"].startswith("mlkem768x25519-sha256,")
-    assert "RequiredRSASize" not in locked({}, system="ubuntu22.04")["ssh"]["options"]  # since 9.1
+    assert "RequiredRSASize" not in locked({}, system="ubuntu22.04")["ssh"]["options"]  # new in 9.1
 
 
 def test_no_policy_offers_what_is_broken() -> None:

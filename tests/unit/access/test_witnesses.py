@@ -1,4 +1,4 @@
-"""Drift and verify read the same node's words apart, and see the same faults."""
+"""Drift and verify parse a node's output independently and find the same faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.roles import Expectation
 from gpuprov.verify.modules.access import option
 
-# `nft -p list table inet gpuprov` of nftables 1.0.6, with a set that is long enough to be broken into lines.
+# Output of `nft -p list table inet gpuprov`, nftables 1.0.6; the set is long enough to be wrapped.
 TABLE = """\
 table inet gpuprov {
 \tset fleet4 {

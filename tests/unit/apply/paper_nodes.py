@@ -1,4 +1,4 @@
-"""Nodes on paper, with the real program of a node's lease on each, and a clock that a test turns."""
+"""Fake nodes that run the real lease program, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests import RECORDED_LOCK
 
 
 class PaperNodes:
-    """Who has each node; `dark` ones cannot be reached, by the ports given.
+    """Fake nodes with leases; `dark` ones are unreachable, at the ports in `ports`.
 
     Attributes:
-        now: what the clocks of nodes and of the controller say, in seconds.
-        clock: what else the time since a node's boot follows.
-        booted: node → when it was booted, by that clock.
-        asked: (act, names) of each time that nodes were asked.
+        now: time of the clocks of nodes and controller in seconds.
+        clock: source of a node's time since boot.
+        booted: node → time of its boot by that clock.
+        asked: (act, names) of each request to nodes.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -44,7 +44,7 @@ class PaperNodes:
         self.booted: dict[str, float] = {}
 
     def lock(self, **connection: Any) -> Lock:
-        """The recorded lock, of these nodes."""
+        """Return the recorded lock with these nodes."""
         recorded = read_lock(RECORDED_LOCK)
         [(name, group)] = recorded.groups.items()
         way = group.connection.model_copy(update=connection)
@@ -52,7 +52,7 @@ class PaperNodes:
         return recorded.model_copy(update={"groups": {name: group.model_copy(update=mine)}})
 
     def do(self, name: str, act: str, *arguments: Any) -> Any:
-        """One of the acts on one node."""
+        """Run an act of the lease program on one node."""
         with self._one, pytest.MonkeyPatch.context() as patch:
             home = self.folder / "nodes" / name
             patch.setattr(lease, "FOLDER", str(home))
@@ -65,12 +65,12 @@ class PaperNodes:
             return json.loads(json.dumps(main.ACTS[act](*arguments)))
 
     def give(self, name: str, run: str, holder: str = "x@y", seconds: float = 600.0) -> None:
-        """Have another controller take a node."""
+        """Give a node to another controller's run."""
         assert self.do(name, "take", run, holder, seconds)["run"] == run
 
     @property
     def holders(self) -> dict[str, str]:
-        """Node → the run that has it now."""
+        """Node → the run that holds it now."""
         told = {name: self.do(name, "current") for name in self.names}
         return {name: lease["run"] for name, lease in told.items() if lease}
 

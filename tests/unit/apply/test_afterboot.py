@@ -1,4 +1,4 @@
-"""A reboot of this machine: what stands in its unit, when it is refused, and that it comes last and once."""
+"""Reboot of the local machine: contents of its unit, refusals, and that it happens last and only once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN = "20260131-142501-apply-9f3a"
 
 
 class Machine:
-    """This machine and another node, both with a module that only a boot replaces."""
+    """The local machine and another node, both with a module that only a reboot replaces."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [(name, group)] = read_lock(RECORDED_LOCK).groups.items()
@@ -143,7 +143,7 @@ def test_nobody_types_a_password_after_a_boot() -> None:
 
 
 def test_the_unit_says_what_systemd_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names with blanks, quotes, dollars and percent signs come back as they are."""
+    """Names with spaces, quotes, dollar and percent signs are read back unchanged by systemd."""
     folder = tmp_path / 'a "fleet" of 100% $HOME'
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -174,7 +174,7 @@ def test_the_unit_says_what_systemd_reads_back(tmp_path: Path, monkeypatch: pyte
 def test_a_proxy_s_password_is_in_a_file_of_root_s_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nor is it in an argument on its way there, where the process list and sudo's log have it."""
+    """Keep the password also out of arguments, which are in the process list and in sudo's log."""
     proxy = 'http://anna:geheim"$`\\@proxy:3128'
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     etc = tmp_path / "etc"

@@ -1,4 +1,4 @@
-"""What is said of a change that could not be proved, by the node's own answers; without any node."""
+"""Messages about a change that was not confirmed, from the answers of a fake node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHY = Unreachable("a new login did not work: port 22: timed out")
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, *answers: Output | GpuprovError) -> GpuprovError | None:
-    """How a change is undone on a node that answers so, the last answer for ever."""
+    """Undo a change on a node that gives these answers, and the last one repeatedly; return the error."""
     left = list(answers)
 
     @contextmanager
@@ -89,7 +89,7 @@ def test_a_node_that_knows_nothing_of_the_run_is_not_asked_for_ever(monkeypatch:
 def test_the_switch_is_in_folders_of_root_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, umask: str
 ) -> None:
-    """Whoever could write the folder above would have root run a script; whoever could open it, its lock."""
+    """Root's scripts and lock are in folders that only root can write to and open."""
     above = tmp_path / "gpuprov"
     if mode is not None:
         above.mkdir()

@@ -1,4 +1,4 @@
-"""Whom a change of access reaches, and whom it leaves alone, without any node."""
+"""Guarded changes of access on fake nodes: which nodes are changed, and which are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def group(*hosts: str, **settings: Any) -> LockedGroup:
 
 
 class Fleet:
-    """Nodes on paper: which fail to arm, in a role, or to prove a login; and what was asked of whom."""
+    """Fake nodes that fail to arm, in a role, or to prove a login; `ran` and `undone` record the calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **fails: set[str]) -> None:
         self.fails = {"arm": set(), "role": set(), "prove": set(), "answer": set(), **fails}
@@ -35,7 +35,7 @@ class Fleet:
             monkeypatch.setattr(gpuprov.apply.guarded, name, getattr(self, f"_{name}"))
 
     def apply(self, tmp_path: Path, leases: Any = None, **groups: LockedGroup) -> dict[str, str]:
-        """Apply to every node; node → why it failed, "" where it did not."""
+        """Apply to every node; return node → reason of its failure, or ""."""
         lock = Lock(inputs="", groups=groups)
         run = RunContext(lock, tmp_path, Options(forks=2), Consent(guard_s=1), leases=leases)
         outcomes = run_guarded(run, {name: {} for name in lock.hosts()})

@@ -1,4 +1,4 @@
-"""Changes by workers' hands, on nodes on paper: what travels, whose the nodes are, and what comes back."""
+"""Changes by workers on fake nodes: data sent to a worker, leases of the nodes, and returned results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN = "20260131-142501-apply-0001"
 
 
 class PaperCrew:
-    """One worker after the other, in this process; what goes there and comes back is pickled."""
+    """Fake workers that run one after the other in this process; requests and results are pickled."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = iter(numbers)

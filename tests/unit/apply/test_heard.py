@@ -1,4 +1,4 @@
-"""What a worker tells while it changes nodes: files stay in the run's folder, events are about its nodes."""
+"""Events of a worker that changes nodes: files stay in the run's folder, events concern only its nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for _ in range(5000):
 
 
 class Run:
-    """A run's folder, and what it heard."""
+    """A run's folder, and the events and lines that it received."""
 
     def __init__(self, above: Path) -> None:
         self.folder = above / "run"

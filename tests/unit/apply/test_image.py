@@ -1,4 +1,4 @@
-"""An image in the making: its kernel, its plan, and that nothing is started."""
+"""Building an image: its kernel, its plan, and that no service is started."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lock_for(kernel: str, **settings: object) -> Lock:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a tree has its kernels, and what it must not start."""
+    """Root tree with a kernel, and the paths that the image module writes to in it."""
     (tmp_path / "modules" / KERNEL).mkdir(parents=True)
     (tmp_path / "sbin").mkdir()
     monkeypatch.setattr(module, "MODULES", tmp_path / "modules")
@@ -97,7 +97,7 @@ def test_a_builders_own_policy_stays(tree: Path) -> None:
 
 
 class Played:
-    """What is seen, call by call, and what the playbook was told."""
+    """Fake survey results in order, and a fake playbook that records its variables."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: list[Difference]) -> None:
         self.told: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Apply under leases, on nodes on paper: who is left alone, and that nothing more is done on a lost node."""
+"""Apply with leases on fake nodes: nodes that are not touched, and no further change on a lost node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def differs(check: str, *, reboot: bool = False) -> Difference:
 
 
 class World:
-    """What is done to nodes, and what a look at them finds; `during` happens while the step named is done."""
+    """Fake changes and surveys of nodes; `during` has the actions that run while the named step runs."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes = PaperNodes(tmp_path, monkeypatch, *NAMES)
@@ -119,7 +119,7 @@ def test_a_node_that_cannot_be_asked_fails_alone(world: World) -> None:
 
 
 def test_a_node_that_another_run_changed_since_the_plan_is_left_alone(world: World) -> None:
-    """Its plan is of another node: what it would not touch stays as the other run wants it."""
+    """Refuse a node that drifted further since the plan: the plan would not undo the other run's change."""
     planned = dict(world.found)
     world.found["n2"] = NodeDrift("n2", "drifted", (differs("sysctl"), differs("driver.version")))
     world.found["n3"] = NodeDrift("n3", "in_sync")

@@ -1,4 +1,4 @@
-"""Leases of runs on nodes that are only on paper; the program that gives them there is the real one."""
+"""Leases of runs on fake nodes, which run the real lease program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leases_of(nodes: PaperNodes, name: str = MINE, **terms: Any) -> Leases:
 
 
 def silent(line: str) -> None:
-    """Nothing is to be told."""
+    """Fail if a line is printed."""
     raise AssertionError(line)
 
 
@@ -173,7 +173,10 @@ def test_an_interrupted_run_gives_its_leases_back_unless_it_can_be_resumed(
 
 
 def test_a_run_from_here_whose_controller_was_killed_is_in_nobodys_way(nodes: PaperNodes) -> None:
-    """Neither is one that ended while a node was out of reach."""
+    """Leases of a run on this controller whose process was killed do not block another run.
+
+    This also holds for a run that ended while a node was unreachable.
+    """
     killed = leases_of(nodes, OTHER)
     killed.take(["n1", "n2"])
     assert leases_of(nodes).take(["n1", "n2"]) == {}
@@ -181,7 +184,10 @@ def test_a_run_from_here_whose_controller_was_killed_is_in_nobodys_way(nodes: Pa
 
 
 def test_a_killed_workers_hand_is_in_nobodys_way_once_it_is_silent(nodes: PaperNodes) -> None:
-    """Its run was killed as well; no later hand comes to follow it."""
+    """Leases of a killed worker's attempt block other runs only until the attempt counts as silent.
+
+    Its own run was killed too, so no later attempt replaces it.
+    """
     killed = leases_of(nodes, OTHER)
     killed.take(["n1", "n2"])
     nodes.give("n1", f"{OTHER}/7.aa", "x@w1")

@@ -1,4 +1,4 @@
-"""The lease that a node keeps, run here."""
+"""The lease program of a node, run on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _own_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Clock:
-    """A node's boot, the seconds since, and the time of day."""
+    """Identity of a node's boot, seconds since that boot, and time of day."""
 
     def __init__(self) -> None:
         self.boot, self.awake, self.day = "first", 5000.0, 1_000_000.0
@@ -81,7 +81,7 @@ def test_a_hand_is_followed_after_its_time_whatever_the_clock_says(clock: Clock,
 
 
 def test_after_a_boot_a_lease_holds_as_long_once_more(clock: Clock) -> None:
-    """However long the boot took, no other run comes in between; the run that was at work renews it."""
+    """Renew the full time of a lease after a boot, however long it took, so that its run can continue."""
     lease.take("one", "a@b", 600)
     clock.go(590)
     clock.reboot(seconds=3000)
@@ -101,7 +101,7 @@ def test_after_a_boot_nothing_holds_longer_than_it_was_given_for(clock: Clock) -
     clock.awake = 601
     assert lease.current() is None
     clock.reboot()
-    clock.awake = 4000  # longer than what was noted in the first boot
+    clock.awake = 4000  # longer than the time recorded in the first boot
     assert lease.current() is None
 
 
@@ -126,7 +126,7 @@ def test_an_older_gpuprov_sees_that_a_node_is_leased(clock: Clock, tmp_path: Pat
 
 
 def test_the_time_since_a_boot_is_that_of_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container's boot is not that of its machine."""
+    """Use the start of init: a container boots later than its machine."""
     boot, awake = lease.now()
     assert len(boot) == 36
     assert 0 < awake <= time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -243,7 +243,7 @@ def test_a_hand_that_was_frozen_before_it_took_the_node_does_not_get_it_after_a_
 
 
 def test_a_file_that_everybody_can_open_is_no_lock(tmp_path: Path) -> None:
-    """Whoever can open a file can hold a shared lock on it: nothing could be changed then."""
+    """Lock files must not be readable by other users, who could otherwise hold a shared lock for ever."""
     lease.take("one", "a@b", 60)
     for path in [tmp_path, *tmp_path.rglob("*")]:
         if not stat.S_IMODE(path.stat().st_mode) & 0o044 or path.parent.name == "locks":

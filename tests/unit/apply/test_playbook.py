@@ -1,4 +1,4 @@
-"""What Ansible's process is started with."""
+"""Start of the Ansible process: arguments, environment and variables."""
 
 from __future__ import annotations
 

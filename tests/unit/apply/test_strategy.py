@@ -1,4 +1,4 @@
-"""When Ansible works in Mitogen's way."""
+"""Choice of Mitogen's strategy for Ansible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is tried at a node's door, in which order, and when a person is asked."""
+"""Login to a new node: the users that are tried, their order, and when a password is requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprov.errors import Unreachable
 
 @dataclass
 class Door:
-    """A node that lets some in by key or by password; `tried` is all who came, over every connection."""
+    """Fake node that accepts users by key or by password; `tried` lists the logins of all connections."""
 
     opens: dict[str, str]
     user: str = "root"

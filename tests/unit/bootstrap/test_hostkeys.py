@@ -1,4 +1,4 @@
-"""Host keys at first contact: only keys are pinned, by many at once, and none that is revoked."""
+"""Host keys at first contact: only valid keys are pinned, also in parallel, and no revoked key."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_line_that_was_cut_off_is_not_continued(pinned: HostKeys) -> None:
 
 
 def test_many_pin_at_once(tmp_path: Path) -> None:
-    """Threads of one run, and runs beside each other: no line is lost, torn or there twice."""
+    """Threads of one run and parallel runs neither lose, truncate nor duplicate a line."""
     path = tmp_path / "known_hosts"
     runs = [HostKeys(path, None) for _ in range(4)]
     names = [f"gpu{number:03}" for number in range(40)]
@@ -111,7 +111,7 @@ def test_broken_lines_of_before_are_left_as_they_are(pinned: HostKeys) -> None:
 
 @pytest.fixture
 def half_open() -> Iterator[int]:
-    """A port where somebody says a server's first words, and then nothing."""
+    """Port of a server that sends an SSH banner and then nothing."""
     server = socket.create_server(("127.0.0.1", 0))
     taken: list[socket.socket] = []
 
@@ -130,7 +130,7 @@ def half_open() -> Iterator[int]:
 def test_a_server_that_stops_before_its_key_is_not_reached(
     half_open: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It came back as a contact whose host key raised for the whole run."""
+    """Raise Unreachable at the contact itself; a later error at its host key would end the whole run."""
     monkeypatch.setattr(contact, "LIMITS", replace(contact.LIMITS, connect_s=0.5))
     login = contact.Login(user=os.environ.get("USER", "root"), port=half_open)
     with pytest.raises(Unreachable, match=f"no SSH on 127.0.0.1 port {half_open}: something listens there"):

@@ -1,4 +1,4 @@
-"""What bootstrap says of a node's Secure Boot, and what it asks mokutil for."""
+"""Bootstrap's report on a node's Secure Boot, and its calls of mokutil."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = "ab" * 32
 
 @dataclass
 class Certificate:
-    """As much of one as bootstrap takes."""
+    """The fields of a certificate that bootstrap uses."""
 
     der: bytes = b"the certificate"
     fingerprint: str = OURS
@@ -30,7 +30,7 @@ class Certificate:
 
 @dataclass
 class Output:
-    """What a command answered."""
+    """Result of a command."""
 
     code: int
     stdout: bytes
@@ -38,7 +38,7 @@ class Output:
 
 
 def come(monkeypatch: pytest.MonkeyPatch, folder: Path, mokutil: str = "", **seen: Any) -> Any:
-    """Bootstrap a node whose mokutil is that script, and whose probe sees that."""
+    """Bootstrap a node with this mokutil script and these probe results; return the enrolment."""
     told = {
         "on": True,
         "enforced": True,
@@ -86,7 +86,7 @@ def test_a_request_has_a_password_for_one_time_and_says_what_to_do(
 
 
 def test_the_password_is_in_no_process_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is in arguments there is in sudo's log, too."""
+    """Keep the password out of arguments, which are also in sudo's log."""
     come(monkeypatch, tmp_path, TAKES)
     password, _ = (tmp_path / "typed").read_bytes().split()
     assert b"--import" in (tmp_path / "processes").read_bytes()

@@ -1,4 +1,4 @@
-"""Names in, GPUs out: exactly, or with the candidates."""
+"""Search for GPUs by name: an exact result, or the candidates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATALOG = load()
 
 
 def said(name: str) -> tuple[bool, str]:
-    """Whether a name is understood, and the id that it means or the choice that is offered."""
+    """Return whether a name is understood, and the id of its GPU or the message with the candidates."""
     try:
         return True, find_gpu(CATALOG, name).id
     except InvalidInput as error:
@@ -24,7 +24,7 @@ def said(name: str) -> tuple[bool, str]:
 
 
 def names(product: str) -> set[str]:
-    """Ids of all that `nvidia-smi` calls so."""
+    """Return the ids of all GPUs with this name in `nvidia-smi`."""
     return {gpu.id for gpu in CATALOG.gpus if gpu.nvidia_smi_name == product}
 
 
@@ -83,7 +83,7 @@ def test_every_board_is_found_by_its_product_name_or_says_who_shares_it() -> Non
 
 
 def test_every_listed_product_name_is_understood_or_answered_with_those_who_share_it() -> None:
-    """As `nvidia-smi` prints it."""
+    """Names as `nvidia-smi` prints them lead to a GPU, or to a message that lists all GPUs of this name."""
     boards = {gpu.nvidia_smi_name for gpu in CATALOG.boards}
     listed = [gpu for gpu in CATALOG.devices.all() if gpu.first_listed and gpu.nvidia_smi_name not in boards]
     assert len({gpu.nvidia_smi_name for gpu in listed}) > 400

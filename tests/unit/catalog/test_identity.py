@@ -1,4 +1,4 @@
-"""Systems, architectures and versions as people write them."""
+"""Names of systems, architectures and versions in the spellings that users write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog loads whole, and bad data is named by file, record and field."""
+"""Loading of the catalog; errors in the data are reported with file, record and field."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_every_doubt_is_known_and_about_something() -> None:
 
 
 def test_what_holds_for_an_architecture_is_stated_once() -> None:
-    """No board repeats what its architecture or its segment says already."""
+    """Boards do not repeat values of their architecture or segment."""
     raw = json.loads((DATA / "gpus.json").read_text())
     cuda = json.loads((DATA / "cuda.json").read_text())
     architectures = {row["compute_capability"]: row for row in cuda["architectures"]}

@@ -1,4 +1,4 @@
-"""Properties of each predicate: monotone where the world is, sound in refusal, order without influence."""
+"""Properties of each predicate: monotonicity, justified refusals, independence of order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions compare as tuples of integers."""
+"""Comparison of versions as tuples of integers."""
 
 from __future__ import annotations
 

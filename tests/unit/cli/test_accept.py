@@ -1,4 +1,4 @@
-"""`gpuprov accept` as a person calls it, on what was measured before and on a machine without GPUs."""
+"""`gpuprov accept` on the command line, with earlier measurements and on a machine without GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.accept.recorded import recorded
 
 @pytest.fixture
 def measured(tmp_path: Path) -> str:
-    """A file as `-o json` writes it: one node that is sound, one whose PCIe link is shared, one in use."""
+    """Path of a file as `-o json` writes it: a healthy node, one with a shared PCIe link, one in use."""
     names = {"gpu01": "quick", "gpu02": "pcie-saturated", "gpu03": "in-use"}
     judged = judge({node: recorded(name) for node, name in names.items()})
     path = tmp_path / "accept.json"
@@ -28,7 +28,7 @@ def measured(tmp_path: Path) -> str:
 def test_a_table_for_people(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run(["accept", "--measured", measured]) == 1
-    )  # a node that fails speaks before one that was refused
+    )  # the failed node decides the exit code, not the refused one
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "gpu01: accepted (2 x NVIDIA H200, quick, 20.54 s)"
     assert lines[1].startswith("gpu02: rejected (2 x NVIDIA H200, quick, 20.71 s), 5 faults")

@@ -1,4 +1,4 @@
-"""`gpuprov doctor` as a person and a program call it."""
+"""`gpuprov doctor` on the command line, with output for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDED = ROOT / "tests/recorded/doctor/h200x2.json"
 
 
 def saved(folder: Path, collectors: Collectors) -> str:
-    """A file as `--save` writes it."""
+    """Write a file as `--save` does and return its path."""
     path = folder / "look.json"
     document = {"schema": "gpuprov.facts/1", "host": "gpu01", "collected_at": AT, "seconds": 0.4}
     path.write_text(json.dumps({**document, "collectors": collectors}))

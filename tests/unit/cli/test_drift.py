@@ -1,4 +1,4 @@
-"""`gpuprov drift`, `history` and `report` over nodes that answer from a recording."""
+"""`gpuprov drift`, `history` and `report` with recorded answers of nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts(**collectors: Any) -> Facts:
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
-    """What each node answers; a lock that names them is in the current folder."""
+    """The answer of each node; a lock with these nodes is in the current folder."""
     answers: Answers = {"gpu1": facts(), "gpu2": facts(), "gpu3": facts()}
 
     def gather(
@@ -136,7 +136,7 @@ def test_without_a_lock_hosts_are_named(
 
 
 def test_watching_says_only_what_changes(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three looks: as it is, the same again, one node lost."""
+    """Print only changes: after two checks with the same result, a third check finds one node unreachable."""
     looks = iter(range(10))
 
     def nap(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`gpuprov facts` as a person and a program call it."""
+"""`gpuprov facts` on the command line, with output for people and for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller that has no room, or may not write: one line and an exit code, whatever is not written."""
+"""Full disk or missing write permission on the controller: always one line and an exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERBS = (
     ("upgrade", "--to", "fleet.lock.yml", "--yes"),
 )
 LEVELS = (0, 600, 40_000)
-"""The largest file, in bytes, that may be written: setrlimit(2), RLIMIT_FSIZE."""
+"""Largest file size in bytes that may be written; see setrlimit(2), RLIMIT_FSIZE."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Help texts in one style: an option's begins with a small letter and has no full stop."""
+"""Style of help texts: the text of an option begins with a small letter and has no full stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`apply --image` and `verify --image`: what they say, and what they refuse."""
+"""Messages and refusals of `apply --image` and `verify --image`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The groups for which a first boot was left."""
+    """The groups for which a first boot was prepared."""
     found: list[str] = []
 
     def leave(_: Lock, group: str) -> None:

@@ -1,4 +1,4 @@
-"""`gpuprov lab down` and how much it takes down."""
+"""`gpuprov lab down` and the labs that it removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people mistype: the screen says what was seen, what was expected, and what to type next."""
+"""Users' mistakes: the message names the input, the expected value, and the next command to type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ groups:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
+    """Current folder, empty."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

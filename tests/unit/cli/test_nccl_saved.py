@@ -1,4 +1,4 @@
-"""`gpuprov nccl derive` of saved facts that are not as the probe sends them."""
+"""`gpuprov nccl derive` with saved facts in another format than the probe's."""
 
 from __future__ import annotations
 

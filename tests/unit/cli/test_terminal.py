@@ -1,4 +1,4 @@
-"""What a terminal gets more than a file: colour, completion, a log of each call, a manual."""
+"""Features of the command line for terminals: colour, completion, a log of each call, a manual page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 
 
 def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every verb with its words."""
+    """Yield each command with its full name."""
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
             found = command.get_command(click.Context(command), name)
@@ -38,7 +38,7 @@ def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.
 
 
 def logs(own_state: Path) -> list[Path]:
-    """Oldest first: two of one second differ in their names by chance."""
+    """Return the logs, oldest first by modification time; names within the same second have no order."""
     return sorted((own_state / "gpuprov/logs").glob("*.log"), key=lambda path: path.stat().st_mtime_ns)
 
 

@@ -1,4 +1,4 @@
-"""`gpuprov topo HOST`: the matrix of a live node, judged by what the lock says of its board."""
+"""`gpuprov topo HOST`: the matrix of a live node, compared with its board in the lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MATRIX = (H200 / "topo-m.txt").read_text()
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the one node answers: text of a matrix, or an error."""
+    """The node's answer: the text of a matrix, or an error."""
     said: dict[str, Any] = {"text": MATRIX}
 
     class Session:
@@ -37,7 +37,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
-    """A lock whose one node has a board with NVLink between all GPUs."""
+    """Path of a lock whose one node has a board with NVLink between all GPUs."""
     recorded = read_lock(RECORDED_LOCK)
     [(name, group)] = recorded.groups.items()
     hardware = group.hardware.model_copy(update={"nvlink": True})
@@ -55,7 +55,7 @@ def test_a_healthy_board(lock: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_board_without_its_nvlink_is_a_fault(lock: Path, answer: dict[str, Any]) -> None:
     answer["text"] = MATRIX.replace("NV18", "PHB")
     assert run(["topo", "gpu01", "--lock", str(lock)]) == 1
-    assert run(["topo", "root@elsewhere", "--lock", str(lock)]) == 0  # nothing is known of that one
+    assert run(["topo", "root@elsewhere", "--lock", str(lock)]) == 0  # the lock does not contain this host
 
 
 def test_no_way_in_is_said(lock: Path, answer: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who reaches nodes: the command line goes before the lock, and no library is loaded for nothing."""
+"""Workers: the command line overrides the lock, and their libraries are imported only where needed."""
 
 from __future__ import annotations
 

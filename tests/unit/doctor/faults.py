@@ -1,4 +1,4 @@
-"""Faults, seeded one at a time into healthy machines: rule → a change that trips it."""
+"""Faults for healthy machines, one at a time: rule → a change that makes the rule report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = "0000:00:06.0"
 
 
 def setting(path: str, value: Any) -> Change:
-    """Set a value deep in the collectors: `host_state.clock.offset_us`."""
+    """Return a change of one value of the collectors; example of a path: `host_state.clock.offset_us`."""
 
     def change(told: Collectors) -> None:
         *way, last = (each.replace("\0", ".") for each in path.replace("\\.", "\0").split("."))
@@ -39,17 +39,17 @@ def setting(path: str, value: Any) -> Change:
 
 
 def kernel_says(*lines: str, age_s: float = 600) -> Change:
-    """Lines in the kernel's log."""
+    """Return a change that adds lines to the kernel's log."""
     return lambda told: log(told, *lines, age_s=age_s)
 
 
 def smi_says(pattern: str, text: str) -> Change:
-    """Another answer of nvidia-smi."""
+    """Return a change of nvidia-smi's output."""
     return lambda told: edit_smi(told, pattern, text, count=1)
 
 
 def all_of(*changes: Change) -> Change:
-    """Several changes."""
+    """Return a change that applies several changes."""
 
     def change(told: Collectors) -> None:
         for each in changes:
@@ -59,12 +59,12 @@ def all_of(*changes: Change) -> Change:
 
 
 def unloaded(*changes: Change) -> Change:
-    """No module is loaded, for a reason."""
+    """Return a change that unloads all modules, and applies the changes that explain it."""
     return all_of(unload, *changes)
 
 
 def bound_to(driver: str) -> Change:
-    """Another driver holds the GPUs."""
+    """Return a change that binds the GPUs to another driver."""
 
     def change(told: Collectors) -> None:
         unload(told)
@@ -76,31 +76,31 @@ def bound_to(driver: str) -> Change:
 
 
 def units(name: str, states: str) -> Change:
-    """A unit in other states."""
+    """Return a change of a unit's states."""
     return lambda told: unit(told, name, states)
 
 
 def packages(name: str, version: str, state: str = "install ok installed") -> Change:
-    """Another package, or another version of one."""
+    """Return a change that adds a package or replaces its version."""
     return lambda told: package(told, name, version, state)
 
 
 def only_one_gpu(told: Collectors) -> None:
-    """nvidia-smi lists the first GPU alone."""
+    """Remove all GPUs but the first from nvidia-smi's output."""
     text = told["smi"]["stdout"]
     begin, end = text.rindex("<gpu "), text.rindex("</gpu>") + len("</gpu>")
     told["smi"]["stdout"] = (text[:begin] + text[end:]).replace("<attached_gpus>2", "<attached_gpus>1")
 
 
 def no_bus(told: Collectors) -> None:
-    """The GPUs are gone from PCI; their packages stay."""
+    """Remove the GPUs from PCI, but keep their packages."""
     unload(told)
     told["pci"] = [row for row in told["pci"] if not row[3].startswith("0x03")]
     told["pci_links"] = {}
 
 
 def never_provisioned(told: Collectors) -> None:
-    """GPUs, and nothing of NVIDIA's."""
+    """Remove everything of NVIDIA's except the GPUs."""
     unload(told)
     told["disk_modules"], told["dkms"] = {KERNEL: ""}, []
     told["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
@@ -108,7 +108,7 @@ def never_provisioned(told: Collectors) -> None:
 
 
 def newer_libraries(told: Collectors) -> None:
-    """Libraries of 580.200 under a module of 580.159."""
+    """Replace the libraries with 580.200, newer than the module of 580.159."""
     taken = told["libraries"]["taken"]
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         taken[name] = re.sub(r"580\.159\.04", "580.200.01", taken[name])
@@ -121,13 +121,13 @@ def newer_libraries(told: Collectors) -> None:
 
 
 def no_uvm(told: Collectors) -> None:
-    """nvidia_uvm is not loaded, and nothing loads it."""
+    """Unload nvidia_uvm, and remove nvidia-modprobe, which loads it."""
     told["modules"]["loaded"] = told["modules"]["loaded"].replace("nvidia_uvm", "nothing_uvm")
     told["gpu_tools"]["nvidia_modprobe"] = None
 
 
 def grown(name: str, by: int = 500) -> Change:
-    """A counter that grows."""
+    """Return a change that makes a counter grow between two readings."""
 
     def change(told: Collectors) -> None:
         told["counters"]["first"][name], told["counters"]["second"][name] = 10, 10 + by
@@ -136,7 +136,7 @@ def grown(name: str, by: int = 500) -> Change:
 
 
 def stands(name: str, value: int) -> Change:
-    """A counter that stands at a value."""
+    """Return a change that sets a counter to a constant value."""
 
     def change(told: Collectors) -> None:
         told["counters"]["first"][name] = told["counters"]["second"][name] = value
@@ -145,44 +145,44 @@ def stands(name: str, value: int) -> Change:
 
 
 def space(row: list[Any]) -> Change:
-    """One more file system."""
+    """Return a change that adds a file system."""
     return lambda told: told["host_state"]["space"].append(row)
 
 
 def program(**values: Any) -> Change:
-    """A program that holds the first GPU."""
+    """Return a change that adds a program that uses the first GPU."""
     return lambda told: told["programs"]["holders"].append(holder(**values))
 
 
 def login(name: str, value: str) -> Change:
-    """A variable of every login."""
+    """Return a change that sets an environment variable for all logins."""
     return lambda told: told["environment"].update({"/etc/profile.d/gpu.sh": {name: value}})
 
 
 def sources(text: str) -> Change:
-    """One more list of apt's."""
+    """Return a change that adds a list of apt sources."""
     return lambda told: told["sources"]["files"].update({"/etc/apt/sources.list.d/x.list": text})
 
 
 def port_above(**values: Any) -> Change:
-    """The port above the first GPU."""
+    """Return a change of the PCIe port above the first GPU."""
     return lambda told: told["pci_links"][FIRST][1].update(values)
 
 
 def down_link(told: Collectors) -> None:
-    """One NVLink of the first GPU is inactive."""
+    """Make one NVLink of the first GPU inactive."""
     told["nvlink"]["status"] = re.sub(
         r"Link 3: [\d.]+ GB/s", "Link 3: <inactive>", told["nvlink"]["status"], count=1
     )
 
 
 def grace(told: Collectors) -> None:
-    """GB200 without IMEX."""
+    """Rename the GPUs to GB200; IMEX is missing."""
     edit_smi(told, "NVIDIA H200", "NVIDIA GB200")
 
 
 def four_ports(*states: tuple[str, str]) -> Change:
-    """Cards of one kind, with states and rates."""
+    """Return a change that sets InfiniBand ports with these states and rates."""
 
     def change(told: Collectors) -> None:
         told["hcas"] = [hca(f"mlx5_{n}", "0000:18:00.0", *each) for n, each in enumerate(states)]
@@ -191,18 +191,18 @@ def four_ports(*states: tuple[str, str]) -> Change:
 
 
 def containers(*rows: list[Any]) -> Change:
-    """Running containers with GPUs."""
+    """Return a change that sets the running containers with GPUs."""
     return setting("container_state.running", list(rows))
 
 
 def unattended(told: Collectors) -> None:
-    """Unattended upgrades are on, and the driver's packages are free."""
+    """Enable unattended upgrades, and release the driver's packages from hold."""
     told["sources"]["config"] = 'APT::Periodic::Unattended-Upgrade "1";'
     told["packages"]["text"] = told["packages"]["text"].replace("hold ok installed", "install ok installed")
 
 
 def no_peer_memory(told: Collectors) -> None:
-    """Proprietary module, no peer-memory module."""
+    """Load the proprietary module, without a peer-memory module."""
     told["modules"]["loaded"] = told["modules"]["loaded"].replace("nvidia_peermem", "other")
     told["modules"]["driver"] = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build"
 

@@ -1,4 +1,4 @@
-"""Healthy machines, recorded or put together, and faults that are put into copies of them."""
+"""Healthy machines, recorded or composed, and functions that put faults into copies of them."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ UNITS = {
 
 
 def as_examined(collectors: Collectors, host: str = "gpu01") -> Examination:
-    """An examination with these raw values."""
+    """Return an examination of these raw values."""
     return examination(Facts(host, AT, 0.4, collectors))
 
 
 def recorded(name: str) -> Collectors:
-    """Real H200 in a virtual machine's container, as they were recorded."""
+    """Return a recording of real H200 in a container of a virtual machine."""
     told: Collectors = json.loads((RECORDED / f"doctor/{name}.json").read_text())["collectors"]
     return told
 
 
 def virtual() -> Collectors:
-    """Two of them."""
+    """Return the recording with two H200."""
     return recorded("h200x2")
 
 
 def four() -> Collectors:
-    """Four H200: the facts and the answers of nvidia-smi that were recorded there; the rest was not asked."""
+    """Return four H200: the recorded facts and nvidia-smi output; the other collectors have no values."""
     folder = RECORDED / "h200x4"
     told: Collectors = json.loads((folder / "facts.json").read_text())["collectors"]
     told["smi"] = {"rc": 0, "stdout": (folder / "q.xml").read_text(), "stderr": ""}
@@ -56,7 +56,7 @@ def four() -> Collectors:
 
 
 def unit_text(units: dict[str, str]) -> str:
-    """`systemctl show` of units given as load state, active state, file state."""
+    """Return `systemctl show` output for units that are given as load state, active state, file state."""
     blocks = []
     for name, states in units.items():
         load, active, file = [*states.split(" "), "", ""][:3]
@@ -68,7 +68,7 @@ def unit_text(units: dict[str, str]) -> str:
 
 
 def bare_metal() -> Collectors:
-    """A server on bare metal with two H200, NVSwitches, InfiniBand, Docker: all as it should be."""
+    """Return a healthy bare-metal server with two H200, NVSwitches, InfiniBand and Docker."""
     told = virtual()
     kernel = "6.8.0-87-generic"
     told["system"].update(kernel=kernel, cmdline="BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro iommu=pt")
@@ -142,7 +142,7 @@ def bare_metal() -> Collectors:
 
 
 def modinfo(kernel: str, version: str = "580.159.04", signer: str = "DKMS module signing key") -> str:
-    """What modinfo says of a module of DKMS's."""
+    """Return modinfo's output for a module from DKMS."""
     return (
         f"filename:       /lib/modules/{kernel}/updates/dkms/nvidia.ko\nversion:        {version}\n"
         f"license:        Dual MIT/GPL\nvermagic:       {kernel} SMP preempt mod_unload\nsigner:        "
@@ -151,7 +151,7 @@ def modinfo(kernel: str, version: str = "580.159.04", signer: str = "DKMS module
 
 
 def hca(name: str, pci: str, state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)") -> dict[str, Any]:
-    """A port of an InfiniBand card."""
+    """Return a port of an InfiniBand card."""
     return {
         "name": name,
         "port": "1",
@@ -166,7 +166,7 @@ def hca(name: str, pci: str, state: str = "4: ACTIVE", rate: str = "400 Gb/sec (
 
 
 def old_pascal() -> Collectors:
-    """A workstation with one GPU of Debian's own driver and no more: nothing of a server on it."""
+    """Return a workstation with one GPU and Debian's own driver, without any server component."""
     told = deepcopy(json.loads((RECORDED / "verify/debian12-a100x4.facts.json").read_text())["collectors"])
     base = virtual()
     for name, value in base.items():
@@ -198,7 +198,7 @@ def old_pascal() -> Collectors:
 
 
 def without_gpu() -> Collectors:
-    """A virtual machine without any GPU or driver."""
+    """Return a virtual machine without a GPU or driver."""
     told = bare_metal()
     told["pci"] = [row for row in told["pci"] if row[1] != "0x10de"]
     told["pci_links"] = {}
@@ -214,7 +214,7 @@ def without_gpu() -> Collectors:
 
 
 def busy() -> Collectors:
-    """The server under full load: power cap, warm, P0, all of it as it should be."""
+    """Return the healthy server under full load: power cap active, P0."""
     told = bare_metal()
     edit_smi(told, r"<gpu_util>0 %", "<gpu_util>100 %")
     edit_smi(told, r"(clocks_event_reason_sw_power_cap>)Not Active", r"\1Active")
@@ -225,7 +225,7 @@ def busy() -> Collectors:
 
 
 def idle_links() -> Collectors:
-    """The same asleep: links stepped down to Gen 1, GPUs in P8."""
+    """Return the idle server: links at Gen 1, GPUs in P8."""
     told = bare_metal()
     edit_smi(told, r"(<current_link_gen>)5", r"\g<1>1")
     edit_smi(told, r"(<performance_state>)P0", r"\1P8")
@@ -248,7 +248,7 @@ HEALTHY: dict[str, Callable[[], Collectors]] = {
 
 
 def edit_smi(told: Collectors, pattern: str, text: str, count: int = 0) -> None:
-    """Change nvidia-smi's answer; it must match."""
+    """Change nvidia-smi's output; the pattern must match."""
     told["smi"]["stdout"], times = re.subn(pattern, text, told["smi"]["stdout"], count=count)
     assert times, pattern
 
@@ -259,12 +259,12 @@ def log(told: Collectors, *lines: str, age_s: float = 600) -> None:
 
 
 def unit(told: Collectors, name: str, states: str) -> None:
-    """Give a unit other states."""
+    """Set a unit's states."""
     told["units"]["text"] = unit_text({**UNITS, name: states})
 
 
 def package(told: Collectors, name: str, version: str, state: str = "install ok installed") -> None:
-    """Add a package, or put another in its place."""
+    """Add or replace a package."""
     rest = re.sub(rf"(?m)^{re.escape(name)}\t.*\n", "", told["packages"]["text"])
     told["packages"]["text"] = f"{rest}{name}\tamd64\t{version}\t{name}\t{state}\n"
 
@@ -273,7 +273,7 @@ def unload(
     told: Collectors,
     said: str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
 ) -> None:
-    """No module of NVIDIA's is loaded."""
+    """Unload all NVIDIA modules; nvidia-smi then prints `said`."""
     told["modules"] = {"loaded": "ib_core 1 1 - Live 0x0", "driver": None, "params": None}
     told["smi"] = {"rc": 9, "stdout": said, "stderr": ""}
     told["nvlink"], told["topo"] = {"status": "", "errors": ""}, {"text": ""}
@@ -282,7 +282,7 @@ def unload(
 
 
 def holder(**values: Any) -> dict[str, Any]:
-    """A program that holds the first GPU."""
+    """Return a program that uses the first GPU."""
     return {
         "pid": 4711,
         "name": "python",

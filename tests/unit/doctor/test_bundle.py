@@ -1,4 +1,4 @@
-"""The bundle for a vendor's support: what a table names is in it, and nothing that a machine says freely."""
+"""Support bundle for a vendor: it contains what a table lists, and no free text of the machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FREE = {
     "nccl": {"conf": "", "libraries": {"/usr/lib/x86_64-linux-gnu/libnccl.so.2": ""}},
     "frameworks": [{"name": "", "version": ""}],
 }
-"""Collectors as they are where a machine has more to say than the recorded one."""
+"""Values of collectors that the recorded machine does not have."""
 
 
 def machine() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def machine() -> dict[str, Any]:
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Place]:
-    """Every text of a document, with its place."""
+    """Yield place and text of each string in a document."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -72,7 +72,7 @@ def put(told: dict[str, Any], path: tuple[str | int, ...], text: str) -> None:
 
 
 def into_line(old: str, shape: str) -> str:
-    """In the middle of a text, behind its first line's own words."""
+    """Return the text with the shape at the end of its first line."""
     first, _, rest = old.partition("\n")
     return f"{first} {shape}\n{rest}"
 
@@ -106,7 +106,7 @@ def test_there_are_enough_shapes_and_places() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_shape_of_a_secret_enters_from_any_place(way: str) -> None:
-    """Each place has every shape once over the ways: a different one at each place of one machine."""
+    """Keep secrets out of the bundle: every place gets every seventh shape, with other shapes elsewhere."""
     kept, tries = [], 0
     for first in range(0, len(SHAPES), 7):
         told = machine()
@@ -132,7 +132,7 @@ def one(path: tuple[str | int, ...], shape: str, way: Callable[[str, str], str])
 @pytest.mark.parametrize("shape", [WORD, *SHAPES])
 @pytest.mark.parametrize("place", ["units", "kernel_log", "nvlink", "smi", "packages", "name"])
 def test_no_shape_enters_through_what_is_chosen(shape: str, place: str) -> None:
-    """The collectors whose lines are taken, with each shape in a line that begins as it should."""
+    """Keep secrets out of selected lines too: each shape is in a line with a valid beginning."""
     told = machine()
     if place == "units":
         told["units"]["text"] += f"\nResult={shape}\nStatusText={shape}\nId={shape}.service\n"

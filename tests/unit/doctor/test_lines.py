@@ -1,4 +1,4 @@
-"""Lines that the doctor prints, typed: one setting is gone, and the rest of the file as before."""
+"""Commands that the doctor prints, executed: one setting is removed, the rest of the file is unchanged."""
 
 from __future__ import annotations
 

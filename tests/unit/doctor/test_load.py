@@ -1,4 +1,4 @@
-"""Where the bottleneck is: recorded loads on two real H200, and pictures made from them."""
+"""Search for the bottleneck: recorded loads on two real H200, and variants of these recordings."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_the_verdict_on_a_recorded_load(name: str) -> None:
 
 
 def gpus(told: Raw, index: int, **values: float) -> None:
-    """Another GPU in every reading."""
+    """Change the values of one GPU in all readings."""
     for reading in told["readings"]:
         reading[index].update(values)
 
 
 def processor_time(told: Raw, share: float) -> None:
-    """What the one busy program of the recording needs, in cores."""
+    """Set the CPU time that the busy program of the recording uses, in cores."""
     for pid, row in told["second"]["programs"].items():
         before = told["first"]["programs"][pid]["threads"]
         for number in row["threads"]:

@@ -1,4 +1,4 @@
-"""Lines that the doctor prints to be typed: a name that a machine gives is one word, never a command."""
+"""Commands that the doctor prints: a name from a machine is one quoted word, never a command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_name_of_the_machines_is_quoted(name: str, number: int) -> None:
 
 
 def _renamed(facts: Any, word: str) -> Any:
-    """Return the facts with a hostile name in the places of a word, but for the keys of gpuprov."""
+    """Return the facts with a hostile suffix on each `word`, except in keys that gpuprov defines."""
     if isinstance(facts, str):
         return facts.replace(word, word + HOSTILE)
     if isinstance(facts, dict):

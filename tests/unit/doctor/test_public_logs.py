@@ -1,4 +1,4 @@
-"""Kernel logs and answers of nvidia-smi as public reports show them (sources: `data/faults.json`)."""
+"""Kernel logs and nvidia-smi output from public reports (sources: `data/faults.json`)."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ HARMLESS = (
 
 
 def first_of_a_log(text: str) -> Fault:
-    """What the doctor says first of a machine with this line in its kernel's log."""
+    """Return the doctor's first fault for a machine with this line in its kernel log."""
     told = bare_metal()
-    if "154" in text:  # drivers that write it and do not tell it in nvidia-smi
+    if "154" in text:  # drivers that log Xid 154 without showing the action in nvidia-smi
         edit_smi(told, "<gpu_recovery_action>None</gpu_recovery_action>", "")
     log(told, text)
     return diagnose(as_examined(told)).faults[0]
 
 
 def first_of_an_answer(text: str) -> Fault:
-    """The same of one whose nvidia-smi answers so."""
+    """Return the doctor's first fault for a machine with this nvidia-smi output."""
     told = bare_metal()
     told["smi"] = {"rc": 9, "stdout": text, "stderr": ""}
     return diagnose(as_examined(told)).faults[0]

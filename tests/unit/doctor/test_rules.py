@@ -1,4 +1,4 @@
-"""Every rule: seen speaking on a machine with its fault, and silent on healthy ones."""
+"""Rules of the doctor: each reports its fault on a machine, and none reports on healthy machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet's status: readings in one table, what differs, and a node that goes away in the middle."""
+"""Status of the fleet: readings in one table, marked differences, and a node that becomes unreachable."""
 
 from __future__ import annotations
 

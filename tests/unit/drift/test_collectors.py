@@ -1,4 +1,4 @@
-"""Drift asks for what its expectations need and for nothing else; no reading does with less."""
+"""Collectors that drift requests: exactly those that its expectations need."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ UNRECORDED: dict[str, Any] = {
     "variables": {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]},
 }
 EXPECTED = ({}, [], "text", 1)
-"""Every reading takes one of these for what is expected."""
+"""Expected values; every observer accepts one of them."""
 
 
 class Watched(Facts):
     """Facts that remember which collectors' values were read."""
 
     def raw(self, collector: str) -> Any:
-        """As `Facts.raw`."""
+        """Record the collector, then return its raw value."""
         self.__dict__.setdefault("read", set()).add(collector)
         return super().raw(collector)
 
 
 def whole_answer() -> dict[str, Any]:
-    """All collectors' values, of two machines: what the first did not record is the second's."""
+    """Return the values of all collectors: those of the first recording, the missing ones from a second."""
     here = json.loads(NODE.with_suffix(".facts.json").read_text())
     there = json.loads((H200 / "facts.json").read_text())
     return {**here, "collectors": {**there["collectors"], **here["collectors"], **UNRECORDED}}
 
 
 def reads_of(check: str) -> set[str]:
-    """What a reading reads on a whole node, whatever it makes of it."""
+    """Return the collectors that the check's observer reads on a node with all values."""
     answer = whole_answer()
     read: set[str] = set()
     for expected in EXPECTED:
@@ -78,7 +78,7 @@ def test_every_collector_named_is_one() -> None:
         secure_boot,
         services,
         system,
-    }  # they register when they are imported
+    }  # the import registers them
     assert {name for names in READS.values() for name in names} <= COLLECTORS.keys()
 
 

@@ -1,4 +1,4 @@
-"""A real provisioned node's recorded facts against its lock, and single contradictions."""
+"""Recorded facts of a real provisioned node compared with its lock, and single contradictions."""
 
 from __future__ import annotations
 

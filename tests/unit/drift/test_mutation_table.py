@@ -1,4 +1,4 @@
-"""The table of mutations against the list of all checks."""
+"""Table of mutations compared with the list of all checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lab.overruling import WAYS, WITH_CUDA
 NAMED = {check for mutation in MUTATIONS for check in mutation.checks}
 OVERRULED = {way.check for way in (*WAYS, *WITH_CUDA)}
 SILENCED = {"driver.answers"}
-"""Named by every mutation that silences the driver."""
+"""Checks named by all mutations that silence the driver."""
 
 
 def test_every_check_is_contradicted_once_at_least() -> None:

@@ -1,4 +1,4 @@
-"""Values in force, and who says so: what somebody else's file, link or variable makes of a setting."""
+"""Values in force and their origin: the effect of other files, links and variables on a setting."""
 
 from __future__ import annotations
 

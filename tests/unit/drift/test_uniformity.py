@@ -1,4 +1,4 @@
-"""The odd ones out among nodes that nobody has described."""
+"""Outliers among nodes for which there is no description."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What mirrors, nodes and people's files may hold that means harm, for hypothesis: in tests and in campaigns.
+"""Hypothesis strategies for hostile content of mirrors, nodes and users' files, for tests and campaigns.
 
-Each strategy gives what one entry point takes, much of it nearly right: noise ends at the first check.
+Each strategy generates input for one entry point, mostly nearly valid: random bytes fail the first check.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _ENTRY = st.sampled_from(["gpuprov_catalog/gpus.json", "gpuprov_catalog/../../x.
 
 
 def _zip(entries: list[tuple[str, bytes]], cut: int, flipped: int) -> bytes:
-    """A wheel of these entries, cut off and with one byte changed."""
+    """Return a wheel of these entries, truncated by `cut` bytes and with one byte changed."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, content in dict(entries).items():
@@ -149,7 +149,7 @@ def _zip(entries: list[tuple[str, bytes]], cut: int, flipped: int) -> bytes:
 WHEELS: st.SearchStrategy[bytes] = st.builds(
     _zip, st.lists(st.tuples(_ENTRY, BYTES), max_size=3), st.sampled_from([0, 1, 30]), st.integers(0, 600)
 )
-"""Wheels that were changed on their way."""
+"""Wheels that are truncated or changed."""
 
 _CHIP = st.fixed_dictionaries(
     {},

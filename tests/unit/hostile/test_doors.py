@@ -1,4 +1,4 @@
-"""Whatever a mirror, a node or a file holds: nothing but documented errors, and what has to hold besides."""
+"""Hostile content from mirrors, nodes and files: only documented errors are raised, and invariants hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHATEVER = settings(max_examples=300, deadline=None, suppress_health_check=list(
 
 
 class OneFile:
-    """In the place of a fetcher: every address has the same content."""
+    """Fake fetcher that returns the same content for every address."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -40,7 +40,7 @@ class OneFile:
 
 @contextmanager
 def documented() -> Iterator[None]:
-    """Errors of ours may come out, with words that can be shown; no others may."""
+    """Allow only gpuprov's own errors, with messages that can be printed."""
     try:
         yield
     except GpuprovError as error:

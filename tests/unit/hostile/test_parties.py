@@ -1,4 +1,4 @@
-"""The parties of SECURITY.md as attackers, a few tries each; what the table names exists."""
+"""Attacks by the parties of SECURITY.md, a few tries each; everything that the table names exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.campaign.hostile import carry_out, tries_of
 
 SHORT = 500
 NEEDS_ROOT = ("user on a node", "node/doctor")
-"""Ways with a mount namespace, or with the rights of another user."""
+"""Attacks that need a mount namespace, or the rights of another user."""
 PARTIES = (
     "node",
     "other user on a node",
@@ -31,7 +31,7 @@ PARTIES = (
 
 
 def table() -> dict[str, str]:
-    """Party → what holds its row in SECURITY.md."""
+    """Return party → last column of its row in SECURITY.md."""
     text = (ROOT / "SECURITY.md").read_text().partition("## Parties")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {row[0]: row[-1] for row in rows[1:]}

@@ -1,4 +1,4 @@
-"""A mirror of NVIDIA's repositories on the spot, so that fleets lock without a network."""
+"""Local mirror of NVIDIA's repositories, so that fleets can be locked without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeLock = Callable[[str], Lock]
 
 @pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
-    """Ubuntu 24.04 on both architectures."""
+    """Mirror for Ubuntu 24.04 on both architectures."""
     root = tmp_path_factory.mktemp("mirror")
     with signing_key() as key:
         nvidia.build(root, load(), ["ubuntu24.04"], "aarch64", key=key)
@@ -27,7 +27,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
 
 @pytest.fixture
 def locked(tmp_path: Path, mirror: nvidia.Mirror) -> MakeLock:
-    """locked(text of groups): the lock of a fleet whose packages come from the mirror."""
+    """Function locked(text of groups) that returns the lock of a fleet with packages from the mirror."""
 
     def make(groups: str) -> Lock:
         fleet = tmp_path / "fleet.yml"

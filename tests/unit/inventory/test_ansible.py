@@ -1,4 +1,4 @@
-"""A fleet as an inventory that Ansible itself reads, without a word of complaint, and back again."""
+"""Fleet as an inventory that Ansible itself reads without warnings, and the conversion back."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ groups:
 """
 
 PLUGIN = {"ANSIBLE_INVENTORY_PLUGINS": str(share("plugins") / "inventory")}
-"""For a fleet that names the plugin alone."""
+"""Environment for a fleet that only names the plugin."""
 
 
 def ansible(folder: Path, *words: str, **environment: str) -> str:
-    """ansible-inventory's answer; a warning is a failure."""
+    """Return the output of ansible-inventory; fail on a warning."""
     program = Path(sys.executable).with_name("ansible-inventory")
     plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     done = subprocess.run(
@@ -207,7 +207,7 @@ def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: 
 
 @pytest.mark.parametrize("how", ["folder", "plugin", "script"])
 def test_ansible_evaluates_the_sites_own_templates_and_no_text_of_gpuprovs(folder: Path, how: str) -> None:
-    """What gpuprov writes may come from a node: `inventory discover` puts it into fleet.yml."""
+    """Do not evaluate text from gpuprov: `inventory discover` writes text from nodes into fleet.yml."""
     hostile = f"/k/{{{{ lookup('pipe', 'touch {folder}/touched') }}}}"
     fleet = FLEET.replace("ssh: {user: ops,", f"ssh: {{user: ops, identity_file: {json.dumps(hostile)},")
     (folder / "fleet.yml").write_text(fleet)

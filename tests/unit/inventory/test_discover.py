@@ -1,4 +1,4 @@
-"""Nodes matched with profiles, differences in words; hardware as expectations."""
+"""Nodes matched with profiles, differences as text, hardware as expectations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OS = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n'
 
 
 def simulated(machine: str, change: Change = lambda raw: None, name: str = "n1") -> Facts:
-    """Facts of a simulated server, as the probe would bring them."""
+    """Return the facts of a simulated server, as the probe would return them."""
     about = describe(machine)
     pci = [
         [each["address"], *(f"0x{each[key]}" for key in ("vendor", "device", "class")), "0x0", "0x0", "0", ""]
@@ -131,7 +131,7 @@ def test_a_fault_is_named_by_discovery_and_drift(
 
 def test_a_port_that_tells_no_speed_is_taken_at_its_word() -> None:
     def silent(raw: dict[str, Any]) -> None:
-        raw["hcas"] = []  # modules of RDMA are not loaded yet: the controllers are on the bus
+        raw["hcas"] = []  # the RDMA modules are not loaded yet: the controllers are only on the bus
 
     assert found("h100x8", silent) == ("hgx-h100-8", ())
 
@@ -245,7 +245,7 @@ def test_a_node_that_refuses_us_is_not_passed_over(
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port of this machine where nobody listens."""
+    """A port of this machine on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 

@@ -1,4 +1,4 @@
-"""The lock's nodes for schedulers: by what is locked, and by what they say."""
+"""Export of the lock's nodes to schedulers, from the lock and from the nodes' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports to schedulers: exact text, folded, and read back where a reader is at hand."""
+"""Export formats for schedulers: exact text, folded, and parsed again where a parser is installed."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_models_as_words() -> None:
     "text", ["0-999999999", "8192", "9-1", "0-8191,0", "x", "1-2-3", "-5", "1.5", "٣", "0-"]
 )
 def test_processors_that_no_node_has(text: str) -> None:
-    """The list is a node's own word; unfolded, the first of these takes 36 GB."""
+    """Refuse impossible lists, which come from the node: expanding the first one would take 36 GB."""
     with pytest.raises(NodeFailed, match="it lists the processors"):
         numbers(text)
 

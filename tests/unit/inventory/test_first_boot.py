@@ -1,4 +1,4 @@
-"""User-data for a fresh machine: what it carries, how large it is, what it refuses."""
+"""User-data for a new machine: contents, size and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lock(tmp_path: Path, locked: MakeLock) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Path) -> Store:
-    """The store of a controller that has compiled nothing yet."""
+    """Store of a controller that has not compiled anything."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Store(fleet=read_lock(lock).fleet)
 
@@ -65,7 +65,7 @@ def exported(capfdbinary: pytest.CaptureFixture[bytes], lock: Path, *words: str)
 
 
 def written(data: bytes) -> dict[str, str]:
-    """Path → text, as cloud-init writes them."""
+    """Return path → text of the files that cloud-init writes."""
     files = {}
     for each in yaml.safe_load(data)["write_files"]:
         packed = each.get("encoding") == "gz+b64"
@@ -221,7 +221,7 @@ def test_the_program_has_what_it_imports_beside_it(
 def test_the_unit_is_started_without_waiting_for_it(
     lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """It waits for cloud-init itself: a start that waits would be a circle."""
+    """Start the unit with --no-block: it waits for cloud-init, so a start that waits would be a deadlock."""
     data = exported(capfdbinary, lock)
     assert UNIT_PATH in written(data)
     [*_, start] = yaml.safe_load(data)["runcmd"]

@@ -1,4 +1,4 @@
-"""The program of a first boot, its steps played: every end is a state that says what to do."""
+"""Program of the first boot with simulated steps: each result is a state that names the next action."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERIFIED = {"nodes": [{"name": "here", "checks": []}]}
 
 
 class Machine:
-    """A folder that plays the machine; gpuprov and systemctl write down how they are called."""
+    """A folder that simulates a machine; fake gpuprov and systemctl record their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Machine:
         (device / "class").write_text("0x030200\n")
 
     def says(self, **verbs: tuple[dict[str, Any], int]) -> None:
-        """What verbs answer, and their exit codes; the others go on as before."""
+        """Set the output and exit code of some commands; the others keep theirs."""
         for verb, (document, code) in verbs.items():
             (self.folder / f"{verb}.json").write_text(json.dumps(document))
             (self.folder / f"{verb}.code").write_text(str(code))
@@ -190,7 +190,7 @@ def test_a_mirror_that_is_away_is_asked_again(machine: Machine, monkeypatch: pyt
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
-        if seconds < 1:  # subprocess waits, too
+        if seconds < 1:  # shorter sleeps are those of subprocess
             return
         pauses.append(seconds)
         if len(pauses) == 3:
@@ -374,7 +374,7 @@ NEEDED = "click==8.5.1 --hash=sha256:00\n"
 
 
 def wheel(needed: str = NEEDED) -> bytes:
-    """A wheel that carries what it needs."""
+    """Return a wheel that contains the list of its requirements."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as archive:
         archive.writestr("gpuprov/share/requirements.lock", needed)
@@ -478,7 +478,7 @@ def test_pips_trouble_is_told_apart(without_gpuprov: Machine, said: str, state: 
 
 
 def test_it_is_python_3_6() -> None:
-    """What `ast` cannot refuse: modules and arguments that came after 3.6."""
+    """Avoid modules and arguments newer than Python 3.6, which `ast` does not detect."""
     text = Path(first_boot.__file__).read_text()
     tree = ast.parse(text, feature_version=(3, 6))
     arguments = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
@@ -495,7 +495,7 @@ OPENING = (
     f"http://127.0.0.1:9/s/{SECRET}/{{name}}",
     f"http://me:a@{SECRET}@127.0.0.1:9/{{name}}",
 )
-"""URLs that open something, at which nothing answers."""
+"""URLs that contain a secret, at which no server answers."""
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ def test_nothing_that_others_read_says_what_opens_a_url(
         machine.order["report"] = stated
     else:
         machine.order["install"][what] = stated
-    if what == "index":  # pip, and what it calls, quote it
+    if what == "index":  # pip and its subprocesses print the URL
         write_program(machine.folder / "pip", f"echo 'ERROR: {stated}: connection refused'; exit 1")
     machine.boot()
     said = capfd.readouterr()

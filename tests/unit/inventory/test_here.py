@@ -1,4 +1,4 @@
-"""The fleet that `init --local` writes of the machine it reads, and which node of a lock that machine is."""
+"""Fleet that `init --local` writes for the local machine, and the search for its node in a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people have, as a fleet: nothing is lost, and what is not told is asked for."""
+"""Import of existing inventories as a fleet: no information is lost, and missing information is requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every profile that is shipped: reads, resolves, locks."""
+"""Shipped profiles: each can be read, resolved and locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any fleet comes back from its inventory as it went, whatever its groups, hosts and variables are called."""
+"""Round trip of a fleet through its inventory, with any names of groups, hosts and variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOME_VARS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=2)
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Fleet:
-    """Groups that share no host; further groups of some hosts and groups."""
+    """Draw a fleet of groups that share no host, with further groups of some hosts and groups."""
     hosts = draw(st.lists(NAMES, min_size=1, max_size=8, unique=True))
     names = draw(st.lists(GROUPS, min_size=1, max_size=min(3, len(hosts)), unique=True))
     groups: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 
 def plain(fleet: Fleet) -> dict[str, Any]:
-    """Without what differs in writing alone: the order of names."""
+    """Return the fleet with sorted names, as their order in the file has no meaning."""
     stated = fleet.model_dump(mode="json")
     for group in stated["also"].values():
         group["hosts"], group["children"] = sorted(group["hosts"]), sorted(group["children"])

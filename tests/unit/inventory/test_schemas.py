@@ -1,4 +1,4 @@
-"""The JSON Schemas say of files what reading them says."""
+"""JSON Schemas of files, compared with the code that reads these files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_wrong_does_not_fit(what: str, wrong: Any) -> None:
 
 
 def properties(what: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """(Record, key) → its schema."""
+    """Return (record, key) → its schema."""
     schema = json_schema(what)
     records = {SHAPES[what].__name__: schema, **schema["$defs"]}
     alike = {name: record.get("anyOf", [record])[-1] for name, record in records.items()}

@@ -1,4 +1,4 @@
-"""The fleet.yml that init writes: keys that people look for, each ready to be taken out of its comment."""
+"""The fleet.yml that init writes: useful keys are comments, and each comment may be uncommented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How hosts are reached: from a fleet into an inventory for Ansible, and from one into a fleet."""
+"""Connection settings of hosts: from a fleet to an Ansible inventory, and from an inventory to a fleet."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_all_of_it_comes_back() -> None:
 
 
 def test_a_fleet_says_what_an_inventory_says_of_each_host(tmp_path: Path) -> None:
-    """Groups of groups, the nearer one first; a host's own word before all."""
+    """Apply Ansible's precedence: the closer group first, and a host's own variable before all groups."""
     text = """\
 [train]
 gpu01 ansible_host=203.0.113.7 ansible_port=40022

@@ -1,4 +1,4 @@
-"""gpuprov's own wheel: by hash, or nothing; what jobs type, and what the release lock has."""
+"""gpuprov's own wheel: its hash is mandatory; commands of jobs, and contents of the release lock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
-    """A repository with a fleet and a wheel."""
+    """Path of a repository with a wheel."""
     with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
         archive.writestr("gpuprov/share/requirements.lock", NEEDED)
     return tmp_path
@@ -87,7 +87,7 @@ def test_a_file_of_the_repository_is_taken_with_its_hash(
 
 
 def job_lines(text: str, forge: str) -> str:
-    """What a job runs before it has a key."""
+    """Return the commands that a job runs before it has a key."""
     document = yaml.safe_load(text)
     if forge == "github":
         steps = document["jobs"]["drift"]["steps"]
@@ -167,7 +167,7 @@ def test_the_command_refuses_what_no_forge_can_fetch(
 
 
 def pinned(path: Path) -> Iterator[tuple[Requirement, list[str]]]:
-    """The requirements of a lock, each with its hashes."""
+    """Yield the requirements of a lock, each with its hashes."""
     text = "".join(f"{line}\n" for line in path.read_text().splitlines() if not line.startswith("#"))
     for line in text.replace("\\\n", " ").splitlines():
         requirement, *hashes = line.split(" --hash=")

@@ -1,4 +1,4 @@
-"""Simulated nodes without a node: bare ones, and ones that booted with a driver."""
+"""Simulated nodes: bare ones, and ones that booted with a driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.lab.simulated_node import KERNEL, Bare, Driven, Simulated
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bare:
-    """bare(machine): a node with a kernel and no driver, not booted."""
+    """Function bare(machine) that makes a node with a kernel but no driver, not booted."""
 
     def make(machine: str) -> Simulated:
         files = Files(tmp_path)
@@ -33,7 +33,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 @pytest.fixture
 def driven(bare: Bare) -> Driven:
-    """driven(machine, version, licence=...): a node that booted with a driver."""
+    """Function driven(machine, version, licence=...) that makes a node booted with a driver."""
 
     def make(machine: str, version: str = "535.309.01", licence: str = "NVIDIA") -> Simulated:
         node = bare(machine)

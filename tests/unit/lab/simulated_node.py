@@ -1,4 +1,4 @@
-"""A node's root tree with a simulated machine in it, and its programs as functions."""
+"""Root tree of a simulated machine, and its programs as functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL = "6.1.0-56-amd64"
 
 @dataclass
 class Answer:
-    """What a program printed, and its exit status."""
+    """Output and exit status of a program."""
 
     status: int
     text: str
@@ -39,12 +39,12 @@ class Simulated:
         return self.call("nvidia-smi", *arguments)
 
     def reboot(self) -> None:
-        """Lose what lies on a tmpfs, then boot."""
+        """Remove the files on a tmpfs, then boot."""
         Files(self.root).boot_state.unlink(missing_ok=True)
         assert self.call("gpuprov-sim", "boot").status == 0
 
     def put_module(self, version: str, *, licence: str = "NVIDIA", kernel: str = KERNEL) -> None:
-        """Lay the driver's modules on disk, as Debian's DKMS names them."""
+        """Write the driver's modules to disk with the names that Debian's DKMS uses."""
         folder = self.root / f"lib/modules/{kernel}/updates/dkms"
         folder.mkdir(parents=True, exist_ok=True)
         for part in ("", "-uvm", "-modeset", "-drm"):
@@ -52,7 +52,7 @@ class Simulated:
             (folder / f"nvidia-current{part}.ko").write_bytes(content)
 
     def put_library(self, version: str) -> None:
-        """Lay libnvidia-ml on disk and link it."""
+        """Write libnvidia-ml to disk and link it."""
         folder = self.root / "usr/lib/x86_64-linux-gnu"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"libnvidia-ml.so.{version}").touch()

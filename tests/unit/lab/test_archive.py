@@ -1,4 +1,4 @@
-"""Reading the machine's own apt."""
+"""Settings of the machine's own apt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line that boots a node, and the supervisor around it."""
+"""Command line that boots a node, and its supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet.yml that a lab writes is one that gpuprov reads."""
+"""The fleet.yml that a lab writes, and how gpuprov reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lab runs on this machine, and what it says meanwhile."""
+"""Programs that the lab runs on this machine, and its messages meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses and the table of rules."""
+"""Addresses of nodes, and the table of firewall rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node test that failed is tried once more, counted apart and named; never in silence."""
+"""Second try of a failed node test: counted separately and always reported."""
 
 from __future__ import annotations
 

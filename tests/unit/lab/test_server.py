@@ -1,4 +1,4 @@
-"""What simulated servers show beside GPUs, and the steps that break it."""
+"""Hardware of simulated servers other than GPUs, and the steps that break it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuprov.lab.simulator.server import (
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The root tree of an H100 server."""
+    """Path of the root tree of an H100 server."""
     for device in pci_devices("h100x8"):
         (tmp_path / HOME / "pci" / device["address"]).mkdir(parents=True)
     write_server(tmp_path, describe("h100x8"))

@@ -1,4 +1,4 @@
-"""The simulated nvidia-smi repeats itself only while nothing that it speaks of has changed."""
+"""Cache of the simulated nvidia-smi: an answer is repeated only while the state in it is unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def node(driven: Driven) -> Simulated:
 
 
 def answered(node: Simulated) -> bool:
-    """Whether an answer is kept in the end: one that a second's end falls into is not."""
+    """Return whether an answer is cached after some tries; one during which the second changes is not."""
     for _ in range(20):
         node.smi(*XML)
         if kept(node) is not None:

@@ -1,4 +1,4 @@
-"""The simulated driver's memory: what a boot loads, when NVML refuses, what is lost and when."""
+"""State of the simulated driver: modules that a boot loads, refusals of NVML, and what is lost when."""
 
 from __future__ import annotations
 

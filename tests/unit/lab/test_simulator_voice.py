@@ -1,4 +1,4 @@
-"""The simulated nvidia-smi against recordings of the real one: byte for byte, volatile values aside."""
+"""Output of the simulated nvidia-smi, compared byte for byte with recordings, without volatile values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuprov.lab.simulator import machines
 from tests import H200
 from tests.unit.lab.simulated_node import Driven, Simulated
 
-# Clock, temperature, power and PCIe traffic differ between two recordings of one machine.
+# Clock, temperature, power and PCIe traffic differ between two recordings of the same machine.
 VOLATILE = re.compile(
     r"""(?mx)
     ^[A-Z][a-z]{2}\ [A-Z][a-z]{2}\ [ \d]\d\ [\d:]{8}\ \d{4}

@@ -1,4 +1,4 @@
-"""The disk and the command line of a virtual node."""
+"""Disk and command line of a virtual node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuprov.lab.node import Node, load_node
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The root of a node with GRUB's two images, each of one letter."""
+    """Root tree of a node with GRUB's two images, each of one repeated letter."""
     for path, content in {
         "usr/lib/grub/i386-pc/boot.img": b"b" * 512,
         vm.GRUB + "/core.img": b"c" * 3000,
@@ -67,7 +67,7 @@ def test_the_system_partition_is_the_second_and_ends_with_the_disk() -> None:
 
 
 def heard_by(folder: Path, act: Callable[[], None], connections: int) -> list[str]:
-    """What a monitor at the disk of that folder is told meanwhile, but for the greeting."""
+    """Return the commands that the monitor of the disk in that folder receives, except the greeting."""
     heard: list[str] = []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "disk.qmp"))

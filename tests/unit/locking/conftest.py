@@ -1,4 +1,4 @@
-"""The mirror of NVIDIA's repositories for every system, and fleets on it."""
+"""Mirror of NVIDIA's repositories for every system, and fleets that use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
 
 @pytest.fixture(scope="session")
 def fleet(mirror: nvidia.Mirror, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole fleet, as a person writes it."""
+    """Path of a fleet.yml with all groups, and their profiles."""
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "profiles").mkdir()
     for name, (model, count) in PROFILES.items():
@@ -38,7 +38,7 @@ def lock(fleet: Path) -> Lock:
 
 @pytest.fixture
 def one_group(fleet: Path, mirror: nvidia.Mirror, tmp_path: Path) -> Write:
-    """Writes a fleet of one group of 8 x H200 on Ubuntu 24.04 with what is stated."""
+    """Function that writes a fleet of one group of 8 x H200 on Ubuntu 24.04 with the given stack."""
     shutil.copytree(fleet.parent / "profiles", tmp_path / "profiles")
 
     def write(place: nvidia.Mirror = mirror, **stack: object) -> Path:

@@ -1,4 +1,4 @@
-"""One fleet for every system, and the packages that its lock has to have."""
+"""Fleet with a group for every system, and the packages that its lock must contain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 SYSTEMS = ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rhel9", "rhel10"]
 LIBRARIES = {"cudnn": "auto", "nccl": "auto"}
-# group: system, profile, what is wanted besides NVIDIA's repository
+# group: system, profile, stated components in addition to NVIDIA's repository
 GROUPS = {
     "u22-h200": ("ubuntu22.04", "h200", {"driver": "570.195.03", "cuda": ["12.8", "12.4"], **LIBRARIES}),
     "u22-a100": ("ubuntu22.04", "a100", {"driver": "535.309.01", "module": "proprietary"}),
@@ -31,7 +31,7 @@ PROFILES = {
     "v100": ("V100 SXM2 32GB", 4),
 }
 
-# group: {component: {package: exact version}}, of what was stated or follows from the hardware
+# group: {component: {package: exact version}} for stated components and those that the hardware requires
 PACKAGES: dict[str, dict[str, dict[str, str]]] = {
     "u22-h200": {
         "driver": {"nvidia-open-570": "570.195.03-0ubuntu1"},
@@ -149,4 +149,4 @@ STREAMS = {
 }
 
 Write = Callable[..., Path]
-"""Writes a fleet of one group with what is stated."""
+"""Function that writes a fleet of one group with the given stack."""

@@ -1,4 +1,4 @@
-"""Where archives of distributions are read from, whatever machine locks: its own mirror, or the catalog's."""
+"""Sources of distributions' archives on any controller: its own mirror, or the catalog's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GROUP = "groups: {g: {profile: hgx-a100-4, hosts: a, os: debian12}}\n"
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[RepositorySpec]:
-    """What would be opened."""
+    """The repositories that would be opened."""
     found: list[RepositorySpec] = []
     monkeypatch.setattr(archives, "open_all", lambda specs, arch: found.extend(specs))
     return found
@@ -67,7 +67,7 @@ def test_every_system_is_locked_from_every_other(
     controller: str,
     tmp_path: Path,
 ) -> None:
-    """The machine's own mirror for its own family; without its keyrings those that are shipped."""
+    """Use the machine's own mirror for its own family; use the shipped keyrings if it has none."""
     monkeypatch.setattr(archives, "own_sources", lambda: CONTROLLERS[controller])
     gone = {family: tmp_path / family for family in ("debian", "ubuntu")}
     monkeypatch.setattr(archives, "KEYRINGS", gone)

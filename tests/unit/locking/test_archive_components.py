@@ -1,4 +1,4 @@
-"""Components of a distribution's own archive: what its `main` holds, and packages of unlike versions."""
+"""Components from a distribution's own archive: contents of `main`, and packages with different versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fleet(
     main: Sequence[PackageSpec] = MAIN,
     containers: Mapping[str, Any] = {},
 ) -> Path:
-    """A fleet of a stack, on a mirror of Debian and one of NVIDIA."""
+    """Write a fleet with this stack, with mirrors of Debian and of NVIDIA."""
     rest = dict.fromkeys(("contrib", "non-free", "non-free-firmware"), ())
     with signing_key() as key:
         mirror = nvidia.build(folder / "mirror", load(), ["debian12"], key=key)

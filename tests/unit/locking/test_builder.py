@@ -1,4 +1,4 @@
-"""A named builder and compilers that are absent: what a lock says, and what it refuses."""
+"""Named builders and absent compilers: contents of a lock, and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLEET = "groups: {{a: {{profile: p, hosts: h, os: debian12, stack: {{driver: '53
 
 
 def test_a_fleet_without_them_is_written_as_ever() -> None:
-    """The lock has a digest of the fleet: new keys must not change those that do not have them."""
+    """Omit unset new keys from a serialized fleet: the lock has a digest of it, which must not change."""
     [silent] = parse_fleet(FLEET.format(""), "x").groups.values()
     assert not {"builder", "compiler"} & set(silent.model_dump(mode="json")["stack"])
     [stated] = parse_fleet(FLEET.format(", builder: h, compiler: absent"), "x").groups.values()
@@ -55,7 +55,7 @@ def test_builders_that_must_agree_and_images(
 
 
 def test_a_lock_of_before_trusts_no_builder() -> None:
-    """It had `build: once` and named none: whichever node was the first compiled for all."""
+    """Trust no builder if a lock has `build: once` without builders: any node could have compiled first."""
     driver = locked_group("node").components.driver.model_copy(update={"build": "once"})
     assert driver.builders == ()
     assert driver.shared

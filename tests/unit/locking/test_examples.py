@@ -1,4 +1,4 @@
-"""Every fleet of `examples/` locks and keeps its lock; its packages come from a mirror on the spot."""
+"""Fleets of `examples/`: each locks and keeps its lock; packages come from a local mirror."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNIVERSE = (
 
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a fleet's `repositories` must say to find the mirror: NVIDIA's, and Ubuntu's archive."""
+    """Values of a fleet's `repositories` for the mirror: NVIDIA's, and Ubuntu's archive."""
     root = tmp_path_factory.mktemp("mirror")
     empty = dict.fromkeys(("main", "restricted", "multiverse"), ())
     with signing_key() as key:

@@ -1,4 +1,4 @@
-"""Settings that a GPU does not have: refused where they cannot be meant, told where they do nothing."""
+"""Settings that a GPU does not have: refused if they cannot be intended, reported if they have no effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuprov.model.lock import Setting
 
 
 def told(gpu: str, **settings: Any) -> list[str]:
-    """What a person is told of these settings on that GPU."""
+    """Return the messages about these settings on that GPU."""
     lines: list[str] = []
     stated = {
         name: Setting(value=value, reason="stated", source="fleet.yml") for name, value in settings.items()

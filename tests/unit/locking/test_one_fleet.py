@@ -1,4 +1,4 @@
-"""The lock of one fleet on every system, against a mirror in the layout of NVIDIA's own repositories."""
+"""Lock of one fleet with every system, from a mirror in the layout of NVIDIA's own repositories."""
 
 from __future__ import annotations
 

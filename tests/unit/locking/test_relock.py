@@ -1,4 +1,4 @@
-"""A lock that is there already: whether it is stale, what stays, and what `--upgrade` moves."""
+"""Existing locks: whether they are stale, what is kept, and what `--upgrade` changes."""
 
 from __future__ import annotations
 

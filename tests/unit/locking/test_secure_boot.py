@@ -1,4 +1,4 @@
-"""What a lock says of Secure Boot, and what it refuses."""
+"""Secure Boot in a lock: recorded values and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of storage become packages in the lock, by the catalog's word."""
+"""Kinds of storage as packages in the lock, from the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers of Ubuntu's own archive, which the catalog knows by their branch: compiled, or ready made."""
+"""Drivers of Ubuntu's own archive, which the catalog only lists by branch: compiled, or prebuilt."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def locked(archive: Path, folder: Path, stack: dict[str, str], gpu: str = "A100 PCIe 80GB") -> Components:
-    """What a fleet of one group is locked to."""
+    """Lock a fleet of one group and return its components."""
     (folder / "profiles").mkdir()
     hardware = {"gpu": {"model": gpu, "count": 8}}
     (folder / "profiles/some.yml").write_text(json.dumps({"hardware": hardware}))

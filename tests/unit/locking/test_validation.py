@@ -1,4 +1,4 @@
-"""`gpuprov validate`: every mistake at once, with kind, file and line; and a lock that is stale."""
+"""`gpuprov validate`: all mistakes at once, with kind, file and line; and a stale lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fleet.yml and profiles: what a tired person writes, and what they are told."""
+"""fleet.yml and profiles: users' mistakes and the messages about them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_frozen_mirror_has_its_day(tmp_path: Path) -> None:
 
 
 def test_a_mirror_that_states_nothing_new_is_written_as_ever(tmp_path: Path) -> None:
-    """The lock has a digest of the fleet: a new key must not change those that do not have it."""
+    """Omit an unset new key from a serialized fleet: the lock has a digest of it, which must not change."""
     read = read_fleet(fleet(tmp_path, f"{GOOD}repositories: {{nvidia: 'https://mirror/'}}\n"))
     assert read.repositories["nvidia"].model_dump_json() == '{"url":"https://mirror/","key":null}'
 
@@ -232,7 +232,7 @@ def test_a_port_in_a_list_of_names_is_told_where_it_goes(tmp_path: Path) -> None
 
 
 def test_a_fleet_that_states_nothing_new_is_written_as_ever(tmp_path: Path) -> None:
-    """The lock has a digest of the fleet: new keys must not change those that do not have them."""
+    """Omit unset new keys from a serialized fleet: the lock has a digest of it, which must not change."""
     text = GOOD + "ssh: {user: root, port: 22}\n"
     written = read_fleet(fleet(tmp_path, text)).model_dump(mode="json")
     assert written["ssh"] == {
@@ -255,7 +255,7 @@ def test_what_is_stated_is_written_and_read_again(tmp_path: Path) -> None:
 
 
 def test_a_profile_reads_the_same_in_every_process() -> None:
-    """Sets have another order in each; the lock's digest of its inputs must not."""
+    """Write sets in the same order in every process: the lock contains a digest of them."""
     program = (
         "from gpuprov.model.profile import load_profile, shipped_profiles\n"
         "print([load_profile(name, []).model_dump_json() for name, _ in shipped_profiles()])"
@@ -283,7 +283,7 @@ def test_floors_of_a_group_are_written_where_they_are_stated_alone(tmp_path: Pat
 
 
 def test_a_rollout_that_asks_for_no_load_is_written_as_ever(tmp_path: Path) -> None:
-    """The lock has a digest of the fleet: new keys must not change those that do not have them."""
+    """Omit unset new keys from a serialized fleet: the lock has a digest of it, which must not change."""
     silent = read_fleet(fleet(tmp_path, GOOD + "rollout: {serial: 2}\n")).rollout
     asking = read_fleet(fleet(tmp_path, GOOD + "rollout: {serial: 2, accept: quick}\n")).rollout
     assert silent is not None

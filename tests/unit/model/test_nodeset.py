@@ -1,4 +1,4 @@
-"""Names folded into sets: whatever a name holds, no file of ClusterShell is read for it."""
+"""Names folded into sets: no name makes ClusterShell read a file."""
 
 from __future__ import annotations
 

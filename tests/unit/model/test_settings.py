@@ -1,4 +1,4 @@
-"""Sentences of settings that stand in locks."""
+"""Descriptions of settings, which locks contain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASONS = {
     "ssh": "who may log in over SSH, how, with which algorithms",
     "firewall": "who may reach the node; all else is dropped",
 }
-"""As 0.1.0 wrote them. With one word otherwise, `gpuprov lock --check` calls such locks out of date."""
+"""Texts of 0.1.0; `gpuprov lock --check` reports existing locks as out of date if one of them changes."""
 
 
 def test_a_lock_that_is_committed_somewhere_keeps_its_reasons() -> None:

@@ -1,4 +1,4 @@
-"""Logs in the shapes of several NCCL versions, written for the tests: one fault each at most."""
+"""NCCL logs in the formats of several versions, written for the tests, with at most one fault each."""
 
 from __future__ import annotations
 

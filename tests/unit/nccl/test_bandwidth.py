@@ -1,4 +1,4 @@
-"""Bandwidths: nccl-tests' tables of several versions, the formula, the estimate."""
+"""Bandwidths: tables of several versions of nccl-tests, the formula, the estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuprov nccl check` over stand-ins for `nvidia-smi` and `all_reduce_perf` that replay recorded output."""
+"""`gpuprov nccl check` with fake `nvidia-smi` and `all_reduce_perf` that replay recorded output."""
 
 from __future__ import annotations
 
@@ -180,12 +180,12 @@ def test_libnccl_itself_is_taken_where_it_loads(code: int, name: str, tmp_path: 
 
 
 class Here(Local):
-    """This machine, whose Python has PyTorch as far as can be told."""
+    """This machine, with a Python that appears to have PyTorch."""
 
     pythons = (sys.executable,)
 
     def run(self, command: Any, environment: Any, timeout_s: float) -> tuple[str, int]:
-        """See `Shell`."""
+        """Return success for commands about PyTorch; run all others."""
         return ("", 0) if "torch" in str(command) else super().run(command, environment, timeout_s)
 
 

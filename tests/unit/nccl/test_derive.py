@@ -1,4 +1,4 @@
-"""NCCL's environment on many layouts of networks: the values, and the reason of each exclusion."""
+"""NCCL's environment for many network layouts: the values, and the reason of each exclusion."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def roce(index: int, interface: str, gid: int = 3, rate: float = 100, **more: ob
 
 @dataclass(frozen=True)
 class Layout:
-    """Interfaces and ports; the variables that must come out (None: must not), and what is excluded."""
+    """Interfaces and ports, expected variables (None: must not be set), and expected exclusions."""
 
     name: str
     nics: tuple[NetworkInterface, ...]

@@ -1,4 +1,4 @@
-"""From a node's facts and topology to what the derivation needs."""
+"""Inputs of the derivation from a node's facts and topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading NCCL's log: versions 2.4 to 2.28, every transport, and logs that are not whole."""
+"""Parsing of NCCL's log: versions 2.4 to 2.28, every transport, and incomplete logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From derived values to the lock: every variable with its reason, the site's own on top."""
+"""Derived values in the lock: each variable with its reason; the site's own values override them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fleet(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What live nodes would answer, by name."""
+    """Node → the answer of the live node."""
     said: dict[str, Any] = {
         "gpu01": node(),
         "gpu02": node(),
@@ -69,7 +69,7 @@ def test_what_nodes_agree_on_is_recorded_and_locked(fleet: Path, answers: dict[s
     record = read_record(fleet)
     assert record is not None
     assert record.groups["train"].hosts == ["gpu01", "gpu02"]
-    assert "NCCL_SOCKET_IFNAME" not in record.groups["train"].variables  # the site's own is not ours
+    assert "NCCL_SOCKET_IFNAME" not in record.groups["train"].variables  # set by the site, not recorded
     group = read_fleet(fleet).groups["train"]
     stated = Setting(value=group.settings.nccl, reason="", source="fleet.yml")
     locked = with_network({"nccl": stated}, "train", group, record, lambda line: None)["nccl"]

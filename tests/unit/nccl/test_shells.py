@@ -1,4 +1,4 @@
-"""An all-reduce at the other end of a session: the same commands, nothing left behind."""
+"""All-reduce on a node over a session: the same commands, and no files left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.programs import write_program
 
 @dataclass
 class Shelled:
-    """A session whose node is a shell here, with programs of its own."""
+    """A session that runs commands in a local shell, with the programs in `path`."""
 
     path: str
 

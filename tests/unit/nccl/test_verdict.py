@@ -1,4 +1,4 @@
-"""What a log means: each rule seen to speak, and seen to be silent on a healthy log."""
+"""Conclusions from a log: each rule reports its case, and none reports on a healthy log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON lines that the front-end follows."""
+"""JSON lines that the front-end reads."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_failed_program_is_quoted(callback: Any, events: Any) -> None:
 def test_a_failed_program_is_quoted_where_its_result_does_not_say_that_it_failed(
     callback: Any, events: Any
 ) -> None:
-    """So it is of Ansible 2.19 on."""
+    """Quote standard error also from results of Ansible 2.19 and later, which do not contain `failed`."""
     callback.v2_runner_on_failed(result({"msg": "non-zero return code", "stderr": "E: no room"}))
     assert events()[0]["msg"] == "E: no room"
 
@@ -112,7 +112,7 @@ def test_a_failure_inside_a_block_with_a_rescue_is_no_failure_yet(callback: Any,
     block = SimpleNamespace(rescue=[], always=[], _parent=None, _uuid="block")
     nested = SimpleNamespace(rescue=[], always=[], _parent=block, _uuid="nested")
     inside, after = task("Install", parent=nested), task("Restore", parent=block)
-    block.rescue.append(task("Restore"))  # a copy, as Ansible makes them
+    block.rescue.append(task("Restore"))  # Ansible makes a copy of the task
     callback.v2_runner_on_failed(result({"failed": True}, inside))
     callback.v2_runner_on_failed(result({"failed": True}, after))
     assert [event["status"] for event in events()] == ["rescued", "failed"]

@@ -1,4 +1,4 @@
-"""What writes and removes a role's files on a node."""
+"""gpuprov_files, which writes and removes a role's files on a node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Play = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
-    """Runs it; what it answers."""
+    """Function that runs gpuprov_files and returns its answer."""
     monkeypatch.setattr(gpuprov_files, "OWNER", (os.geteuid(), os.getegid()))
     stated = {"mode": "0644", "backup": False, "validate": None, "wanted": True}
 

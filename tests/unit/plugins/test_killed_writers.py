@@ -1,4 +1,4 @@
-"""Writers killed before each of their calls, and links planted: a cut of `scripts/campaign writers`."""
+"""Writers killed before each of their calls, and planted links: an excerpt of `scripts/campaign writers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The primitive that replaces files: the old one or the new one, whole, and nothing outside is touched."""
+"""Replacement of files: the old or the new content, complete, and no change outside."""
 
 from __future__ import annotations
 

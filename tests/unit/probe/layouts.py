@@ -1,4 +1,4 @@
-"""Answers of `nvidia-smi -q -x` as drivers of eleven years lay them out: NVIDIA's elements, our values."""
+"""Output of `nvidia-smi -q -x` in the layouts of eleven years: NVIDIA's elements, invented values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layout:
-    """What changed between drivers, as far as a reader must know it."""
+    """Differences between drivers that a parser must handle."""
 
     driver: str
     dtd: str
@@ -36,7 +36,7 @@ NOTICE = "[Deprecated; will be removed in CUDA 14.0. Use {} Version instead]"
 
 
 def document(layout: Layout, *gpus: str) -> str:
-    """A whole answer."""
+    """Return a complete document."""
     head = f"<driver_version>{layout.driver}</driver_version>"
     if layout.cuda:
         head += f"\n\t<cuda_version>{layout.cuda}</cuda_version>"
@@ -55,7 +55,7 @@ def document(layout: Layout, *gpus: str) -> str:
 
 
 def gpu(layout: Layout, index: int = 0, **changed: str) -> str:
-    """One GPU; `changed` sets the text of an element by its name, everywhere it occurs."""
+    """Return the element of one GPU; `changed` sets the text of all elements with a name."""
     bus_id = f"{layout.domain}:{0x0D + index:02X}:00.0"
     texts = {
         "product_name": "Tesla K20m",

@@ -1,4 +1,4 @@
-"""What the node's side reads of files that go before one another, and of sources of packages."""
+"""Files that override one another, and package sources, as the probe on the node reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of a real node with four H200 (recorded), and what a node that fails leaves to say."""
+"""Facts of a recorded node with four H200, and facts of a node with failures."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_nvidia_smi_that_is_not_installed_is_a_fact(answer: dict[str, Any]) -> N
 
 
 def test_a_thousand_nodes_take_seconds(answer: dict[str, Any]) -> None:
-    """The parts that drift asks for; ten thousand nodes are to fit one process and a minute."""
+    """Parse the parts that drift needs; the aim is ten thousand nodes in one process and one minute."""
     begun = time.process_time()
     for _ in range(100):
         facts = Facts.from_answer(answer)

@@ -1,4 +1,4 @@
-"""Names that a node gives are held against their patterns where its answer is read."""
+"""Names from a node, which are checked against their patterns when its answer is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = dict[str, Any]
 
 
 def answer() -> Answer:
-    """What a node says."""
+    """Return the answer of a node."""
     return {"schema": SCHEMA, "host": "gpu1", "collectors": bare_metal()}
 
 

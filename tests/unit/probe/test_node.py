@@ -1,4 +1,4 @@
-"""What the node's side does with a node's own texts: hides secrets, finds keys, orders configuration."""
+"""Processing of text by the probe on the node: hiding secrets, finding keys, ordering configuration."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_modprobe_folders_hide_each_other(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_dkms_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As dkms 2.8 to 3.x lay it out: a build holds `module`, an installed one has a link beside it."""
+    """Read the tree of dkms 2.8 to 3.x: a build has `module`, an installed one also a link in the tree."""
     version = tmp_path / "nvidia-current/535.309.01"
     for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
         (version / kernel / "x86_64/module").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The other parsers: each from text as the tool prints it, each without an exception for any text at all."""
+"""Other parsers: each with the tool's real output, and without an exception for any text."""
 
 from __future__ import annotations
 
@@ -382,5 +382,5 @@ WORDS = (
 @settings(max_examples=50)
 @given(text=st.one_of(st.text(max_size=200), st.lists(st.sampled_from(WORDS), max_size=12).map("".join)))
 def test_no_text_raises(name: str, text: str) -> None:
-    with suppress(NodeFailed):  # a name that no unit or package has
+    with suppress(NodeFailed):  # a name that no unit or package can have
         TEXT_PARSERS[name](text)

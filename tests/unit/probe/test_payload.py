@@ -1,4 +1,4 @@
-"""The probe really run on this machine, and every way in which a node can fail to answer."""
+"""The probe run on this machine, and all ways in which a node can fail to answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Programs = Callable[[str, str], Path]
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """Puts a program of our own in front of the system's."""
+    """Function that puts a program before the system's programs in PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     return lambda name, script: write_program(tmp_path / name, script)
@@ -91,7 +91,7 @@ def test_a_hanging_nvidia_smi_costs_its_time_out_only(programs: Programs, tmp_pa
     assert facts.kernel == os.uname().release
     pids = (tmp_path / "pid").read_text().split()
     while any(map(_is_alive, pids)) and time.monotonic() - begun < 20:
-        time.sleep(0.05)  # a process that was killed ends when it is next scheduled
+        time.sleep(0.05)  # a killed process ends when it is next scheduled
     assert not any(map(_is_alive, pids)), "a child of the probe is left"
 
 
@@ -149,7 +149,7 @@ def test_no_python_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_sudos_password_comes_first_and_is_skipped_when_not_asked_for(programs: Programs) -> None:
-    """A sudo that asks reads one line; one that does not leaves it for the program to skip."""
+    """Send the password as first line: sudo reads it if it needs it, otherwise the program skips it."""
     programs("id", "echo 1000")
     for reads in ("read -r password", ":"):
         programs("sudo", f'{reads}; while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
@@ -219,7 +219,7 @@ def test_control_characters_of_a_node_do_not_reach_the_terminal() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_node_side_is_python_3_6(name: str) -> None:
-    """What `ast` cannot refuse: modules, functions and arguments that came after 3.6."""
+    """Avoid modules, functions and arguments newer than Python 3.6, which `ast` does not detect."""
     text = (NODE / f"{name}.py").read_text()
     tree = ast.parse(text, feature_version=(3, 6))
     later = {"dataclasses", "contextvars", "importlib.resources", "zoneinfo", "tomllib", "graphlib"}

@@ -1,4 +1,4 @@
-"""Each program that is sent to nodes brings all that it imports: what lacks is missed only on a node."""
+"""Programs sent to nodes: each contains all modules that it imports; a missing one fails only on a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuprov.probe.payload import PROBE, pack
 
 
 def _programs() -> Iterator[tuple[str, ...]]:
-    """Tuples of modules' names that end with a `main` of a node, wherever a module of gpuprov has one."""
+    """Yield all tuples of module names in gpuprov that end with the `main` of a node program."""
     for found in pkgutil.walk_packages(gpuprov.__path__, "gpuprov."):
         if ".node" in found.name or "verify.suite" in found.name or found.name.endswith("__main__"):
             continue
@@ -36,7 +36,7 @@ def test_the_probe_is_among_them() -> None:
 @pytest.mark.parametrize("modules", PROGRAMS, ids=lambda modules: modules[-1])
 def test_a_program_loads_where_there_is_nothing_of_ours(modules: tuple[str, ...]) -> None:
     program = pack(modules, {"seconds": {}}).stdin
-    # As the node's bootstrap does, but up to the call of main.
+    # Like the bootstrap on the node, but without the call of main.
     load = (
         "import sys, zlib, base64;"
         "text = zlib.decompress(base64.b64decode(sys.stdin.buffer.read())).decode();"

@@ -1,4 +1,4 @@
-"""Which certificates firmware and shim hold, by their variables, and what both witnesses make of it."""
+"""Certificates in the variables of firmware and shim, and their use by drift and verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvidia-smi's XML of any driver, whole, broken, or replaced by a sentence."""
+"""nvidia-smi's XML from all drivers: complete, broken, or replaced by a message."""
 
 from __future__ import annotations
 

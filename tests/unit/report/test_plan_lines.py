@@ -1,4 +1,4 @@
-"""What a plan says of nodes that are ahead of their lock."""
+"""Text of a plan about nodes that are newer than their lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What acceptances measured, drawn: every GPU's dot at its height, over nodes and over time."""
+"""Plots of acceptance measurements: a dot for every GPU at its value, over nodes and over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: nodes folded, differences only when asked for, never minutes of silence."""
+"""Output during a run: nodes folded, differences only on request, no minutes without output."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_nothing_is_said_between_tasks() -> None:
 
 
 def test_plays_that_run_side_by_side_are_told_as_one() -> None:
-    """Two workers at the same roles; then the first plays again."""
+    """Print the same role of two workers once; print it again if a worker returns to it."""
     one, other = ({"stream": number} for number in (1, 2))
     said = lines(
         start("x") | one, start("x") | other, result("a1") | one, result("a2") | other, start("y") | one

@@ -1,4 +1,4 @@
-"""The last lines of an apply: what happened to each node, and where to look on."""
+"""Last lines of an apply: the result of each node, and where to find more."""
 
 from __future__ import annotations
 

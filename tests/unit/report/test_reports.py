@@ -1,4 +1,4 @@
-"""A run as JUnit XML, as metrics for Prometheus, and as a page."""
+"""Reports of a run: JUnit XML, metrics for Prometheus, and a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = run(node("gpu1"), node("gpu2", HOLD), lost("gpu3"))
 
 
 class Page(HTMLParser):
-    """The classes of the heat map's cells by row, and everything that is fetched."""
+    """Parser for the classes of the heat map's cells by row, and for everything that the page fetches."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

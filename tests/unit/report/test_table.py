@@ -1,4 +1,4 @@
-"""Tables of text: columns as a terminal shows them, nothing at the end of a line."""
+"""Tables of text: column widths as on a terminal, no trailing spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says of whose modules nodes would get."""
+"""Text of a plan about the builders whose modules nodes would get."""
 
 from __future__ import annotations
 

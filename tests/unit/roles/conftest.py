@@ -1,4 +1,4 @@
-"""Scripts that the roles put on a node, run here."""
+"""Scripts that the roles install on a node, run on this machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ RunScript = Callable[..., tuple[subprocess.CompletedProcess[str], list[str]]]
 
 @pytest.fixture
 def run_script(tmp_path: Path) -> RunScript:
-    """run_script(path, cases, *arguments): a role's script beside an nvidia-smi that does what `cases` say.
+    """Function run_script(path, cases, *arguments) that runs a role's script with a fake nvidia-smi.
 
-    Returns what the script did, and the arguments of each call of nvidia-smi.
+    `cases` are the branches of the fake's shell `case`. The function returns the finished process and the
+    arguments of each call of nvidia-smi.
     """
 
     def run(path: str, cases: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Roles' scripts and our plugins as modules."""
+"""Scripts of roles, and plugins, as modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the role containerd makes of config.toml, statement by statement, and what it reads of a node."""
+"""Changes that the role containerd makes to config.toml, and its reading of a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WANTED = {
     },
     "enable_cdi": True,
 }
-# As Debian's package has it, and what a site adds.
+# The file of Debian's package with additions by a site.
 SITES = f"""\
 # ours, said the site
 version = 2
@@ -50,7 +50,7 @@ def test_what_is_wanted_is_added_and_every_line_of_the_sites_stays() -> None:
 
 
 def test_what_is_as_it_shall_be_is_not_written_again() -> None:
-    """tomlkit reads its own tables with another indent than it wrote them with."""
+    """Leave an unchanged file as it is, although tomlkit changes the indent of tables that it has written."""
     without = "\n".join(line for line in SITES.splitlines() if "sandbox_image" not in line)
     cri = {"containerd": {"runtimes": {"runc": {"options": {"SystemdCgroup": False}}, "nvidia": NVIDIA}}}
     text, ours = merge.merged(without, cri, [])
@@ -84,7 +84,7 @@ version = 2
     assert [line for line in changed.splitlines() if line not in text.splitlines()] == []
     table = tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
     assert table["runtimes"]["nvidia"]["options"] == NVIDIA["options"]
-    # A runtime's type that the site had named stays, or the runtime could not start.
+    # The type of a runtime that the site names is kept: the runtime could not start without it.
     rest, _ = merge.merged(text, {}, ours)
     kept = tomllib.loads(rest)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
     assert kept == {

@@ -1,4 +1,4 @@
-"""The script that sets clocks, against a driver that answers as real ones do."""
+"""Script that sets clocks, with a driver that answers as real ones do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BAD_PAIR = 'Specified clock combination "(MEM 1, SM 1)" is not supported for GPU
 
 @pytest.fixture
 def run(run_script: RunScript) -> RunScript:
-    """Run the script with an nvidia-smi that does what a shell `case` says."""
+    """Function that runs the script with an nvidia-smi made of branches of a shell `case`."""
     return lambda cases, *arguments: run_script(
         SCRIPT, f"{cases}\n*clocks.applications*) echo '1980, 3201' ;;", *arguments
     )

@@ -1,4 +1,4 @@
-"""The script that sets power limit and modes, against a driver that answers as real ones do."""
+"""Script that sets power limit and modes, with a driver that answers as real ones do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLE = """\
 
 @pytest.fixture
 def run(run_script: RunScript) -> RunScript:
-    """Run the script with an nvidia-smi that does what a shell `case` says."""
+    """Function that runs the script with an nvidia-smi made of branches of a shell `case`."""
     return lambda cases, *arguments: run_script(SCRIPT, cases, *arguments)
 
 

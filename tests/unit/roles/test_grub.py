@@ -1,4 +1,4 @@
-"""What keeps GRUB from a kernel without the driver's module, run by the shell as grub-mkconfig runs it."""
+"""Configuration that keeps GRUB from kernels without the driver's module, run as in grub-mkconfig."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Choose = Callable[..., tuple[str, str]]
 
 @pytest.fixture
 def choose(tmp_path: Path) -> Choose:
-    """choose(*built, before="GRUB_DEFAULT=0", version=…): GRUB_DEFAULT afterwards, and what was said."""
+    """Function choose(*built, before="GRUB_DEFAULT=0", version=…) → final GRUB_DEFAULT, and the messages."""
 
     def chosen(
         *built: str, before: str = "GRUB_DEFAULT=0", version: str = "535.309.01", caller: str = MKCONFIG
@@ -74,7 +74,7 @@ def test_without_a_submenu(choose: Choose) -> None:
 
 
 def test_others_that_read_the_file_find_nothing_changed(choose: Choose) -> None:
-    """grub-install and the packages' own scripts."""
+    """Change nothing for other readers of the file: grub-install and the packages' own scripts."""
     assert choose(OLD, caller=":") == ("0", "")
 
 

@@ -1,4 +1,4 @@
-"""What takes something away that cannot come back is done in one place each, where it is guarded."""
+"""Irreversible operations: each is in one place, where it is guarded."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ FOLDERS = (
 APT = "plugins/module_utils/gpuprov_apt.py"
 FOR_PEOPLE = {"msg", "fail_msg", "objections"}
 DAEMONS = [f"{role}/tasks/{name}.yml" for role in ("docker", "containerd") for name in ("daemon", "restore")]
-# What programs, a shell or Ansible's modules are told → the files that may tell it.
+# Text passed to programs, a shell or Ansible's modules → the files that may contain it.
 HARM = {
     r"\bpurge\b|autoremove": {APT},
     r"ansible\.builtin\.(apt|package|dnf)\b": set(),
     r"\bmkfs\b": {"roles/storage/files/format.py"},
     r"\b(wipefs|blkdiscard|sfdisk|parted|lvremove)\b": set(),
     r"\bumount\b": {"roles/storage/tasks/mounts.yml"},
-    r"\brm -\w*r|rmtree|-delete\b": {APT, "gpuprov/access/node/deadman.sh"},  # apt's only looks for it
+    r"\brm -\w*r|rmtree|-delete\b": {APT, "gpuprov/access/node/deadman.sh"},  # gpuprov_apt only detects it
     r"\b(docker|ctr|crictl) .*\b(rm|rmi|prune|kill|stop|delete)\b": set(),
     r"(docker|containerd)\.service.*\b(restarted|stopped)\b": {f"roles/{each}" for each in DAEMONS},
 }
 
 
 def files() -> Iterator[Path]:
-    """Everything of ours that runs on a node, or tells Ansible what to do there."""
+    """Yield all files that run on a node or instruct Ansible there."""
     for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
         if path.is_file() and not {"__pycache__", "meta", "vars", "modules"} & set(
             path.relative_to(ROOT).parts
@@ -48,7 +48,7 @@ def files() -> Iterator[Path]:
 
 
 def told(path: Path) -> Iterator[str]:
-    """What a file tells programs, without what it tells people."""
+    """Yield the text that a file passes to programs, without messages for people."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yml":
         yield from (json.dumps(task) for task in _tasks(yaml.safe_load(text)))
@@ -59,7 +59,7 @@ def told(path: Path) -> Iterator[str]:
 
 
 def _tasks(document: Any) -> Iterator[dict[str, Any]]:
-    """Tasks one by one, as deep as they stand in blocks and plays, without words for people."""
+    """Yield the tasks of plays and blocks at any depth, without messages for people."""
     for task in document if isinstance(document, list) else []:
         for section in ("tasks", "block", "rescue", "always"):
             yield from _tasks(task.pop(section, []))
@@ -73,7 +73,7 @@ def _without(value: Any) -> Any:
 
 
 def _lists(tree: ast.Module) -> Iterator[str]:
-    """The words of each list, tuple and call, as one text: that is how programs are told."""
+    """Yield the strings of each list, tuple and call as one text: in these, programs get their arguments."""
     for node in ast.walk(tree):
         parts = node.elts if isinstance(node, ast.List | ast.Tuple) else getattr(node, "args", None)
         words = [each for part in parts for each in ast.walk(part)] if isinstance(parts, list) else []

@@ -1,4 +1,4 @@
-"""What an image cannot show is named, and nothing else is."""
+"""Checks that are postponed for an image: exactly those that it cannot fulfil."""
 
 from __future__ import annotations
 

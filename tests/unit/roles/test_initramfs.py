@@ -1,4 +1,4 @@
-"""One initramfs a transaction: what scripts of packages ask for, and when it is made."""
+"""One initramfs per transaction: requests from packages' scripts, and the time when it is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPTS = "update-initramfs -u; update-initramfs -c -k 6.1.0-57-amd64; update-in
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an apt-get that runs `scripts` as dpkg would, and an update-initramfs that says so."""
+    """A folder with an apt-get that runs `scripts` as dpkg does, and a recording update-initramfs."""
     made = tmp_path / "made"
     real = program(tmp_path / "sbin/update-initramfs", f'test ! -e {tmp_path}/broken && echo "$*" >>{made}')
     program(

@@ -1,4 +1,7 @@
-"""Who could overrule what: every setting and component says so, both witnesses look, the page agrees."""
+"""Sources that override settings: each setting and component names them, drift and verify check them.
+
+The documentation page lists the same sources.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The role's scripts for a module that another node compiled."""
+"""Scripts of the role for a module that another node compiled."""
 
 from __future__ import annotations
 

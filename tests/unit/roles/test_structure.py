@@ -1,4 +1,4 @@
-"""Every role keeps its contract: documented options, named tasks, no modules but ansible-core's and ours."""
+"""Rules for every role: documented options, named tasks, only modules of ansible-core and of gpuprov."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of roles is the only list of them: what must agree with it does."""
+"""The table of roles, and everything that must agree with it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpuprov.roles.table import ASKED_OF_SERVICES, BY_NAME, role_of
 ROOT = Path(__file__).parents[3]
 RUN = [role.name for role in ROLES if role.variables]
 HELPERS = {"packages"}
-"""Roles that other roles include; they stand for nothing by themselves."""
+"""Roles that other roles include, and that do nothing by themselves."""
 WITHOUT_READINGS = {"cudnn"}
-"""Roles with nothing but packages expected: these are read in one place for all."""
+"""Roles that only expect packages, which are read by common code."""
 
 
 def test_the_playbook_runs_the_roles_in_the_order_of_the_table() -> None:

@@ -1,4 +1,4 @@
-"""What the roles write, rendered with the least that a lock says."""
+"""Templates of roles, rendered with the smallest lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = {"uri": "http://mirror/debian/", "suite": "bookworm", "signed_by": "/usr/s
 
 
 def render(template: str, **variables: Any) -> str:
-    """As Ansible's template module does, with the few filters of Ansible that our templates use."""
+    """Render a template as Ansible's module does, with the few filters that the templates use."""
     environment = jinja2.Environment(
         trim_blocks=True,
         keep_trailing_newline=True,

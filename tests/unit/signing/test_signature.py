@@ -1,4 +1,4 @@
-"""Signatures of modules: written so that OpenSSL verifies them, and read back."""
+"""Signatures of modules: OpenSSL verifies them, and gpuprov reads them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A home of its own for ssh: what these tests say stands in a file that only they read."""
+"""Configuration of ssh for tests, in a file that only they read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Configure = Callable[[str], Path]
 
 @pytest.fixture
 def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
-    """Writes what stands in place of ~/.ssh/config; there is no file of the system's."""
+    """Function that writes the file read instead of ~/.ssh/config; there is no system-wide file."""
     path = tmp_path / "ssh_config"
     monkeypatch.setattr(client_config, "FILES", (str(path), str(tmp_path / "nothing")))
     forget_routes()

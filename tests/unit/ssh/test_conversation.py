@@ -1,4 +1,4 @@
-"""A program that is told several things over one channel: over SSH on loopback, and as a process here."""
+"""Programs that receive several messages over one channel: over SSH on loopback, and as a local process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
 
 
 class Echo(Door):
-    """Answers every line with the line, and ends at the end of its input."""
+    """Server that repeats every line until its input ends."""
 
     ended = threading.Event()
 
@@ -39,7 +39,7 @@ class Echo(Door):
 
 
 class Quitter(Door):
-    """Answers once, complains, and is gone."""
+    """Server that reads once, writes to standard error and closes the channel."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
         with suppress(*HUNG_UP):
@@ -73,7 +73,7 @@ def test_a_node_answers_each_line_over_one_channel(peers: Peers) -> None:
 
     Echo.ended.clear()
     assert over_ssh(peers, Echo, work) == [b"heard first\n", b"heard second\n"]
-    assert Echo.ended.wait(10)  # its input ends with the conversation
+    assert Echo.ended.wait(10)  # the end of the conversation closes its input
 
 
 def test_a_node_that_says_nothing_has_its_time(peers: Peers) -> None:

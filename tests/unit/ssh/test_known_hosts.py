@@ -1,4 +1,4 @@
-"""Known-hosts files: what ssh itself makes of a line, and lines that are broken."""
+"""Known-hosts files: the meaning of a line for ssh, and broken lines."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_key_of_the_address_is_good_on_its_ports_where_they_have_none(tmp_path
     ],
 )
 def test_a_broken_line_is_named_and_breaks_no_other(tmp_path: Path, line: str) -> None:
-    """One of these, printed by a node at its bootstrap, ended every later connection of the fleet."""
+    """Report a broken line and read the others: nodes print such lines, which must not affect other nodes."""
     found = read(tmp_path, f"gpu01 {words(KEY)}", line, f"gpu03 {words(KEY)}")
     assert list(found.broken) == [2]
     assert f"; {found.path}:2 is " in found.complaint()

@@ -1,4 +1,4 @@
-"""This machine as a node: one way in, the same interface as SSH, and nothing of SSH in it."""
+"""The local machine as a node: the same interface as over SSH, but without SSH."""
 
 from __future__ import annotations
 

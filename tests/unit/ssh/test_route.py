@@ -1,4 +1,4 @@
-"""How a node is reached: the fleet's word, then ssh's own configuration, then root and 22."""
+"""Route to a node: first from the fleet, then from ssh's own configuration, then root and port 22."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_mistake_in_the_configuration_names_its_file_and_line(configure: Confi
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("Host far-*\n  User ops\n", 2),  # one answer for the many that no pattern names, one for the other
+        ("Host far-*\n  User ops\n", 2),  # one call for all hosts that no pattern names, one for far-1
         ("Match host far-1\n  User ops\n", 4),
         ("Host *\n  HostName %h.example.org\n", 4),
         ("Include {more}\n", 2),

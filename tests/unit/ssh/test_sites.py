@@ -1,4 +1,4 @@
-"""Services of sites: who they are proven to be, what they may say, and that nothing of theirs is executed."""
+"""Services of sites: proof of their identity, permitted messages, and that none of their data is executed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Say = Callable[[dict[str, Any]], bytes]
 
 
 class Evil:
-    """What writes a file where it is unpickled."""
+    """Object that writes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def service(context: ssl.SSLContext | None, answer: Say) -> Iterator[str]:
-    """A service that answers an order with whatever bytes the test wants."""
+    """Run a service that answers each order with the bytes that the test supplies."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(plain: socket.socket) -> None:
@@ -124,7 +124,7 @@ def ask(address: str, folder: Path, names: Mapping[str, str | None], **how: Any)
 
 
 def in_sync(told: Mapping[str, Any], *names: str) -> bytes:
-    """What an honest service sends."""
+    """Return the messages of an honest service."""
     return b"".join(
         frame({"say": "answer", "id": told["id"], "node": name, "answer": json.dumps(sync(name))})
         for name in names
@@ -142,7 +142,7 @@ def test_an_honest_service_answers_for_its_nodes(folder: Path) -> None:
 
 
 def test_a_plain_scheduler_on_loopback_executes_nothing_here(folder: Path, tmp_path: Path) -> None:
-    """Any user of this machine can listen there, and Dask's client unpickles what is sent."""
+    """Execute nothing from a scheduler without TLS: any local user can listen, and Dask unpickles data."""
     import msgpack
 
     made = tmp_path / "made"
@@ -197,7 +197,7 @@ def test_a_pickle_of_a_service_is_never_executed(folder: Path, tmp_path: Path, w
 
 
 def test_a_coordinator_does_not_even_load_dask(folder: Path) -> None:
-    """What is not loaded cannot be made to unpickle; workers of this machine are asked here, too."""
+    """Import no Dask in a coordinator, which then cannot unpickle; this also holds with local workers."""
     program = (
         "import sys\nfrom gpuprov.ssh import elsewhere\nfrom gpuprov.ssh.workers import hire\n"
         "with hire('local:1', {}):\n"
@@ -209,7 +209,7 @@ def test_a_coordinator_does_not_even_load_dask(folder: Path) -> None:
 
 
 def test_a_worker_that_turns_hostile_reaches_its_own_service_alone(tmp_path: Path) -> None:
-    """In a result, and in an exception that Dask itself carries."""
+    """Unpickle a worker's objects only in its own service, also if an exception in Dask contains them."""
     made = tmp_path / "made"
 
     def returns(each: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def test_a_worker_that_turns_hostile_reaches_its_own_service_alone(tmp_path: Pat
 
 
 def test_a_site_is_what_the_certificate_proves(folder: Path) -> None:
-    """A service of the east gets no node of the west, whatever it says and wherever it listens."""
+    """Send no node of the site west to a service of east, independent of its messages and its address."""
     asked: list[Collection[str]] = []
     with site(folder, "east", lambda told: in_sync(told, "n1", "n2")) as address:
         with pytest.raises(Refused, match="no service is proven to be of the site west; there is east"):
@@ -243,7 +243,7 @@ def test_a_site_is_what_the_certificate_proves(folder: Path) -> None:
 
 
 def two_sites(folder: Path) -> Lock:
-    """A lock of a node in the east and one in the west, with the places where they stand in fleet.yml."""
+    """Return a lock with a node of the site east and one of the site west."""
     text = RECORDED_LOCK.read_text()
     document = yaml.safe_load(text)
     [(name, group)] = document["groups"].items()
@@ -301,7 +301,7 @@ def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, ve
 
 
 def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
-    """A coordinator's own cannot serve; one without our names is refused by what it names."""
+    """Refuse a service's certificate that does not name exactly one site, such as a coordinator's."""
     from gpuprov.ssh.workers.identity import proven_site
 
     for names in ((), (("URI", "gpuprov:site:east"), ("URI", "gpuprov:site:west")), (("DNS", "site:east"),)):
@@ -437,7 +437,7 @@ def test_numbers_of_another_order_are_not_heard(folder: Path) -> None:
 
 
 def test_a_service_reads_nothing_of_who_is_not_the_coordinator(folder: Path, tmp_path: Path) -> None:
-    """A site's certificate calls no other site: it is refused in the handshake, as one that may not call."""
+    """Refuse clients without a certificate, or with a site's certificate, in the handshake."""
     made, said = tmp_path / "made", list[str]()
 
     def connect() -> Any:
@@ -471,7 +471,7 @@ def test_a_service_reads_nothing_of_who_is_not_the_coordinator(folder: Path, tmp
 
 
 def test_workers_of_this_machine_open_no_port_without_tls() -> None:
-    """Neither pages nor plain TCP: every port that listens asks for a certificate."""
+    """Require a certificate on each port that listens: no web pages and no plain TCP."""
     with hire("local:1", {}):
         dict(elsewhere.spread(lambda names: nothing, {"n1": None}, answer=None))
         ports = listening(family(os.getpid()))
@@ -492,7 +492,7 @@ def test_workers_of_this_machine_open_no_port_without_tls() -> None:
 
 
 def family(process: int) -> list[int]:
-    """A process and all below it."""
+    """Return the descendants of a process."""
     found = [process]
     for each in found:
         for told in Path(f"/proc/{each}/task").glob("*/children"):
@@ -502,7 +502,7 @@ def family(process: int) -> list[int]:
 
 
 def listening(processes: list[int]) -> set[int]:
-    """Ports of TCP on which processes listen."""
+    """Return the TCP ports on which the processes listen."""
     inodes = set()
     for process in processes:
         for each in Path(f"/proc/{process}/fd").iterdir():

@@ -1,4 +1,4 @@
-"""SSH fan-out against bad peers on loopback: each is one line, none delays the others."""
+"""SSH fan-out to faulty peers on loopback: each is reported in one line, none delays the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HUNG_UP = (OSError, EOFError, paramiko.SSHException)
 
 
 class Door(paramiko.ServerInterface):
-    """An SSH server's policy: one key may come in, and every command gets `answer`."""
+    """Policy of an SSH server: one key is accepted, and every command gets `answer`."""
 
     def __init__(self, allowed: paramiko.PKey, answer: bytes | None, over: threading.Event) -> None:
         self.allowed, self.answer, self.over = allowed, answer, over
@@ -45,15 +45,15 @@ class Door(paramiko.ServerInterface):
     def _serve(self, channel: paramiko.Channel) -> None:
         if self.answer is None:
             return
-        time.sleep(0.05)  # after the reply to the request itself
-        with suppress(*HUNG_UP):  # a client that has heard enough hangs up
+        time.sleep(0.05)  # after the reply to the request for the command
+        with suppress(*HUNG_UP):  # the client may hang up before the end
             channel.sendall(self.answer)
             channel.send_exit_status(0)
             channel.close()
 
 
 class Peers:
-    """Loopback servers and the keys to them."""
+    """Servers on loopback, and their keys."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Peers:
         door: type[Door] = Door,
         window: int = 1 << 21,
     ) -> int:
-        """A port where an SSH server gives one answer, or none at all."""
+        """Start an SSH server with one answer or none, and return its port."""
         server = self.listen()
         port = int(server.getsockname()[1])
         key = known or self.host_key
@@ -121,7 +121,7 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
 
 
 class Sluggard(Door):
-    """Takes what it is sent so slowly that no wait for a part of it is long."""
+    """Server that reads its input slowly, with short pauses."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
         with suppress(*HUNG_UP):
@@ -130,7 +130,7 @@ class Sluggard(Door):
 
 
 class Mute(Door):
-    """Leaves the request for a command without a reply."""
+    """Server that does not reply to the request for a command."""
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         self.over.wait(20)
@@ -138,7 +138,7 @@ class Mute(Door):
 
 
 class Deaf(Door):
-    """Promises to take everything, and then takes nothing from the wire any more."""
+    """Server that announces a window for the whole input, and then reads nothing more."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
         def nothing() -> None:
@@ -162,7 +162,7 @@ def test_an_answer_comes_back(peers: Peers) -> None:
 
 
 def test_who_takes_no_more_answers_waits_for_none(peers: Peers) -> None:
-    """Ctrl-C reaches a wait for answers: it must not last as long as what runs on a silent node."""
+    """Stop waiting when the caller stops, as on Ctrl-C, even if a command still runs on a silent node."""
     patient = ConnectionLimits(connect_s=4.0, command_s=30.0, answer_bytes=100_000)
     nodes = [peers.target("a", peers.ssh()), peers.target("b", peers.ssh(None))]
     answers = fan_out(nodes, lambda session: session.run("true"), limits=patient)
@@ -253,7 +253,7 @@ def test_silence_after_the_handshake_ends_at_the_time_out(peers: Peers) -> None:
 def test_a_peer_that_takes_its_time_has_no_more_than_a_commands(
     peers: Peers, door: type[Door], window: int
 ) -> None:
-    """Each wait for it is short, or Paramiko's own, which has no end."""
+    """Limit the total time: each single wait is short, or it is one of Paramiko's, which have no limit."""
     node = peers.target("a", peers.ssh(door=door, window=window))
     begun = time.monotonic()
     answer = visit(node, stdin=bytes(32 << 20))["a"]
@@ -272,7 +272,7 @@ def test_silent_peers_do_not_delay_the_others(peers: Peers) -> None:
     silent = [peers.target(f"silent{n}", peers.listen().getsockname()[1]) for n in range(5)]
     started = time.monotonic()
     answers = visit(*silent, peers.target("good", peers.ssh()))
-    assert time.monotonic() - started < 3 * QUICK.connect_s  # five in a row would take 5
+    assert time.monotonic() - started < 3 * QUICK.connect_s  # one after the other they would take 5
     assert isinstance(answers["good"], Output)
     assert all(isinstance(answers[node.name], Unreachable) for node in silent)
 

@@ -1,4 +1,4 @@
-"""Drift and verify say the same of a node that cannot be reached, though different programs try."""
+"""Messages about unreachable nodes: drift and verify print the same, although different programs connect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crew of Dask's workers, as a site's service has it: who gets what, what is refused, who takes over."""
+"""Dask workers of a site's service: distribution of nodes, refusals, and replacement of lost workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NODES = tuple(f"n{number}" for number in range(200))
 
 @pytest.fixture(scope="module", autouse=True)
 def loops_end() -> Iterator[None]:
-    """Dask's loops go on after their clients where a scheduler is gone: they would disturb other tests."""
+    """End of Dask's event loops, which continue without a scheduler and would disturb other tests."""
     yield
     for _, runner in list(LoopRunner._all_loops.values()):
         if runner is not None:
@@ -37,7 +37,7 @@ def loops_end() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(loops_end: None) -> Iterator[Any]:
-    """A scheduler on loopback with two workers."""
+    """Scheduler on loopback with two workers."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     options: Any = {"nthreads": 2, "dashboard": False}
     with LocalCluster(
@@ -65,7 +65,7 @@ def client(cluster: Any) -> Iterator[Client]:
 
 
 def said_by(names: Mapping[str, Any]) -> dict[str, str | None]:
-    """Node → the worker that was at it."""
+    """Return node → the worker of this attempt."""
     at = elsewhere.attempt()
     return dict.fromkeys(names, at and at.worker)
 
@@ -148,7 +148,7 @@ def test_what_a_worker_cannot_do_has_its_name(client: Client) -> None:
 def test_what_a_silent_worker_had_goes_to_another_with_a_higher_number(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the roster sees a worker that is frozen: known to the scheduler, and silent."""
+    """Give the nodes of a frozen worker, which the scheduler still lists, to another worker."""
     numbers: list[tuple[str, int]] = []
     thaw = threading.Event()
     THAWS.append(thaw)
@@ -179,7 +179,7 @@ BEGUN: list[str] = []
 
 
 def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
-    from tests.unit.ssh import test_workers as own  # this module, not a copy of it
+    from tests.unit.ssh import test_workers as own  # this module, not a pickled copy
 
     at = elsewhere.attempt()
     assert at
@@ -238,7 +238,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
     for each in (own, local):
         with suppress(TimeoutError):
             each.close(timeout=1)
-    local.status = Status.closed  # its own farewell waits for a scheduler that is gone
+    local.status = Status.closed  # its own shutdown would wait for the lost scheduler
 
 
 def test_an_order_that_nobody_wants_any_more_is_left(client: Client) -> None:

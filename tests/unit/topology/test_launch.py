@@ -1,4 +1,4 @@
-"""Launch lines: exact text, and each understood by a real shell as the words that were meant."""
+"""Launch lines: exact text, which a real shell splits into the intended words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading `nvidia-smi topo -m` of many drivers, and of people who paste."""
+"""Parsing of `nvidia-smi topo -m` from many drivers, and of pasted text."""
 
 from __future__ import annotations
 

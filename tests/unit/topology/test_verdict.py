@@ -1,4 +1,4 @@
-"""What a topology means, how it is drawn, and the verb."""
+"""Conclusions from a topology, its drawing, and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of passwords and tokens in files, journals and arguments; each contains `WORD`, which must go."""
+"""Notations of passwords and tokens in files, journals and arguments; each has a `WORD` to be removed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ SHAPES = (
     json.dumps({"a": json.dumps({"b": json.dumps(_PLAIN)})}),
     json.dumps(json.dumps({"token": f"a {WORD} b"})),
 )
-"""Among them JSON in JSON, passwords with @, / and blanks, JWT, names that end in _PWD."""
+"""Notations such as JSON in JSON, passwords with @, / and spaces, JWT, names that end in _PWD."""
 
 ENCODED = base64.b64encode(f"me:{WORD}-and-some-more".encode()).decode()
-"""As ~/.docker/config.json has it."""
+"""Login as in ~/.docker/config.json."""

@@ -1,4 +1,4 @@
-"""Gates: any text is data for the interpreter behind the gate."""
+"""Gates: the interpreter behind a gate treats every text as data."""
 
 from __future__ import annotations
 

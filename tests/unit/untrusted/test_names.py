@@ -1,4 +1,4 @@
-"""Names as machines give them: what real ones say passes, what could be something else is refused."""
+"""Names from machines: real names are accepted, and names with another meaning for a program are refused."""
 
 from __future__ import annotations
 

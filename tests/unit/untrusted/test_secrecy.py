@@ -1,4 +1,4 @@
-"""What may be said: URLs without what opens them, text without passwords and tokens."""
+"""Text that may be printed: URLs without credentials, text without passwords and tokens."""
 
 from __future__ import annotations
 

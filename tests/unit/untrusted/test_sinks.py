@@ -1,4 +1,4 @@
-"""No plain string reaches an interpreter of text past its gate: the table of sinks, held over the source."""
+"""Table of sinks, applied to the source: each string goes through its gate before an interpreter gets it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ PRINTING = {"click.echo", "click.secho", "print", "sys.stdout.write", "sys.stder
 
 
 class Source(NamedTuple):
-    """One file: its path from the root and its tree."""
+    """A file: its path from the root, and its syntax tree."""
 
     path: str
     tree: ast.Module
 
 
 class Sink(NamedTuple):
-    """Calls that hand text to an interpreter, and when such a call is right."""
+    """Calls that pass text to an interpreter, and the condition for a correct call."""
 
     calls: set[str]
     right: Callable[[ast.Call, Source], bool]
     gate: str
     allowed: tuple[str, ...] = ()
-    """Files that may call it anyway: the gate itself, and what has no text of others."""
+    """Files that may call it in any case: the gate itself, and files without untrusted text."""
 
 
 def name_of(node: ast.expr) -> str:
-    """`re.escape` of a call's function; what is computed has no name."""
+    """Return the dotted name of an expression, such as `re.escape`, without parts that are computed."""
     if isinstance(node, ast.Attribute):
         return f"{name_of(node.value)}.{node.attr}".lstrip(".")
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def literal(node: ast.expr | None) -> bool:
-    """Whether an expression is a string of the source, also joined or chosen of several."""
+    """Return whether an expression consists of string literals, also joined or selected by a condition."""
     match node:
         case ast.Constant(value=str()):
             return True
@@ -59,7 +59,7 @@ def literal(node: ast.expr | None) -> bool:
 
 
 def made_of(node: ast.expr, source: Source, quoting: set[str]) -> bool:
-    """Whether every value in an f-string is a constant of the module or comes from one of some functions."""
+    """Return whether each value in an f-string is a constant of the module or a result of `quoting`."""
     if not isinstance(node, ast.JoinedStr):
         return True
     values = (part.value for part in node.values if isinstance(part, ast.FormattedValue))
@@ -75,7 +75,7 @@ def _fit(value: ast.expr, source: Source, quoting: set[str]) -> bool:
 
 
 def _quoted(name: str, source: Source, quoting: set[str]) -> bool:
-    """Whether everything that is assigned to the name comes from one of the functions."""
+    """Return whether all values assigned to the name are results of `quoting`."""
     assigned = [
         node.value
         for node in ast.walk(source.tree)
@@ -87,7 +87,7 @@ def _quoted(name: str, source: Source, quoting: set[str]) -> bool:
 
 
 def constant_sql(call: ast.Call, source: Source) -> bool:
-    """Whether a statement has no value in it: constants, and names that are assigned from such."""
+    """Return whether an SQL statement has no variable part: only constants and names assigned from them."""
 
     def fixed(node: ast.expr) -> bool:
         match node:
@@ -123,7 +123,7 @@ def constant_sql(call: ast.Call, source: Source) -> bool:
 
 
 def xml_values(call: ast.Call, source: Source) -> bool:
-    """Whether every attribute is a constant, a figure or went through `xml_text`."""
+    """Return whether each attribute is a constant, a number or a result of `xml_text`."""
     values = [keyword.value for keyword in call.keywords]
     return all(
         literal(value)
@@ -196,17 +196,17 @@ SINKS = {
 
 
 def fits(line: ast.expr) -> bool:
-    """Whether the places of a line stand outside quotes, where the words' own quotes count."""
+    """Return whether a line's placeholders are outside quotes, as the inserted words have their own."""
     if not isinstance(line, ast.Constant):
         return True
     before = [line.value[: found.start()] for found in re.finditer(r"(?<!\{)\{\}", line.value)]
-    commands = [re.sub(r"\w'(?=\w)", "", text) for text in before]  # "the GPU's" is no quote
+    commands = [re.sub(r"\w'(?=\w)", "", text) for text in before]  # not the one in "the GPU's"
     return all(text.count("'") % 2 == 0 and text.count('"') % 2 == 0 for text in commands)
 
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """Every module of gpuprov that runs on the controller, without the lab, and the plugins."""
+    """Return the plugins, and all modules of gpuprov that run on the controller, except those of the lab."""
     paths = [*(ROOT / "gpuprov").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
     kept = (
         path
@@ -217,7 +217,7 @@ def sources() -> tuple[Source, ...]:
 
 
 def wrong(sink: Sink, source: Source) -> Iterator[str]:
-    """Calls in a file that hand plain text over."""
+    """Yield the calls in a file that pass unchecked text."""
     if source.path in sink.allowed:
         return
     for node in ast.walk(source.tree):

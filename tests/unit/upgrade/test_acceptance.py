@@ -1,4 +1,4 @@
-"""Before a node serves again it proves under load that its GPUs deliver, where the rollout asks for it."""
+"""Test of a node's GPUs under load before it returns to service, if the rollout requires it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of batches: nobody left out, nobody twice, no batch too large, units whole, canaries first."""
+"""Plan of batches: each node exactly once, no batch too large, units not split, canaries first."""
 
 from __future__ import annotations
 

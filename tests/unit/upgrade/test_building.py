@@ -1,4 +1,4 @@
-"""Who builds the new module before anything is drained, and what becomes of it."""
+"""Choice of the nodes that compile the new module before any node is drained, and the use of the module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine over a world on paper: whatever fails and whenever it dies, no node is left between."""
+"""Engine with fake nodes: after any failure or crash, each node has either the old or the new version."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ BATCHES = (Batch("canary", ("n1",), 0), Batch("batch 1", ("n2", "n3"), 0), Batch
 
 
 class Killed(BaseException):
-    """The controller is no more."""
+    """Crash of the controller."""
 
 
 @dataclass
 class World:
-    """Nodes on paper. A step that is cut off leaves its node half changed.
+    """Fake nodes. An interrupted step leaves its node half changed.
 
     Attributes:
-        fails: (step, node) that go wrong.
+        fails: (step, node) pairs that fail.
         deaths: ticks at which the controller dies; every step has three.
-        out: nodes that are drained; `most` is the most there were at once.
+        out: drained nodes; `most` is their largest number at any time.
     """
 
     fails: set[tuple[str, str]] = field(default_factory=set)
@@ -95,7 +95,7 @@ class World:
 
 
 class PaperLeases(AbstractContextManager["PaperLeases"]):
-    """Nobody else is at work, but on nodes that are `lost`."""
+    """Leases without other runs, except on `lost` nodes."""
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
@@ -124,7 +124,7 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
 def run(
     world: World, folder: Path, rollout: Rollout | None = None, course: Any = "forward"
 ) -> engine.Outcome:
-    """Start, and resume as often as the controller dies."""
+    """Start an upgrade, and resume it each time the controller dies."""
     lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
     context = UpgradeContext(lock, folder, old=lock, source=folder)
     hold = bool(rollout and rollout.on_failure == "hold")
@@ -193,7 +193,7 @@ def test_no_step_is_taken_on_a_node_that_another_run_took(tmp_path: Path, leases
 def test_a_step_that_nobody_can_be_sent_to_is_no_failure_of_its_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler is gone: the run ends there, and goes on where it was."""
+    """End the run when the scheduler is lost, and continue from there on resume."""
     world, gone = World(), {"apply"}
     taken = World.step
 

@@ -1,4 +1,4 @@
-"""Which run is meant: by the end of its id, the latest, the latest that changed a node."""
+"""Search for a run: by the end of its id, the latest, the latest that changed a node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_run_is_found_by_the_end_of_its_id_among_those_of_its_verb() -> None:
     first = a_run("20260101-000000-upgrade-aaaa")
     last = a_run("20260102-000000-upgrade-bbbb")
     a_run("20260103-000000-rollback-aaaa")
-    make_folder(state_dir() / "runs" / "20260104-000000-upgrade-cccc")  # refused before it began: no journal
+    make_folder(state_dir() / "runs" / "20260104-000000-upgrade-cccc")  # refused before the start: no journal
     assert find_run("aaaa", "upgrade") == first
     assert find_run("latest", "upgrade") == last
     with pytest.raises(InvalidInput, match="2 runs match"):

@@ -1,4 +1,4 @@
-"""The gate judged on a recorded node with one thing at a time changed."""
+"""Verdict of the gate on a recorded node with one change at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDER = "535.261.03-1"
 
 
 def older(lock: Lock, **changes: Any) -> Lock:
-    """The same lock with an older driver."""
+    """Return the lock with an older driver."""
     [(name, group)] = lock.groups.items()
     closure = dict.fromkeys(group.components.driver.closure, OLDER)
     driver = group.components.driver.model_copy(update={"closure": closure, "version": "535.261.03"})
@@ -42,7 +42,7 @@ def context() -> UpgradeContext:
 
 @pytest.fixture
 def answer(context: UpgradeContext) -> dict[str, Any]:
-    """A node in order, on which both versions are to be had."""
+    """Answer of a healthy node that can install both versions."""
     recorded: dict[str, Any] = json.loads((RECORDED_FACTS).read_text())
     answer = copy.deepcopy(recorded)
     [group] = context.old.groups.values()
@@ -66,7 +66,7 @@ def answer(context: UpgradeContext) -> dict[str, Any]:
 
 
 def shut(context: UpgradeContext, answer: dict[str, Any], *accepted: str) -> dict[str, list[str]]:
-    """Rule → what the gate has against the node."""
+    """Return rule → the gate's objections to the node."""
     [name] = context.old.hosts()
     facts = Facts.from_answer(answer)
     found: dict[str, list[str]] = {}

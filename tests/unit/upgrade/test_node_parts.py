@@ -1,4 +1,4 @@
-"""What runs on a node, run here: work of one at a time, managed files and their way back."""
+"""Programs of an upgrade for nodes, run on this machine: exclusive work, managed files, restoration."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("_own_lease")
 def test_work_that_comes_too_late_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for an orphan's; meanwhile its controller died too, and the node is another run's."""
+    """Refuse work if its run lost the lease while it waited for other work on the node."""
     done: list[str] = []
     said: list[dict[str, Any]] = []
     monkeypatch.setitem(main.ACTS, "restore", done.append)
@@ -97,11 +97,12 @@ def test_files_of_packages_are_named_as_apt_names_them() -> None:
     assert packages.file_name("libcuda1:amd64", "1:535.1-2", "amd64") == "libcuda1_1%3a535.1-2_amd64.deb"
 
 
-# What roles write that is no state of an upgrade: runtime files, and what their own ways back take care of.
+# Files that roles write and that are not state of an upgrade are in EXCEPTED: runtime files, and files that
+# have their own restoration.
 
 
 def _written(tasks: Any) -> Iterator[str]:
-    """Paths that the tasks give to `gpuprov_files` by name, blocks included."""
+    """Yield the paths that tasks pass to `gpuprov_files` by name, including those in blocks."""
     for task in tasks or []:
         for part in ("block", "rescue", "always"):
             yield from _written(task.get(part))
@@ -123,7 +124,7 @@ def test_every_file_of_a_role_is_in_the_last_good_set() -> None:
 
 
 def test_what_travels_is_all_that_it_imports() -> None:
-    """A module that is missing there is missed only on a node."""
+    """Send every module that is imported: a missing one would be noticed only on a node."""
     for name in MODULES:
         source = Path(__import__(name, fromlist=["x"]).__file__ or "").read_text()
         wanted = re.findall(r"(?m)^from (gpuprov[._]\S+) import (.+)$", source)
@@ -137,7 +138,7 @@ def test_what_travels_is_all_that_it_imports() -> None:
 def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The folder of kept packages is root's alone, and apt reads as a user of its own unless it is told."""
+    """Let apt read kept packages as root, because their folder is private; its default is a separate user."""
     kept = tmp_path / "libcuda1_1_amd64.deb"
     kept.write_text("kept")
     said: list[str] = []
@@ -159,7 +160,7 @@ def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
 def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A pinning package carries the version in its name, and is held: apt would refuse to replace it."""
+    """Name obsolete packages to apt, which would not replace a held one; a pin's name has its version."""
     tried: list[list[str]] = []
 
     def refuse(targets: list[str], own: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that are out of reach for a while."""
+"""Nodes that are unreachable for some time."""
 
 from __future__ import annotations
 

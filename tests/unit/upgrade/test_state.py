@@ -1,4 +1,4 @@
-"""The journal as a state machine: whatever fails or dies, a node's story ends, and never in between."""
+"""Journal as a state machine: after any failures and crashes, each node reaches a named end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODE = "n1"
 
 
 def drive(story: NodeProgress, fails: set[str], deaths: list[int]) -> tuple[NodeProgress, list[str]]:
-    """Take every step; those in `fails` fail, and the controller dies at the given moments."""
+    """Take every step; those in `fails` fail, and the controller dies at the moments in `deaths`."""
     taken: list[str] = []
     entries: list[Entry] = []
     moment = 0

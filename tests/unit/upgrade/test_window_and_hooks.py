@@ -1,4 +1,4 @@
-"""Windows, ready hooks against recorded tools, and what a schedule's text says to those who read it."""
+"""Maintenance windows, predefined hooks with recorded tools, and generated schedules."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_unknown_hook_is_refused_with_those_there_are() -> None:
     assert command(Hook.model_validate("true"), "drain") == ("true", "controller")
 
 
-# What the tools answer: name → a script that plays it. Each call is written down in $CALLS.
+# Name → script that simulates the tool; each call is recorded in $CALLS.
 TOOLS = {
     "squeue": "[ -e $CALLS.asked ] || { touch $CALLS.asked; echo '  7 gpu job user R 1:00 1 gpu01'; }",
     "sleep": ":",
@@ -102,7 +102,7 @@ SAYS = {
 
 
 def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
-    """Run a hook where only the played tools are found; its exit code, and what the tools were told."""
+    """Run a hook with only the simulated tools; return its exit code and the calls of the tools."""
     tools = folder / "bin"
     if not tools.exists():
         tools.mkdir()
@@ -125,7 +125,7 @@ def test_a_ready_hook_tells_its_tool_once(tmp_path: Path, name: str, moment: str
     code, calls = call(tmp_path, KNOWN_HOOKS[name].commands[moment])
     assert code == 0, calls
     assert any(line.startswith(SAYS[name, moment]) for line in calls), calls
-    if moment == "snapshot" and name != "btrfs":  # that one looks for its snapshot in / itself
+    if moment == "snapshot" and name != "btrfs":  # btrfs searches for its snapshot in / itself
         code, calls = call(tmp_path, KNOWN_HOOKS[name].commands[moment])
         assert code == 0
         assert not any(line.startswith(SAYS[name, moment]) for line in calls), "a second snapshot"

@@ -1,4 +1,4 @@
-"""Nodes that answer from a recording: the suite runs over them as over real ones, in this process."""
+"""Nodes that answer from a recording; the suite runs on them in this process as on real nodes."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Change = Callable[[Answers], None]
 
 
 def locked_group(*hosts: str, kernel: str = KERNEL) -> LockedGroup:
-    """The group that the recorded node was provisioned by, with other hosts; nobody answers there."""
+    """Return the group of the recorded node with other hosts, at addresses without a server."""
     (group,) = read_lock(RECORDED_LOCK).groups.values()
     settings = {**group.settings, "kernel": group.settings["kernel"].model_copy(update={"value": kernel})}
     return group.model_copy(update={"hosts": dict.fromkeys(hosts, "127.0.0.1"), "settings": settings})
 
 
 def lock_of(*hosts: str) -> Lock:
-    """A lock of one group."""
+    """Return a lock of one group."""
     return Lock(inputs="0" * 64, groups={"train": locked_group(*hosts)})
 
 
 class PaperShell(Shell):
-    """A shell that knows its answers; asked anything else it has no such command.
+    """Fake shell with recorded answers; any other command fails with status 127.
 
     Args:
-        breaks_at: what in a command breaks the connection.
+        breaks_at: part of a command that breaks the connection.
     """
 
     def __init__(self, answers: Answers, breaks_at: str | None) -> None:
@@ -50,10 +50,10 @@ class PaperShell(Shell):
         self.answers, self.breaks_at = answers, breaks_at
 
     def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing."""
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
-        """The recorded answer."""
+        """Return the recorded answer."""
         if self.breaks_at and self.breaks_at in command:
             raise Unreachable("Connection reset by peer")
         code, out, err = self.answers.get(command, (127, "", f"sh: 1: not recorded: {command}"))
@@ -61,7 +61,7 @@ class PaperShell(Shell):
 
 
 def recorded() -> Answers:
-    """What a provisioned node answered."""
+    """Return the recorded answers of a provisioned node."""
     return {
         command: tuple(answer)
         for command, answer in json.loads((RECORDED / "verify/debian12-a100x4.json").read_text()).items()
@@ -69,7 +69,7 @@ def recorded() -> Answers:
 
 
 def paper_node(name: str, group: LockedGroup, change: Change, breaks_at: str | None = None) -> NodeUnderTest:
-    """A node of the recording, with one thing changed."""
+    """Return a node with the recorded answers and one change."""
     answers = recorded()
     change(answers)
     backend = ShellBackend(name, PaperShell(answers, breaks_at), budget_s=60)
@@ -79,7 +79,7 @@ def paper_node(name: str, group: LockedGroup, change: Change, breaks_at: str | N
 
 
 def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:
-    """Run the suite over nodes; verdicts by name."""
+    """Run the suite on nodes; return node → verdict."""
     account = folder / "account.jsonl"
     options = [
         "-q",

@@ -1,4 +1,4 @@
-"""Each check of the suite, seen passing on a recorded node and failing by name on one with a fault."""
+"""Checks of the suite: each passes on a recorded node and fails on a node with its fault."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.unit.verify.nodes_on_paper import KERNEL, VERSION, Answers, Change, j
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of the recording, and the checks that have to fail of it, and no others."""
+    """A change of the recording, and exactly those checks that must fail with it."""
 
     change: Change
     checks: set[str]
 
 
 def asks(name: str, command: str) -> bool:
-    """Whether a command contains the text; the names of packages that apt is asked about do not count."""
+    """Return whether a command contains the text; package names in apt's arguments do not count."""
     return command in name and (command.startswith("apt-cache") or not name.startswith("apt-cache"))
 
 
 def replacing(command: str, old: str, new: str) -> Change:
-    """In the answer of every command that contains `command`, another text."""
+    """Return a change of text in the answer of every command that contains `command`."""
 
     def change(answers: Answers) -> None:
         found = {name: answer for name, answer in answers.items() if asks(name, command) and old in answer[1]}
@@ -39,7 +39,7 @@ def replacing(command: str, old: str, new: str) -> Change:
 
 
 def answering(command: str, code: int, out: str = "", err: str = "") -> Change:
-    """Every command that contains `command` answers otherwise."""
+    """Return a change of the whole answer of every command that contains `command`."""
 
     def change(answers: Answers) -> None:
         found = [name for name in answers if asks(name, command)]
@@ -50,7 +50,7 @@ def answering(command: str, code: int, out: str = "", err: str = "") -> Change:
 
 
 def both(*changes: Change) -> Change:
-    """Several changes."""
+    """Return a change that applies several changes."""
 
     def change(answers: Answers) -> None:
         for each in changes:
@@ -63,7 +63,7 @@ SITE = "# /etc/systemd/system/gpuprov-gpu-clocks.service.d/site.conf"
 
 
 def per_gpu(row: str, count: int = 4) -> str:
-    """The same row of a query for each GPU."""
+    """Return the same row of a query for each GPU."""
     return "".join(f"{number}, {row}\n" for number in range(count))
 
 
@@ -224,17 +224,17 @@ FAULTS: dict[str, Fault] = {
 
 
 def healthy(answers: Answers) -> None:
-    """As recorded."""
+    """Change nothing."""
 
 
 def locked_clocks(answers: Answers) -> None:
-    """A GPU without application clocks, its clocks locked."""
+    """Remove the application clocks of the GPUs, and lock their clocks."""
     answering("--query-gpu=index,clocks", 0, per_gpu("[N/A], [N/A], 1410"))(answers)
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NodeVerdict]:
-    """One run of the suite over a node for each fault, and two without."""
+    """Verdicts of one run of the suite on a node for each fault, and on two without a fault."""
     changes = {"healthy": healthy, "locked-clocks": locked_clocks}
     changes |= {name: fault.change for name, fault in FAULTS.items()}
     group = locked_group(*changes)

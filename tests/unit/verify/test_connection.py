@@ -1,4 +1,4 @@
-"""The lock's connection becomes ssh's options."""
+"""The lock's connection as options of ssh."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to(connection: Connection, *, password: bool = False) -> list[str]:
 
 
 def effective(connection: Connection) -> dict[str, str]:
-    """What ssh itself makes of the command."""
+    """Return the options that ssh itself derives from the command."""
     argv = to(connection)
     asked = [argv[0], "-G", "-F", "/dev/null", *argv[1 : argv.index("--")], "192.0.2.7"]
     lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -65,7 +65,7 @@ exec "$@"
 
 @pytest.fixture
 def through_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command that a node's login shell gets, with a sudo that asks when ASKS is set."""
+    """The command for a node's login shell, with a sudo that prompts if ASKS is set."""
     write_program(tmp_path / "sudo", SUDO)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return ["/bin/sh", "-c", to(Connection(user="admin"), password=True)[-1]]

@@ -1,4 +1,4 @@
-"""What containers see, and what a lock says of them."""
+"""State of containers on a node, and checks of it against a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our testinfra modules read what nodes say."""
+"""Parsing of nodes' answers by gpuprov's testinfra modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connecting to nodes."""
+"""Connections to nodes."""
 
 from __future__ import annotations
 

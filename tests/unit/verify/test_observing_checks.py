@@ -1,4 +1,4 @@
-"""What a node tells Prometheus, and who may read a GPU's counters."""
+"""Metrics of a node for Prometheus, and permission to read a GPU's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and CI servers read of a verdict."""
+"""Text of a verdict for people, and its files for CI servers."""
 
 from __future__ import annotations
 

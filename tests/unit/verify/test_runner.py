@@ -1,4 +1,4 @@
-"""The runner: pytest in processes of its own, whatever the operator's environment is like."""
+"""Runner: pytest in separate processes, independent of the operator's environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK = TimeLimits(command_s=10, node_s=60)
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first in PATH: what this machine answers in a test is written there."""
+    """A folder that is first in PATH, for fake commands of this machine."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -29,7 +29,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answer(folder: Path, name: str, text: str, code: int = 0) -> None:
-    """Make a command that prints `text`."""
+    """Write a command that prints `text`."""
     (folder / f"{name}.txt").write_text(text)
     write_program(folder / name, f'cat "{folder}/{name}.txt"\nexit {code}')
 

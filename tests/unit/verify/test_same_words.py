@@ -1,4 +1,4 @@
-"""Verify and drift have eyes of their own, and one word for what they see."""
+"""Terms for states that verify and drift read independently: both use the same ones."""
 
 from __future__ import annotations
 

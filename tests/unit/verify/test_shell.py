@@ -1,4 +1,4 @@
-"""The shell that a node is asked through."""
+"""Shell that runs the checks' commands on a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of logins and services, as files and as shells tell them."""
+"""Limits of logins and services, read from files and from shells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet that only pretends: how fast each way between its nodes is, with a fault in it."""
+"""Fake fleet: the bandwidth and latency of each link between its nodes, with a fault."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpuprov.accept.across.rounds import Group, tournament
 from gpuprov.accept.across.search import Search
 
 RATE, TIME, NOISE = 48.0, 22.0, 0.015
-"""GB/s and µs of a sound way (one NDR port), and how much measurements scatter."""
+"""Bandwidth in GB/s and latency in µs of a healthy link (one NDR port), and the spread of measurements."""
 
 
 @dataclass
 class Fabric:
-    """What a fleet's ways are like; faults change these.
+    """Links of a fake fleet; faults change them.
 
     Args:
-        rate, time: (sender, receiver, round) → a factor on what a sound way has.
-        dead: the same → whether nothing passes.
-        wrong: the same → whether what passes is changed.
-        lost: (node, round) → why it tells nothing, if so.
-        silent: (nodes, round) → whether they come to no communicator at all.
-        crowd: nodes of a group → a factor on its all-reduce.
+        rate, time: (sender, receiver, round) → factor on the value of a healthy link.
+        dead: (sender, receiver, round) → whether the link passes no data.
+        wrong: (sender, receiver, round) → whether the data arrives changed.
+        lost: (node, round) → reason why the node does not answer, or "".
+        silent: (nodes, round) → whether the group does not create a communicator.
+        crowd: nodes of a group → factor on the bandwidth of its all-reduce.
     """
 
     seed: int
@@ -44,7 +44,7 @@ class Fabric:
         return max(0.5, self.chance.gauss(1.0, NOISE))
 
     def hear(self, groups: Iterable[Group], number: int) -> dict[str, Heard]:
-        """What all nodes tell of a round."""
+        """Return the answers of all nodes in a round."""
         told: dict[str, Heard] = {}
         for group in groups:
             told |= self._group(group, number)
@@ -69,7 +69,10 @@ class Fabric:
         return {node: self._told(node, group, number) for node in group.nodes}
 
     def _stuck(self, group: Group, number: int) -> dict[str, tuple[int, str]]:
-        """Who waits for whom: one that is stuck keeps those waiting who are to meet it later."""
+        """Return the step and the peer that each stuck node waits for.
+
+        A stuck node also blocks the nodes that it would meet in later steps.
+        """
         found: dict[str, tuple[int, str]] = {}
         for step, pairs in enumerate(tournament(len(group.nodes))):
             for first, second in pairs:
@@ -93,7 +96,7 @@ class Fabric:
 
 
 def searched(fabric: Fabric) -> Search:
-    """A whole search over a fleet."""
+    """Run a complete search over a fleet."""
     search = Search(fabric.names)
     while groups := search.next():
         together = [node for group in groups for node in group.nodes]

@@ -1,4 +1,4 @@
-"""What can be wrong with a fleet that only pretends, and the verdicts that say so."""
+"""Faults of a fake fleet, and the nodes that the search must find."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Who = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a fleet, and the verdicts that say so."""
+    """A change to a fleet's links, and the nodes that the search must find."""
 
     make: Callable[[Fabric, list[str]], None]
     found: Callable[[list[str]], list[Who]]
@@ -123,7 +123,7 @@ def two_leaves(fabric: Fabric, chosen: list[str]) -> None:
 
 
 def leaves(names: list[str], chosen: list[str]) -> tuple[str, str]:
-    """A node of each of two leaves."""
+    """Return the first nodes of two leaf switches."""
     first = names.index(chosen[0]) // 8
     second = names.index(chosen[1]) // 8
     second = second if second != first else (second + 3) % 8
@@ -180,7 +180,7 @@ def who(found: Iterable[Verdict]) -> set[Who]:
 
 
 def tried(name: str, place: int) -> tuple[Search, set[Who]]:
-    """A fault by its name, at one of its places by chance: the search, and whom it had to find."""
+    """Run the search with the named fault at random places; return it and the expected result."""
     fault, fabric = FAULTS[name], Fabric(place)
     chosen = random.Random(name + str(place)).sample(fabric.names, 3)  # noqa: S311
     fault.make(fabric, chosen)

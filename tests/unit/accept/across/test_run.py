@@ -1,4 +1,4 @@
-"""Rounds on nodes that only pretend, and the node's real program on a machine without a GPU."""
+"""Rounds on fake nodes, and the node's real program on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def framed(nonce: str, document: dict[str, Any]) -> bytes:
 
 
 class Pretended(Conversation):
-    """A node whose answers a function makes."""
+    """A node whose answers a function returns."""
 
     def __init__(self, name: str, answer: Answer) -> None:
         super().__init__(1 << 20)
@@ -59,7 +59,7 @@ LOOK = {"gpus": [0, 1], "host": "localhost", "names": ["NVIDIA H200"] * 2, "nvli
 
 
 def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
-    """As a sound node answers."""
+    """Return the answers of a healthy node."""
     if order["do"] == "look":
         return LOOK
     if order["do"] == "id":
@@ -155,7 +155,7 @@ def test_a_node_that_tells_nonsense_stops_nobody() -> None:
 
 
 class Replay:
-    """Two H200 of one virtual machine, each as a node of its own (NCCL_HOSTID), with sockets between them."""
+    """Recorded answers of two H200 of one virtual machine, as two nodes (NCCL_HOSTID) joined by sockets."""
 
     def __init__(self) -> None:
         self._told: Any = recorded("two-nodes")
@@ -180,7 +180,7 @@ def test_two_real_nodes_with_sockets_between_them() -> None:
 
 
 def test_a_silent_fall_back_to_sockets_is_rejected() -> None:
-    """The nodes are sound to each other, and yet not as they should be."""
+    """Reject nodes that agree with each other but use sockets where InfiniBand is expected."""
     outcome = search(["gpu01", "gpu02"], Replay(), inter="ib")
     assert {each.verdict for each in outcome.judged()} == {"rejected"}
     assert "ib expected between nodes, found NET/Socket" in next(across_lines(outcome))
@@ -220,7 +220,7 @@ def test_what_has_to_carry_the_traffic(ports: list[list[str]], expected: str | N
 
 
 class Waiting(Pretended):
-    """A node that answers nothing, until its conversation is closed."""
+    """A node that does not answer until its conversation is closed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, sound)

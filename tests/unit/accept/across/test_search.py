@@ -1,4 +1,4 @@
-"""Faults in fleets of 64 that only pretend: each is found in at most eight rounds, and nothing else."""
+"""Search for faults in fake fleets of 64 nodes: each is found in at most eight rounds, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.accept.across.fabric import Fabric, searched
 from tests.unit.accept.across.faults import FAULTS, tried, who
 
 PLACES = 5
-"""Of each fault, by chance."""
+"""Number of random places at which each fault is tried."""
 
 
 @pytest.mark.parametrize("name", FAULTS)

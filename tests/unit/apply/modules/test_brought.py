@@ -1,4 +1,4 @@
-"""Modules that an image compiled: out of its tree in a file, into the controller's store, and no others."""
+"""Modules compiled in an image: exported to a file, imported into the controller's store, others refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lock:
 
 
 def made(lock: Lock, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a tree that compiled; this is the controller afterwards."""
+    """Return the exported file of an image that compiled; then switch to the controller's state folder."""
     image_store(lock).keep(build(lock), {"image": pack(MODULE)})
     file = folder / "modules.zip"
     file.write_bytes(handed_out(lock, group_of(lock)))
@@ -79,7 +79,7 @@ def test_what_the_controller_exported_is_laid_into_a_tree_as_it_is(
     kept = controller.keep(build(trusting), {"a1": pack(MODULE)})
     file = tmp_path / "modules.zip"
     file.write_bytes(bundled([kept], Path("/elsewhere.yml")))
-    [there] = lay_in(trusting, file)  # no key is here
+    [there] = lay_in(trusting, file)  # the certificate's key is not needed
     assert there.sha256 == kept.sha256
     assert store_of(trusting).find(there.build) == there
     other = locked(builder="a1") if certificate else signed(locked(builder="a1"))

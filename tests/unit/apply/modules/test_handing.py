@@ -1,4 +1,4 @@
-"""Modules on their way from a node: every piece, in order, and nothing that changed."""
+"""Transfer of modules from a node: all pieces arrive in order, and changed content is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTENT = bytes(range(256)) * 3
 
 
 class Node:
-    """A node that hands out modules; `sent` is what really comes of them."""
+    """Fake node that offers modules; `sent` is the content that it really sends."""
 
     def __init__(self, sent: bytes = CONTENT, size: int = len(CONTENT)) -> None:
         self.sent, self.size, self.acts = sent, size, list[str]()
@@ -70,7 +70,7 @@ def test_what_broke_off_is_refused(monkeypatch: pytest.MonkeyPatch, sent: bytes)
 
 @pytest.mark.parametrize("size", [1, 299, 301])
 def test_pieces_have_the_size_that_the_program_sends(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Pieces of a byte each would be a connection held for days."""
+    """Refuse pieces of another size: pieces of one byte would keep the connection open for days."""
     node = Node()
     node.piece = size
     with pytest.raises(NodeFailed, match=f"a piece of {size} bytes.*expected 300 bytes"):
@@ -129,7 +129,7 @@ def test_what_another_builder_made_is_not_passed_off_as_ones_own(
 
 
 def packed_by(folder: Path, builder: str, log: str | None) -> bool:
-    """Whether a node's program hands out a module that DKMS has there with that log."""
+    """Return whether the node's program offers a module with this DKMS log as compiled by `builder`."""
     own = folder / "dkms/nvidia/535.1/6.1/x86_64"
     (own / "module").mkdir(parents=True)
     (own / "module/nvidia.ko").write_bytes(b"module")

@@ -1,4 +1,4 @@
-"""Compile once: who compiles, who waits for it, and what happens where that goes wrong."""
+"""Compiling once: which node compiles, which nodes wait, and the results of failures."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def locked(build: str | None = "once", builder: Any = "a1", **more: str) -> Lock
 
 
 def signed(lock: Lock) -> Lock:
-    """The lock of a fleet with a certificate."""
+    """Return the lock with a Secure Boot certificate."""
     secure = LockedSecureBoot(fingerprint="ab" * 32, signer="CN=us", serial="01:02")
     [(name, group)] = lock.groups.items()
     return lock.model_copy(update={"groups": {name: group.model_copy(update={"secure_boot": secure})}})
 
 
 class Paper:
-    """Nodes on paper: those that compile, and what each hands out."""
+    """Fake nodes: which of them compile, and the modules that each offers."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lock, self.store = locked(), Store(folder / "store")
@@ -102,7 +102,7 @@ class Paper:
         return outcomes
 
     def _done_to(self, name: str, stated: dict[str, Any]) -> str:
-        """`all` roles or only the `driver`, its module `later`, from the `store` or by `itself`."""
+        """Return the roles (`all`, `driver`) and the module's source: `later`, `store` or `itself`."""
         self.offered |= {name: stated["nvidia_driver_builds"]} if "nvidia_driver_builds" in stated else {}
         roles = {tuple(ROLES): "all", ("nvidia_driver",): "driver"}[tuple(stated["gpuprov_roles"])]
         if stated.get("nvidia_driver_module_later"):
@@ -110,7 +110,7 @@ class Paper:
         return f"{roles}, store" if "nvidia_driver_builds" in stated else f"{roles}, itself"
 
     def _fetched(self, build: Build, name: str) -> bytes:
-        """What a node hands out: of its own kernel, and a payload in it."""
+        """Return a node's module for its own kernel, with the payload if one is set."""
         self.asked.append(name)
         if self.kernels[name] != build.kernel:
             raise NodeFailed(f"DKMS has no module for kernel {build.kernel}")
@@ -149,7 +149,7 @@ def test_what_is_in_the_store_is_compiled_by_nobody(paper: Paper) -> None:
 
 
 def test_a_node_of_another_kernel_compiles_for_itself_alone(paper: Paper) -> None:
-    """Nothing that it made goes to others: it is not the builder."""
+    """Modules of a node that is not the builder are not distributed."""
     paper.kernels["a2"] = paper.kernels["a3"] = OTHER
     paper.once().apply()
     assert paper.turns == [dict.fromkeys(NAMES, "all, itself")]
@@ -158,7 +158,7 @@ def test_a_node_of_another_kernel_compiles_for_itself_alone(paper: Paper) -> Non
 
 
 def test_what_another_node_than_the_builder_offers_reaches_no_other(paper: Paper) -> None:
-    """A payload in the modules of a node, by whatever way they would leave it."""
+    """Modules with a payload from nodes other than the builder do not reach the store."""
     paper.payload = {"a2": b"payload", "a3": b"payload"}
     paper.once().apply()
     paper.once().apply()
@@ -264,7 +264,7 @@ def test_where_compilers_are_absent_only_the_builder_compiles(paper: Paper) -> N
     run = replace(paper.run, lock=locked(builder="a2", compiler="absent"))
     paper.broken = {"a2"}
     paper.once(run).apply()
-    # Without a build on offer the role refuses to compile there.
+    # The role refuses to compile on these nodes if no build is offered.
     assert paper.turns == [{"a2": "all, itself"}, {"a1": "all, itself", "a3": "all, itself"}]
     [group] = run.lock.groups.values()
     assert variables(group)["nvidia_driver_only_builder"] == ["a2"]

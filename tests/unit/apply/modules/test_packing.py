@@ -1,4 +1,4 @@
-"""What a node packed is unpacked within limits: a few kB never become gigabytes."""
+"""Limits when an archive of a node is unpacked: a few kB never become gigabytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuprov.errors import NodeFailed
 
 ZEROS = bytes(1 << 20)
 BOMB = 64 << 20
-"""Bytes that a bomb of these tests unpacks to; the limit there is a sixteenth."""
+"""Unpacked size in bytes of the archives in these tests; the limit there is a sixteenth of it."""
 
 
 def gz(size: int) -> bytes:
@@ -73,7 +73,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused() -> None:
 
 @pytest.mark.usefixtures("limited")
 def test_a_header_of_tar_takes_no_more_memory_than_modules_may() -> None:
-    """An extended header is read whole, whatever length it states."""
+    """Limit the size of an extended header, which tarfile reads completely into memory."""
     member = tarfile.TarInfo("././@PaxHeader")
     member.type, member.size = tarfile.XHDTYPE, BOMB
     with pytest.raises(NodeFailed, match="unpacks to more"):

@@ -1,4 +1,4 @@
-"""Where a store finds the key of the lock's certificate, and what it says where there is none."""
+"""The store's search for the key of the lock's certificate, and its error if there is no key."""
 
 from __future__ import annotations
 

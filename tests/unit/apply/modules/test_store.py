@@ -1,4 +1,4 @@
-"""The store: what a node compiled, proven to be it, and refused when it is not any more."""
+"""Store of compiled modules: contents are verified, and refused after a change."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_is_no_such_build_is_not_kept(store: Store, files: dict[str, bytes]
 
 
 def test_the_main_module_alone_tells_the_flavour() -> None:
-    """Names and licences of NVIDIA's 535.309.01 as Debian 12's package compiles it."""
+    """Take the flavour from the module nvidia: names and licences as in Debian 12's package of 535.309.01."""
     licences = {
         "nvidia": "NVIDIA",
         "nvidia_drm": "MIT",

@@ -1,4 +1,4 @@
-"""Whose builds a store takes and finds: those of the builders that the lock trusts, of its fleet alone."""
+"""Trust in builds: a store accepts and finds only builds of builders that the lock trusts, for its fleet."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_build_is_found_only_while_the_lock_trusts_its_builder(store: Store) -
 
 
 def test_a_build_of_another_fleet_is_not_found(store: Store, tmp_path: Path) -> None:
-    """Two fleets of one person may have a node of one name each."""
+    """Builds of another fleet are not found, even if a node there has the same name."""
     store.keep(BUILD, {"node1": pack(FILES)})
     other = Store(store.folder, fleet=tmp_path / "other/fleet.yml")
     assert other.find(BUILD) is None
@@ -87,7 +87,7 @@ def test_a_payload_of_one_of_two_builders_is_seen(store: Store) -> None:
 
 
 def test_a_payload_behind_a_signature_is_no_signature() -> None:
-    """Whatever claims to be one is cut off, however often; what stays is what is compared and kept."""
+    """Cut off everything that looks like a signature, repeatedly; compare and keep the rest."""
     twice = signed_by_dkms(signed_by_dkms(FILES["nvidia-current.ko"], b"one"), b"payload")
     assert bare(pack({"nvidia-current.ko": twice})) == {"nvidia-current.ko": FILES["nvidia-current.ko"]}
 

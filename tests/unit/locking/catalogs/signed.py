@@ -1,4 +1,4 @@
-"""Signed releases of the catalog for tests: gpg with a key of its own."""
+"""Signed releases of the catalog for tests, with a separate gpg key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuprov.locking.catalogs.sealing import seal
 
 @contextmanager
 def signer(folder: Path) -> Iterator[tuple[SigningKey, Path]]:
-    """A key, and its public part as a file."""
+    """Make a key, and write its public part to a file."""
     with signing_key() as key:
         public = folder / f"{key.fingerprint}.asc"
         public.write_bytes(key.public)
@@ -27,7 +27,7 @@ def signer(folder: Path) -> Iterator[tuple[SigningKey, Path]]:
 
 
 def newer(folder: Path, **changed: Any) -> Path:
-    """A copy of the data; `drivers={580: {"latest_known": …}}` changes branches, `as_of` the day."""
+    """Copy the data with changes: `drivers={580: {"latest_known": …}}` of branches, `as_of` of the day."""
     shutil.copytree(OWN, folder)
     path = folder / "drivers.json"
     document = json.loads(path.read_text())
@@ -41,7 +41,7 @@ def newer(folder: Path, **changed: Any) -> Path:
 def sealed(
     folder: Path, key: SigningKey, patch: pytest.MonkeyPatch, *, stated: str = "2027.1.15", **changed: Any
 ) -> Path:
-    """A signed release in `folder`/release, its wheel in `folder`."""
+    """Make a signed release in `folder`/release, and its wheel in `folder`."""
     data = newer(folder / "data", **changed)
     with patch.context() as scoped:
         scoped.setenv("GNUPGHOME", str(key.home))

@@ -1,4 +1,4 @@
-"""What readers make of wheels, archives and lists of GPUs."""
+"""Parsing of wheels, archives and lists of GPUs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_wheels_are_read_as_pip_has_them(tmp_path: Path, monkeypatch: pytest.Mon
     wheel(
         tmp_path, "torch", "2.99.0", "nvidia-cudnn-cu13==9.99.0.1", "cuda-toolkit[cudart]==13.2.2", "filelock"
     )
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # a machine's own constraints are not the test's
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # ignore constraints of this machine's pip
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setattr(wheels, "LIBRARIES", {"nvidia-cudnn-cu13": "cudnn", "nvidia-nccl-cu13": "nccl"})

@@ -1,4 +1,4 @@
-"""The refresh against the lab's mirror: three invented releases, and what a person gets to review."""
+"""Refresh from the lab's mirror: three invented releases, and the changes proposed for review."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Specs = list[PackageSpec]
 
 
 def assistant(*chips: dict[str, Any]) -> PackageSpec:
-    """NVIDIA's package with the list of GPUs."""
+    """Return NVIDIA's package with this list of GPUs."""
     listed = {LIST: json.dumps({"chips": list(chips)}).encode()}
     return PackageSpec(name="nvidia-driver-assistant", version="0.1-1", architecture="all", files=listed)
 
 
 def first_day(folder: str, specs: Specs) -> Specs:
-    """A mirror that the catalog knows all of: CUDA 13.4.3 it knows from its wheel alone."""
+    """Return packages that the catalog knows, without CUDA 13.4.3, which it knows only from its wheel."""
     if folder in ("deb", "rpm"):
         return specs
     known = [spec for spec in specs if not spec.version.startswith("13.4.3")]
@@ -47,7 +47,7 @@ def first_day(folder: str, specs: Specs) -> Specs:
 
 
 def next_day(folder: str, specs: Specs) -> Specs:
-    """Three invented releases: branch 625, 595.99.01 that drops a GPU, and 580.178.04 withdrawn."""
+    """Return packages with three changes: branch 625, 595.99.01 without one GPU, 580.178.04 withdrawn."""
     if folder in ("deb", "rpm"):
         return specs
     kept = [spec for spec in specs if not spec.version.startswith(("580.178.04", "13.4.3"))]
@@ -84,7 +84,7 @@ def mirrors(tmp_path_factory: pytest.TempPathFactory) -> tuple[nvidia.Mirror, nv
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A copy of the data files, to be written."""
+    """Path of a writable copy of the data files."""
     return Path(shutil.copytree(OWN, tmp_path / "data"))
 
 
@@ -95,7 +95,7 @@ def refresh(mirror: nvidia.Mirror, data: Path, *arguments: str) -> Result:
 
 @pytest.fixture
 def second(mirrors: tuple[nvidia.Mirror, nvidia.Mirror], data: Path) -> Result:
-    """The second day's refresh, after that of the first was written."""
+    """Result of the second day's refresh, after the changes of the first day were written."""
     first = refresh(mirrors[0], data, "--write")
     assert first.return_value == Exit.OK, first.exception
     return refresh(mirrors[1], data)
@@ -136,7 +136,7 @@ def test_three_invented_releases_are_proposed_and_nothing_is_written(
     ):
         assert any(line.startswith(expected) for line in lines), (expected, said.stdout)
     assert "    580.178.04 → 580.159.04" in lines
-    assert not any("V100" in line for line in lines)  # the catalog has 580 as its last branch already
+    assert not any("V100" in line for line in lines)  # the catalog already has 580 as its last branch
     assert any("not written without --overwrite drivers.branches.580.latest_known" in line for line in lines)
     assert "--- a/drivers.json" in lines
     assert '+   "branch": 625, "first_release_linux": "by ' in said.stdout
@@ -148,7 +148,7 @@ def test_what_is_written_is_a_catalog_that_resolves(
     said = refresh(mirrors[1], data, "--write")
     assert said.return_value == Exit.OK
     catalog = read_data(data)
-    assert str(catalog.branches[580].latest_known) == "580.178.04"  # nobody said --overwrite
+    assert str(catalog.branches[580].latest_known) == "580.178.04"  # --overwrite was not given
     assert catalog.branches[625].open_modules == "only"
     assert str(catalog.branches[625].native_cuda) == "13.6"
 
@@ -162,7 +162,7 @@ def test_what_is_written_is_a_catalog_that_resolves(
     doubts = [doubt.id for doubt in catalog.doubts.values() if doubt.id.startswith(("withdrawn", "unlisted"))]
     assert doubts == ["unlisted-625.10.01", "withdrawn-580.178.04"]
     again = refresh(mirrors[1], data)
-    assert "drivers.branches.580" not in again.stdout  # said once: the last reading lacks it too
+    assert "drivers.branches.580" not in again.stdout  # reported once: the previous reading lacks it too
     assert again.return_value == Exit.OK
 
 

@@ -1,4 +1,4 @@
-"""What the calendar and a lock say against the catalog."""
+"""Warnings about an old catalog, from the date and from a lock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_ends_of_life_since_then_are_told() -> None:
     assert end == "2028-06"
     told = [each.text for each in stale(load(), own(), None, date(2028, 7, 1)) if each.what == "end-of-life"]
     assert any(text.startswith("driver branch 580 reached its end of life (2028-06)") for text in told)
-    assert not any("branch 535 " in text for text in told)  # that one had ended before
+    assert not any("branch 535 " in text for text in told)  # that one ended before the date of the catalog
 
 
 def test_a_lock_that_pins_another_is_told(one_group: Write, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A newer catalog: what is taken, what is refused, and what a locked fleet notices of it."""
+"""Catalog updates: accepted and refused releases, and the effect on a locked fleet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SigningKey, 
 
 @pytest.fixture
 def release(tmp_path: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Catalog 2027.1.15: branch 580 has a newer driver."""
+    """Path of the release 2027.1.15, which has another latest driver in branch 580."""
     return sealed(tmp_path / "made", key[0], monkeypatch, drivers=NEWEST)
 
 
@@ -49,7 +49,7 @@ def test_a_newer_catalog_counts_at_once(release: Path, key: tuple[SigningKey, Pa
     assert (done.return_value, key[0].fingerprint in done.stderr) == (Exit.OK, True)
     assert done.stdout.startswith(f"catalog {own().version} → 2027.1.15 (sha256 ")
     assert str(load().branches[580].latest_known) == "580.159.04"
-    assert "is here already" in run("update", str(release)).stdout  # the key is known by now
+    assert "is here already" in run("update", str(release)).stdout  # the key is already known
 
 
 def test_a_wheel_is_the_same_release_and_pip_finds_it(
@@ -76,7 +76,7 @@ def test_another_key_is_refused(
         with pytest.raises(Refused, match=f"signed by key {other.fingerprint[-16:]}, which is not in"):
             update(str(forged))
         assert current().version.text == "2027.1.15"
-        assert update(str(forged), key=public).release.version.text == "2027.2.1"  # who says so may
+        assert update(str(forged), key=public).release.version.text == "2027.2.1"  # --key accepts another key
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,7 @@ def test_what_a_key_has_signed_that_is_trusted_no_more_is_not_the_newest(
         done = update(str(older), key=public)
         assert (done.before.version.text, current().version.text) == ("2027.1.15", "2027.1.2")
         assert str(load().branches[580].latest_known) == "580.178.04"
-        assert (
-            pinned("2027.1.15", done.before.sha256).version.text == "2027.1.15"
-        )  # a lock that pins it has it
+        assert pinned("2027.1.15", done.before.sha256).version.text == "2027.1.15"  # for locks that pin it
         again = sealed(tmp_path / "again", other, monkeypatch, drivers=NEWEST)
         assert update(str(again)).release.sha256 == done.before.sha256
         assert current().version.text == "2027.1.15"
@@ -246,7 +244,7 @@ def test_a_lock_whose_catalog_is_not_here_says_what_to_bring(
     update(str(release), key=key[1])
     fleet = one_group(driver="580")
     assert lock_of(fleet).return_value == Exit.OK
-    shutil.rmtree(own_state / "gpuprov")  # somebody else's controller
+    shutil.rmtree(own_state / "gpuprov")  # as on another controller
     error = lock_of(fleet).exception
     assert isinstance(error, Refused)
     assert "was made with catalog 2027.1.15" in str(error)

@@ -1,4 +1,4 @@
-"""Repositories that a test built, and how to open them."""
+"""Repositories built by a test, with methods that open them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories for tests: built and signed on the spot, read as `file:`."""
+"""Repositories for tests: built and signed locally, read as `file:`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog, key: SigningKey) -> nvidia.Mirror:
-    """NVIDIA's repositories for a system of each kind."""
+    """Mirror of NVIDIA's repositories for Ubuntu, Debian and two RHEL versions."""
     systems = ["ubuntu24.04", "debian12", "rhel9", "rhel10"]
     return nvidia.build(tmp_path_factory.mktemp("mirror"), catalog, systems, key=key)
 
@@ -42,7 +42,7 @@ def fetcher(tmp_path: Path) -> Fetcher:
 
 @pytest.fixture
 def suite(tmp_path: Path, key: SigningKey, fetcher: Fetcher) -> Suite:
-    """A good suite with two versions of a package, one virtual package and one of another architecture."""
+    """A valid suite with two versions of a package, a virtual package and one of another architecture."""
     specs = [
         PackageSpec("tool", "1:9.10-1", "amd64", relations={"Depends": "library (>= 2)"}),
         PackageSpec("tool", "1:9.9-1", "amd64"),
@@ -55,7 +55,7 @@ def suite(tmp_path: Path, key: SigningKey, fetcher: Fetcher) -> Suite:
 
 @pytest.fixture
 def rebuild(suite: Suite, key: SigningKey) -> Callable[..., Suite]:
-    """The suite again: with another key, other fields in Release, or another text in it."""
+    """Function that builds the suite again: with another key, other fields in Release, or a changed text."""
 
     def build(
         signer: SigningKey | None = key, *, change: Callable[[bytes], bytes] = lambda text: text, **about: str
@@ -74,7 +74,7 @@ def rebuild(suite: Suite, key: SigningKey) -> Callable[..., Suite]:
 
 @pytest.fixture
 def rpms(tmp_path: Path, key: SigningKey, fetcher: Fetcher) -> RpmRepository:
-    """A good rpm repository: two streams of a driver, a package outside them, one of another architecture."""
+    """A valid rpm repository: two streams of a driver, packages outside them, one of another architecture."""
     specs = [
         PackageSpec("driver", "3:580.9-1.el9", "x86_64", streams=("580-open",)),
         PackageSpec("driver", "3:610.1-1.el9", "x86_64", streams=("610-open",)),

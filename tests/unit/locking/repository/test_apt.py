@@ -1,4 +1,4 @@
-"""Apt repositories that are well, and every bad day as one clear sentence."""
+"""Apt repositories: valid ones, and each kind of fault with its message."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_named_file_gone(suite: Suite) -> None:
 
 
 def test_empty_component_need_not_be_there(tmp_path: Path, key: SigningKey, fetcher: Fetcher) -> None:
-    """As Debian's security suites often are, and as apt keeps no file of them."""
+    """Accept a component without files, as in Debian's security suites; apt stores no file for it either."""
     mirror_apt.build_suite(tmp_path, "stable", {"main": []}, "amd64", key)
     shutil.rmtree(tmp_path / "dists/stable/main")
     index = open_apt(tmp_path.as_uri(), "stable", ["main"], "amd64", key.binary(), fetcher=fetcher)
@@ -134,7 +134,7 @@ def test_truncated_before_it_was_signed(rebuild: Rebuild) -> None:
 
 
 def _cut_short(release: bytes) -> bytes:
-    """A Release that names Packages.xz alone."""
+    """Return a Release file that names only Packages.xz."""
     lines = release.decode().splitlines()
     kept = [line for line in lines if not line.endswith(("/Packages", "/Packages.gz"))]
     return ("\n".join(line for line in kept if "By-Hash" not in line) + "\n").encode()
@@ -224,7 +224,7 @@ def test_text_changed_under_the_signature(suite: Suite) -> None:
 
 
 def test_text_before_the_signature_is_not_read(suite: Suite) -> None:
-    """Only what was signed counts, also when somebody puts a Release of his own in front."""
+    """Read only the signed text, also if there is another Release text before it."""
     target = suite.folder / "InRelease"
     target.write_bytes(b"Suite: forged\nSHA256:\n\n" + target.read_bytes())
     assert suite.open().versions("tool")

@@ -1,4 +1,4 @@
-"""What has to move together."""
+"""Sets of packages that must change version together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_exact_versions_all_the_way() -> None:
 
 
 def test_an_open_dependency_stays_with_its_own_release() -> None:
-    """nvidia-open 595 asks for nvidia-driver-open (>= 595): apt alone would take 610."""
+    """Keep a release's dependencies: nvidia-open 595 requires nvidia-driver-open (>= 595); apt takes 610."""
     offered = [package("drv", v, f"drv-open (>= {v[:-2]})") for v in ("1-1", "2-1")]
     offered += [package("drv-open", v) for v in ("1-1", "2-1")]
     assert closure(index(offered), {"drv": "1"}, FAMILY) == {"drv": "1-1", "drv-open": "1-1"}
@@ -132,7 +132,7 @@ def test_an_exact_demand_on_what_a_virtual_name_brought() -> None:
 
 
 def test_versioned_provides() -> None:
-    """firmware-nvidia-gsp 535.309.01-0+deb12u1 provides itself as (= 535.309.01)."""
+    """Accept versioned Provides, such as (= 535.309.01) of firmware-nvidia-gsp 535.309.01-0+deb12u1."""
     offered = [package("drv", "1-1", "drv-gsp (= 1)"), package("drv-gsp", "1-1", provides="drv-gsp (= 1)")]
     assert closure(index(offered), {"drv": None}, FAMILY) == {"drv": "1-1", "drv-gsp": "1-1"}
     bare = [package("drv", "1-1", "drv-gsp (= 1)"), package("drv-gsp", "2-1", provides="drv-gsp-any")]

@@ -1,4 +1,4 @@
-"""The HTTP client and its cache, against a server of this process."""
+"""HTTP client and its cache, with a server in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT = b"Origin: test\n"
 
 @dataclass
 class Site:
-    """What the server answers, and what it was asked."""
+    """Answers of the server, and the requests that it received."""
 
     url: str = ""
     statuses: list[int] = field(default_factory=list)
@@ -53,7 +53,7 @@ def site() -> Iterator[Site]:
                 return
             self.send_response(status)
             with suppress(OSError):
-                while about.header:  # a header that never ends, a byte at a time
+                while about.header:  # an endless header, byte by byte
                     time.sleep(about.header)
                     self.wfile.write(b"X")
             self.send_header("ETag", '"one"')
@@ -64,13 +64,13 @@ def site() -> Iterator[Site]:
             with suppress(OSError):
                 while about.flood:
                     about.sent += self.wfile.write(bytes(1 << 16))
-            with suppress(BrokenPipeError):  # who waits no longer has hung up
+            with suppress(BrokenPipeError):  # the client has closed the connection
                 for byte in body:
                     time.sleep(about.drip)
                     self.wfile.write(bytes([byte]))
 
         def log_message(self, *_: object) -> None:
-            """Silence."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, args=(0.01,))
@@ -143,7 +143,7 @@ def test_answer_that_drips(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_a_header_that_drips(site: Site, fetcher: Fetcher) -> None:
-    """Each byte comes well within the time-out of a read; all of it never."""
+    """Limit the total time: each byte arrives within the read timeout, but the header never ends."""
     site.header = 0.05
     begun = time.monotonic()
     with pytest.raises(Unreachable, match=r"gives no complete answer .*: not done in 0 s"):

@@ -1,4 +1,4 @@
-"""An index that is well signed, and of another suite or another day than the one that was asked for."""
+"""Index with a valid signature, but of another suite or another day than requested."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def complaint(suite: Suite | RpmRepository, /, kind: type[GpuprovError] = Refuse
 
 @pytest.mark.parametrize("beside", [False, True], ids=["InRelease", "Release.gpg"])
 def test_another_suite_in_the_place_of_the_one_asked_for(rebuild: Rebuild, beside: bool) -> None:
-    """Debian signs all its suites with the same keys: a mirror could serve the holes of an old one."""
+    """Refuse the index of another suite.
+
+    Debian signs all suites with the same keys: a mirror could offer an old suite with its vulnerabilities.
+    """
     suite = rebuild(Suite="oldoldstable", Codename="buster")
     if beside:
         (suite.folder / "InRelease").unlink()
@@ -84,7 +87,7 @@ def test_an_index_older_than_the_one_read_before_is_refused_with_both_dates(rebu
     said = complaint(suite)
     assert f"is dated {days_ago(9)}; expected {days_ago(1)} or later, the date of the index that was" in said
     assert f"repositories: {{ID: {{url: URL, frozen: {TODAY - timedelta(days=9):%Y-%m-%d}}}}}" in said
-    assert complaint(suite) == said  # and again: what was refused is not remembered
+    assert complaint(suite) == said  # the refused index is not remembered
     assert rebuild(Date=days_ago(1)).open().versions("tool")
     assert rebuild(Date=days_ago(0.5)).open().versions("tool")
 
@@ -93,7 +96,7 @@ def test_leaving_the_date_out_is_no_way_around(rebuild: Rebuild) -> None:
     def undated(release: bytes) -> bytes:
         return b"".join(line for line in release.splitlines(keepends=True) if not line.startswith(b"Date:"))
 
-    assert rebuild(change=undated).open().versions("tool")  # never any date: there is nothing to go by
+    assert rebuild(change=undated).open().versions("tool")  # no earlier index had a date to compare with
     rebuild().open()
     assert "is without a date; expected" in complaint(rebuild(change=undated))
 
@@ -129,10 +132,8 @@ def test_a_frozen_mirror_is_judged_as_of_its_day(rebuild: Rebuild) -> None:
         suite, frozen=day - timedelta(days=2)
     )
     older = rebuild(Date=days_ago(33))
-    assert older.open(frozen=day).versions(
-        "tool"
-    )  # the newest that is known is of a later day than the freeze
-    assert f"expected {days_ago(1)} or later" in complaint(older)  # which is not forgotten over it
+    assert older.open(frozen=day).versions("tool")  # the newest known index is later than the freeze
+    assert f"expected {days_ago(1)} or later" in complaint(older)  # its date is still remembered
 
 
 def test_a_frozen_mirror_does_not_go_back_either(rebuild: Rebuild) -> None:

@@ -1,4 +1,4 @@
-"""Passwords of repositories: from a file of the operator's alone, never in a URL of fleet.yml."""
+"""Passwords of repositories: only from a file of the operator, never in a URL of fleet.yml."""
 
 from __future__ import annotations
 

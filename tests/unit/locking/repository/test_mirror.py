@@ -1,4 +1,4 @@
-"""The mirror holds what the real repositories hold, as far as that was seen."""
+"""Packages of the mirror, compared with observations of the real repositories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SYSTEMS = ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rhel9
 
 @pytest.fixture(scope="module")
 def held(catalog: Catalog) -> dict[str, set[tuple[str, str]]]:
-    """Names and versions of each system's CUDA repository."""
+    """Names and versions in each system's CUDA repository."""
     specs = {system: cuda_repository(catalog.systems[system], "x86_64", catalog) for system in SYSTEMS}
     return {system: {(spec.name, spec.version) for spec in listed} for system, listed in specs.items()}
 

@@ -1,4 +1,4 @@
-"""Rpm repositories that are well, their module streams, and every bad day as one clear sentence."""
+"""Rpm repositories: valid ones, module streams, and each kind of fault with its message."""
 
 from __future__ import annotations
 
@@ -138,14 +138,14 @@ def test_primary_cut_off_before_it_was_signed(rpms: RpmRepository, key: SigningK
 
 
 def test_zstandard_needs_no_program(rpms: RpmRepository, key: SigningKey) -> None:
-    """Newer createrepo_c packs with zstd."""
+    """Read zstd without a program for it: newer versions of createrepo_c compress with zstd."""
     before = [package.version for package in rpms.open().versions("driver")]
     _swap_primary(rpms, key, ".zst", zstd.compress)
     assert [package.version for package in rpms.open().versions("driver")] == before
 
 
 def _swap_primary(rpms: RpmRepository, key: SigningKey, suffix: str, pack: Callable[[bytes], bytes]) -> None:
-    """The same primary.xml, packed in another way, with a repomd.xml that says so."""
+    """Replace primary.xml with another compression of it, and sign a repomd.xml that names the new file."""
     old = next(rpms.repodata.glob("*-primary.xml.gz"))
     packed = pack(gzip.decompress(old.read_bytes()))
     new = old.with_suffix(suffix)

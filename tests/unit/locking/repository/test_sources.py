@@ -1,4 +1,4 @@
-"""Where repositories are, and whose keys may sign them."""
+"""Locations of repositories, and the keys that may sign them."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def other() -> Iterator[SigningKey]:
 def test_a_key_file_with_another_key_beside_the_pinned_one_is_refused(
     tmp_path: Path, key: SigningKey, other: SigningKey, form: str
 ) -> None:
-    """It went into the lock and into Signed-By: whoever holds the other key could sign packages."""
+    """Refuse other keys in the file: it becomes part of Signed-By, so their holders could sign packages."""
     both = key.binary() + other.binary()
     forms = {
         "binary": both,
@@ -198,7 +198,7 @@ def test_subkeys_of_the_pinned_key_are_part_of_it(tmp_path: Path) -> None:
 def test_a_foreign_key_in_the_clothes_of_a_subkey_verifies_nothing(
     key: SigningKey, other: SigningKey
 ) -> None:
-    """Why subkeys need no list of their own: without a binding signature gpgv does not take them."""
+    """Rely on gpgv for subkeys: it does not use a subkey without a binding signature."""
     foreign = bytearray(other.binary())
     foreign[0] = 0x80 | 14 << 2 | foreign[0] & 3  # the tag of a primary key becomes that of a subkey
     keys = key.binary() + bytes(foreign)

@@ -1,4 +1,4 @@
-"""Packed files that are more than they seem."""
+"""Compressed files that unpack to more than expected."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_the_stated_size_is_the_size(suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["", *PACK])
 def test_a_size_below_zero_is_no_licence(suffix: str) -> None:
-    """To a reader, -1 means: as much as there is."""
+    """Refuse sizes below zero, which readers take as no limit."""
     with pytest.raises(Refused, match="unpacks to more than 0"):
         unpack(PACK.get(suffix, bytes)(b"plain"), suffix, "Packages", -2)
 
 
 def test_several_streams_in_a_row_are_one_file() -> None:
-    """As parallel compressors write them."""
+    """Read concatenated streams, which parallel compressors write."""
     for suffix, pack in PACK.items():
         assert unpack(pack(b"one ") + pack(b"two"), suffix, "Packages", 7) == b"one two"
 

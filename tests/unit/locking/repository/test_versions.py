@@ -1,4 +1,4 @@
-"""Version order and upstream parts of both packaging worlds."""
+"""Order and upstream parts of versions in both packaging systems."""
 
 from __future__ import annotations
 

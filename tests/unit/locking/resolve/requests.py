@@ -1,4 +1,4 @@
-"""Short words for the requests of these tests."""
+"""Short names for requests in tests of the resolver."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FED_BACK = (
     "compat",
     "repository",
 )
-"""What an answer names that a request may state."""
+"""Fields of an answer that a request may state."""
 
 
 def answer(gpu: str | tuple[str, ...], os: str = "ubuntu22.04", **stated: Any) -> Answer:
-    """The resolver's answer for one machine."""
+    """Return the resolver's answer for one machine."""
     gpus = (gpu,) if isinstance(gpu, str) else gpu
     return resolve(Request(gpus=gpus, os=os, **stated), load())
 
 
 def rules(findings: tuple[Any, ...]) -> set[str]:
-    """Names of the rules behind findings."""
+    """Return the names of the rules behind findings."""
     return {finding.rule for finding in findings}

@@ -1,4 +1,4 @@
-"""What is not stated is chosen: mixed hosts, fabric managers, policies, repositories, and the round trip."""
+"""Choices for unstated values: mixed hosts, fabric managers, policies, repositories, and the round trip."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_nvlink5_boards_get_nvlsm_and_superchips_imex() -> None:
 @pytest.mark.parametrize(
     ("gpus", "verdict", "rule"),
     [
-        (("4x NVIDIA H200",), "ok", None),  # a board with four, or a guest: no switch on its own bus
+        (("4x NVIDIA H200",), "ok", None),  # a board with four GPUs, or a guest: no switch on its own bus
         (("NVIDIA H200",), "refused", "fabric-manager-missing"),  # a machine of that model
         (("A100-SXM4-80GB",), "warn", "fabric-manager-missing"),  # sold on boards with and without switches
         (("4x A100-SXM4-80GB",), "ok", None),

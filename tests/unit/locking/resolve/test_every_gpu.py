@@ -1,4 +1,4 @@
-"""Every GPU of the catalog: a stack on every system that a driver for it is on, a named rule elsewhere."""
+"""GPUs of the catalog: each has a stack on every system with a driver for it, and a named rule elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CURRENT = ("ubuntu22.04", "ubuntu24.04", "debian12", "rhel8", "rhel9", "rhel10",
 
 
 def kinds() -> list[GpuModel]:
-    """One GPU of each kind that rules tell apart."""
+    """Return one GPU for each combination of values that rules distinguish."""
     kinds = {
         (gpu.compute_capability, gpu.segment, gpu.superchip, gpu.max_driver_branch): gpu
         for gpu in CATALOG.gpus
@@ -80,7 +80,7 @@ def test_only_boards_of_servers_take_a_forward_compatibility_package() -> None:
 
 
 def test_a_device_that_one_list_lacks_is_never_refused() -> None:
-    late = answer("10de:2f06", "ubuntu24.04", driver="580")  # an RTX 5060 that 595.91.07 lists first
+    late = answer("10de:2f06", "ubuntu24.04", driver="580")  # an RTX 5060, first listed by 595.91.07
     assert late.violations == ()
     assert "gpu-driver-unproven" in rules(late.warnings)
     by_name = answer("GeForce RTX 5060", "ubuntu24.04", driver="580")
@@ -88,7 +88,7 @@ def test_a_device_that_one_list_lacks_is_never_refused() -> None:
     assert "gpu-devices" in rules(by_name.reasons)
     assert rules(answer("RTX 5090", "ubuntu24.04", driver="550").violations) == {
         "gpu-driver"
-    }  # before CUDA 12.8
+    }  # the branch is older than CUDA 12.8
 
 
 def test_branches_that_learned_of_a_gpu_late_or_never_are_unproven() -> None:

@@ -1,4 +1,4 @@
-"""The resolver answers without what only locks need."""
+"""Imports of the resolver: none that only locks need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vendor publishes as one set is never refused."""
+"""Combinations that a vendor publishes as a set, which are never refused."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_recorded_machine_with_four_of_eight_gpus_and_a_needless_compat_packag
     "stated",
     [
         {"driver": "535.183.06", "cuda": "12.8"},  # a toolkit newer than the driver within one major
-        {"driver": "470.256.02", "cuda": "11.8"},  # an end-of-life branch asked for by name
+        {"driver": "470.256.02", "cuda": "11.8"},  # an end-of-life branch, requested by name
         {"driver": "580.95.05", "cuda": "13.2.1"},
     ],
 )

@@ -1,4 +1,4 @@
-"""What is documented not to work is refused, by the rule that says so, with a way out."""
+"""Combinations that are documented not to work: refused by the rule that states this, with a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.locking.resolve.requests import A100, H100_BOARD, V100, answer, 
 
 RTX4090 = "GeForce RTX 4090"
 
-# rule, GPUs, system, what is stated: that rule and no other is violated
+# rule, GPUs, system, stated values: this rule is violated and no other
 REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("cuda-driver", A100, "ubuntu22.04", {"driver": "575.57.08", "cuda": "13.0"}),
     ("cuda-driver", A100, "ubuntu22.04", {"driver": "550", "cuda": "13.0"}),

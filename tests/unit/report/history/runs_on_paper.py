@@ -1,4 +1,4 @@
-"""Nodes' stories on paper, and a lock to go with them."""
+"""Sample runs of nodes, and a matching lock."""
 
 from __future__ import annotations
 

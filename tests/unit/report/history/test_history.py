@@ -1,4 +1,4 @@
-"""What is kept of runs, and what changed between two of them."""
+"""History of runs, and the changes between two of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_newer_gpuprovs_file_is_left_alone(path: Path) -> None:
     database.close()
     with pytest.raises(InvalidInput, match="newer gpuprov") as refused:
         History(path)
-    assert refused.traceback  # which still holds the connection
+    assert refused.traceback  # the traceback still holds the connection
     assert path not in [held.resolve() for held in Path("/proc/self/fd").iterdir()]
 
 
@@ -140,7 +140,7 @@ def test_a_verification_is_kept_in_the_same_words(path: Path) -> None:
     lock = read_lock(RECORDED_LOCK)
     failed = [
         CheckResult("pins.hold", "failed", ["libcuda1"], [], "", 0.1),
-        CheckResult("driver.library", "failed", "535.309.01", "535.261.03", "", 0.1),  # verify's own proof
+        CheckResult("driver.library", "failed", "535.309.01", "535.261.03", "", 0.1),  # by verify only
     ]
     verdict = Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict("node1", "failed", failed)])
     kept = of_verdict(lock, Path("fleet.lock.yml"), verdict)
