@@ -1,5 +1,5 @@
-# What `gpuprov bootstrap` does on a node, as root. Says what it changed, a line each; changes nothing twice.
-# Set before it: admin, keys (a public key a line), wait (seconds for cloud-init).
+# Script of `gpuprov bootstrap`, run on a node as root. It prints a line for each change; another run changes
+# nothing. Variables set before it: admin, keys (one public key per line), wait (seconds for cloud-init).
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 LC_ALL=C
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-update() { # apt waits for dpkg's lock, and not for that of its lists
+update() { # apt-get can wait for dpkg's lock, but not for the lock of its package lists
     until=$(($(date +%s) + wait))
     while ! told=$(apt-get -q update 2>&1); do
         case $told in *"Could not get lock"*) ;; *) break ;; esac
@@ -37,7 +37,7 @@ install() {
     fi
 }
 
-have() { # program, package
+have() { # arguments: program, package
     command -v "$1" >/dev/null && return
     told=$(install "$2" 2>&1) || fail "$2 cannot be installed: $(echo "$told" | tail -n 1)"
     echo "changed $2 installed"
@@ -72,7 +72,7 @@ file=$(echo "$account" | cut -d: -f6)/.ssh/authorized_keys
 set -f
 IFS='
 '
-# shellcheck disable=SC2086 # a key a line
+# shellcheck disable=SC2086 # one key per line
 told=$(edit_keys authorize "$file" "$(echo "$account" | cut -d: -f3,4)" "$admin" $keys 2>&1) ||
     fail "$admin's keys cannot be written: $(echo "$told" | tail -n 1)"
 unset IFS

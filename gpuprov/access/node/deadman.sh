@@ -1,17 +1,17 @@
 #!/bin/sh
-# gpuprov's dead man's switch, on the node: keeps the old SSH and firewall, and gives them back unless told not to.
+# gpuprov's dead man's switch, on the node: saves the old SSH and firewall, and restores them unless disarmed.
 #
 #   deadman.sh arm SECONDS TOKEN LOGIN    save, and restore in SECONDS or at the next boot
-#   deadman.sh armed TOKEN                whether the node would restore, for that run
-#   deadman.sh disarm TOKEN               a new login worked: keep what is there now
-#   deadman.sh undo TOKEN WHY             give back what that run found; once more if it went on changing meanwhile
-#   deadman.sh restore WHY                the same for whichever run is armed
+#   deadman.sh armed TOKEN                check that the switch is armed for that run
+#   deadman.sh disarm TOKEN               a new login worked: keep the current state
+#   deadman.sh undo TOKEN WHY             restore the state before that run, also a second time if it made more changes
+#   deadman.sh restore WHY                the same for the run that is armed
 #
-# Exit codes: 0 done, 1 not yet (call again), 3 not armed (or no more), 4 cannot be armed, 5 the change was kept; the
-# last line on standard error says why.
+# Exit codes: 0 done, 1 incomplete (call again), 3 not armed (or no longer), 4 cannot be armed, 5 the change was kept;
+# the last line on standard error is the reason.
 #
-# What state it is in is the name of one file with the run's token: armed, kept/TOKEN, restoring, restored. It is
-# renamed, which takes no room on a full disk; a crash leaves the one name or the other.
+# The state is the name of one file with the run's token: armed, kept/TOKEN, restoring, restored. A change of state
+# renames the file, which needs no space on a full disk; after a crash it has either the old or the new name.
 set -eu
 umask 077
 PATH=$PATH:/usr/sbin:/sbin
@@ -20,7 +20,7 @@ export PATH LC_ALL
 
 home=/var/lib/gpuprov/deadman
 units=/etc/systemd/system
-# Kept on the file system that it goes back to, where a link does it and no room is needed.
+# Copies of files in /etc, if it is another file system than $home: a hard link then restores a file without space.
 saved_etc=/etc/.gpuprov-deadman
 folders="/etc/ssh /etc/gpuprov /etc/sudoers.d $units/ssh.service.d $units/sshd.service.d $units/ssh.socket.d
 $units/nftables.service.d"
@@ -37,7 +37,7 @@ exists() {
     [ -e "$1" ] || [ -L "$1" ]
 }
 
-run_in() { # state: the run that is in it
+run_in() { # state: print the token of the run in it
     cat "$home/$1" 2>/dev/null || :
 }
 
@@ -50,7 +50,7 @@ not_armed() { # token
     exit 3
 }
 
-one_at_a_time() { # seconds to wait for another one that is at work
+one_at_a_time() { # seconds to wait for the lock
     exec 9<$home
     flock -w "$1" 9
 }
@@ -63,7 +63,7 @@ home_of() {
     getent passwd "$1" | cut -d: -f6
 }
 
-saved_as() { # path: where it is kept
+saved_as() { # path: print the path of its copy
     case $1 in
     /etc/*) if [ -d $saved_etc ]; then echo "$saved_etc$1"; else echo "$home/saved$1"; fi ;;
     *) echo "$home/saved$1" ;;
@@ -161,7 +161,7 @@ remove_units() {
     systemctl daemon-reload
 }
 
-prepare() { # seconds, token, login: everything but the one file that counts, whole on the disk
+prepare() { # seconds, token, login: write everything except the file of the state, and synchronise it to the disk
     mv "$0" $home/switch && save "$3" && write_units "$1" && echo "$2" >$home/arming || return
     sync $units $units/sysinit.target.wants $units/gpuprov-deadman* || return
     find $home $(if [ -d $saved_etc ]; then echo $saved_etc; fi) ! -type l -exec sync {} +
@@ -188,7 +188,7 @@ room() {
     df -h --output=target,avail $home /etc | sed 1d | tr -s ' \n' ' ' | sed 's/^/free space: /; s/ $//'
 }
 
-give_up() { # leave nothing armed, and nothing changed
+give_up() { # disarm, and remove the units and copies
     set +e
     rm -f $home/armed $home/arming
     if ls $units/gpuprov-deadman* >/dev/null 2>&1; then remove_units; fi
@@ -214,7 +214,7 @@ same() { # saved, live
     if [ -L "$1" ]; then [ "$(readlink "$1")" = "$(readlink "$2")" ]; else cmp -s "$1" "$2"; fi
 }
 
-put_back() { # saved file, live path: in one step, and not at all unless it is whole
+put_back() { # saved file, live path: replace in one step, and only with a complete copy
     if same "$1" "$2"; then return 0; fi
     (
         enter "${2%/*}" && rm -f .gpuprov-new-???????????????? && new=$(temporary_name) || exit
@@ -227,16 +227,16 @@ put_back() { # saved file, live path: in one step, and not at all unless it is w
     )
 }
 
-copy() { # never into a link that another user has put there
+copy() { # source, target: never through a link that another user has created there
     cp -a --remove-destination "$1" "$2" && { [ -L "$2" ] || sync "$2"; }
 }
 
-own() { # folder, owner, mode: of the folder itself, wherever a link would lead
+own() { # folder, owner, mode: of the entered folder, so that a link cannot redirect chown or chmod
     (enter "$1" && chown "$2" . && chmod "$3" .)
 }
 
-# Each of these prints the paths that it changes, and goes on after one that fails.
-clear_path() { # what was not there before
+# Each of these functions prints the paths that it changes, and continues after a failure.
+clear_path() { # path: remove what did not exist before
     if ! grep -qxF -- "$1" $home/present; then
         if exists "$1"; then remove "$1"; fi
     elif [ -d "$1" ] && [ ! -L "$1" ]; then
@@ -256,7 +256,7 @@ remove() {
     rm -rf "$1" && echo "$1"
 }
 
-refill_path() { # what was there before
+refill_path() { # path: restore what existed before
     before=$(saved_as "$1")
     if ! exists "$before"; then
         echo "$before is gone, and $1 is left as it is" >&2
@@ -293,13 +293,13 @@ give_back() {
             own "$path" "$owner" "$mode" && echo "$path"
         fi
     done <$home/owners
-    # First what makes room.
+    # Removals first, because they free space.
     while IFS= read -r path; do clear_path "$path" || status=1; done <$home/paths
     while IFS= read -r path; do refill_path "$path" || status=1; done <$home/present
     return $status
 }
 
-restore_table() { # in one transaction: there is no moment in between
+restore_table() { # in one transaction, without an intermediate state
     if [ "$(table)" = "$(cat $home/table.nft)" ]; then return 0; fi
     { printf 'add table inet gpuprov\ndelete table inet gpuprov\n' && cat $home/table.nft; } | nft -f - && return
     nft delete table inet gpuprov
@@ -322,7 +322,7 @@ start_sshd() { # whether its files were changed
     return 1
 }
 
-write_record() { # why; into room that is there already
+write_record() { # why; written into space that is already allocated
     if grep -qF " run $(run_in restoring): " $home/undone 2>/dev/null; then return; fi
     line="$(date -u +%FT%TZ) run $(run_in restoring): $1; SSH and firewall are as before"
     echo "$line" | dd of=$home/record conv=notrunc status=none && mv -f $home/record $home/undone
@@ -330,8 +330,8 @@ write_record() { # why; into room that is there already
     logger -t gpuprov -- "$line"
 }
 
-# Every step is tried, whatever came of the one before. As long as one fails, whoever called calls again: the unit,
-# or the controller.
+# Every step is tried, even after a failed one. As long as one fails, the caller calls again: the unit, or the
+# controller.
 restore() { # why
     changed=false
     if mv $home/armed $home/restoring 2>/dev/null; then
@@ -359,7 +359,7 @@ restore() { # why
 undo() { # token, why
     case $1 in
     "$(run_in armed)" | "$(run_in restoring)") ;;
-    "$(run_in restored)") # the units first: they call again where this fails
+    "$(run_in restored)") # the units first: they call again if this fails
         if write_units 30; then systemctl restart gpuprov-deadman.timer; fi || :
         mv $home/restored $home/restoring
         ;;

@@ -1,8 +1,8 @@
-# Replaces files for scripts on a node, in the place of their line `. files.sh` (gpuprov/access/scripts.py).
-# The rules are those of plugins/module_utils/gpuprov_replace.py: a temporary file in the same folder, the owner,
-# mode and attributes of the old file, on the disk, renamed. Nothing is written through a link.
+# Functions that replace files, for scripts on a node; gpuprov/access/scripts.py puts them in place of `. files.sh`.
+# The rules are those of plugins/module_utils/gpuprov_replace.py: a temporary file in the same folder gets the owner,
+# mode and attributes of the old file, is synchronised to the disk and renamed. Nothing is written through a link.
 
-enter() { # folder: go there, unless someone other than root may have put a link to a folder of others in its place
+enter() { # folder: cd to it, unless a user other than root may have replaced it with a link to a folder of others
     above=$(cd -P -- "${1%/*}/" && pwd -P) && cd -P -- "$1/" || return
     case $(pwd -P) in "${above%/}/${1##*/}") return 0 ;; esac
     whose=$(stat -c %u "$above") || return
@@ -16,7 +16,7 @@ temporary_name() {
     echo ".gpuprov-new-$(od -An -N8 -tx1 /dev/urandom | tr -d ' \n')"
 }
 
-replace_file() ( # path, mode of a new file: have it hold standard input, or be as it was
+replace_file() ( # path, mode of a new file: replace its content with standard input; on failure it is unchanged
     enter "${1%/*}" || exit
     rm -f .gpuprov-new-????????????????
     new=$(temporary_name) && (umask 077 && set -C && : >"$new") || exit

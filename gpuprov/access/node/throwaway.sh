@@ -1,11 +1,12 @@
 #!/bin/sh
-# A key that logs in to this machine from itself alone, and for some minutes: it proves that sshd lets people in.
+# Temporary key, valid only for logins from this machine to itself and for some minutes: it tests that sshd accepts
+# logins.
 #
-#   throwaway.sh add LOGIN SECONDS KIND KEY    prints `file`, `made` (a path that was not there), `listens`, `source`
-#   throwaway.sh remove FILE KEY [MADE...]     takes the line away again, and what was made for it
-#   throwaway.sh hostkeys                      the public host keys
+#   throwaway.sh add LOGIN SECONDS KIND KEY    add it; print `file`, `made` (a created path), `listens`, `source`
+#   throwaway.sh remove FILE KEY [MADE...]     remove its line, and the created paths
+#   throwaway.sh hostkeys                      print the public host keys
 #
-# Exit codes: 0 done, 4 it cannot; the last line on standard error says why.
+# Exit codes: 0 done, 4 failed; the last line on standard error is the reason.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 LC_ALL=C
@@ -17,7 +18,7 @@ refuse() {
     exit 4
 }
 
-effective() { # login: what sshd would do for it, by its files as they are now
+effective() { # login: print sshd's options for it, from its current files
     mkdir -p /run/sshd
     sshd -T -C "user=$1,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" 2>/dev/null
 }
@@ -41,7 +42,7 @@ add() { # login, seconds, kind, key
     ss -Htn state established 2>/dev/null | ours "$options" || :
 }
 
-ours() { # sshd's options; addresses of those whose connections sshd has now
+ours() { # sshd's options: print the source addresses of sshd's current connections
     ports=$(echo "$1" | sed -n 's/^port //p')
     while read -r _ _ local peer _; do
         for port in $ports; do
