@@ -87,7 +87,7 @@ def command(
 
     With --image, NODES is a group, and the tree that this runs in becomes an image for it: nothing is
     started, no GPU is needed, and what only a booted machine can be is left for its first boot
-    (docs/FIRST_BOOT.md).
+    (docs/first-boot.md).
 
     With --local, this machine is the node; where there is no lock yet, the machine is read, and fleet.yml and
     the lock are written first. It is rebooted last of all, and the run continues by itself in the next boot:

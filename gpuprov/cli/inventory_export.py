@@ -52,7 +52,7 @@ def command(
     slurm: node lines of slurm.conf; gres: gres.conf; hostfile: Open MPI's, DeepSpeed's, Horovod's; mpich;
     kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm wants --live: it counts
     processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
-    (docs/FIRST_BOOT.md).
+    (docs/first-boot.md).
     """
     from gpuprov.catalog import load
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes

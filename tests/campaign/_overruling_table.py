@@ -1,4 +1,4 @@
-"""docs/EFFECTIVE.md: what can override each setting and component, the checks, and apply's reaction."""
+"""docs/effective.md: what can override each setting and component, the checks, and apply's reaction."""
 
 from __future__ import annotations
 

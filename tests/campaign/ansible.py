@@ -5,7 +5,7 @@
 Each pair of versions has an environment without gpuprov. It must correct changes made by hand on both nodes,
 then find nothing to do, and read fleet.yml through the inventory plugin. Interpreters are those in PATH and
 among pyenv's versions, or those named. FILE is written after each pair; a successful pair in it is not tried
-again. With --markdown the table is written to docs/COLLECTION.md.
+again. With --markdown the table is written to docs/collection.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests import ROOT
 from tests.campaign.pythons import candidates, full_version, versions
 from tests.lab.plain_ansible import PATH, PlainAnsible, locked_nodes
 
-PAGE, HEADING = ROOT / "docs/COLLECTION.md", "## Versions\n"
+PAGE, HEADING = ROOT / "docs/collection.md", "## Versions\n"
 SITE, REBOOT = "gpuprov.gpuprov.site", "gpuprov.gpuprov.reboot"
 BY_HAND = (
     "apt-mark unhold libcuda1 && rm /etc/modprobe.d/gpuprov-nouveau.conf && nvidia-smi --persistence-mode=0"

@@ -2,7 +2,7 @@
 
     scripts/campaign mutations [--only TEXT] [--overruling] | --markdown
 
-Then it tries every way to override a setting or component (docs/EFFECTIVE.md): drift and verify must report
+Then it tries every way to override a setting or component (docs/effective.md): drift and verify must report
 it, and apply must correct it or name its place. Last it looks ten times at a node without changes, some of
 them right after a reboot or while apt runs, and makes changes that concern no check. Exit 1 if drift or
 verify missed or invented anything.
@@ -56,7 +56,7 @@ def main() -> int:
     )
     arguments.add_argument("--only", default="", help="mutations whose name holds this text")
     arguments.add_argument("--overruling", action="store_true", help="only the ways to overrule")
-    arguments.add_argument("--markdown", action="store_true", help="print docs/EFFECTIVE.md and do no more")
+    arguments.add_argument("--markdown", action="store_true", help="print docs/effective.md and do no more")
     given = arguments.parse_args()
     if given.markdown:
         print(markdown(), end="")

@@ -75,7 +75,7 @@ def test_what_a_role_is_told_is_an_option_that_its_tasks_read(role: str) -> None
 
 
 def test_paths_outside_the_recipes_are_there_too() -> None:
-    for page in ("CONTRIBUTING.md", "docs/ARCHITECTURE.md", "README.md"):
+    for page in ("CONTRIBUTING.md", "docs/architecture.md", "README.md"):
         for path in PATH.findall((ROOT / page).read_text(encoding="utf-8")):
             if not any(word in path for word in STANDS_FOR_A_NAME):
                 assert (ROOT / path).exists(), (page, path)

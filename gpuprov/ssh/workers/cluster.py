@@ -18,7 +18,7 @@ CONNECT_S = 10
 CLOSE_S = 3
 THREADS = 2
 """Threads of a worker started here: while one shard waits for its last node, the other one continues."""
-DOCS = "see docs/SCALE.md"
+DOCS = "see docs/scale.md"
 TLS = "distributed.comm.tls"
 Connect = Callable[[], AbstractContextManager[Any]]
 """Factory of clients of the site's scheduler."""

@@ -30,7 +30,7 @@ READY_S = 120.0
 END_S = 75.0
 HERE = re.compile(r"local(?::(?P<count>[1-9]\d{0,2}))?")
 ADDRESS = re.compile(r"(?:(?P<protocol>tcp|tls)://)?(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")
-DOCS = "gpuprov workers serve, there; see docs/SCALE.md"
+DOCS = "gpuprov workers serve, there; see docs/scale.md"
 CHILD = "from gpuprov.ssh.workers.service import main; main()"
 
 

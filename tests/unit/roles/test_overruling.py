@@ -47,6 +47,6 @@ def test_rounds_try_each_way_once_and_no_check_twice_at_a_time() -> None:
 
 
 def test_the_page_is_what_the_code_says() -> None:
-    assert (ROOT / "docs/EFFECTIVE.md").read_text(encoding="utf-8") == markdown(), (
-        "scripts/campaign mutations --markdown >docs/EFFECTIVE.md"
+    assert (ROOT / "docs/effective.md").read_text(encoding="utf-8") == markdown(), (
+        "scripts/campaign mutations --markdown >docs/effective.md"
     )
