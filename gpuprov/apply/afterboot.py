@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprov
-from gpuprov.apply.deadman import LIMITS, as_root, said
+from gpuprov.access.deadman import LIMITS, as_root, said
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.probe.here import KEPT

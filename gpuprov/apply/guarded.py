@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpuprov.apply.context import RunContext
-from gpuprov.apply.deadman import (
+from gpuprov.access.deadman import (
     LIMITS,
     Guard,
     arm,
@@ -19,6 +18,7 @@ from gpuprov.apply.deadman import (
     source_address,
     undo,
 )
+from gpuprov.apply.context import RunContext
 from gpuprov.apply.hands import change
 from gpuprov.apply.loopback import Loopback, own_sshd
 from gpuprov.apply.playbook import NodeOutcome, run_playbook

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprov.access.deadman import PROOF, Guard, as_root, said
 from gpuprov.access.scripts import node_script
-from gpuprov.apply.deadman import PROOF, Guard, as_root, said
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.model.connection import NO_JUMP, Connection
 from gpuprov.ssh.transport import Session, Target, open_session

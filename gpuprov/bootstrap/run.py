@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpuprov.access.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.access.scripts import node_script
-from gpuprov.apply.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.enter import enter, enter_as
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuprov.apply.deadman import as_root, said
+from gpuprov.access.deadman import as_root, said
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.collect import collect
 from gpuprov.probe.payload import Parameters

@@ -255,9 +255,9 @@ def _of_file(path: Path) -> dict[str, Answer]:
 
 def _keep(judged: list[Acceptance], told: dict[str, Any], fleet: str) -> None:
     """Keep the measurements in a run's folder, for --baseline, and the faults in the history."""
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_acceptance
     from gpuprov.report.plots import KEPT
     from gpuprov.runs import new_run
 

@@ -36,10 +36,10 @@ def measure_across(
     from gpuprov.accept.across.mesh import Mesh
     from gpuprov.accept.across.nodes import over_ssh
     from gpuprov.accept.across.run import search_across
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.across import KEPT, across_document, across_lines
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_acceptance
     from gpuprov.runs import new_run
     from gpuprov.ssh.elsewhere import is_engaged
 

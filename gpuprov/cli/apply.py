@@ -159,8 +159,8 @@ def _change(
     from gpuprov.apply.converge import verify
     from gpuprov.apply.leased import converge_leased
     from gpuprov.apply.leases import Leases
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_apply
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_apply
 
     how = run.options
     with Leases([run.lock], run.folder, forks=how.forks, password=how.become_password) as leases:
@@ -190,8 +190,8 @@ def _continue(name: str, output: str) -> Exit:
 def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
     from gpuprov.apply.converge import Convergence
     from gpuprov.drift.judge import exit_code
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_survey
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_survey
     from gpuprov.report.recap import apply_document
 
     keep(of_survey(chosen.lock, chosen.lock_path, proposal.found, "apply"), options.note)

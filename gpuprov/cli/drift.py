@@ -18,7 +18,7 @@ from gpuprov.errors import Exit, InvalidInput
 from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
-    from gpuprov.report.history import Run
+    from gpuprov.history import Run
 
 WATCH_S = 30.0
 
@@ -76,7 +76,7 @@ def command(
 
 
 def _look(chosen: options.Chosen, local: bool) -> Run:
-    from gpuprov.report.history.record import of_survey
+    from gpuprov.history.record import of_survey
 
     if local:
         from gpuprov.drift.local import survey_here
@@ -99,7 +99,7 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
 
 def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
     from gpuprov.drift.survey import gather, gather_from
-    from gpuprov.report.history.record import of_majority
+    from gpuprov.history.record import of_majority
 
     if chosen.lock_path.is_file():
         of_host = {host: name for name, group in chosen.lock.groups.items() for host in group.hosts}
@@ -113,8 +113,8 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
 
 def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: ReportFiles) -> Exit:
     from gpuprov.drift.judge import exit_code
+    from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.history import History, keep, news
     from gpuprov.report.text import drift_lines, see_doctor
 
     run = look()
@@ -140,8 +140,8 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
 def _watch(look: Callable[[], Run], seconds: float, output: str, reports: ReportFiles) -> Exit:
     """Check nodes until interrupted; print and keep only runs that differ from the previous one."""
+    from gpuprov.history import changes, keep
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.history import changes, keep
     from gpuprov.report.text import change_lines, drift_lines
 
     before: Run | None = None

@@ -11,7 +11,7 @@ from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.report.history import History
+    from gpuprov.history import History
 
 
 @click.command()
@@ -37,7 +37,7 @@ def command(
 
     RUN is an id of the list, the last letters of one, or `latest`.
     """
-    from gpuprov.report.history import History
+    from gpuprov.history import History
 
     if signed:
         return _signed(last, output)
@@ -54,10 +54,10 @@ def command(
 def _journal(name: str, output: str) -> Exit:
     from dataclasses import asdict
 
+    from gpuprov.report.upgrade import journal_lines
     from gpuprov.upgrade.find import find_run
     from gpuprov.upgrade.header import header
     from gpuprov.upgrade.journal import read
-    from gpuprov.upgrade.text import journal_lines
 
     run = find_run(name, "upgrade", "rollback")
     entries = read(run)
@@ -114,7 +114,7 @@ def _runs(history: History, last: int, output: str) -> Exit:
 def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     from dataclasses import asdict
 
-    from gpuprov.report.history import changes
+    from gpuprov.history import changes
     from gpuprov.report.text import change_lines, drift_lines
 
     told = list(history.of_node(node, last=last))
@@ -137,7 +137,7 @@ def _changes(history: History, since: str, until: str, output: str) -> Exit:
     """Show the changes between two runs; return exit code 3 if there are any."""
     from dataclasses import asdict
 
-    from gpuprov.report.history import changes
+    from gpuprov.history import changes
     from gpuprov.report.text import change_lines
 
     before = history.run(since)

@@ -19,8 +19,8 @@ def command(run: str, reports: ReportFiles, output: str) -> Exit:
 
     With --html, --junit or --prometheus files are written and nothing is printed. Looks at no node.
     """
+    from gpuprov.history import History
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.history import History
     from gpuprov.report.text import drift_lines
 
     with History() as history:

@@ -32,11 +32,11 @@ def command(
     """
     from gpuprov.cli.common import upgrade_run
     from gpuprov.model.nodeset import fold
+    from gpuprov.report.upgrade import order_lines
     from gpuprov.runs import run_folder
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_upgrade
     from gpuprov.upgrade.start import begin_rollback, rollback_order
-    from gpuprov.upgrade.text import order_lines
 
     chosen = replace(chosen, local=local)
     if resume is not None:

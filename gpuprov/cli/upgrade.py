@@ -83,7 +83,7 @@ def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], ou
     """Show the gate; return whether it is open."""
     from datetime import UTC, datetime
 
-    from gpuprov.upgrade.text import gate_lines, order_lines, plan_document
+    from gpuprov.report.upgrade import gate_lines, order_lines, plan_document
     from gpuprov.upgrade.window import describe_window, is_open
 
     window = context.rollout.window

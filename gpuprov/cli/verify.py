@@ -30,8 +30,8 @@ def command(
         from gpuprov.cli.common.image import verify_image
 
         return verify_image(chosen, output, verbose=verbose)
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_verdict
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_verdict
     from gpuprov.report.verification import recap
     from gpuprov.verify import run_verification
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
+from gpuprov.drift.text import value
+from gpuprov.history import Run
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
-from gpuprov.report.history import Run
 from gpuprov.report.pages import page_template
-from gpuprov.report.text import value
 from gpuprov.untrusted import json_text
 
 ROWS_OF_ONE_NODE = 200

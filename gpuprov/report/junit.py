@@ -9,7 +9,7 @@ from gpuprov.verify.junit import junit_xml
 
 if TYPE_CHECKING:
     from gpuprov.drift.judge import Difference, NodeDrift
-    from gpuprov.report.history import Run
+    from gpuprov.history import Run
 
 
 def drift_xml(run: Run) -> str:

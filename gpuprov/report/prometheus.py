@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from gpuprov.drift.judge import Status
 from gpuprov.errors import InvalidInput
-from gpuprov.report.history import Run
+from gpuprov.history import Run
 
 
 def write_textfile(run: Run, path: Path) -> None:

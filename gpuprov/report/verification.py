@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpuprov.drift.judge import differing
+from gpuprov.drift.text import value
 from gpuprov.model.nodeset import fold, fold_alike
-from gpuprov.report.text import value
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, Verdict
 
 Failures = dict[str, list[tuple[str, CheckResult]]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
+from gpuprov.history import keep
+from gpuprov.history.record import of_nodes
 from gpuprov.model.here import as_stated
 from gpuprov.model.lock import read_lock, write_lock
-from gpuprov.report.history import keep
-from gpuprov.report.history.record import of_nodes
 from gpuprov.runs import verb_of
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.engine import Engine, Outcome

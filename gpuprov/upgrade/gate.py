@@ -14,6 +14,7 @@ from gpuprov.apply.leases import is_abandoned
 from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
+from gpuprov.drift.text import difference
 from gpuprov.errors import GpuprovError
 from gpuprov.finding import Finding, worst_level
 from gpuprov.model.lock import LockedGroup
@@ -23,7 +24,6 @@ from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
-from gpuprov.report.text import difference
 from gpuprov.roles import expectations
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import PerNode, fan_out, targets

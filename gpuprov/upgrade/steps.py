@@ -15,10 +15,10 @@ from gpuprov.apply.converge import Convergence, converge
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.remote import same
 from gpuprov.drift.survey import survey
+from gpuprov.drift.text import difference
 from gpuprov.errors import GpuprovError
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, render_lock
-from gpuprov.report.text import difference
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.acceptance import accepted
 from gpuprov.upgrade.context import RECORDS, UpgradeContext, rebooting

@@ -15,12 +15,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpuprov.apply.deadman import source_address
+from gpuprov.access.deadman import source_address
 from gpuprov.bootstrap.hostkeys import HostKeys
 from gpuprov.catalog import load
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, Refused
+from gpuprov.history.record import of_majority, of_survey
 from gpuprov.inventory.discover import kinds, match_hosts
 from gpuprov.locking.repository.apt import AptRecords, parse_depends, unpack
 from gpuprov.locking.repository.index import Index
@@ -28,7 +29,6 @@ from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.report.documents import drift_document
 from gpuprov.report.facts import describe
-from gpuprov.report.history.record import of_majority, of_survey
 from gpuprov.report.text import drift_lines
 from gpuprov.runs import now
 from gpuprov.ssh.contained import contained

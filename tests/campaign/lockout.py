@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuprov.apply.deadman import LIMITS, Guard, arm
+from gpuprov.access.deadman import LIMITS, Guard, arm
 from gpuprov.errors import GpuprovError
 from gpuprov.lab import Lab, lab_names, saved_images
 from gpuprov.lab.images import drop_image

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
-from gpuprov.report.history.record import Group, Run
+from gpuprov.history.record import Group, Run
 from gpuprov.report.html import write_html
 
 CHECKS = (

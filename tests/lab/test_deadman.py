@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import gpuprov.apply.deadman as deadman
+import gpuprov.access.deadman as deadman
 from gpuprov.access.scripts import node_script
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.lab import Lab, Node

@@ -13,15 +13,15 @@ import paramiko
 import pytest
 from click.testing import CliRunner
 
+from gpuprov.access.deadman import source_address
 from gpuprov.apply import guarded
-from gpuprov.apply.deadman import source_address
 from gpuprov.cli.inventory_discover import command as discover
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.history.record import of_majority
 from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.probe.facts import Facts
-from gpuprov.report.history.record import of_majority
 from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate

@@ -33,7 +33,7 @@ ALLOWED = {
     "gpuprov/inventory/firstboot/node/first_boot.py": "sent in user-data: no room for the primitive",
     "gpuprov/locking/catalogs/update.py": TEMPORARY,
     "gpuprov/mutex.py": "a lock",
-    "gpuprov/report/history/store.py": "SQLite's file",
+    "gpuprov/history/store.py": "SQLite's file",
     "gpuprov/ssh/client_config.py": "a temporary file that is removed afterwards",
     "gpuprov/ssh/contained.py": LOG,
     "gpuprov/untrusted/signature.py": TEMPORARY,

@@ -95,7 +95,7 @@ def roles(ctx: click.Context) -> Iterable[str]:
 @_quietly
 def runs(ctx: click.Context) -> Iterable[str]:
     """Return the recorded runs, and `latest`."""
-    from gpuprov.report.history import History
+    from gpuprov.history import History
 
     with History() as history:
         return ["latest", *(line.id for line in history.lines(last=50))]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gpuprov.report.history import Run
+    from gpuprov.history import Run
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -108,9 +108,9 @@ def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified
 def _leaving(run: RunContext, lock_path: Path, changed: Mapping[str, int]) -> None:
     """Keep the changes so far, and add the run to the history as rebooting, before the machine goes down."""
     from gpuprov.drift.judge import NodeDrift
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_nodes
     from gpuprov.model.documents import write_text
-    from gpuprov.report.history import keep
-    from gpuprov.report.history.record import of_nodes
 
     asked = _asked(run.folder)
     write_text(run.folder / STATE, json.dumps({**asked, "changed": dict(changed)}, indent=1))

@@ -61,8 +61,8 @@ def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
     """Run until the end, and print the result."""
     from gpuprov.apply.afterboot import gone_when_done
     from gpuprov.report.progress import Progress
+    from gpuprov.report.upgrade import outcome_document, outcome_lines
     from gpuprov.upgrade.finish import follow
-    from gpuprov.upgrade.text import outcome_document, outcome_lines
 
     with gone_when_done(options.note), Progress(options.note).alive() as progress:
         outcome = follow(replace(context, listen=progress.event), lock_path)

@@ -11,8 +11,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+from gpuprov.access.deadman import as_root
 from gpuprov.apply import loopback
-from gpuprov.apply.deadman import as_root
 from gpuprov.apply.leases import MODULES as LEASE
 from gpuprov.bootstrap import run as bootstrap
 from gpuprov.errors import GpuprovError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import gpuprov.apply.guarded
+from gpuprov.access.deadman import Guard, refuse_if_shut_out
 from gpuprov.apply.context import Consent, Options, RunContext
-from gpuprov.apply.deadman import Guard, refuse_if_shut_out
 from gpuprov.apply.guarded import run_guarded
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable

@@ -19,8 +19,8 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.apply.proposal import Proposal
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import Exit
+from gpuprov.history.record import of_apply
 from gpuprov.model.lock import Lock, Setting
-from gpuprov.report.history.record import of_apply
 from gpuprov.report.recap import apply_document, conclusion, recap_lines
 from tests.unit.apply.paper_nodes import PaperNodes
 

@@ -10,8 +10,8 @@ import pytest
 
 from gpuprov.accept.judge import document, judge
 from gpuprov.cli.common.group import run
-from gpuprov.report.history import keep
-from gpuprov.report.history.record import of_acceptance
+from gpuprov.history import keep
+from gpuprov.history.record import of_acceptance
 from tests.unit.accept.recorded import recorded
 
 

@@ -11,9 +11,9 @@ from gpuprov.apply.converge import Convergence, _left
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift, judge
 from gpuprov.drift.observations.repositories import OUR_FILE
+from gpuprov.drift.text import difference
+from gpuprov.history.store import _read, _written
 from gpuprov.probe.facts import Facts
-from gpuprov.report.history.store import _read, _written
-from gpuprov.report.text import difference
 from gpuprov.roles import Expectation
 from tests import ROOT
 

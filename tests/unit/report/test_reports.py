@@ -15,7 +15,7 @@ from gpuprov.report.html import ROWS_OF_ONE_NODE, render
 from gpuprov.report.junit import drift_xml
 from gpuprov.report.prometheus import write_textfile
 from gpuprov.report.text import see_doctor
-from tests.unit.report.history.runs_on_paper import CHECKS, differs, lost, node, run
+from tests.unit.history.runs_on_paper import CHECKS, differs, lost, node, run
 
 HOLD = differs("pins.hold", ["libcuda1"], [])
 RUN = run(node("gpu1"), node("gpu2", HOLD), lost("gpu3"))

@@ -171,7 +171,7 @@ SINKS = {
         {"session.run", "self._session.run", "as_root", "_insist", "self._said"},
         lambda call, source: all(made_of(each, source, QUOTING) for each in call.args),
         "shlex.quote, shlex.join or shell_words for every value",
-        ("gpuprov/apply/deadman.py", "gpuprov/doctor/look.py", "gpuprov/nccl/shells.py"),
+        ("gpuprov/access/deadman.py", "gpuprov/doctor/look.py", "gpuprov/nccl/shells.py"),
     ),
     "a regular expression": Sink(
         RE,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import gpuprov.apply.deadman as deadman
+import gpuprov.access.deadman as deadman
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
+from gpuprov.history import History, changes, news
+from gpuprov.history.record import of_verdict
 from gpuprov.model.lock import read_lock
-from gpuprov.report.history import History, changes, news
-from gpuprov.report.history.record import of_verdict
 from gpuprov.report.text import change_lines
 from gpuprov.verify.verdict import CheckResult, NodeVerdict, Verdict
 from tests import RECORDED_LOCK
-from tests.unit.report.history.runs_on_paper import differs, lost, node, run
+from tests.unit.history.runs_on_paper import differs, lost, node, run
 
 HOLD = differs("pins.hold", ["libcuda1"], [])
 LOADED = differs("driver.loaded", "535.309.01", None)

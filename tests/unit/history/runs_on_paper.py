@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.report.history.record import Group, Run
+from gpuprov.history.record import Group, Run
 
 CHECKS = ("driver.packages", "driver.loaded", "gpu.count", "pins.hold")
 

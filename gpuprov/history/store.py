@@ -13,7 +13,7 @@ from typing import Any, Self, get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.errors import GpuprovError, InvalidInput
-from gpuprov.report.history.record import Group, Run
+from gpuprov.history.record import Group, Run
 from gpuprov.runs import state_dir
 
 VERSION = 1

@@ -1,0 +1,34 @@
+"""Text of differences: expected and actual values on one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuprov.drift.judge import Difference
+from gpuprov.untrusted import on_one_line
+
+MOST_ITEMS = 3
+
+
+def value(thing: Any) -> str:
+    """Return an expected or actual value, short enough for a line."""
+    if thing is None:
+        return "nothing"
+    if isinstance(thing, bool):
+        return "on" if thing else "off"
+    if isinstance(thing, dict):
+        return _few([f"{on_one_line(str(name))} {value(each)}" for name, each in thing.items()])
+    if isinstance(thing, list):
+        return _few([value(each) for each in thing]) if thing else "none"
+    return on_one_line(str(thing))
+
+
+def _few(items: list[str]) -> str:
+    more = len(items) - MOST_ITEMS
+    return ", ".join(items[:MOST_ITEMS]) + (f" and {more} more" if more > 0 else "")
+
+
+def difference(each: Difference) -> str:
+    """Return `driver.loaded expected 535.309.01, is nothing`, with the place that sets the value if known."""
+    by = f", by {on_one_line(', '.join(each.by))}" if each.by else ""
+    return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}{by}"
