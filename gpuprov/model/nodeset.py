@@ -8,14 +8,18 @@ from collections.abc import Iterable, Iterator
 
 LARGEST = 100_000
 """The most names that one set may have. They are counted before they are made, as each takes memory."""
+_NAME = re.compile(r"[\w.:-]+")
+"""One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
 _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return names as one set, `gpu[001-064]`, or joined by commas if ClusterShell rejects one of them."""
+    """Return names as one set, `gpu[001-064]`, or joined by commas if one of them is no name of a host."""
+    listed = list(names)
+    if not all(map(_NAME.fullmatch, listed)):
+        return ",".join(listed)
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-    listed = list(names)
     try:
         return str(NodeSet.fromlist(listed, resolver=RESOLVER_NOGROUP))
     except NodeSetException:
