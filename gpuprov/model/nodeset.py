@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 LARGEST = 100_000
 """The most names that one set may have. They are counted before they are made, as each takes memory."""
-_NAME = re.compile(r"[\w.:-]+")
+_NAME = re.compile(r"(?!@)[\w.:@-]+")
 """One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
 _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
 
@@ -26,14 +26,14 @@ def fold(names: Iterable[str]) -> str:
         return ",".join(listed)
 
 
-def fold_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def fold_alike(result: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield each text once, in order, with the folded names of its nodes.
 
     Args:
-        told: a node's name, and its text.
+        result: a node's name, and its text.
     """
     alike: dict[str, list[str]] = defaultdict(list)
-    for name, text in told:
+    for name, text in result:
         alike[text].append(name)
     for text, names in alike.items():
         yield fold(names), text
