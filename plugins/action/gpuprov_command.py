@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a program on the node; see plugins/modules/gpuprov_command.yml."""
+"""Action that runs a program on the node; see plugins/modules/gpuprov_command.yml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = {"rc": 0, "stdout": "", "stdout_lines": [], "stderr": "", "stderr_line
 
 
 class ActionModule(OnNode):
-    """Without Python on the node, and with the results of ansible.builtin.command."""
+    """An action without Python on the node, with the results of ansible.builtin.command."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)

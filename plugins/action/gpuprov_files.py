@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes and removes the files of a role in one round trip; see plugins/modules/gpuprov_files.yml."""
+"""Action that writes and removes a role's files; see plugins/modules/gpuprov_files.yml."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARGUMENTS = {
 
 
 class ActionModule(OnNode):
-    """All of them in one round trip."""
+    """An action with one round trip for all files."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Says whether a node is still leased to the run; see plugins/modules/gpuprov_lease.yml."""
+"""Action that reports whether a node is still leased to the run; see plugins/modules/gpuprov_lease.yml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import comp
 
 
 class ActionModule(ActionBase):
-    """Runs on the controller alone."""
+    """An action that runs only on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fails for everything that speaks against a node, all at once; see plugins/modules/gpuprov_refuse.yml."""
+"""Action that fails with all objections to a node at once; see plugins/modules/gpuprov_refuse.yml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARGUMENTS = {
 
 
 class ActionModule(ActionBase):
-    """Runs on the controller alone."""
+    """An action that runs only on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False

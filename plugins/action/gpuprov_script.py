@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a Python script of a role on the node in one round trip; see plugins/modules/gpuprov_script.yml."""
+"""Action that runs a role's Python script on the node; see plugins/modules/gpuprov_script.yml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARGUMENTS = {
 
 
 class ActionModule(OnNode):
-    """What the script prints last is its answer; nothing of it is written to the node."""
+    """An action with one round trip: the script's last line is its answer; no file is written on the node."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Has a unit of systemd run, and start at boot, or not; see plugins/modules/gpuprov_unit.yml."""
+"""Action that starts, stops, enables or disables a systemd unit; see plugins/modules/gpuprov_unit.yml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARGUMENTS = {
 
 
 class ActionModule(OnNode):
-    """All that is asked of one unit in one round trip."""
+    """An action with one round trip for all changes to a unit."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)

@@ -1,13 +1,13 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes what happens in a play as JSON lines, for a program to follow while it happens.
+"""Callback that writes the events of a play as JSON lines while it runs, for another program.
 
     {"event": "start", "play": "…", "role": "nvidia_driver", "task": "Install the driver …"}
     {"event": "task", "host": "gpu01", "role": "nvidia_driver", "task": "…", "status": "changed",
      "seconds": 0.41, "msg": "…", "diff": "…"}
     {"event": "stats", "hosts": {"gpu01": {"ok": 12, "changed": 1, "failed": 0, "skipped": 3, …}}}
 
-`status` is ok, changed, failed, rescued (failed where a rescue takes over), skipped or unreachable.
+`status` is ok, changed, failed, rescued (failed, with a `rescue`), skipped or unreachable.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ type: notification
 short_description: JSON lines of every task's result
 author: gpuprov (!UNKNOWN)
 description:
-  - Writes one JSON object a line, for each task that starts, each result and the final counts.
-  - Results of tasks with C(no_log) carry no message and no difference.
+  - Writes one JSON object per line for each task that starts, for each result, and for the final counts.
+  - Results of tasks with C(no_log) have no message and no diff.
 requirements:
   - enabled in configuration, or used as the only callback
 options:
   path:
-    description: The file that lines are appended to; nothing is written when it is not set.
+    description: The file to which lines are appended; nothing is written if it is not set.
     type: path
     env:
       - name: GPUPROV_EVENTS
@@ -39,11 +39,11 @@ from ansible.plugins.callback import CallbackBase
 
 LAST_LINES = 20
 EMPTY_WORDS = "non-zero return code"
-"""What Ansible says of a program that failed; people read one line, and the program's last one says more."""
+"""Ansible's message for a failed program; the last line of the program's output is more specific."""
 
 
 class CallbackModule(CallbackBase):
-    """One line for each thing that happens; flushed at once."""
+    """A writer of one line per event, each flushed at once."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
@@ -109,7 +109,7 @@ class CallbackModule(CallbackBase):
             "seconds": round(time.monotonic() - began, 3) if began is not None else None,
         }
         if not (task.no_log or data.get("_ansible_no_log")):
-            # By how it was called: results that callbacks get of Ansible 2.19 on have no key `failed`.
+            # Failure is known by the method called: from Ansible 2.19 on results here have no key `failed`.
             event["msg"] = _message(data, failed=status in ("failed", "rescued"))
             difference = _difference(data)
             if difference:
@@ -128,9 +128,9 @@ def _names(task: Any) -> dict[str, str]:
 
 
 def _has_rescue(task: Any) -> bool:
-    """Whether a block around the task has a `rescue`, and the task is not in that or in its `always`.
+    """Return whether a block around the task has a `rescue`, and the task is not in that or in its `always`.
 
-    Ansible copies tasks and blocks as it goes; their `_uuid` stays.
+    Ansible copies tasks and blocks during a play; their `_uuid` stays the same.
     """
     child, parent = task, task._parent
     while parent is not None:
@@ -142,7 +142,7 @@ def _has_rescue(task: Any) -> bool:
 
 
 def _message(data: dict[str, Any], *, failed: bool) -> str:
-    """What a result says for itself; a failed program with its last lines, a loop by its first failure."""
+    """Return a result's message: a failed program's last lines, a loop's first failure."""
     items = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
     source = items[0] if items else data
     said = str(source.get("msg") or source.get("reason") or "").strip()
@@ -155,7 +155,7 @@ def _message(data: dict[str, Any], *, failed: bool) -> str:
 
 
 def _difference(data: dict[str, Any]) -> str:
-    """The unified differences of a result and of the items of its loop."""
+    """Return the unified diffs of a result and of the items of its loop."""
     pieces = []
     for part in [data, *(item for item in data.get("results", []) if isinstance(item, dict))]:
         diffs = part.get("diff") or []

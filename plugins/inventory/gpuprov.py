@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lets Ansible read a fleet.yml as an inventory, through the gpuprov program."""
+"""Inventory plugin: Ansible reads a fleet.yml through the program gpuprov."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ name: gpuprov
 short_description: Hosts, groups and variables of a fleet.yml
 author: gpuprov (!UNKNOWN)
 description:
-  - Reads a fleet of gpuprov, and its lock where there is one, by running C(gpuprov inventory list).
-  - The file says C(plugin=gpuprov) (C(gpuprov.gpuprov.gpuprov) for the collection), or the plugin is enabled.
+  - Reads a gpuprov fleet, and its lock if there is one, by running C(gpuprov inventory list).
+  - The file has C(plugin=gpuprov) (C(gpuprov.gpuprov.gpuprov) for the collection), or the plugin is enabled.
 requirements:
-  - the program gpuprov, beside Ansible's Python or on the PATH
+  - the program gpuprov, next to Ansible's Python or on the PATH
 options:
   plugin:
     description: Names this plugin.
@@ -34,7 +34,7 @@ try:
     from ansible.template import trust_as_template
 
     text_of = str
-except ImportError:  # before ansible-core 2.19 every string was one, unless it said otherwise
+except ImportError:  # before ansible-core 2.19 every string is a template unless it is marked unsafe
     from ansible.utils.unsafe_proxy import AnsibleUnsafeText
 
     trust_as_template, text_of = str, AnsibleUnsafeText
@@ -49,11 +49,11 @@ class InventoryModule(BaseInventoryPlugin):
     NAME = "gpuprov.gpuprov.gpuprov"
 
     def verify_file(self, path: str) -> bool:
-        """Whether the file can be a fleet."""
+        """Return whether the file can be a fleet."""
         return bool(super().verify_file(path)) and Path(path).suffix in (".yml", ".yaml")
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
-        """Add everything that the fleet says."""
+        """Add the fleet's groups, hosts and variables."""
         super().parse(inventory, loader, path, cache)
         answer = _listed(path)
         host_vars = answer.pop("_meta")["hostvars"]
@@ -72,7 +72,7 @@ class InventoryModule(BaseInventoryPlugin):
 
 
 def _trusted(value: Any) -> Any:
-    """A variable whose strings may be templates, but for those that gpuprov marks as text."""
+    """Return a variable whose strings may be templates, except those that gpuprov marks as text."""
     if isinstance(value, str):
         return trust_as_template(value)
     if isinstance(value, dict):
@@ -83,22 +83,24 @@ def _trusted(value: Any) -> Any:
 
 
 def _listed(path: str) -> dict[str, Any]:
-    """The answer of `gpuprov inventory list`."""
+    """Return the output of `gpuprov inventory list`."""
     command = [_program(), "inventory", "list", "--fleet", path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise AnsibleParserError(f"{' '.join(command)} did not answer in {TIMEOUT_S} s") from None
     if done.returncode:
-        raise AnsibleParserError(done.stderr.strip() or f"{' '.join(command)} ended with {done.returncode}")
+        raise AnsibleParserError(done.stderr.strip() or f"{' '.join(command)} exited with {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
 def _program() -> str:
-    """gpuprov beside this Python, or on the PATH."""
+    """Return the path of gpuprov, next to this Python or on the PATH."""
     beside = Path(sys.executable).with_name("gpuprov")
     found = str(beside) if beside.exists() else shutil.which("gpuprov")
     if found is None:
-        raise AnsibleParserError(f"the program gpuprov is neither beside {sys.executable} nor on the PATH")
+        raise AnsibleParserError(
+            f"no program gpuprov next to {sys.executable} or on the PATH; put its folder on the PATH"
+        )
     return found

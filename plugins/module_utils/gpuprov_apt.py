@@ -1,8 +1,8 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""apt-get as scripts on a node use it, and what people read when it fails.
+"""apt-get for scripts on a node, and messages for its failures.
 
-Runs there: Python 3.6 to 3.13 and its standard library.
+Runs on nodes: Python 3.6 to 3.13 and its standard library.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 TIMED_OUT = 124  # timeout(1), "EXIT STATUS"
 PAUSE = 5  # seconds between two tries to read the lists
-LONGEST = 300  # letters of apt's own words in a sentence
+LONGEST = 300  # characters of apt's output in a message
 
 
 class Cause(NamedTuple):
-    """Why apt failed: what its words look like, what that means, and what to do."""
+    """A cause of apt's failure: a pattern of apt's output, an explanation, a remedy."""
 
     match: str
     says: str
@@ -36,38 +36,39 @@ class Cause(NamedTuple):
 
 
 PINNING = re.compile("nvidia-driver-pinning-|cuda-repository-pin")
-"""Packages whose configuration decides, after they are removed, which version of others comes."""
+"""Packages whose configuration selects the version of other packages, even after they are removed."""
 PURGED = re.compile(PINNING.pattern + "|containerd$")
-"""Packages whose configuration goes when they go: pinning ones, and containerd, whose file has to come anew
-with the package. No other package is ever purged: a purge may take data along, as that of docker.io does."""
+"""Packages that are removed with their configuration: pinning packages, and containerd, whose configuration
+file must be installed again with the package. No other package is ever purged: a purge may delete data, as
+that of docker.io does."""
 TAKES_DATA = re.compile(r"\brm\b.* -\w*[rR]|-delete\b|nuke|\b(?:del|)user(?:del|)\b")
-"""How the script of a purged package looks that takes more along than its configuration."""
+"""Commands in a package's postrm script that delete more than its configuration."""
 
 CAUSES = (
     Cause(
         "apt would remove",
-        "that would remove packages that are not its own",
+        "other packages would be removed as well",
         "remove them yourself if nothing needs them, or change the lock so that they can stay",
     ),
     Cause(
         "Packages were downgraded|allow-downgrades",
         "that would downgrade packages",
-        "lock a newer version, or apply with --allow-downgrade",
+        "lock a newer version, or run `gpuprov apply --allow-downgrade`",
     ),
     Cause(
         "Unable to locate package linux-|for 'linux-|No package matching 'linux-",
-        "the package repository has no headers of the target kernel",
-        "install and boot a kernel whose headers are there, or name one as nvidia_driver_target_kernel",
+        "the package repository has no headers for the target kernel",
+        "install and boot a kernel whose headers it has, or set nvidia_driver_target_kernel to such a kernel",
     ),
     Cause(
         "Signed-By|Conflicting values",
         "another file on the node names the same repository with another key or option",
-        "remove that entry below /etc/apt/sources.list.d and try again",
+        "remove that entry below /etc/apt/sources.list.d on the node and try again",
     ),
     Cause(
         "NO_PUBKEY|EXPKEYSIG|KEYEXPIRED|REVKEYSIG|BADSIG|is not signed|Missing key|not signed by",
-        "the signature of the package repository does not hold",
-        "ask its owner whether the key was rotated, name the new key file in fleet.yml and lock again",
+        "the signature of the package repository is not valid",
+        "ask its owner whether the key was rotated, state the new key file in fleet.yml and lock again",
     ),
     Cause(
         "Hash Sum mismatch|unexpected size|Mirror sync in progress|Release file .* not valid yet|is expired"
@@ -79,29 +80,29 @@ CAUSES = (
         "'?(build-essential|dkms|gcc|make|tcc|dpkg-dev|initramfs-tools)'? has no installation candidate"
         "|Unable to locate package (build-essential|dkms|gcc|make|tcc|dpkg-dev|initramfs-tools)\\b",
         "the node's own sources do not have a package of the distribution",
-        "name a mirror that has it below /etc/apt on the node, and try again",
+        "add a mirror that has it to /etc/apt/sources.list.d on the node and try again",
     ),
     Cause(
         "Version .* was not found|Unable to locate package|no installation candidate|404 +Not Found"
         "|does not have a Release file",
         "the package repository does not have what the lock names",
-        "lock again against the repository as it is today, or use a mirror that keeps old versions",
+        "lock again with the repository's present content, or use a mirror that keeps old versions",
     ),
     Cause(
         "fetching took longer than",
         "the package repository is too slow",
-        "try again when it is not, or use a mirror nearer by",
+        "try again later, or use a nearer mirror",
     ),
     Cause(
         "Could not connect|Could not resolve|Temporary failure|[Cc]onnection (failed|timed out|refused)"
         "|Unable to connect|Unable to fetch|Failed to fetch",
         "the package repository does not answer as it should",
-        "see that the node reaches it (proxy, firewall, the mirror itself) and try again",
+        "check that the node reaches it (proxy, firewall, the mirror itself) and try again",
     ),
     Cause(
         "pkgProblemResolver|held broken packages|unmet dependencies|Unable to correct problems",
-        "the packages do not fit together with others that are installed or held",
-        "try `apt-get --simulate install` of them on the node, which names the others",
+        "the packages conflict with others that are installed or held",
+        "run `apt-get --simulate install` with these packages on the node: its output names the others",
     ),
     Cause(
         "[Cc]ould not get lock|Unable to lock|Unable to acquire",
@@ -112,7 +113,7 @@ CAUSES = (
 
 
 class Failed(Exception):
-    """A program failed; the text is what it said of it."""
+    """Failure of a program; the text is its error message."""
 
     def __init__(self, said: str, status: int = 1, stderr: str = "") -> None:
         super().__init__(said)
@@ -120,7 +121,7 @@ class Failed(Exception):
 
 
 def failure(what: str, error: Failed) -> "dict[str, str | None]":
-    """The sentence for people: `what` could not be, why, and what to do."""
+    """Return the message for the user: `what` could not be done, the cause, and the remedy."""
     said = str(error)
     for cause in CAUSES:
         if re.search(cause.match, said):
@@ -129,20 +130,20 @@ def failure(what: str, error: Failed) -> "dict[str, str | None]":
 
 
 def _shortened(said: str) -> str:
-    """The first words of a text."""
+    """Return a text, cut at a space if it is longer than `LONGEST`."""
     return said if len(said) <= LONGEST else said[: LONGEST - 3].rpartition(" ")[0] + "..."
 
 
 def quietly() -> None:
-    """Have apt and dpkg ask no one, restart no services that run jobs, and speak words that we know."""
+    """Set the environment of apt and dpkg: no questions, no restarts of services, messages in English."""
     os.environ.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1", LC_ALL="C.UTF-8")
 
 
 def call(*command: str) -> None:
-    """Run a command without anybody to ask.
+    """Run a command without standard input.
 
     Raises:
-        Failed: it ended with an error.
+        Failed: it exited with an error.
     """
     with tempfile.TemporaryFile() as errors:
         status = subprocess.call(command, stdin=subprocess.DEVNULL, stderr=errors)
@@ -154,18 +155,18 @@ def call(*command: str) -> None:
 
 
 def _errors(said: str) -> str:
-    """What apt and dpkg say of errors, each once."""
+    """Return the errors and warnings in the output of apt and dpkg, each once."""
     lines = [line for line in said.splitlines() if re.match("(E|W|Err|dpkg): ?", line)]
     return " ".join(dict.fromkeys(re.sub("^(E|W|Err): ?", "", line) for line in lines))
 
 
 def fetch(seconds: int, *words: str) -> None:
-    """An apt-get that only fetches, which may be ended at any time.
+    """Run an apt-get that only downloads and can be killed at any time, with a time limit.
 
-    apt itself gives up on a mirror that is silent, not on one that drips.
+    apt itself gives up on a mirror that sends nothing, but not on one that sends slowly.
 
     Raises:
-        Failed: something could not be had in time.
+        Failed: a download failed, or exceeded the limit.
     """
     patience = ["--option=Acquire::Retries=2"]
     patience += [f"--option=Acquire::{scheme}::Timeout=30" for scheme in ("http", "https")]
@@ -178,7 +179,7 @@ def fetch(seconds: int, *words: str) -> None:
 
 
 def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
-    """Read the lists of packages; apt does not wait for their lock by itself.
+    """Read the package lists; wait for their lock, which apt itself does not do.
 
     Raises:
         Failed: a repository does not answer, or another apt did not end in time.
@@ -194,17 +195,17 @@ def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
 
 
 def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: int) -> None:
-    """Have everything there that a transaction needs; nothing is installed.
+    """Download all packages of a transaction; nothing is installed.
 
     Args:
-        command: what apt-get is told: options, `install`, and `name`, `name=version` or `name-`.
-        own: names of packages that may go.
+        command: arguments of apt-get: options, `install`, and `name`, `name=version` or `name-`.
+        own: names of packages that may be removed.
 
     Raises:
-        Failed: packages cannot be had or do not fit together, or apt would remove what is not of `own`.
+        Failed: packages cannot be downloaded or conflict, or apt would remove a package that is not in `own`.
     """
     if not any(word.endswith("-") for word in command):
-        # apt refuses by itself, and need not resolve everything twice.
+        # Here apt itself refuses removals, so that the transaction is resolved only once.
         try:
             fetch(seconds, "--download-only", "--no-remove", *command)
         except Failed as error:
@@ -217,17 +218,17 @@ def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: in
 
 
 def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
-    """Install, replace and remove packages in one transaction, and make one new initramfs where they want it.
+    """Install, replace and remove packages in one transaction, and make one new initramfs if they request it.
 
     Args:
         command: as for `fetch_packages`.
-        residue: packages with only their configuration left, and must not stay.
+        residue: removed packages whose configuration is left and must be purged.
 
     Raises:
-        Failed: apt or dpkg did.
+        Failed: apt or dpkg failed.
     """
     going = [word[:-1] for word in command if word.endswith("-")]
-    # Before the transaction: dpkg would take a new pinning package's file along with the old one's.
+    # Before the transaction: a purge after it would also delete the file of the new pinning package.
     purge([*residue, *(name for name in going if PINNING.match(name))])
     try:
         with initramfs.put_off() as option:
@@ -240,7 +241,7 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
 
 
 def settle() -> None:
-    """Make the initramfs that scripts of packages have asked for.
+    """Make the initramfs that package scripts have requested.
 
     Raises:
         Failed: it cannot be made.
@@ -251,7 +252,7 @@ def settle() -> None:
 
 
 def alike(lock_seconds: int) -> "list[str]":
-    """What is alike of everything that installs: no one is asked, and files that people changed stay."""
+    """Return apt-get's options for every installation: no questions, and files that users changed stay."""
     return [
         "--yes",
         "--no-install-recommends",
@@ -263,10 +264,10 @@ def alike(lock_seconds: int) -> "list[str]":
 
 
 def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:
-    """Try a transaction without doing it.
+    """Simulate a transaction, and check what it removes.
 
     Raises:
-        Failed: it cannot be, or apt would remove what is not of `own`; has the names.
+        Failed: it is not possible, or apt would remove packages that are not in `own`; the text names them.
     """
     foreign = removed_beside(changes(simulated(command)), own)
     if foreign:
@@ -274,10 +275,10 @@ def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:
 
 
 def simulated(command: "Sequence[str]") -> str:
-    """What apt-get says that it would do.
+    """Return the output of apt-get --simulate.
 
     Raises:
-        Failed: it cannot be done.
+        Failed: the transaction is not possible.
     """
     words = ["apt-get", "--quiet", "--simulate", "--option=Debug::NoLocking=true", *command]
     done = subprocess.run(  # noqa: UP022 - Python 3.6
@@ -290,39 +291,39 @@ def simulated(command: "Sequence[str]") -> str:
 
 
 def changes(simulated: str) -> "Changes":
-    """Package → version before and after, of what apt-get --simulate prints.
+    """Return package → version before and after, from the output of apt-get --simulate.
 
-    Lines as `Inst libcuda1 [535.1] (535.2 Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`.
+    Its lines are `Inst libcuda1 [535.1] (535.2 Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`.
     """
     found = re.findall(r"(?m)^(Inst|Remv|Purg) (\S+)(?: \[([^\]]+)\])?(?: \((\S+))?", simulated)
     return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}
 
 
 def removed_beside(moved: "Changes", own: "Collection[str]") -> "list[str]":
-    """Packages that go and are not of `own`."""
+    """Return the packages that are removed and are not in `own`."""
     gone = (name for name, (_before, now) in moved.items() if now is None)
     return sorted(name for name in gone if name.partition(":")[0] not in own and name not in own)
 
 
 def purge(names: "Iterable[str]") -> None:
-    """Take packages with their configuration away, as far as that takes nothing else along.
+    """Purge packages, except those whose scripts would delete more than configuration.
 
     Raises:
-        Failed: dpkg did.
+        Failed: dpkg failed.
     """
     harmless = sorted(name for name in names if not takes_data(name))
     if harmless:
-        # What depends on a pinning package is replaced in a moment.
+        # The transaction that follows replaces the packages that depend on a pinning package.
         call("dpkg", "--purge", "--force-depends", "--force-hold", *harmless)
 
 
 def purged(name: str) -> bool:
-    """Whether a package's configuration goes when the package goes."""
+    """Return whether a package is removed with its configuration."""
     return PURGED.match(name) is not None and not takes_data(name)
 
 
 def takes_data(name: str) -> bool:
-    """Whether a package's own script takes more along than configuration when it is purged."""
+    """Return whether a purge of a package deletes more than its configuration, by its postrm script."""
     try:
         with open(f"/var/lib/dpkg/info/{name}.postrm", errors="replace") as script:
             return TAKES_DATA.search(script.read()) is not None

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Running containers as their daemons tell them. A daemon that does not answer may have any.
+"""Running containers, as their daemons list them. A daemon that does not answer may have some.
 
 Runs on the node: Python 3.6 to 3.13 and its standard library.
 """
@@ -12,23 +12,23 @@ from typing import NamedTuple
 from gpuprov_node import TIMED_OUT, run
 
 ANSWER_S = 20
-DOCKER = ("docker", "--host", "unix:///run/docker.sock")  # wherever the environment points
+DOCKER = ("docker", "--host", "unix:///run/docker.sock")  # independent of DOCKER_HOST
 POD = "io.kubernetes.pod.name"
 
 
 class Silent(Exception):
-    """A program gave no answer; the text says which one, and how."""
+    """Failure of a program to answer; the text names the program and its status."""
 
 
 class Container(NamedTuple):
-    """A container of containerd: its namespace with the name of its pod or its own; whether it has GPUs."""
+    """A container of containerd: namespace with the pod's or its own name, and whether it has GPUs."""
 
     name: str
     gpus: bool
 
 
 def ask(*argv: str) -> str:
-    """What a program prints.
+    """Return the output of a program.
 
     Raises:
         Silent: it failed, or did not answer in time.
@@ -42,16 +42,16 @@ def ask(*argv: str) -> str:
 
 
 def runs(unit: str) -> bool:
-    """Whether a service has a process. In a tree that is not booted none has, and systemctl says nothing.
+    """Return whether a service has a process. In a tree that is not booted systemctl prints nothing.
 
     Raises:
-        Silent: systemd does not say.
+        Silent: systemd does not answer.
     """
     return ask("systemctl", "show", "--value", "--property=MainPID", unit).strip() not in ("0", "")
 
 
 def of_docker() -> "list[str]":
-    """Names of Docker's running containers.
+    """Return the names of Docker's running containers.
 
     Raises:
         Silent: the daemon does not answer.
@@ -62,12 +62,12 @@ def of_docker() -> "list[str]":
 
 
 def kept_by_docker() -> bool:
-    """Whether containers go on while the daemon is restarted (its option live-restore), as it is in force."""
+    """Return whether containers keep running during a restart of the daemon (its option live-restore)."""
     return run(*DOCKER, "info", "--format", "{{.LiveRestoreEnabled}}", seconds=ANSWER_S) == (0, "true\n")
 
 
 def of_containerd() -> "list[Container]":
-    """containerd's running containers, those of Docker among them.
+    """Return containerd's running containers, including those of Docker.
 
     Raises:
         Silent: the daemon does not answer.
@@ -87,6 +87,6 @@ def of_containerd() -> "list[Container]":
 
 
 def kept_by_containerd() -> bool:
-    """Whether containers go on while the daemon is restarted: systemd ends its process alone."""
+    """Return whether containers keep running during a restart: systemd then kills only the daemon itself."""
     shown = run("systemctl", "show", "--value", "--property=KillMode", "containerd.service")
     return shown == (0, "process\n")

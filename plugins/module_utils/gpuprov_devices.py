@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a device may be made into a file system, and whether one may be mounted at a place.
+"""Checks of whether a device may be formatted, and whether a file system may be mounted at a path.
 
 Runs on the node: Python 3.6 to 3.13 and its standard library.
 """
@@ -9,22 +9,22 @@ import os
 
 from gpuprov_node import output, run
 
-LABEL = "gpuprov"  # of the file systems that the role storage made
+LABEL = "gpuprov"  # label of the file systems that the role storage makes
 MEBIBYTE = 1024 * 1024
 NOTHING_FOUND = 2  # blkid(8), "EXIT STATUS"
 TAKEN = {
     **dict.fromkeys(("/", "/bin", "/lib", "/lib32", "/lib64", "/opt", "/sbin", "/usr"), "programs"),
-    **dict.fromkeys(("/home", "/root"), "people's files, with the keys that let them in"),
+    **dict.fromkeys(("/home", "/root"), "users' files and their SSH keys"),
     **dict.fromkeys(("/srv", "/var"), "the state of services"),
-    **dict.fromkeys(("/dev", "/proc", "/run", "/sys", "/tmp"), "what the system puts there"),  # noqa: S108
+    **dict.fromkeys(("/dev", "/proc", "/run", "/sys", "/tmp"), "files of the running system"),  # noqa: S108
     "/boot": "the kernel",
     "/etc": "the configuration",
 }
-"""Folders of the Filesystem Hierarchy Standard → what a file system mounted there would hide."""
+"""Folders of the Filesystem Hierarchy Standard → content that a file system mounted there would hide."""
 
 
 def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
-    """Why a device must not be touched, and the UUID of what we made on it."""
+    """Return the reason not to format a device, and the UUID of gpuprov's file system on it; or None."""
     found = signature(path)
     if found and found.get("LABEL") == LABEL and found.get("TYPE") == filesystem:
         return None, found["UUID"]
@@ -41,7 +41,7 @@ def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
 
 
 def signature(path: str) -> "dict[str, str] | None":
-    """What blkid's low-level probe finds on a device; None for nothing."""
+    """Return the fields that blkid's low-level probe finds on a device; None if it finds nothing."""
     status, said = run("blkid", "-p", "-o", "export", path)
     if status == NOTHING_FOUND and not said:
         return None
@@ -49,7 +49,7 @@ def signature(path: str) -> "dict[str, str] | None":
 
 
 def users(path: str) -> "list[str]":
-    """Partitions and whatever is stacked on a device, and where it is mounted."""
+    """Return a device's partitions, the devices stacked on it, and its mount points."""
     name = os.path.basename(path)
     folder = os.path.join("/sys/class/block", name)
     inside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -64,7 +64,7 @@ def users(path: str) -> "list[str]":
 
 
 def empty(path: str) -> bool:
-    """Whether the first and the last mebibyte are zeros: what was wiped of its signature still has bytes."""
+    """Return whether the first and last mebibyte are zeros: without its signature a device may have data."""
     with open(path, "rb") as device:
         size = device.seek(0, os.SEEK_END)
         for place in (0, max(0, size - MEBIBYTE)):
@@ -75,13 +75,13 @@ def empty(path: str) -> bool:
 
 
 def hidden(mount: str) -> "str | None":
-    """Why nothing may be mounted at a place where nothing is mounted yet: what it would hide."""
+    """Return the reason not to mount at a path where nothing is mounted: content that would be hidden."""
     place = os.path.realpath(mount)
     if place in TAKEN:
         return f"{mount} has {TAKEN[place]}"
     below = [each for each in mounts() if each.startswith(place + "/")]
     if below:
-        return f"below {mount} there is mounted {', '.join(below)}"
+        return f"below {mount}, {', '.join(below)} is mounted"
     if os.path.lexists(place) and not os.path.isdir(place):
         return f"{mount} is not a folder"
     there = sorted(os.listdir(place)) if os.path.isdir(place) else []
@@ -92,5 +92,5 @@ def hidden(mount: str) -> "str | None":
 
 
 def mounts() -> "list[str]":
-    """Where something is mounted."""
+    """Return all mount points."""
     return output("findmnt", "--noheadings", "--raw", "--output", "TARGET").splitlines()

@@ -1,9 +1,10 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes and removes files: what the action gpuprov_files runs on a node.
+"""Writing and removal of files, run on a node by the action gpuprov_files.
 
-Runs there: Python 3.6 to 3.13 and its standard library. Argument: what plugins/modules/gpuprov_files.yml has,
-and `check`. Answers what that returns, with `failure` where a content is not valid or a file cannot be had.
+Runs on nodes: Python 3.6 to 3.13 and its standard library. Argument: the options in
+plugins/modules/gpuprov_files.yml, and `check`. Prints that module's return values, with `failure` if a
+content is not valid or a file cannot be read or written.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ REASON_MAX = 400
 
 
 class Invalid(Exception):
-    """A content that its validator does not like; `said` is the validator's."""
+    """Content that its validator rejects; `said` has the validator's exit status and output."""
 
     def __init__(self, reason: str, said: "dict[str, Any]") -> None:
         super().__init__(reason)
@@ -51,7 +52,7 @@ def main() -> None:
 def settle(
     files: "list[dict[str, Any]]", remove: "list[str]", undo: "dict[str, str | None]", check: bool
 ) -> "dict[str, Any]":
-    """Make it so; what the task answers."""
+    """Write, remove and restore files; return the task's result."""
     files = [{**each, "path": expanded(each["path"])} for each in files]
     wanted = [each for each in files if each["wanted"]]
     unwanted = [each["path"] for each in files if not each["wanted"]] + [expanded(path) for path in remove]
@@ -79,12 +80,12 @@ def settle(
 
 
 def expanded(path: str) -> str:
-    """A path as a shell there reads it."""
+    """Return a path with `~` and variables expanded on the node."""
     return os.path.expanduser(os.path.expandvars(path))
 
 
 def content_of(path: str) -> "bytes | None":
-    """Return what a file says; None where there is none, or a link that is not to be followed."""
+    """Return the content of a file; None if there is no file, or a link that must not be followed."""
     try:
         return read(path, follow=True)
     except (FileNotFoundError, Refused):
@@ -92,10 +93,10 @@ def content_of(path: str) -> "bytes | None":
 
 
 def validate(file: "dict[str, Any]") -> None:
-    """Try a content in a file of its own. Its name ends alike: apt goes by that.
+    """Run the validator on a temporary file. Its name has the same suffix, on which apt depends.
 
     Raises:
-        Invalid: the validator says so.
+        Invalid: the validator rejects the content.
     """
     if not file["validate"]:
         return
@@ -117,13 +118,13 @@ def validate(file: "dict[str, Any]") -> None:
 
 
 def complaint(text: str, half: str, path: str) -> str:
-    """What a validator says, on one line and of the file's own path; marks below a line say nothing alone."""
+    """Return a validator's output on one line, with the file's own path, without lines of marks only."""
     lines = [line.strip() for line in text.replace(half, path).splitlines()]
     return "; ".join(line for line in lines if re.search(r"\w", line))[:REASON_MAX] or "no reason given"
 
 
 def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
-    """Replace files once all are written beside the old ones; return where the former ones are kept."""
+    """Replace files after all new contents are in temporary files; return file → path of its backup."""
     former = {}
     with contextlib.ExitStack() as stack:
         halves = []
@@ -140,7 +141,7 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
 
 
 def kept(path: str) -> "str | None":
-    """A copy beside a file, named as Ansible's own modules name it."""
+    """Copy a file to a backup in its folder, named as by Ansible's modules; return the backup's path."""
     content = read(path, follow=True)
     if content is None:
         return None
@@ -152,7 +153,7 @@ def kept(path: str) -> "str | None":
 
 
 def allow(file: "dict[str, Any]", check: bool) -> bool:
-    """Have a file belong to root and its mode be right; whether something else was so."""
+    """Set owner and mode of a file; return whether they were different."""
     mode = int(file["mode"], 8)
     with Place(file["path"], follow=True) as place:
         handle = os.open(place.name, READ, dir_fd=place.folder)
@@ -168,7 +169,7 @@ def allow(file: "dict[str, Any]", check: bool) -> bool:
 
 
 def put_back(path: str, backup: "str | None") -> None:
-    """Have a file be what it was, its owner and mode too."""
+    """Restore a file from its backup, with owner and mode; remove it if it has none."""
     if backup is not None:
         os.replace(backup, path)
     elif os.path.lexists(path):
@@ -176,6 +177,6 @@ def put_back(path: str, backup: "str | None") -> None:
 
 
 def difference(path: str, before: "bytes | None", after: "bytes | None") -> "dict[str, str]":
-    """Two states of a file as Ansible shows them."""
+    """Return two contents of a file in the form of Ansible's `diff`."""
     was, becomes = ((content or b"").decode(errors="replace") for content in (before, after))
     return {"before": was, "after": becomes, "before_header": path, "after_header": path}

@@ -1,9 +1,9 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One new initramfs at the end of a transaction, where the scripts of packages would make several.
+"""A single new initramfs at the end of a transaction in which package scripts would make several.
 
-Debian's NVIDIA packages have it made three times in one transaction, some 15 s of a processor each: their
-triggers are awaited, so dpkg cannot put them together.
+Debian's NVIDIA packages have it made three times in one transaction, some 15 s of processor time each: other
+packages await their triggers, so that dpkg cannot merge them.
 
 Runs on the node: Python 3.6 to 3.13 and its standard library.
 """
@@ -32,7 +32,7 @@ exec {program} "$@"
 
 @contextlib.contextmanager
 def put_off() -> "Iterator[str]":
-    """An option for apt-get under which `update-initramfs -u` of scripts is only noted down."""
+    """Yield an option for apt-get under which `update-initramfs -u` of package scripts is only recorded."""
     make_folders(FOLDER)
     stand_in = os.path.join(FOLDER, os.path.basename(PROGRAM))
     try:
@@ -43,10 +43,10 @@ def put_off() -> "Iterator[str]":
 
 
 def owed() -> bool:
-    """Whether a script has asked for one, also in a transaction that was cut off, that nobody made yet."""
+    """Return whether a script requested an initramfs that is not made yet, also in a killed transaction."""
     return os.path.exists(OWED) and os.path.exists(PROGRAM)
 
 
 def made() -> None:
-    """It was made."""
+    """Record that the initramfs was made."""
     os.unlink(OWED)

@@ -1,9 +1,9 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Edits the lines of a file that others write to as well: no line of theirs is lost.
+"""Editing of lines in a file that other programs also write: their lines are never lost.
 
-The file is replaced as `gpuprov_replace` does. An error in reading is an error, never an empty file. A file
-that somebody else changes between our reading and our writing is read again.
+The file is replaced as in `gpuprov_replace`. A read error is an error, never an empty file. A file that
+another program changes between our reading and our writing is read again.
 
 Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
 """
@@ -32,15 +32,15 @@ def edit_lines(
 ) -> bool:
     """Remove the lines that are ours and append others; return whether the file changed.
 
-    A link at the path is kept. Lines are compared and given without the newline.
+    A link at the path is kept. Lines are passed and compared without the newline.
 
     Args:
-        mode: of a file that does not exist yet; an existing one keeps its own.
-        owner: likewise.
+        mode: mode of a new file; an existing file keeps its own.
+        owner: owner of a new file; an existing file keeps its own.
 
     Raises:
         Refused: lines of others would be lost, or the file changes faster than it can be edited.
-        OSError: the old file is unchanged.
+        OSError: the edit failed; the old file is unchanged.
     """
     added = list(add)
 
@@ -53,7 +53,7 @@ def edit_lines(
 def edit(
     path: str, change: "Change", is_ours: "Judge", mode: int = 0o600, owner: "Owner | None" = None
 ) -> bool:
-    """Let `change` edit the lines of a file; the rest is as `edit_lines` does it."""
+    """Edit the lines of a file by `change`, under the rules of `edit_lines`."""
     for _try in range(TRIES):
         try:
             return _edit(path, change, is_ours, mode, owner)
@@ -79,7 +79,7 @@ def _edit(path: str, change: "Change", is_ours: "Judge", mode: int, owner: "Owne
 
 
 def lines_of(content: bytes) -> "list[bytes]":
-    """Return the lines of a file without their newlines; the last may lack one."""
+    """Return the lines of a file without their newlines; the last line may have none."""
     lines = content.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -88,7 +88,7 @@ def refuse_loss(path: str, before: "list[bytes]", after: "list[bytes]", is_ours:
     """Check that every line that is not ours is still there, in the same order.
 
     Raises:
-        Refused: one is missing; the message says how many lines there are and would be.
+        Refused: a line is missing; the message has the number of lines before and after.
     """
     rest = iter(after)
     if not all(line in rest for line in before if not is_ours(line)):

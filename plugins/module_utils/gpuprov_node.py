@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What scripts on a node ask of it alike. Runs there: Python 3.6 to 3.13 and its standard library."""
+"""Functions that scripts on a node share. Runs there: Python 3.6 to 3.13 and its standard library."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ MISSING, TIMED_OUT = 127, 124
 
 
 class Package(NamedTuple):
-    """A row of dpkg's: `wanted` is i, h (held), r, p or u, `state` i, n, c and so on (dpkg-query(1))."""
+    """A package in dpkg's database: `wanted` is i, h (held), r, p or u, `state` i, n, c … (dpkg-query(1))."""
 
     wanted: str
     state: str
@@ -20,7 +20,7 @@ class Package(NamedTuple):
 
 
 def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
-    """Exit status and output of a program; 127 where there is none such, 124 where it took too long."""
+    """Return exit status and output of a program; 127 if it does not exist, 124 if it exceeded the limit."""
     try:
         done = subprocess.run(
             argv,
@@ -39,12 +39,12 @@ def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
 
 
 def output(*argv: str, seconds: float = 60) -> str:
-    """What a program prints, whatever its exit status; nothing where it is missing or took too long."""
+    """Return a program's output at any exit status; nothing if it is missing or exceeded the limit."""
     return run(*argv, seconds=seconds)[1]
 
 
 def packages() -> "list[Package]":
-    """Everything that dpkg knows of, by the names that apt takes: without the node's own architecture."""
+    """Return the packages in dpkg's database, with apt's names: without the node's own architecture."""
     form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
     native = ":" + output("dpkg", "--print-architecture").strip()
     rows = []
@@ -55,14 +55,14 @@ def packages() -> "list[Package]":
 
 
 def installed() -> "dict[str, str]":
-    """Package → version, of those that are whole."""
+    """Return package → version of the completely installed packages."""
     return {row.name: row.version for row in packages() if row.state == "i"}
 
 
 def started(unit: str) -> "float | None":
-    """When the process of a service began, in seconds since the epoch; None where none runs."""
+    """Return the start of a service's process in seconds since the epoch; None if it has no process."""
     pid = output("systemctl", "show", "--value", "--property=MainPID", unit).strip()
     try:
         return os.stat("/proc/" + pid).st_ctime if pid not in ("", "0") else None
-    except FileNotFoundError:  # it ended meanwhile, as one does that systemd starts again and again
+    except FileNotFoundError:  # it ended meanwhile, as in a loop of restarts
         return None

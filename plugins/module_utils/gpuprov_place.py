@@ -1,10 +1,10 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds where a path leads without trusting links of other users, and reads what is there.
+"""Resolution of a path without trust in other users' links, and reading of the file there.
 
-Folders are opened one by one, so none can be exchanged for a link in between. A link is followed only where
-its owner could do the same without us: it belongs to root or to this process's user, or it leads to a folder
-of its owner.
+Folders are opened one by one, so that none can be replaced by a link in between. A link is followed only if
+its owner could do the same without this process: it belongs to root or to this process's user, or it leads
+to a folder of its owner.
 
 Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
 """
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINKS_MAX = 40
-"""As many links as the kernel follows in one path."""
+"""Largest number of links in one path, as in the kernel."""
 KEPT_ATTRIBUTES = ("user.", "security.selinux", "security.SMACK64", "system.posix_acl_access")
-"""Starts of extended attributes that are properties of the file. Others, such as security.ima, describe its
+"""Prefixes of extended attributes that are properties of the file. Others, such as security.ima, describe its
 content."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Refused(OSError):
-    """An edit or a path that could damage what belongs to somebody else."""
+    """An edit or a path that could damage another user's files."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(errno.EPERM, reason, path)
 
 
 class Changed(Refused):
-    """A file that somebody else changed between our reading and our writing."""
+    """A file that another program changed between our reading and our writing."""
 
 
 class Old:
-    """A file as it was read: its content, its stat result (None where there is none), its attributes."""
+    """A file as it was read: content, stat result (None if there was no file), extended attributes."""
 
     def __init__(
         self, content: bytes, about: "os.stat_result | None", attributes: "dict[str, bytes] | None" = None
@@ -50,10 +50,10 @@ class Old:
 
 
 class Place:
-    """An open folder and a name in it: where a path leads.
+    """An open folder and a name in it: the place to which a path leads.
 
     Raises:
-        OSError: a folder is missing, or a link is not to be followed.
+        OSError: a folder is missing, or a link must not be followed.
     """
 
     def __init__(self, path: str, follow: bool = False) -> None:
@@ -68,17 +68,17 @@ class Place:
         os.close(self.folder)
 
     def about(self) -> "os.stat_result | None":
-        """Return what the name is now, a link as itself; None where there is nothing."""
+        """Return the name's stat result, without following a link; None if there is no such name."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def read(self, content: bool = True) -> Old:
-        """Read a regular file with what belongs to it; a link here is as no file.
+        """Read a regular file with its attributes; a link counts as no file.
 
         Raises:
-            OSError: it cannot be read, or is no regular file.
+            OSError: it cannot be read, or is not a regular file.
         """
         about = self.about()
         if about is None or stat.S_ISLNK(about.st_mode):
@@ -101,7 +101,7 @@ class Place:
             return Old(text, about, attributes_of(handle))
 
     def sync(self) -> None:
-        """Have the folder's entries on the disk, where it can be read and its file system does this."""
+        """Write the folder's entries to the disk, if it is readable and its file system supports that."""
         try:
             with readable(self.folder) as handle:
                 os.fsync(handle)
@@ -112,7 +112,7 @@ class Place:
 
 @contextlib.contextmanager
 def readable(folder: int) -> "Iterator[int]":
-    """Open a folder once more, to list or to synchronise it."""
+    """Open an open folder for reading, to list or synchronise it."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         yield handle
@@ -121,7 +121,7 @@ def readable(folder: int) -> "Iterator[int]":
 
 
 class _Walk:
-    """The way along a path: the folder that is open now, and the name that is left in it at the end."""
+    """A walk along a path: the folder that is open now, and at the end the name in it."""
 
     def __init__(self, path: str, follow: bool) -> None:
         self.path = path
@@ -186,14 +186,14 @@ class _Walk:
 
 
 def _names(path: str) -> "list[str]":
-    """Return the components of a path; one that ends with a slash names a folder."""
+    """Return the components of a path; for a path that ends with a slash the last one is `.`."""
     return [name for name in path.split("/") if name] + (["."] if path[-1:] in ("", "/") else [])
 
 
 def _entry(folder: int, name: str) -> "tuple[int, os.stat_result, str | None]":
-    """Return a name in an open folder: opened, its stat result, the target of a link, which is closed again.
+    """Return an entry of an open folder: its handle, its stat result, a link's target; a link is closed (-1).
 
-    macOS has no O_PATH: there only folders are opened, and for others the number is that of /dev/null.
+    macOS has no O_PATH: there only folders are opened, and the handle of other files is one of /dev/null.
     """
     if hasattr(os, "O_PATH"):
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -213,14 +213,14 @@ def _entry(folder: int, name: str) -> "tuple[int, os.stat_result, str | None]":
 
 
 def state_of(about: "os.stat_result | None") -> "tuple[int, ...] | None":
-    """Return what differs once a file was changed or exchanged."""
+    """Return the values that differ after a file was changed or replaced."""
     if about is None:
         return None
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def attributes_of(handle: int) -> "dict[str, bytes]":
-    """Return the extended attributes of an open file that a new one in its place must have."""
+    """Return the extended attributes of an open file that its replacement must have."""
     if not hasattr(os, "listxattr"):
         return {}
     try:

@@ -1,13 +1,13 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Replaces files so that neither a fault nor another user can damage them.
+"""Replacement of files that neither a fault nor another user can damage.
 
-The new content is written to a file of an unpredictable name in the same folder, synchronised to the disk,
-and renamed over the old one. Whatever fails, the old file stays byte for byte. What a killed process leaves
-is named `.gpuprov-new-` and 16 letters or digits; the next writer in that folder removes it.
+The new content is written to a file with an unpredictable name in the same folder, synchronised to the disk,
+and renamed over the old one. After any failure the old file is unchanged. A killed process may leave a file
+named `.gpuprov-new-` with 16 letters or digits; the next writer in that folder removes it.
 
-Links in a path are followed as `gpuprov_place` says. The last component is followed only with `follow`;
-otherwise a link there is replaced by the file.
+Links in a path are followed under the rules of `gpuprov_place`. The last component is followed only with
+`follow`; otherwise a link there is replaced by the file.
 
 Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TEMPORARY = re.compile(r"\.gpuprov-new-[0-9A-Za-z]{16}\Z")
 NEW_MODE = 0o644
-"""Of a file that did not exist, unless its writer says otherwise; a stricter umask of the user counts."""
+"""Default mode of a new file; the user's umask may restrict it."""
 ACL = "system.posix_acl_access"
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _cleaned = set()  # type: set[tuple[int, int]]
@@ -48,19 +48,19 @@ def replace(
 
     Args:
         content: the bytes of the file, or pieces of them.
-        mode: permissions, whatever the umask is; None keeps those of the old file.
+        mode: permissions, independent of the umask; None keeps those of the old file.
         owner: user and group id; None keeps those of the old file.
-        follow: replace what a link at the path leads to; without it the link itself is replaced.
+        follow: whether the target of a link at the path is replaced; otherwise the link itself is.
 
     Raises:
-        OSError: the old file is unchanged.
+        OSError: the replacement failed; the old file is unchanged.
     """
     with Place(path, follow) as place, Half(place, content, mode, owner) as half:
         half.put()
 
 
 def replace_link(path: str, target: str) -> None:
-    """Have a path be a symbolic link, in one step."""
+    """Replace a symbolic link, or create it, in one step."""
     with Place(path) as place:
         name = _temporary_name()
         os.symlink(target, name, dir_fd=place.folder)
@@ -73,10 +73,10 @@ def replace_link(path: str, target: str) -> None:
 
 
 def read(path: str, follow: bool = False) -> "bytes | None":
-    """Return the content of a regular file; None where there is none.
+    """Return the content of a regular file; None if there is no file.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be read, or is not a regular file.
     """
     with Place(path, follow) as place:
         old = place.read()
@@ -84,17 +84,17 @@ def read(path: str, follow: bool = False) -> "bytes | None":
 
 
 def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> "list[str]":
-    """Create a folder and those above it that are missing, with this mode, whatever the umask is, and owner.
+    """Create a folder and its missing parents, with this mode (independent of the umask) and owner.
 
     Returns:
-        The paths of those that were created, the outermost first.
+        The paths of the created folders, the outermost first.
     """
     path = path.rstrip("/")
     if not path or os.path.isdir(path):
         return []
     above = make_folders(os.path.dirname(path), mode, owner)
     with Place(path, follow=True) as place:
-        os.mkdir(place.name, mode, dir_fd=place.folder)  # by its own name: SELinux labels it by that
+        os.mkdir(place.name, mode, dir_fd=place.folder)  # SELinux's label depends on the name
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(place.name, flags, dir_fd=place.folder)
         try:
@@ -108,15 +108,15 @@ def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> 
 
 
 class Half:
-    """A content written beside the file that it will replace; removed at the end unless it was put there.
+    """A file's new content, in a temporary file in its folder; removed at the end unless `put` renamed it.
 
     Args:
-        place: where it goes.
-        content, mode, owner: as `replace` takes them.
-        old: what was read there, for an edit that must not undo another one.
+        place: the file's place.
+        content, mode, owner: as for `replace`.
+        old: the file as it was read, for an edit that must not undo another one.
 
     Raises:
-        OSError: nothing is left of it.
+        OSError: it could not be written; no temporary file is left.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Half:
             raise OSError(errno.EIO, "was not written completely", self.place.path)
 
     def _create(self, mode: int) -> None:
-        """Create the temporary file, locked while it is written: so `clean` knows which are left over."""
+        """Create the temporary file, locked while it is written: `clean` keeps locked ones."""
         while True:
             name = _temporary_name()
             self._handle = os.open(name, _CREATE, mode, dir_fd=self.place.folder)
@@ -180,12 +180,12 @@ class Half:
         return size
 
     def written(self) -> bytes:
-        """Return what the new file holds."""
+        """Return the content of the temporary file."""
         os.lseek(self._handle, 0, os.SEEK_SET)
         return b"".join(iter(lambda: os.read(self._handle, 1 << 20), b""))
 
     def put(self) -> None:
-        """Rename it over the file, and have that on the disk.
+        """Rename the temporary file over the file, and synchronise the folder to the disk.
 
         Raises:
             Changed: the file is no longer the one that was read for an edit.
@@ -198,7 +198,7 @@ class Half:
         place.sync()
 
     def drop(self) -> None:
-        """Remove what was not put in its place."""
+        """Remove the temporary file unless it was renamed."""
         if self._name:
             with contextlib.suppress(OSError):
                 os.unlink(self._name, dir_fd=self.place.folder)
@@ -214,7 +214,7 @@ class Half:
 
 
 def clean(folder: int) -> None:
-    """Remove what killed writers left in an open folder; once in a process."""
+    """Remove temporary files of killed writers from an open folder, once per process."""
     about = os.fstat(folder)
     if (about.st_dev, about.st_ino) in _cleaned:
         return
@@ -246,7 +246,7 @@ def _temporary_name() -> str:
 
 
 def _keep_owner(handle: int, old: "os.stat_result", mode: int) -> int:
-    """Give a new file the owner of the old one, as far as this process may; return the mode for it."""
+    """Give a new file the owner of the old one, as far as permitted; return the mode for that owner."""
     about = os.fstat(handle)
     if (about.st_uid, about.st_gid) == (old.st_uid, old.st_gid):
         return mode
@@ -258,7 +258,7 @@ def _keep_owner(handle: int, old: "os.stat_result", mode: int) -> int:
         mode &= ~0o6000
         try:
             os.fchown(handle, -1, old.st_gid)
-        except PermissionError:  # the group's rights were meant for another group
+        except PermissionError:  # the group's permissions were meant for another group
             mode &= ~0o070
     return mode
 

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sources of packages that are neither the lock's nor the distribution's. Runs on a node: Python 3.6 on."""
+"""Package sources that are neither the lock's nor the distribution's. Runs on nodes: Python 3.6 or newer."""
 
 import glob
 import re
@@ -16,10 +16,10 @@ LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | grep -m "$3" -F -x -e "$2"'
 
 
 def offers(own: "list[str]", packages: "list[str]") -> "list[list]":
-    """Sources that bring packages which the lock names, or that are NVIDIA's by their address.
+    """Return the sources that offer packages of the lock, or whose address is NVIDIA's.
 
-    Rows of `file:number` as apt counts, address without credentials, the option that has apt take it without
-    a signature or nothing, and some of the names; none of a source that was never read.
+    A row has `file:number` as apt counts, the address without credentials, the option that makes apt accept
+    the source unsigned (or an empty string), and some of the packages; none if the source was never read.
 
     Args:
         own: addresses of the lock's repositories, without a slash at the end.
@@ -39,7 +39,7 @@ def offers(own: "list[str]", packages: "list[str]") -> "list[list]":
 
 
 def targets() -> "list[list[str]]":
-    """What apt reads packages from; first all of it as the files say, then with what Release files say."""
+    """Return apt's index targets: all of them as files state them, then those with data of Release files."""
     found = []
     for options in (["--no-release-info"], []):
         listed = output("apt-get", "indextargets", *options, "--format", TARGETS, "Created-By: Packages")
@@ -48,7 +48,7 @@ def targets() -> "list[list[str]]":
 
 
 def source_text(entry: str) -> str:
-    """The text of a source as apt names it: `file:number` of the line (one-line) or stanza (deb822)."""
+    """Return a source's text, by apt's name `file:number` of the line (one-line) or stanza (deb822)."""
     path, _colon, number = entry.rpartition(":")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -62,7 +62,7 @@ def source_text(entry: str) -> str:
 
 
 def offered(path: str, packages: "list[str]") -> "list[str]":
-    """Some of the packages that an index on disk has."""
+    """Return some of the packages in an index on the disk."""
     if not packages or not glob.glob(path + "*"):
         return []
     patterns = "\n".join("Package: " + name for name in packages)

@@ -1,9 +1,10 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Has a unit of systemd run, and start at boot, or not: what the action gpuprov_unit does on a node.
+"""Start, stop and enablement of a systemd unit, run on a node by the action gpuprov_unit.
 
-Runs there: Python 3.6 to 3.13 and its standard library. Argument: what plugins/modules/gpuprov_unit.yml has,
-and `check`. Answers what that returns, with `failure` where systemd refuses.
+Runs on nodes: Python 3.6 to 3.13 and its standard library. Argument: the options in
+plugins/modules/gpuprov_unit.yml, and `check`. Prints that module's return values, with `failure` if systemd
+refuses.
 """
 
 import json
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
 
 RUNNING = ("active", "activating", "reloading", "refreshing")
 AT_BOOT = ("enabled", "static", "alias", "generated", "indirect")
-"""What `systemctl is-enabled` says of units that need not be enabled, or cannot be otherwise."""
+"""Outputs of `systemctl is-enabled` for units that are enabled, or cannot be."""
 DONE = {
     "enable": "enabled",
     "disable": "disabled",
     "start": "started",
     "stop": "stopped",
     "restart": "restarted",
-    "daemon-reload": "read again",
+    "daemon-reload": "reloaded",
 }
 NONE = "systemd on the node has no unit {}"
 
 
 class Failed(Exception):
-    """systemd refused; `do` is where people look."""
+    """Refusal of systemd; `do` is the user's next step."""
 
     def __init__(self, says: str, do: "str | None" = None) -> None:
         super().__init__(says)
@@ -50,10 +51,10 @@ def main() -> None:
 def settle(
     name: str, enabled: "bool | None", state: "str | None", daemon_reload: bool, check: bool
 ) -> "dict[str, Any]":
-    """Make it so; what the task answers.
+    """Bring the unit to its state; return the task's result.
 
     Raises:
-        Failed: systemd does not know the unit, or refuses.
+        Failed: systemd has no such unit, or refuses.
     """
     if daemon_reload and not check:
         act("daemon-reload", name)
@@ -64,26 +65,26 @@ def settle(
 
 
 def boot(name: str, enabled: "bool | None") -> "list[str]":
-    """What has to be done about the next boot."""
+    """Return the verbs of systemctl that are needed for the next boot."""
     if enabled is None:
         return []
     is_ = ask("is-enabled", name)[1]
     if is_ == "not-found" or "No such file" in is_:  # systemd from 254 on, and before
         raise Failed(NONE.format(name))
     if not re.fullmatch("[a-z-]+", is_):
-        raise Failed(f"systemd does not say whether {name} is enabled: {is_}")
+        raise Failed(f"systemd did not report whether {name} is enabled: {is_}")
     if enabled:
         return [] if is_ in AT_BOOT else ["enable"]
     return ["disable"] if is_.startswith("enabled") else []
 
 
 def now(name: str, state: "str | None") -> "list[str]":
-    """What has to be done at once. Nothing in a tree that is not booted: there systemctl shows nothing."""
+    """Return the verbs that are needed at once; none in a tree that is not booted: there `show` is empty."""
     if state is None:
         return []
     status, said = ask("show", "--property=LoadState,ActiveState", name)
     if status:
-        raise Failed(f"systemd does not say what {name} does: {said}")
+        raise Failed(f"systemd did not report the state of {name}: {said}")
     is_ = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if not is_:
         return []
@@ -98,14 +99,14 @@ def now(name: str, state: "str | None") -> "list[str]":
 
 
 def act(verb: str, name: str) -> None:
-    """Do one of `DONE`.
+    """Run a verb of `DONE`.
 
     Raises:
         Failed: systemd refused.
     """
     if verb in ("start", "restart"):
-        # systemd counts starts, failed ones too, and refuses one too many within a minute. A pattern means
-        # those that are loaded, and with them the socket that starts a service.
+        # systemd counts starts, including failed ones, and refuses further ones above its limit. The pattern
+        # matches loaded units, among them the socket that starts a service.
         ask("reset-failed", name.rpartition(".")[0] + ".*")
     status, said = ask(verb, *([] if verb == "daemon-reload" else [name]))
     if status:
@@ -116,12 +117,12 @@ def act(verb: str, name: str) -> None:
 
 
 def ask(*words: str) -> "tuple[int, str]":
-    """What systemctl says, and its exit status; only where it prints nothing, what it complains of."""
+    """Return systemctl's exit status and output, or its error output if it failed and printed nothing."""
     try:
         done = subprocess.run(  # noqa: UP022 - Python 3.6
             ("systemctl",) + words,
             check=False,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},  # we know its words
+            env={**os.environ, "LC_ALL": "C.UTF-8"},  # its messages are compared here
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a node is still leased to the run that works on it."""
+"""Check of whether a node is still leased to the run that works on it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def complaint(node: str) -> str:
-    """Why the node is not the run's; empty where it is, or where no one speaks of leases.
+    """Return why the node is not leased to this run; empty if it is, or if the run uses no leases.
 
-    gpuprov renews the leases, and writes down until when they hold.
+    gpuprov renews the leases, and writes their ends to the file that GPUPROV_LEASES names.
     """
     path = os.environ.get("GPUPROV_LEASES")
     if not path:
@@ -26,5 +26,5 @@ def complaint(node: str) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return "the node is not leased to this run"
     if time.clock_gettime(time.CLOCK_BOOTTIME) > until:
-        return "the node's lease was not renewed in time: gpuprov was killed, or lost the node"
+        return "the node's lease was not renewed in time: gpuprov was killed, or lost the connection"
     return ""

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Actions that do without Ansible's own library on the node, which costs more there than their work."""
+"""Base of actions that run on the node without Ansible's library, which takes longer than their work."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ UTILITIES = Path(__file__).parents[1] / "module_utils"
 
 
 class OnNode(ActionBase):
-    """Programs and Python scripts by one round trip each; nothing is left on the node."""
+    """An action that runs programs and Python scripts in one round trip each; no file is left on the node."""
 
     TRANSFERS_FILES = False
 
     def execute(self, argv: list[str], stdin: str, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Run a program; {"rc": 0, "stdout": "…", "stdout_lines": […], "stderr": "…", "stderr_lines": […]}.
+        """Run a program; return its `rc`, `stdout`, `stdout_lines`, `stderr` and `stderr_lines`.
 
         Raises:
             AnsibleActionFail: the node is no longer leased to this run.
@@ -34,11 +34,11 @@ class OnNode(ActionBase):
         if reason := complaint(str(task_vars.get("inventory_hostname", ""))):
             raise AnsibleActionFail(reason)
         words = f"{self._compute_environment_string()} {shlex.join(argv)}".strip()
-        # Without any input Ansible's ssh asks for a terminal, and the two outputs become one. 255 is a lost
-        # connection to it.
+        # Without input Ansible's ssh requests a terminal, which merges the two outputs. Ansible takes 255 for
+        # a lost connection.
         whole = f"{words}{'' if stdin else ' </dev/null'}; s=$?; test $s -ne 255 || s=254; exit $s"
         said = self._low_level_execute_command(whole, in_data=stdin.encode() or b"\n")
-        # Mitogen gives bytes, and a line of its own.
+        # Mitogen returns bytes, and appends the line `Shared connection to … closed.`.
         texts = {name: to_text(said[name]) for name in ("stdout", "stderr")}
         texts["stderr"] = CLOSED.sub("", texts["stderr"])
         return {
@@ -48,14 +48,14 @@ class OnNode(ActionBase):
         }
 
     def settle(self, module: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Have a module of ours, from `module_utils`, do what is asked; its document is the task's result."""
+        """Run a module of `module_utils` with arguments; return its document as the task's result."""
         question = {**arguments, "check": bool(self._task.check_mode)}
         told = self.ask(module, f"import {module}\n{module}.main()\n", question, task_vars)
         document = told.pop("document", {})
         return {**told, **document}
 
     def ask(self, script: str, source: str, question: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Run a Python script, given as its name and source; the task's result."""
+        """Run a Python script, given by name and source; return the task's result."""
         facts = task_vars.get("ansible_facts", {})
         python = facts.get("python", {}).get("executable", "python3")
         return _answered(
@@ -64,7 +64,7 @@ class OnNode(ActionBase):
 
 
 def _program(source: str, argument: str) -> str:
-    """A script with its argument, and before it what it imports of ours."""
+    """Return a program that loads a script's imports from `module_utils`, then runs it with its argument."""
     return (
         "import sys, types\n"
         f"sys.argv[1:] = [{argument!a}]\n"
@@ -76,7 +76,7 @@ def _program(source: str, argument: str) -> str:
 
 
 def _imported(source: str) -> dict[str, str]:
-    """Name → source of the modules of ours that one imports, each after those that it needs."""
+    """Return name → source of the imports from `module_utils`, each after its own imports."""
     found: dict[str, str] = {}
     for name in re.findall(r"(?m)^(?:import|from) (gpuprov_\w+)", source):
         text = (UTILITIES / f"{name}.py").read_text("utf-8")
@@ -85,14 +85,14 @@ def _imported(source: str) -> dict[str, str]:
 
 
 def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
-    """The task's result of what a script printed."""
+    """Return the task's result from a script's output."""
     printed, _newline, last = said["stdout"].rstrip().rpartition("\n")
     try:
         document = json.loads(last) if said["rc"] == 0 else None
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        words = (said["stderr"].strip() or last).rpartition("\n")[2] or f"it ended with {said['rc']}"
+        words = (said["stderr"].strip() or last).rpartition("\n")[2] or f"it exited with {said['rc']}"
         raise AnsibleActionFail(f"{script} gave no answer: {words}", result={"stderr": said["stderr"]})
     failure = document.get("failure")
     return {
@@ -104,5 +104,5 @@ def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(failure: dict[str, str | None]) -> str:
-    """What was seen, and what to do."""
+    """Return a failure's message: the observation, and the remedy if there is one."""
     return "; ".join(filter(None, (failure["says"], failure.get("do"))))

@@ -87,11 +87,11 @@ def await_state(
     """
     deadline = time.monotonic() + seconds
     while True:
-        told = state(node)
-        if told.get("state") in states and told["attempts"] > after:
-            return told
+        result = state(node)
+        if result.get("state") in states and result["attempts"] > after:
+            return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"{node.name}: {told}\n{journal(node)}")
+            raise AssertionError(f"{node.name}: {result}\n{journal(node)}")
         time.sleep(PAUSE_S)
 
 

@@ -77,14 +77,14 @@ def _source(name: str, text: str) -> dict[str, str]:
 
 
 DAEMON = "ExecStart=\\nExecStart=/usr/bin/nvidia-persistenced --user nvpd --verbose"
-COMMAND = "a drop-in of the unit's with another command"
+COMMAND = "a drop-in of the unit with another command"
 PROFILING = "NVreg_RestrictProfilingToAdminUsers=1"
-WITHOUT_PACKAGE = "a library where the linker looks, without a package"
+WITHOUT_PACKAGE = "a library without a package in the linker's path"
 
 WAYS = (
     Way(
         "repositories.foreign",
-        "a source of somebody else's with packages of the lock, signed or not",
+        "another source with packages of the lock, signed or not",
         **_source("site.sources", f"Types: deb\\nURIs: file:{EXTRA}\\nSuites: ./\\nTrusted: yes\\n"),
         alone=True,
     ),
@@ -96,7 +96,7 @@ WAYS = (
     ),
     Way(
         "driver.unpackaged",
-        "what NVIDIA's runfile left",
+        "remains of NVIDIA's runfile",
         "echo x >/usr/bin/nvidia-uninstall",
         "/usr/bin/nvidia-uninstall",
         "rm /usr/bin/nvidia-uninstall",
@@ -125,14 +125,14 @@ WAYS = (
     ),
     Way(
         "driver.module_on_disk",
-        "another module in the place of DKMS's",
+        "another module in place of the DKMS build",
         "cp /root/other.ko /lib/modules/$K/updates/dkms/nvidia-current.ko; depmod $K",
     ),
     Way("gpu.persistence_unit", COMMAND, **_unit("nvidia-persistenced.service", DAEMON)),
     Way("gpu.clocks_unit", COMMAND, **_unit("gpuprov-gpu-clocks.service")),
     Way("gpu.modes_unit", COMMAND, **_unit("gpuprov-gpu-modes.service")),
     *(
-        Way(check, "nvidia-smi of anybody who is root", f"nvidia-smi {option}")
+        Way(check, "nvidia-smi run by root", f"nvidia-smi {option}")
         for check, option in {
             "gpu.persistence": "-i 2 -pm 0",
             "gpu.clocks": "-i 3 -rac",
@@ -175,9 +175,7 @@ WAYS = (
     ),
     Way("tuning.environment", "a variable in profile.d", **_line(LATER, "export OMP_NUM_THREADS=1")),
     Way("tuning.environment", "a variable in environment.d", **_line(USERS, "OMP_NUM_THREADS=1")),
-    Way(
-        "tuning.debugging", "a variable in a file of logins", "echo CUDA_LAUNCH_BLOCKING=1 >>/etc/environment"
-    ),
+    Way("tuning.debugging", "a variable in a login file", "echo CUDA_LAUNCH_BLOCKING=1 >>/etc/environment"),
     Way(
         "tuning.debugging",
         "a variable in DefaultEnvironment of systemd",
@@ -239,10 +237,10 @@ ALTERNATIVE = (
     " update-alternatives --set cuda /usr/local/cuda-12.6"
 )
 WITH_CUDA = (
-    Way("cuda.default", "a link by hand at /usr/local/cuda", "ln -sfn /usr/local/cuda-12.6 /usr/local/cuda"),
+    Way("cuda.default", "another link at /usr/local/cuda", "ln -sfn /usr/local/cuda-12.6 /usr/local/cuda"),
     Way(
         "cuda.default",
-        "update-alternatives of anybody",
+        "update-alternatives by hand",
         ALTERNATIVE,
     ),
     Way(
@@ -258,7 +256,7 @@ WITH_CUDA = (
     Way("cuda.environment", "CUDA_HOME in environment.d", **_line(USERS, "CUDA_HOME=/opt/cuda")),
     Way(
         "cuda.unpackaged",
-        "a toolkit of a runfile, or its libraries",
+        "a toolkit from a runfile, or its libraries",
         "mkdir -p /usr/local/cuda-11.8/bin",
         "/usr/local/cuda-11.8",
         "rm -r /usr/local/cuda-11.8",
@@ -280,14 +278,14 @@ WITH_CUDA = (
 )
 """Ways for a node with NVIDIA's packages."""
 
-SYSTEMCTL = "systemctl disable or stop of anybody"
+SYSTEMCTL = "systemctl disable or stop by hand"
 ELSEWHERE = {
     (
         "repositories.sources",
         "another file that names the same repository",
     ): "tests/lab/test_nvidia_driver.py",
     ("driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"): "a lab node has no boot loader",
-    ("gpu.mig_pending", "nvidia-smi of anybody who is root"): "tests/lab/test_gpu_settings.py",
+    ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
     ("container_toolkit.cdi", SYSTEMCTL): "tests/lab/test_docker.py",
     (
         "docker.config",
@@ -299,24 +297,24 @@ ELSEWHERE = {
         "a drop-in of containerd.service with another --config",
     ): "tests/unit/drift/test_overruled.py",
     ("containerd.unit", SYSTEMCTL): "tests/lab/test_containerd.py",
-    ("tuning.sysctl", "sysctl --write of anybody"): "tests/lab/test_system_tuning.py",
+    ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",
     (
         "tuning.hugepages",
-        "the kernel's command line, tuned, anybody who writes to /sys",
-    ): "a lab node may not",
-    ("tuning.governor", "tuned, power-profiles-daemon, anybody who writes to /sys"): "a lab node has none",
-    ("scratch.mounted", "umount of anybody"): "tests/lab/test_storage.py",
+        "the kernel's command line, tuned, a write to /sys",
+    ): "a lab node may not change it",
+    ("tuning.governor", "tuned, power-profiles-daemon, a write to /sys"): "a lab node has none",
+    ("scratch.mounted", "umount by hand"): "tests/lab/test_storage.py",
     ("scratch.at_boot", "a mount unit in /etc/systemd/system"): "tests/unit/drift/test_overruled.py",
-    ("scratch.read_ahead", "blockdev or a later rule of udev's"): "tests/lab/test_storage.py",
-    ("storage.clients", "apt of anybody: these packages are not held"): "tests/lab/test_storage.py",
-    ("monitoring.textfile", "an editor"): "scripts/campaign roles",
+    ("scratch.read_ahead", "blockdev or a later udev rule"): "tests/lab/test_storage.py",
+    ("storage.clients", "apt by hand: these packages are not held"): "tests/lab/test_storage.py",
+    ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
     ("monitoring.exporter", SYSTEMCTL): "scripts/campaign roles",
     ("monitoring.dcgm", SYSTEMCTL): "scripts/campaign roles",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_overruled.py",
-    ("ssh.ports", "ssh.socket, which listens in sshd's place"): "tests/lab/test_ssh_hardening.py",
+    ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     (
         "firewall.input",
-        "nft of anybody: a flush, another rule in our table",
+        "nft by hand: a flush, another rule in gpuprov's table",
     ): "tests/lab/test_ssh_hardening.py",
 }
 """Ways that no campaign tries: the reason, or the file that tests them."""

@@ -88,12 +88,12 @@ def stories(fleet: Path) -> dict[str, Story]:
     lock = read_lock(fleet / "fleet.lock.yml")
     [group] = lock.groups.values()
     begun = time.monotonic()
-    told = {}
+    result = {}
     for name, answer in gather(lock, lock.hosts()):
         known = isinstance(answer, Facts)
         node = judge(name, answer, expectations(group)) if known else without_facts(name, answer)
-        told[name] = (time.monotonic() - begun, node)
-    return told
+        result[name] = (time.monotonic() - begun, node)
+    return result
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -125,8 +125,8 @@ def test_of_a_node_whose_nvidia_smi_never_returns_the_rest_is_known(stories: dic
 
 
 def test_none_delays_the_others(stories: dict[str, Story]) -> None:
-    seconds = {name: told for name, (told, _) in stories.items()}
-    slow = {name for name, told in seconds.items() if told > LIMITS.connect_s}
+    seconds = {name: result for name, (result, _) in stories.items()}
+    slow = {name for name, result in seconds.items() if result > LIMITS.connect_s}
     assert slow <= {"hanging", "smi", "silent", "absent"}
     assert max(seconds["silent"], seconds["absent"]) < 2 * LIMITS.connect_s
     assert seconds["hanging"] < LIMITS.command_s + LIMITS.connect_s
@@ -137,17 +137,17 @@ def test_none_delays_the_others(stories: dict[str, Story]) -> None:
     [("good", 3), ("good,refusing", 4), ("good,half", 1), ("refusing,half", 1), ("impostor", 4)],
 )
 def test_exit_codes(fleet: Path, nodes: str, code: int) -> None:
-    told = gpuprov(fleet, "drift", nodes, "-o", "json", code=code)
-    assert told.stderr == ""
-    document = json.loads(told.stdout)
+    result = gpuprov(fleet, "drift", nodes, "-o", "json", code=code)
+    assert result.stderr == ""
+    document = json.loads(result.stdout)
     assert {node["name"] for node in document["nodes"]} == set(nodes.split(","))
     assert sum(document["summary"].values()) == len(document["nodes"])
 
 
 def test_lines_for_a_person(fleet: Path) -> None:
-    told = gpuprov(fleet, "drift", "good,refusing,half,snakeless", code=1)
-    assert told.stderr == "the lock alone does not explain that: gpuprov doctor good\n"
-    lines = told.stdout.splitlines()
+    result = gpuprov(fleet, "drift", "good,refusing,half,snakeless", code=1)
+    assert result.stderr == "the lock alone does not explain that: gpuprov doctor good\n"
+    lines = result.stdout.splitlines()
     assert (
         sum(
             line.startswith(("refusing unreachable: ", "half error: ", "snakeless error: ")) for line in lines

@@ -158,12 +158,12 @@ def test_bootstrap(site: Site) -> None:
     """Use the keys of provider and alias, the certificate and the agent, with host keys from a file."""
     lab_key = str(next(iter(site.nodes.values())).lab_folder / "id_ed25519")
     words = ("--key", "operator.pub", "--host-key", "vouched")
-    told = site.states(
+    result = site.states(
         "bootstrap", "port", "bastion", "user", *words, "--user", "root", "--identity", lab_key
     )
-    told |= site.states("bootstrap", "alias", "certificate", "agent", *words)
-    assert {name: each["message"] for name, each in told.items()} == dict.fromkeys(WAYS)
-    assert "account ops made" in told["user"]["changed"]
+    result |= site.states("bootstrap", "alias", "certificate", "agent", *words)
+    assert {name: each["message"] for name, each in result.items()} == dict.fromkeys(WAYS)
+    assert "account ops made" in result["user"]["changed"]
     # From now on each node accepts only its own kind of connection.
     only = f'from="{site.nodes["gate"].address}"'
     site.nodes["bastion"].run(f"sed -i '/operator$/s/^/{only} /' /root/.ssh/authorized_keys")
@@ -174,25 +174,25 @@ def test_bootstrap(site: Site) -> None:
 
 
 def test_drift(site: Site) -> None:
-    told = site.states("drift")
-    found = {name: ",".join(each["check"] for each in node["drift"]) for name, node in told.items()}
+    result = site.states("drift")
+    found = {name: ",".join(each["check"] for each in node["drift"]) for name, node in result.items()}
     assert found == dict.fromkeys(WAYS, "tuning.environment")
 
 
 def test_apply(site: Site) -> None:
     site.gpuprov("apply", "--yes")
-    told = site.states("drift")
-    assert {name: each["status"] for name, each in told.items()} == dict.fromkeys(WAYS, "in_sync")
+    result = site.states("drift")
+    assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "in_sync")
 
 
 def test_verify(site: Site) -> None:
-    told = site.states("verify")
-    assert {name: each["status"] for name, each in told.items()} == dict.fromkeys(WAYS, "passed")
+    result = site.states("verify")
+    assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "passed")
 
 
 def test_upgrade(site: Site) -> None:
-    told = site.states("upgrade", "--to", "next.lock.yml", "--yes")
-    assert {name: node["stands"] for name, node in told.items()} == dict.fromkeys(WAYS, "new")
+    result = site.states("upgrade", "--to", "next.lock.yml", "--yes")
+    assert {name: node["stands"] for name, node in result.items()} == dict.fromkeys(WAYS, "new")
 
 
 def test_ansible_ping_over_the_generated_inventory(site: Site) -> None:

@@ -1,6 +1,6 @@
-"""containerd for Kubernetes on a real node: Debian's containerd, its own `containerd config dump`.
+"""containerd for Kubernetes on a real node: Debian's containerd and its `containerd config dump`.
 
-The tests build on each other: a node goes from fresh to configured, broken, mended, with and without Docker.
+The tests build on each other: a node is configured, broken and corrected, with and without Docker.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
 
 
 def effective(driven: StubDriverNode) -> dict[str, Any]:
-    """The plugin's table as containerd takes it from its files."""
+    """Return the plugin's table as containerd reads it from its files."""
     document = tomllib.loads(driven.node.run("containerd config dump").stdout)
     table: dict[str, Any] = document["plugins"][CRI]
     return table
@@ -90,7 +90,7 @@ def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
     assert driven.apply("containerd", check=True)[1] == []
 
 
-# Each with the checks that have to see it; what asks the daemon fails beside them under verify.
+# Fault → command, checks in drift and verify, and checks of the daemon that fail only in verify.
 FAULTS = {
     "configuration": (
         f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/; s/^disabled_plugins.*/{OFF}/' {CONFIG};"
@@ -141,13 +141,13 @@ def test_imported_file_that_would_undo_it_is_refused(driven: StubDriverNode) -> 
     assert set(driven.failed(AREA)) == {"containerd.config"}
     outcome, changed = driven.apply("containerd")
     [failed] = outcome.failed
-    assert f"{imported}, which {CONFIG} imports, has a table of its own" in failed["msg"]
+    assert f"{imported}, which {CONFIG} imports, has a table of the CRI plugin" in failed["msg"]
     assert changed == []
     driven.node.run(f"rm {imported}; cat >{CONFIG}", input=kept + "\n")
 
 
 def test_configuration_that_the_plugin_refuses_is_taken_back(driven: StubDriverNode) -> None:
-    assert driven.apply("containerd")[1] == [RUN]  # the file was written since the daemon's start
+    assert driven.apply("containerd")[1] == [RUN]  # the file was written after the daemon's start
     before = driven.says(f"cat {CONFIG}")
     nonsense = {"containerd": {"default_runtime_name": "nonsense"}}
     outcome, _ = driven.apply("containerd", containerd_config=nonsense)
@@ -169,7 +169,7 @@ def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: StubDri
     driven.state({"containers": {"default_runtime": "runc"}})
     outcome, changed = driven.apply("containerd")
     [failed] = outcome.failed
-    assert "under default/trainer-0 on the GPUs" in failed["msg"]
+    assert "while default/trainer-0 use the GPUs" in failed["msg"]
     assert changed == []
     outcome, changed = driven.apply("containerd", containerd_disturb=True)
     assert outcome.ok, outcome.failed
@@ -209,9 +209,9 @@ def test_containerd_that_does_not_answer_counts_as_in_use(driven: StubDriverNode
     outcome, changed = driven.apply("containerd")
     driven.node.run("systemctl kill --kill-whom=main --signal=CONT containerd.service")
     [failed] = outcome.failed
-    # Which of the two waits longer for the daemon, ctr or we, depends on its version.
+    # Whether ctr or gpuprov times out first depends on ctr's version.
     silent = (
-        r"does not say which containers run: `ctr namespaces list` (gave no answer in 20 s|exited with 1)"
+        r"does not report which containers run: `ctr namespaces list` (gave no answer in 20 s|exited with 1)"
     )
     assert re.search(silent, failed["msg"])
     assert changed == []
@@ -224,7 +224,7 @@ def test_docker_that_nobody_manages_keeps_containerd(driven: StubDriverNode) -> 
     driven.rule_out(containerd="containerd")
     outcome, _ = driven.apply("containerd")
     [failed] = outcome.failed
-    assert "containerd could not be removed: that would remove packages that are not its own" in failed["msg"]
+    assert "containerd could not be removed: other packages would be removed as well" in failed["msg"]
     assert "(apt would remove docker.io)" in failed["msg"]
     assert driven.says("systemctl is-active docker containerd") == "active\nactive"
     driven.node.run("apt-get -q -y remove docker.io")

@@ -19,10 +19,10 @@ from gpuprov.apply.leased import converge_leased
 from gpuprov.apply.leases import Leases, Terms
 from gpuprov.apply.proposal import propose
 from gpuprov.errors import Exit
+from gpuprov.files.runs import new_run
 from gpuprov.lab import Node
 from gpuprov.lab.host import execute
 from gpuprov.model.lock import read_lock
-from gpuprov.runs import new_run
 from tests.campaign._upgrade_site import Site, site
 from tests.campaign.controllers import rounds
 from tests.lab.command_line import gpuprov, start
@@ -50,8 +50,8 @@ def holds(node: Node) -> bool:
 
 
 def lease(node: Node) -> dict[str, Any]:
-    told = node.run(f"cat {LEASE}", check=False).stdout
-    return json.loads(told) if told else {}
+    result = node.run(f"cat {LEASE}", check=False).stdout
+    return json.loads(result) if result else {}
 
 
 def begun(two: Site, *words: str) -> Popen[str]:
@@ -167,5 +167,5 @@ def test_a_node_that_vanishes_in_the_middle_is_given_up_and_the_others_go_on(two
 
 def test_apply_against_upgrade_leaves_no_node_between_two_locks(two: Site) -> None:
     """Run two rounds of `scripts/campaign controllers`."""
-    told: list[str] = []
-    assert rounds(two, 2, random.Random(7), told.append) == 0, "\n".join(told)  # noqa: S311 - dice
+    result: list[str] = []
+    assert rounds(two, 2, random.Random(7), result.append) == 0, "\n".join(result)  # noqa: S311 - dice

@@ -1,6 +1,6 @@
 """Docker and the container toolkit on a real node: Debian's dockerd, the mirror's toolkit, real containers.
 
-The tests build on each other: one node goes from fresh to containers with GPUs, broken, mended and changed.
+The tests build on each other: one node gets containers with GPUs, is broken, corrected and changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOOLKIT = (
     "libnvidia-container1",
 )
 NEW, OLD = "1.19.0-1", "1.18.1-1"
-# This machine may forbid root to raise hard limits, so nodes take a smaller one in place of "unlimited".
+# This machine may forbid root to raise hard limits, so nodes get smaller ones than "unlimited".
 DEFAULTS = {"shm_size": "1g", "memlock": 4194304, "stack": 67108864, "cgroup_driver": "cgroupfs"}
 SITES_OWN = {"log-driver": "local", "runtimes": {"crun": {"path": "/usr/bin/crun"}}, "exec-opts": ["a=b"]}
 CONFIG = "/etc/docker/daemon.json"
@@ -50,7 +50,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
 
 
 def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> StubDriverNode:
-    """A driven node that reads the toolkit's packages from a copy of the mirror."""
+    """Return a node with a stub driver that reads the toolkit's packages from a copy of the mirror."""
     [node] = lab.up(1, os=system, gpu="a100x4", prepare=[with_control_groups])
     shutil.copytree(mirror, node.root / "srv/mirror")
     line = (
@@ -116,7 +116,8 @@ END
 """
 
 
-# Each with the checks that have to see it: a daemon that cannot run fails whatever asks it.
+# Fault → command, checks in drift and verify, and checks that fail only in verify: without a daemon every
+# check that queries it fails.
 ASKING = {"docker.daemon", "docker.limits", "docker.gpus"}
 FAULTS = {
     "on-disk": (
@@ -225,7 +226,7 @@ def test_daemon_that_does_not_answer_counts_as_in_use(driven: StubDriverNode) ->
     outcome, changed = driven.apply("docker")
     driven.node.run("systemctl kill --kill-whom=main --signal=CONT docker.service")
     [failed] = outcome.failed
-    assert "does not say which containers that would end: `docker ps` gave no answer in 20 s" in failed["msg"]
+    assert "not report which containers that would end: `docker ps` gave no answer in 20 s" in failed["msg"]
     assert (changed, running(driven)) == ([], "database")
 
 
@@ -251,7 +252,7 @@ dpkg-deb -Znone --build new docker.deb && { dpkg-deb -f docker.deb; echo "Filena
 echo "Size: $(stat -c %s docker.deb)"; echo "SHA256: $(sha256sum docker.deb | cut -d' ' -f1)"; } >Packages
 echo 'deb [trusted=yes] file:/srv/docker ./' >/etc/apt/sources.list.d/docker-site.list; apt-get -q update
 """
-"""A newer docker.io, which is Debian's under another version."""
+"""A newer docker.io: Debian's package with another version."""
 
 
 def test_container_that_starts_while_packages_are_fetched_is_not_ended(driven: StubDriverNode) -> None:

@@ -52,32 +52,32 @@ def rules(document: Any) -> list[str]:
 
 
 def test_a_node_without_a_driver(node: Node) -> None:
-    code, told = ask(node)
-    assert (code, rules(told)) == (1, ["bus.nouveau", "driver.absent"])
+    code, result = ask(node)
+    assert (code, rules(result)) == (1, ["bus.nouveau", "driver.absent"])
 
 
 def test_a_driven_node_is_not_sick_and_not_touched(driven: Node) -> None:
     driven.run("touch /before; sleep 1")
-    code, told = ask(driven)
-    assert (code, rules(told)) == (0, [])
+    code, result = ask(driven)
+    assert (code, rules(result)) == (0, [])
     assert driven.run(TREES).stdout.strip() == ""
 
 
 def test_without_root_it_says_what_it_could_not_see(driven: Node) -> None:
-    code, told = ask(driven, user="plain")
-    [host] = told["hosts"]
-    assert (code, rules(told)) == (0, [])
+    code, result = ask(driven, user="plain")
+    [host] = result["hosts"]
+    assert (code, rules(result)) == (0, [])
     assert host["scope"][0].startswith("not root:")
 
 
 def test_without_python(driven: Node) -> None:
     driven.run("mv /usr/bin/python3 /usr/bin/python3.hidden")
     try:
-        code, told = ask(driven)
+        code, result = ask(driven)
     finally:
         driven.run("mv /usr/bin/python3.hidden /usr/bin/python3")
-    assert (code, told["hosts"][0]["verdict"]) == (1, "failed")
-    assert told["hosts"][0]["error"].startswith("no Python 3 on the node")
+    assert (code, result["hosts"][0]["verdict"]) == (1, "failed")
+    assert result["hosts"][0]["error"].startswith("no Python 3 on the node")
 
 
 def test_with_a_python_that_is_too_old(driven: Node) -> None:
@@ -87,22 +87,22 @@ def test_with_a_python_that_is_too_old(driven: Node) -> None:
         "chmod +x /usr/bin/python3"
     )
     try:
-        code, told = ask(driven)
+        code, result = ask(driven)
     finally:
         driven.run("mv /usr/bin/python3.hidden /usr/bin/python3")
-    assert (code, told["hosts"][0]["verdict"]) == (1, "failed")
-    assert told["hosts"][0]["error"] == "no answer from the probe: SyntaxError: invalid syntax"
+    assert (code, result["hosts"][0]["verdict"]) == (1, "failed")
+    assert result["hosts"][0]["error"] == "no answer from the probe: SyntaxError: invalid syntax"
 
 
 def test_without_the_drivers_tool(driven: Node) -> None:
     driven.run("mv /usr/bin/nvidia-smi /usr/bin/smi.hidden")
     begun = time.monotonic()
     try:
-        code, told = ask(driven)
+        code, result = ask(driven)
         status_code, status = ask(driven, verb="status")
     finally:
         driven.run("mv /usr/bin/smi.hidden /usr/bin/nvidia-smi")
-    assert (code, rules(told)) == (1, ["cuda.no_smi"])
+    assert (code, rules(result)) == (1, ["cuda.no_smi"])
     assert (status_code, status["nodes"][0]["error"]) == (1, "status: nvidia-smi is not installed")
     assert time.monotonic() - begun < 30
 
@@ -111,11 +111,11 @@ def test_a_hanging_tool_is_given_up_in_bounded_time(driven: Node) -> None:
     driven.run("gpuprov-sim fault hang")
     begun = time.monotonic()
     try:
-        code, told = ask(driven)
+        code, result = ask(driven)
         status_code, status = ask(driven, verb="status")
     finally:
         driven.run("gpuprov-sim mend")
-    assert (code, rules(told)) == (1, ["driver.smi"])
+    assert (code, rules(result)) == (1, ["driver.smi"])
     assert status_code == 1
     assert status["nodes"][0]["error"]
     assert time.monotonic() - begun < 75
@@ -128,17 +128,17 @@ def test_other_healthy_machines(lab: Lab, system: str, gpu: str | None) -> None:
     if gpu:
         drive(other)
         other.run("systemctl enable --now nvidia-persistenced; ldconfig", check=False)
-    code, told = ask(other)
-    assert (code, rules(told)) == (0, [])
+    code, result = ask(other)
+    assert (code, rules(result)) == (0, [])
 
 
 def test_status_shows_every_gpu(driven: Node) -> None:
     driven.run("nvidia-smi -i 2 -pl 250")
     try:
-        code, told = ask(driven, verb="status")
+        code, result = ask(driven, verb="status")
     finally:
         driven.run("nvidia-smi -i 2 -pl 400", check=False)
-    [one] = told["nodes"]
+    [one] = result["nodes"]
     assert code == 0
     assert [gpu["index"] for gpu in one["gpus"]] == [0, 1, 2, 3]
     assert any("limit w 250" in text for text in one["gpus"][2]["odd"])

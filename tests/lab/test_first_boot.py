@@ -56,9 +56,9 @@ def test_a_fresh_server_is_verified_with_nobody_watching(
         1, gpu=MACHINE, prepare=[with_control_groups, with_played_compiler(version), with_cloud_init(data)]
     )
     begun, login = time.monotonic(), node.run("sshd -T; cat /root/.ssh/authorized_keys").stdout
-    told = await_state(node)
-    print(f"verified after {time.monotonic() - begun:.0f} s: {told}")  # noqa: T201
-    assert (told["state"], told["exit_code"], told["reboots"]) == ("done", 0, 1), journal(node)
+    result = await_state(node)
+    print(f"verified after {time.monotonic() - begun:.0f} s: {result}")  # noqa: T201
+    assert (result["state"], result["exit_code"], result["reboots"]) == ("done", 0, 1), journal(node)
     assert node.run("cloud-init status", check=False).stdout.strip() == "status: done"
     assert node.run("gpuprov drift --lock /etc/gpuprov/fleet.lock.yml here").returncode == 0
     assert node.run("gpuprov verify --lock /etc/gpuprov/fleet.lock.yml here").returncode == 0
@@ -67,7 +67,7 @@ def test_a_fresh_server_is_verified_with_nobody_watching(
     assert 'gpuprov_first_boot_state{state="done"} 1\n' in metrics
     assert [each["state"] for each in hook.posted] == ["done"]
     assert node.run("systemctl is-enabled gpuprov-first-boot", check=False).stdout.strip() == "disabled"
-    attempts = told["attempts"]
+    attempts = result["attempts"]
     node.reboot()
     node.run("systemctl is-system-running --wait", check=False)
     assert state(node)["attempts"] == attempts
@@ -79,10 +79,10 @@ def test_a_server_without_gpus_says_so_and_is_left_alone(
     write_fleet(folder, light=True)
     data = user_data(folder, *obtained(folder / "mirror", index.url), "--report", hook.url)
     [node] = lab.up(1, prepare=[with_cloud_init(data)])
-    told = await_state(node)
-    assert (told["state"], told["exit_code"]) == ("failed", 1)
-    assert told["message"] == "no NVIDIA GPU on the PCI bus, the lock expects 4"
-    assert told["do"] == "take a machine with GPUs, or attach them and reboot"
+    result = await_state(node)
+    assert (result["state"], result["exit_code"]) == ("failed", 1)
+    assert result["message"] == "no NVIDIA GPU on the PCI bus, the lock expects 4"
+    assert result["do"] == "take a machine with GPUs, or attach them and reboot"
     assert node.run("systemctl is-failed gpuprov-first-boot", check=False).stdout.strip() == "failed"
     assert node.run("test -e /opt/gpuprov", check=False).returncode == 1
     assert [(each["state"], each["step"]) for each in hook.posted] == [("failed", "look")]
@@ -102,28 +102,28 @@ def test_bad_days_end_in_a_clear_state_and_are_mended(lab: Lab, folder: Path) ->
     [node] = lab.up(1, gpu=MACHINE, prepare=steps)
 
     time.sleep(DOWN_S)  # the mirror is down
-    told = state(node)
-    assert (told["state"], told["step"], told["attempts"]) == ("running", "lock", 1), told
+    result = state(node)
+    assert (result["state"], result["step"], result["attempts"]) == ("running", "lock", 1), result
     with served(folder / "mirror", port):
-        told = await_state(node)
+        result = await_state(node)
         there, wanted = (hashlib.sha256(each).hexdigest() for each in (own.read_bytes(), exported))
-        assert told["state"] == "failed"
-        assert told["message"] == f"{mirror}/own.lock.yml has the SHA-256 {there}; expected {wanted}"
-        assert told["attempts"] == 1, "it went on by itself when the mirror was back"
+        assert result["state"] == "failed"
+        assert result["message"] == f"{mirror}/own.lock.yml has the SHA-256 {there}; expected {wanted}"
+        assert result["attempts"] == 1, "it went on by itself when the mirror was back"
 
         own.write_bytes(exported)
         node.reboot()
-        told = await_state(node, after=told["attempts"])
-        assert (told["state"], told["step"]) == ("failed", "install")
-        assert "the disk is full" in told["message"]
-        assert "make room or grow the disk" in told["do"]
+        result = await_state(node, after=result["attempts"])
+        assert (result["state"], result["step"]) == ("failed", "install")
+        assert "the disk is full" in result["message"]
+        assert "make room or grow the disk" in result["do"]
 
         node.run("systemctl disable gpuprov-lab-small-opt.service")
         node.reboot()
         await_dpkg(node)
         cut_power(node)
-        told = await_state(node, ["done"], after=told["attempts"] + 1)
-    print(told)  # noqa: T201
+        result = await_state(node, ["done"], after=result["attempts"] + 1)
+    print(result)  # noqa: T201
     assert node.run("dpkg --audit").stdout == ""
     assert node.run("gpuprov drift --lock /etc/gpuprov/fleet.lock.yml here").returncode == 0
 

@@ -88,9 +88,9 @@ def test_an_image_shows_what_it_can_and_names_the_rest(built: Tree) -> None:
     assert {"driver.packages", "driver.module_on_disk", "docker.packages", "pins.hold"} <= checks
     assert {"driver.loaded", "gpu.count", "docker.unit", "gpu.clocks"} <= waiting
     assert not checks & waiting
-    told = built.run(VERIFY)
-    assert f"left for the first boot: {len(waiting)} checks" in told
-    assert "a boot of its own: " in told
+    result = built.run(VERIFY)
+    assert f"left for the first boot: {len(waiting)} checks" in result
+    assert "a boot of its own: " in result
 
 
 def test_nothing_was_started_and_a_second_run_changes_nothing(built: Tree) -> None:
@@ -126,9 +126,9 @@ def test_machines_made_from_it_are_clean_after_their_first_boot(
     nodes = module_lab.up(2, gpu=MACHINE, image=image, names=["one", "two"], prepare=[with_control_groups])
     begun = time.monotonic()
     for node in nodes:
-        told = await_state(node)
-        print(told)  # noqa: T201
-        assert (told["state"], told["exit_code"]) == ("done", 0), journal(node)
+        result = await_state(node)
+        print(result)  # noqa: T201
+        assert (result["state"], result["exit_code"]) == ("done", 0), journal(node)
     ready = time.monotonic() - begun
     for node in nodes:
         assert node.run(f"{GPUPROV} drift --lock {CARRIED} here").returncode == 0

@@ -189,15 +189,15 @@ def test_nodes_can_be_unlike_a_fresh_server(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "result"),
     [
         ({"os": "debian11"}, "no lab image is called 'debian11'"),
         ({"gpu": "abacus"}, "no simulated machine is called 'abacus'"),
         ({"names": ["No_Good"]}, "'No_Good' cannot name a node"),
     ],
 )
-def test_mistakes_are_told_in_a_line(lab: Lab, arguments: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
+def test_mistakes_are_told_in_a_line(lab: Lab, arguments: dict[str, str], result: str) -> None:
+    with pytest.raises(InvalidInput, match=result):
         lab.up(1, **arguments)
     with pytest.raises(InvalidInput, match="has no node 'node1'"):
         lab.down(["node1"])

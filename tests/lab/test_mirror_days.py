@@ -1,4 +1,4 @@
-"""Bad days of a package mirror: one clear sentence, the node as it was, and well again when the mirror is."""
+"""Failures of a package mirror: one clear message, the node unchanged, and success when the mirror works."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ STATE = "md5sum /etc/apt/sources.list.d/* /etc/apt/preferences.d/*; apt-mark sho
 
 @dataclass
 class Place:
-    """The mirror's folder and key, and a node that reads it."""
+    """The mirror's folder and key, and a node that uses the mirror."""
 
     folder: Path
     key: SigningKey
     driven: MirrorNode
 
     def build(self, key: SigningKey | None = None, without: str = "-") -> None:
-        """Build the mirror anew, as it is or with another key or without a version."""
+        """Build the mirror again: unchanged, with another key, or without a version."""
 
         def change(_: str, specs: list[PackageSpec]) -> list[PackageSpec]:
             return [spec for spec in specs if not spec.version.startswith(without)]
@@ -68,7 +68,7 @@ def of_mood(mood: str) -> Callable[[Place], AbstractContextManager[None]]:
 
 @contextmanager
 def rotated_key(place: Place) -> Iterator[None]:
-    """Of a node that has not read it before: others go on with the lists that were signed as they know."""
+    """Rotate the signing key for a node without lists; with lists signed by the old key apt continues."""
     place.driven.node.run("rm -r /var/lib/apt/lists/*_compute_*")
     with signing_key() as other:
         place.build(other)
@@ -95,14 +95,14 @@ def another_version_overnight(place: Place) -> Iterator[None]:
 
 
 def wanted(driven: MirrorNode) -> str:
-    """The version that the lock names."""
+    """Return NCCL's package version in the lock."""
     nccl = driven.group.components.nccl
     assert nccl is not None
     return nccl.packages["libnccl2"]
 
 
 def with_key(lock: Lock, key: str) -> Lock:
-    """The same lock, made when its repositories were signed with that key."""
+    """Return the lock as if made while its repositories were signed with this key."""
     [(name, group)] = lock.groups.items()
     others = {each: spec.model_copy(update={"signed_by": key}) for each, spec in group.repositories.items()}
     return lock.model_copy(update={"groups": {name: group.model_copy(update={"repositories": others})}})
@@ -112,8 +112,8 @@ DAYS = {
     "files-gone": (of_mood("gone"), "does not have what the lock names"),
     "half-a-download": (of_mood("broken"), "half synced|does not answer as it should"),
     "slow": (of_mood("slow"), "is too slow"),
-    "key-rotated": (rotated_key, "signature of the package repository does not hold"),
-    "key-expired": (expired_key, "signature of the package repository does not hold"),
+    "key-rotated": (rotated_key, "signature of the package repository is not valid"),
+    "key-expired": (expired_key, "signature of the package repository is not valid"),
     "another-version-overnight": (another_version_overnight, "does not have what the lock names"),
 }
 
@@ -125,7 +125,7 @@ def test_a_bad_day_ends_in_a_sentence_and_the_next_is_well(place: Place, name: s
     [target] = [each for each in NCCL if not driven.installed["libnccl2"].startswith(each.partition("+")[0])]
     driven.state(nccl=target)
     allow = {"packages_allow_downgrade": True}
-    driven.node.run("rm -f /var/cache/apt/archives/libnccl*")  # lab nodes share what apt fetched
+    driven.node.run("rm -f /var/cache/apt/archives/libnccl*")  # lab nodes share apt's downloads
     before = driven.installed, driven.says(STATE)
     patience = {"packages_fetch_timeout": 10} if name == "slow" else {}
     with day(place):

@@ -108,12 +108,12 @@ def test_each_way_finds_nothing_to_do_on_the_others_node(pair: Pair) -> None:
 
 def test_docker_comes_with_the_driver_and_starts_once_with_its_configuration(pair: Pair) -> None:
     for node in pair.nodes:
-        [told] = [
+        [result] = [
             each
             for each in node.run("cat /var/log/apt/history.log").stdout.split("\n\n")
             if "docker.io:" in each
         ]
-        assert "libcuda1:" in told, told
+        assert "libcuda1:" in result, result
         said = node.run("journalctl --unit=docker.service --output=cat").stdout
         assert said.count("API listen on") == 1, said
         node.run("docker info")

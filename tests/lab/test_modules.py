@@ -234,7 +234,7 @@ def test_a_node_whose_kernel_no_build_fits_compiles_for_itself(fleet: Fleet) -> 
     play_source(node)
     done = fleet.gpuprov("apply", "--reboot", "--yes", "-l", "node2", "-o", "json")
     assert done.returncode == 0, done.stderr
-    [told] = json.loads(done.stdout)["nodes"]
-    assert told["compiled"] == node.kernel
+    [result] = json.loads(done.stdout)["nodes"]
+    assert result["compiled"] == node.kernel
     assert f"nvidia-current/{DRIVER}, {node.kernel}, x86_64: installed" in node.run("dkms status").stdout
     assert len(list((fleet.folder / "state").rglob(f"{DRIVER}-*/modules.tar.gz"))) == 1

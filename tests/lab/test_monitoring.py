@@ -1,4 +1,4 @@
-"""Profilers and monitoring on a real node: Debian's packages, a node_exporter that is asked what it says."""
+"""Profilers and monitoring on a real node: Debian's packages, and the metrics of a running node_exporter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
 
 
 def seen(driven: StubDriverNode) -> tuple[set[str], set[str]]:
-    """What differs, as the probe and as verify see it."""
+    """Return the differences in drift and in verify."""
     return set(driven.drift(*AREAS)), set(driven.failed(*AREAS))
 
 
@@ -47,14 +47,14 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     before = driven.says("dpkg-query -W; ls /etc/modprobe.d")
     outcome, changed = driven.apply(*ROLES, check=True)
     assert outcome.ok, outcome.failed
-    assert "Allow everybody or root alone to read GPU performance counters" in changed
+    assert "Allow all users, or only root, to read GPU performance counters" in changed
     assert driven.says("dpkg-query -W; ls /etc/modprobe.d") == before
 
 
 def test_fresh_node_gets_them_and_exports_what_is_expected(driven: StubDriverNode) -> None:
     outcome, _ = driven.apply(*ROLES)
     assert outcome.ok, outcome.failed
-    # The module that is loaded was told otherwise.
+    # The loaded module still has its earlier parameter.
     assert seen(driven) == ({"profiling.counters_now"}, {"profiling.counters_now"})
     driven.reboot()
     assert seen(driven) == (set(), set())
@@ -92,7 +92,7 @@ def test_changed_lock_changes_what_prometheus_is_told(driven: StubDriverNode) ->
     driven.state({"persistence": True})
     assert set(driven.drift("monitoring.")) == {"monitoring.textfile"}
     assert driven.apply("monitoring")[1] == [
-        "Write what is expected of the node for Prometheus, and record where"
+        "Write the node's expected state for Prometheus, and record the file's path"
     ]
     assert driven.failed("monitoring.") == {}
 

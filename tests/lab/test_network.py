@@ -29,8 +29,8 @@ def several(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fixtur
 def test_what_is_derived_lands_and_is_verified(several: Fixture) -> None:
     node, folder = several
     derived = json.loads(gpuprov(folder, "nccl", "derive", "--write", "-o", "json").stdout)
-    [told] = derived["nodes"].values()
-    assert told["variables"]["NCCL_SOCKET_IFNAME"]["value"] == f"={FABRIC}"
+    [result] = derived["nodes"].values()
+    assert result["variables"]["NCCL_SOCKET_IFNAME"]["value"] == f"={FABRIC}"
     gpuprov(folder, "lock")
     [group] = read_lock(folder / "fleet.lock.yml").groups.values()
     setting = group.settings["nccl"]
@@ -56,13 +56,13 @@ def test_a_file_that_was_changed_is_named_by_both_witnesses(several: Fixture) ->
     node.run("sed -i 's/NCCL_SOCKET_IFNAME=.*/NCCL_SOCKET_IFNAME=eth0/' /etc/nccl.conf")
     assert "nccl.configuration" in gpuprov(folder, "drift", "-o", "json", code=3).stdout
     verdict = json.loads(gpuprov(folder, "verify", "-o", "json", code=1).stdout)
-    [told] = verdict["nodes"]
-    assert [c["check"] for c in told["checks"] if c["status"] == "failed"] == ["nccl.configuration"]
+    [result] = verdict["nodes"]
+    assert [c["check"] for c in result["checks"] if c["status"] == "failed"] == ["nccl.configuration"]
     gpuprov(folder, "apply", "--yes")
     gpuprov(folder, "drift")
 
 
 def test_a_value_of_the_sites_that_names_nothing_is_refused(several: Fixture) -> None:
     _, folder = several
-    told = gpuprov(folder, "nccl", "derive", "-e", "NCCL_SOCKET_IFNAME==ib0", code=1).stdout
-    assert "NCCL_SOCKET_IFNAME==ib0 fits no interface of the node" in told
+    result = gpuprov(folder, "nccl", "derive", "-e", "NCCL_SOCKET_IFNAME==ib0", code=1).stdout
+    assert "NCCL_SOCKET_IFNAME==ib0 fits no interface of the node" in result

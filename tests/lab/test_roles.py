@@ -21,7 +21,7 @@ from tests.lab.stub_compiler import ERROR, play_compiler
 
 SAY = "Write the units that set GPUs at boot"
 SET = "Set the clocks, now if the driver answers and at every boot"
-UNATTENDED = "Exclude the packages from unattended upgrades, and record which holds are ours"
+UNATTENDED = "Exclude the packages from unattended upgrades, and record this role's holds"
 STATE = "nvidia-smi --query-gpu=persistence_mode,clocks.applications.graphics --format=csv,noheader,nounits"
 # State of an untouched node: packages, holds, and files of gpuprov or packages outside their caches.
 SNAPSHOT = """\
@@ -115,11 +115,11 @@ def test_a_reboot_brings_driver_persistence_and_clocks(fixture: DebianNode) -> N
 
 
 FAULTS = {
-    "Hold the packages, and release ours that are no longer pinned": "apt-mark unhold libcuda1",
-    "Write the blacklist, and which kernels GRUB prefers": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
+    "Hold the packages, and release former holds of this role": "apt-mark unhold libcuda1",
+    "Write the blacklist, and the choice of GRUB's default kernel": "rm /etc/modprobe.d/gpuprov-nouveau.conf",
     "Run the daemon, now if the driver answers and at every boot": "nvidia-smi -pm 0",
     SET: "nvidia-smi -ac 1593,1095",
-    "Compile and install it": "rm /lib/modules/*/updates/dkms/nvidia-current.ko*",
+    "Compile and install the module": "rm /lib/modules/*/updates/dkms/nvidia-current.ko*",
     UNATTENDED: "rm /etc/apt/apt.conf.d/52gpuprov-pins",
 }
 
@@ -173,7 +173,7 @@ def test_a_half_installed_package_is_finished(fixture: DebianNode) -> None:
     assert fixture.says("dpkg --audit") != ""
     outcome, changed = fixture.apply("preflight")
     assert outcome.ok, outcome.failed
-    assert changed == ["Configure half configured packages", "Install missing dependencies"]
+    assert changed == ["Configure half-configured packages", "Install missing dependencies"]
     assert fixture.says("dpkg --audit") == ""
 
 

@@ -67,26 +67,26 @@ def test_a_change_is_the_same_by_one_and_by_many(scale: Scale) -> None:
 
 
 def test_each_refusal_is_one_line(scale: Scale) -> None:
-    def told(*words: str, code: int) -> str:
+    def result(*words: str, code: int) -> str:
         err = scale.crew.gpuprov("drift", *words, code=code).stderr
         assert len(err.splitlines()) == 1, err
         return err
 
     plain = scale.crew.address.replace("tls://", "tcp://")
-    assert "is plain TCP: anybody can answer there" in told("--workers", plain, code=5)
-    assert "has no certificate of this fleet" in told("--workers", scale.crew.found, code=5)
-    assert "sudo's password does not go to workers" in told("-K", "--workers", scale.crew.address, code=5)
+    assert "is plain TCP: anybody can answer there" in result("--workers", plain, code=5)
+    assert "has no certificate of this fleet" in result("--workers", scale.crew.found, code=5)
+    assert "sudo's password does not go to workers" in result("-K", "--workers", scale.crew.address, code=5)
     text = (scale.crew.folder / "fleet.lock.yml").read_text()
     elsewhere = yaml.safe_load(text)
     for group in elsewhere["groups"].values():
         group["site"] = "mars"
     (scale.crew.folder / "mars.lock.yml").write_text(yaml.safe_dump(elsewhere))
-    said = told("--lock", "mars.lock.yml", "--workers", scale.crew.address, code=5)
+    said = result("--lock", "mars.lock.yml", "--workers", scale.crew.address, code=5)
     assert "no service is proven to be of the site mars; there is main" in said
     folder = scale.crew.here.home / ".config/gpuprov"
     folder.rename(folder.with_name("away"))
     try:
-        assert "there is no certificate" in told("--workers", scale.crew.address, code=2)
+        assert "there is no certificate" in result("--workers", scale.crew.address, code=2)
     finally:
         folder.with_name("away").rename(folder)
 

@@ -1,4 +1,4 @@
-"""Scratch space on a real node, on loop devices that stand in for NVMe drives."""
+"""Scratch space on a real node, with loop devices in place of NVMe drives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = 64 + 2 * (os.getpid() % 90)
 EMPTY, OTHER = f"/dev/loop{FIRST}", f"/dev/loop{FIRST + 1}"
 HOOK = "/etc/apt/apt.conf.d/99hand"
 SCRATCH = {"device": EMPTY, "mount": MOUNT, "filesystem": "ext4", "read_ahead_kib": 4096}
-# As a whole drive appears: the kernel's loop devices have no nodes of their own in a container.
+# Attaches a loop device like a whole drive: a container has no device nodes for the kernel's loop devices.
 PLUG_IN = """\
 test -e /dev/loop-control || mknod /dev/loop-control c 10 237
 mknod {device} b 7 {number}; truncate -s 48M /root/{number}.img; losetup {device} /root/{number}.img
@@ -106,7 +106,7 @@ def test_device_with_anything_on_it_is_never_touched(driven: StubDriverNode, nam
 
 
 def test_device_that_somebody_takes_meanwhile_is_not_formatted(driven: StubDriverNode) -> None:
-    """Between the look and mkfs apt runs, here with a hand that makes a file system at that moment."""
+    """Check the device again before mkfs: an apt hook makes a file system on it after the first check."""
     hook = f"mkfs.ext4 -q -L home {OTHER}; mount {OTHER} /mnt; echo precious >/mnt/data; umount /mnt"
     driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true; cat >{HOOK}",
                     input=f'DPkg::Pre-Invoke {{"{hook}";}};\n')  # fmt: skip
@@ -119,7 +119,7 @@ def test_device_that_somebody_takes_meanwhile_is_not_formatted(driven: StubDrive
 
 
 def test_device_that_is_mounted_meanwhile_is_not_formatted(driven: StubDriverNode) -> None:
-    """Nothing is written to it yet: only the kernel knows that it is used."""
+    """Refuse a device that is still empty but held open exclusively, which only the kernel knows."""
     driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true")
     hold = f"python3 -c 'import os, time; os.open(\"{OTHER}\", os.O_RDWR | os.O_EXCL); time.sleep(600)'"
     driven.node.run(f"systemd-run --quiet --unit=holder {hold}")
@@ -134,11 +134,11 @@ def test_device_that_is_mounted_meanwhile_is_not_formatted(driven: StubDriverNod
 
 
 USED = {
-    "/root": ("true", "/root has people's files, with the keys that let them in"),
+    "/root": ("true", "/root has users' files and their SSH keys"),
     "/other": ("mkdir -p /other && touch /other/b /other/a", "/other is not empty: a, b"),
     "/above": (
         "mkdir -p /above/it && mount -t tmpfs none /above/it",
-        "below /above there is mounted /above/it",
+        "below /above, /above/it is mounted",
     ),
 }
 
@@ -146,7 +146,7 @@ USED = {
 @pytest.mark.parametrize("mount", USED)
 def test_place_that_is_used_is_never_mounted_over(driven: StubDriverNode, mount: str) -> None:
     prepare, objection = USED[mount]
-    # A file takes its blocks when it is written back, and `ls` counts them.
+    # `ls` counts blocks, which a file gets when it is written back.
     driven.node.run(f"dd if=/dev/zero of={OTHER} bs=1M status=none 2>/dev/null || true; {prepare}; sync")
     before = driven.says(f"sha256sum {OTHER}; ls -lR {mount}; findmnt --noheadings")
     outcome, changed = driven.apply(

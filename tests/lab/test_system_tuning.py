@@ -103,7 +103,7 @@ def test_parameter_that_the_kernel_does_not_have_is_refused(driven: StubDriverNo
 
 def test_limit_that_would_shut_everybody_out_is_refused(driven: StubDriverNode) -> None:
     outcome, changed = driven.apply(ROLE, system_tuning_limits={"nofile": 2_000_000_000, "stack": 8388608})
-    assert "lets not even root have the limits asked for nofile" in outcome.failed[0]["msg"]
+    assert "not even root may have the requested limits of nofile" in outcome.failed[0]["msg"]
     assert changed == []
 
 

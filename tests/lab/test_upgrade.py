@@ -115,10 +115,10 @@ def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) ->
 
 
 def test_the_story_is_told(fleet: Fleet) -> None:
-    told = fleet.gpuprov("history", "--run", "latest")
-    assert told.returncode == 0, told.stderr
-    assert "apply begun node1" in told.stdout
-    assert told.stdout.count("resume done") == 2
+    result = fleet.gpuprov("history", "--run", "latest")
+    assert result.returncode == 0, result.stderr
+    assert "apply begun node1" in result.stdout
+    assert result.stdout.count("resume done") == 2
 
 
 def test_a_rollback_needs_no_mirror(fleet: Fleet) -> None:

@@ -1,6 +1,6 @@
-"""What the role container_toolkit reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role container_toolkit, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin.
+Standard library only; runs on the node, from standard input.
 
     {"old_sources": ["/etc/apt/sources.list.d/nvidia-docker.list"], "refresh_unit": true, "answers": true,
      "specification": false}
@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-# A second list with another Signed-By makes apt refuse both (NVIDIA's troubleshooting page of the toolkit).
+# Two lists with different Signed-By make apt refuse both (troubleshooting page of NVIDIA's toolkit).
 OLD_SOURCES = ("nvidia-docker.list", "nvidia-container-runtime.list", "libnvidia-container.list")
 UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 

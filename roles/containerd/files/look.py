@@ -1,16 +1,16 @@
-"""What the role containerd reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role containerd, as one JSON document. Changes nothing.
 
-Runs on the node, with plugins/module_utils beside it.
+Runs on the node, with the modules of plugins/module_utils.
 
     {"installed": {"containerd": "1.6.20~ds1-1+deb12u3"}, "text": "…" or null, "mode": "0644", "ours": […],
      "overriding": [], "stale": false, "containers": ["k8s.io/trainer-0"], "gpu_containers": [],
      "silent": null, "kept": true}
 
-`text` is config.toml, `ours` what of it the role remembers as its own. `overriding` are files that
-config.toml imports and that speak of the plugin that Kubernetes talks to: up to 1.7 containerd then forgets
-what config.toml says of it. `stale`: the daemon, which reads it at its start alone, started before it was
-last written. `containers` are those that run; where the daemon does not tell them, `silent` says how it was
-asked. `kept`: they go on while it is restarted.
+`text` is config.toml, `ours` the keys in it that the role wrote. `overriding` are files that config.toml
+imports and that have a table of the CRI plugin: up to 1.7 containerd then ignores that table in config.toml.
+`stale`: the daemon, which reads its configuration only at its start, started before the last change.
+`containers` are those that run; `silent` is the command that did not list them, or null. `kept`: they keep
+running while the daemon is restarted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import gpuprov_containers as containers
 from gpuprov_node import installed, output, started
 
 CONFIG = Path("/etc/containerd/config.toml")
-OURS = Path("/var/lib/gpuprov/containerd.json")  # written by the role
+OURS = Path("/var/lib/gpuprov/containerd.json")  # the role's record
 CRI = re.compile(r"io\.containerd\.(?:grpc\.v1\.cri|cri\.v1\.runtime)\b")
 
 
 def imported(dump):
-    """Files that the configuration is made of beside config.toml, of what `containerd config dump` prints."""
+    """Return the files that config.toml imports, from the output of `containerd config dump`."""
     listed = re.search(r"^imports = \[(.*)\]$", dump, re.MULTILINE)
     paths = re.findall(r"""["']([^"']+)["']""", listed[1]) if listed else []
     return [Path(path) for path in paths if path != str(CONFIG)]
@@ -38,7 +38,7 @@ def imported(dump):
 def main():
     """Print the document."""
     packages, since = installed(), started("containerd.service")
-    # From 2.0 on tables are merged (containerd#9982).
+    # containerd 2.0 and newer merge tables (containerd#9982).
     whole = packages.get("containerd", "").startswith("1.")
     files = imported(output("containerd", "config", "dump")) if whole else []
     status = CONFIG.stat() if CONFIG.exists() else None

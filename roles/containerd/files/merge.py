@@ -1,14 +1,14 @@
-"""What the role containerd makes of config.toml: one JSON document. Runs on the controller, with its tomlkit.
+"""Merge of settings into containerd's config.toml. Runs on the controller, with its tomlkit.
 
-Standard input: {"text": "…" or null, "cri": {…}, "ours": […]}: the file as it is, what the table of the
-plugin that Kubernetes talks to must hold, what we put there before.
+Standard input: {"text": "…" or null, "cri": {…}, "ours": […]}: the file as it is, the wanted content of the
+CRI plugin's table, and the keys that the role wrote before. Prints
 
     {"text": "…" or null, "refused": null, "ours": [[["containerd", "default_runtime_name"], "nvidia"]]}
 
-`refused` says why the file is left alone. Only what differs is changed: the rest of the file, comments
-included, stays as it is. `ours` is what differed before: what stood there already as it is wanted is the
-site's and stays. A file of ours beside it, named by `imports`, cannot do this: up to 1.7 containerd takes a
-plugin's table from the last file that has one, whole.
+`refused` is the reason why the file is not changed. Only values that differ are changed: the rest of the
+file, including comments, stays as it is. `ours` are the values that the role changed: a value that was there
+before belongs to the site and stays. An imported file of the role's own would not do: up to 1.7 containerd
+takes a plugin's whole table from the last file that has one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import tomlkit
 from tomlkit.exceptions import ParseError
 from tomlkit.items import InlineTable
 
-# The plugin's name, by the version of the file (containerd's docs/PLUGINS.md); 1 is containerd 1.2's.
+# Version of the file → name of the CRI plugin (containerd's docs/PLUGINS.md); containerd 1.2 has version 1.
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 DISABLING = {"cri", *CRI.values()}
 
 
 class Refused(Exception):
-    """The file is left alone, for the reason given."""
+    """Reason why the file is not changed."""
 
 
 def main(question):
-    """The document."""
+    """Return the document."""
     try:
         text, ours = merged(question["text"] or "", question["cri"], question["ours"])
     except Refused as refused:
@@ -39,17 +39,16 @@ def main(question):
 
 
 def merged(text, cri, ours):
-    """The file with what the plugin's table must hold, without what was ours and is wanted no more; what is
-    ours now.
+    """Return the file with the wanted values and without the role's former ones, and the role's values now.
 
     Raises:
-        Refused: it is no TOML, of a version with other names, or written in a way that tomlkit cannot change.
+        Refused: it is not TOML, its version has other plugin names, or tomlkit cannot change it correctly.
     """
     document = parsed(text)
     plain = document.unwrap()
     version = plain.get("version", 1 if "plugins" in plain else 2)
     if version not in CRI:
-        raise Refused(f"is of version {version}, whose names are others; those of version 2 are needed")
+        raise Refused(f"is of version {version}, expected version 2 or 3")
     now, plugin = flat(plain), ("plugins", CRI[version])
     put = {(*plugin, *path): value for path, value in ours}
     put = {path: value for path, value in put.items() if now.get(path) == value}
@@ -61,19 +60,19 @@ def merged(text, cri, ours):
         remove(document, path)
     for path, value in changed.items():
         assign(document, path, value)
-    # tomlkit 0.15 moves indents of what it wrote itself when it reads it again.
+    # tomlkit 0.15 changes the indentation of a table that it created when it reads it again.
     result = tomlkit.dumps(document) if changed or gone else text
-    # Below dotted keys tomlkit 0.15 makes tables at the wrong place.
+    # Below dotted keys tomlkit 0.15 creates tables in the wrong place.
     if flat(parsed(result).unwrap()) != {**{path: now[path] for path in now.keys() - gone}, **wanted}:
         raise Refused("has dotted keys where `containerd config default` has tables with headers")
     return result, [[path[len(plugin) :], table[path]] for path in table if path in changed or path in put]
 
 
 def parsed(text):
-    """The document in a text.
+    """Return the document in a text.
 
     Raises:
-        Refused: it is no TOML; says where.
+        Refused: it is not TOML; the message has line and column.
     """
     try:
         return tomlkit.parse(text)
@@ -83,14 +82,14 @@ def parsed(text):
 
 
 def of_the_file(document, version):
-    """What is wanted beside the plugin's table: that the plugin is loaded, and its name understood."""
+    """Return the wanted values outside the plugin's table: the file's version, the plugin not disabled."""
     disabled = document.get("disabled_plugins", [])
     kept = [name for name in disabled if name not in DISABLING]
     return {("version",): version, **({} if kept == disabled else {("disabled_plugins",): kept})}
 
 
 def flat(table, path=()):
-    """Values by the keys that lead to them; a list is a value."""
+    """Return path of keys → value; a list is a value."""
     found = {}
     for key, value in table.items():
         found.update(flat(value, (*path, key)) if isinstance(value, dict) else {(*path, key): value})
@@ -98,7 +97,7 @@ def flat(table, path=()):
 
 
 def assign(table, path, value):
-    """Set a value, in tables that are made where there are none."""
+    """Set a value; create the tables that are missing."""
     for key in path[:-1]:
         if key not in table:
             inline = isinstance(table, InlineTable)
@@ -108,7 +107,7 @@ def assign(table, path, value):
 
 
 def remove(table, path):
-    """Take a value out, and tables that are empty without it."""
+    """Remove a value, and the tables that are empty afterwards."""
     if len(path) > 1:
         remove(table[path[0]], path[1:])
         if table[path[0]]:

@@ -1,14 +1,14 @@
-"""What the role docker reads of a node, and what daemon.json would become: one JSON document.
+"""State of a node for the role docker and the merged daemon.json, as one JSON document.
 
-Changes nothing. Runs on the node, with plugins/module_utils beside it. Argument: {"config": {…}}, what
-daemon.json must hold.
+Changes nothing. Runs on the node, with the modules of plugins/module_utils. Argument: {"config": {…}}, the
+keys and values that daemon.json must have.
 
     {"installed": {"docker.io": "20.10.24+dfsg1-1+deb12u1"}, "text": "{…}" or null, "merged": "{…}",
      "broken": null, "stale": false, "containers": ["trainer"], "silent": null, "live_restore": false}
 
-`broken` says where daemon.json is not JSON: "line 3, column 5: Expecting value". `stale`: the daemon started
-before its configuration or the toolkit's hook, which it reads at its start alone, was last written.
-`containers` are those that run; where the daemon does not tell them, `silent` says how it was asked.
+`broken` is the place where daemon.json is not JSON: "line 3, column 5: Expecting value". `stale`: the daemon
+started before the last change to its configuration or the toolkit's hook, which it reads only at its start.
+`containers` are those that run; `silent` is the command that did not list them, or null.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import gpuprov_containers as containers
 from gpuprov_node import installed, started
 
 CONFIG = Path("/etc/docker/daemon.json")
-OURS = Path("/var/lib/gpuprov/daemon.json")  # written by the role: what it put into daemon.json
+OURS = Path("/var/lib/gpuprov/daemon.json")  # the role's record of its keys in daemon.json
 READ_AT_START = (CONFIG, Path("/usr/bin/nvidia-container-runtime-hook"))
 
 
 def merge(document, wanted, ours):
-    """The document with what is wanted in it and without what was ours and is wanted no more.
+    """Return the document with the wanted values, without the role's former values that are not wanted.
 
     Everything else stays. A list is merged by its items' names, the part before "=":
-    `native.cgroupdriver=systemd` takes the place of `native.cgroupdriver=cgroupfs`.
+    `native.cgroupdriver=systemd` replaces `native.cgroupdriver=cgroupfs`.
     """
     if isinstance(document, dict) and isinstance(wanted, dict):
         before = ours if isinstance(ours, dict) else {}
@@ -51,12 +51,12 @@ def merge(document, wanted, ours):
 
 
 def name(item):
-    """What a list's item sets."""
+    """Return the name of what a list's item sets."""
     return item.partition("=")[0] if isinstance(item, str) else json.dumps(item)
 
 
 def read(text):
-    """The document in a text, and where it is broken; an empty file is an empty document."""
+    """Return the document in a text, and the place of an error; an empty file is an empty document."""
     try:
         document = json.loads(text) if text and text.strip() else {}
     except ValueError as error:

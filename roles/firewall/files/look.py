@@ -1,7 +1,7 @@
-"""What the role firewall reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role firewall, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. The one argument is a JSON object: `networks` and `chains`
-that the table must have. `armed` is the run for which the dead man's switch would restore.
+Standard library only; runs on the node, from standard input. Argument: a JSON object with the `networks` and
+`chains` that the table must have. `armed` is the run for which the dead man's switch is armed.
 
     {"armed": "", "installed": true, "loaded": false}
 """
@@ -23,7 +23,7 @@ wanted = json.loads(sys.argv[1])
 
 
 def table() -> dict[str, dict[str, list[str]]]:
-    """The table as the kernel has it, in nft's words."""
+    """Return the table as the kernel has it, in nft's syntax."""
     listed = subprocess.run(
         ["nft", "-p", "list", "table", "inet", "gpuprov"], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
-"""What the role gpu_settings reads of a node before and after it acts: one JSON document. Changes nothing.
+"""State of a node for the role gpu_settings, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: the modes that are wanted, null for those that
-are not: {"power": 300, "compute": "default", "ecc": true, "mig": ["3g.40gb"]}.
+Standard library only; runs on the node, from standard input. Argument: the requested modes, null for others:
+{"power": 300, "compute": "default", "ecc": true, "mig": ["3g.40gb"]}.
 
     {"answers": true, "persistence": ["Enabled"], "clocks": ["application 1980 3201"],
      "daemon": {"command": "/usr/bin/nvidia-persistenced --user nvpd", "installs": true} or null,
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 LOADED = Path("/proc/driver/nvidia/version")
-OUTCOME = Path("/run/gpuprov/gpu-clocks")  # written by our unit: `0 application 1980 3201`
+OUTCOME = Path("/run/gpuprov/gpu-clocks")  # written by the role's unit: `0 application 1980 3201`
 FIELDS = "persistence_mode,clocks.applications.graphics,clocks.applications.memory"
 MODES = "power.limit,compute_mode,ecc.mode.pending,mig.mode.pending,mig.mode.current"
 OVERRIDE = Path("/etc/systemd/system/nvidia-persistenced.service.d/gpuprov.conf")
@@ -27,9 +27,9 @@ UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 
 
 def gpus(fields: str = FIELDS) -> list[list[str]] | None:
-    """For each GPU what is asked, by default persistence mode and application clocks; None without a driver.
+    """Return fields of each GPU, by default persistence mode and application clocks; None without a driver.
 
-    Nothing is asked of a driver that is not loaded: nvidia-smi would load it.
+    A driver that is not loaded is not queried: nvidia-smi would load it.
     """
     if not LOADED.exists() or not shutil.which("nvidia-smi"):
         return None
@@ -42,9 +42,9 @@ def gpus(fields: str = FIELDS) -> list[list[str]] | None:
 
 
 def clocks(seen: list[list[str]]) -> list[str]:
-    """What our unit achieved for each GPU; application clocks as the driver has them now.
+    """Return the result of the role's unit for each GPU, with application clocks as the driver has them now.
 
-    Locked clocks cannot be read back from a driver, so for them the unit's own word stands.
+    Locked clocks cannot be read from a driver, so that for them the unit's record counts.
     """
     said = dict(line.split(" ", 1) for line in OUTCOME.read_text().splitlines()) if OUTCOME.exists() else {}
     now = []
@@ -55,7 +55,7 @@ def clocks(seen: list[list[str]]) -> list[str]:
 
 
 def instances() -> dict[int, list[str]]:
-    """Profiles of the GPU instances, sorted, by GPU."""
+    """Return the sorted profiles of the GPU instances, by GPU."""
     done = subprocess.run(
         ["nvidia-smi", "mig", "-lgi"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -66,7 +66,7 @@ def instances() -> dict[int, list[str]]:
 
 
 def off(index: int, gpu: list[str], wanted: dict) -> bool:
-    """Whether a GPU has another mode than is wanted; one that it does not have at all is as it must be."""
+    """Return whether a mode of a GPU differs from the requested one; modes that it does not have never do."""
     power, compute, ecc, mig, mig_now = (None if "N/A" in word or "Not" in word else word for word in gpu)
     layout = sorted(wanted["mig"] or [])
     return any(
@@ -81,13 +81,13 @@ def off(index: int, gpu: list[str], wanted: dict) -> bool:
 
 
 def modes_set() -> list[str]:
-    """Names of the modes that our unit sets."""
+    """Return the names of the modes that the role's unit sets."""
     line = re.search(r"(?m)^ExecStart=\S+ (.+)$", MODES_UNIT.read_text()) if MODES_UNIT.exists() else None
     return [word.partition("=")[0] for word in line.group(1).split()] if line else []
 
 
 def daemon() -> dict | None:
-    """nvidia-persistenced as it is packaged, without drop-ins."""
+    """Return the unit of nvidia-persistenced as packaged, without drop-ins; None if it is not installed."""
     for folder in UNIT_FOLDERS:
         unit = Path(folder, "nvidia-persistenced.service")
         if unit.exists():

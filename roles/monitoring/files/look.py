@@ -1,11 +1,10 @@
-"""What the role monitoring reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role monitoring, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: {"units": [names of units]}.
+Standard library only; runs on the node, from standard input. Argument: {"units": [names of units]}.
 
     {"loaded": true, "units": ["prometheus-node-exporter.service"], "text": "/srv/gpuprov.prom"}
 
-`units` are those of the ones asked for that a package has brought; `text` is where the role wrote last, or
-null.
+`units` are the given ones that a package has installed; `text` is the path that the role wrote last, or null.
 """
 
 from __future__ import annotations

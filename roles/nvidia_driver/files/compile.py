@@ -1,7 +1,7 @@
-"""Has DKMS build and install the driver's module.
+"""Build and installation of the driver's module by DKMS.
 
 Runs on the node. Argument: {"source": "nvidia/580.95.05", "kernels": [release]}.
-Answers {"changed": true, "failure": null}.
+Prints {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations

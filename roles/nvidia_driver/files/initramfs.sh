@@ -1,7 +1,7 @@
 #!/bin/sh
-# initramfs.sh BLACKLIST IMAGE_PREFIX KERNEL… -- COMMAND…: run COMMAND KERNEL where the image is older than BLACKLIST.
-# Installing a driver often rebuilds images by itself; one that is newer than the blacklist has it.
-# dash and bash, which are sh of the systems that we know, have -nt.
+# initramfs.sh BLACKLIST IMAGE_PREFIX KERNEL… -- COMMAND…: run COMMAND KERNEL if the image is older than BLACKLIST.
+# The installation of a driver often rebuilds images; an image that is newer than the blacklist contains it.
+# dash and bash, the sh of the supported systems, have -nt.
 # shellcheck disable=SC3013
 set -eu
 blacklist=$1 prefix=$2

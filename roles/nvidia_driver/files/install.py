@@ -1,8 +1,8 @@
-"""Has DKMS install modules that another node compiled, as if it had built them here.
+"""Installation by DKMS of modules that another node compiled, like modules that it built itself.
 
 Runs on the node. Argument: {"source": "nvidia-current/535.309.01", "builds": [{"kernel": release,
 "sha256": …, "modules": {file: sha256}, "builders": "node1"}]}; the archives are in /var/lib/gpuprov.
-Answers {"changed": true, "failure": null}.
+Prints {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ ARCHIVES = Path("/var/lib/gpuprov")
 
 
 class Refused(Exception):
-    """Something is not what it should be; its text says so."""
+    """Rejection of an archive, or failure of a program; the text is the reason."""
 
 
 def digest(content: bytes) -> str:
-    """SHA-256."""
+    """Return the SHA-256 of bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
 def unpacked(packed: bytes, sha256: str, modules: dict[str, str]) -> dict[str, bytes]:
-    """The modules of an archive.
+    """Return the modules in an archive.
 
     Raises:
-        Refused: the archive, or one of them, is not what was kept.
+        Refused: the archive or a module differs from the one in the store.
     """
     if digest(packed) != sha256:
         raise Refused(f"the archive of modules has SHA-256 {digest(packed)[:16]}…, expected {sha256[:16]}…")
@@ -42,14 +42,14 @@ def unpacked(packed: bytes, sha256: str, modules: dict[str, str]) -> dict[str, b
         members = {member.name: archive.extractfile(member) for member in archive if member.isreg()}
         found = {name: file.read() for name, file in members.items() if file}
     if {name: digest(content) for name, content in found.items()} != modules:
-        raise Refused("the archive has other modules than were kept")
+        raise Refused("the archive has other modules than the store lists")
     return found
 
 
 def place(folder: Path, files: dict[str, bytes], builders: str) -> None:
-    """Put modules where DKMS keeps what it built, all or none.
+    """Put modules into DKMS's folder of a build, all or none.
 
-    DKMS's log says who compiled them, so that nothing takes them for a build of this node.
+    DKMS's log names the builders, so that the modules are not taken for a build of this node.
     """
     fresh = folder.with_name(folder.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -66,7 +66,7 @@ def run(*command: str) -> None:
     """Run a program.
 
     Raises:
-        Refused: it failed; with its first words.
+        Refused: it failed; the text has the first line of its errors.
     """
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(done.stderr)
@@ -79,7 +79,7 @@ def install(source: str, build: dict) -> None:
     """Install one build.
 
     Raises:
-        Refused: it is not what was kept, or DKMS does not take it.
+        Refused: it differs from the one in the store, or DKMS rejects it.
     """
     archive = ARCHIVES / f"{build['sha256']}.tar.gz"
     try:
@@ -102,7 +102,8 @@ def main() -> None:
         for build in asked["builds"]:
             install(asked["source"], build)
     except (Refused, OSError, tarfile.TarError) as error:
-        failure = {"says": str(error), "do": "apply again; if it stays so, take the build out of the store"}
+        do = "run `gpuprov apply` again; if it fails again, delete the build from the store"
+        failure = {"says": str(error), "do": do}
     sys.stdout.write("\n" + json.dumps({"changed": True, "failure": failure}) + "\n")
 
 

@@ -1,18 +1,18 @@
-"""What the role nvidia_driver reads of a node before and after it acts: one JSON document. Changes nothing.
+"""State of a node for the role nvidia_driver, as one JSON document. Changes nothing.
 
-Runs on the node, with plugins/module_utils beside it. Argument: what the lock says,
+Runs on the node, with the modules of plugins/module_utils. Argument:
 {"version": "535.309.01", "flavour": "proprietary", "modules": [names that the module may have on disk],
 "compiled": whether DKMS builds it, "kernel": its target or "running", "failed": why the role failed, or "",
-"waits": whether a kernel that GRUB holds back does without a module until another node has made it,
+"waits": whether a kernel that GRUB holds back may lack the module until another node has compiled it,
 "builds": [those of other nodes: {"kernel": release, "vermagic": …, "modules": {file: sha256}}]}.
 
     {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
      "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [],
      "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
 
-`kernels` are those that count, `fitting` those that a build of another node fits, `unbuilt` those without
-the module, or with another than that build. `outdated` is a grub.cfg that, made once more, would have
-another default. Of `left` only the configuration is there. `reason` is the failure for people.
+`kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
+without the module, or with another module than that build. `outdated`: a new grub.cfg would have another
+default. `left` are removed packages with their configuration still there. `reason` is a failure's message.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from gpuprov_node import output, packages
 
 
 def images(root: str = "/") -> list[str]:
-    """Kernels in /boot, the newest first."""
+    """Return the kernels in /boot, the newest first."""
     found = [path.name.partition("-")[2] for path in Path(root, "boot").glob("vmlinuz-[0-9]*")]
     return sorted(found, key=numbers, reverse=True)
 
 
 def defaults(root: str = "/") -> tuple[str, str | None]:
-    """GRUB's default as GRUB_DEFAULT states it, and as grub.cfg has it; None without one."""
+    """Return GRUB's default as GRUB_DEFAULT states it, and as grub.cfg has it; None without a grub.cfg."""
     places = [Path(root, "etc/default/grub"), *sorted(Path(root, "etc/default/grub.d").glob("*.cfg"))]
     text = "\n".join(path.read_text() for path in places if path.is_file())
     stated = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", text, re.M)
@@ -46,9 +46,9 @@ def defaults(root: str = "/") -> tuple[str, str | None]:
 
 
 def booted(default: str, root: str = "/") -> str | None:
-    """The kernel that GRUB boots by a default; None where that is not known.
+    """Return the kernel that GRUB boots for a default; None if it is not known.
 
-    The newest, unless the default or GRUB's environment block names another (`info grub`).
+    It is the newest, unless the default or GRUB's environment block names another (`info grub`).
     """
     block = Path(root, "boot/grub/grubenv")
     said = dict(re.findall(r"^(\w+)=(.*)$", block.read_text() if block.is_file() else "", re.M))
@@ -60,19 +60,19 @@ def booted(default: str, root: str = "/") -> str | None:
 
 
 def next_kernels(root: str = "/") -> list[str]:
-    """The kernel that boots next, and the one that it takes the place of while that has no module."""
+    """Return the kernel that boots next, and the kernel that GRUB holds back while it has no module."""
     stated, made = defaults(root)
     found = [booted(made or stated, root), booted(stated, root)]
     return list(dict.fromkeys(filter(None, found)))
 
 
 def boots_by_grub() -> bool:
-    """Whether grub.cfg can be made here: not in a tree whose disk GRUB does not see."""
+    """Return whether grub.cfg can be made here; not in a tree whose disk GRUB does not see."""
     return bool(shutil.which("update-grub") and output("grub-probe", "--target=device", "/").strip())
 
 
 def outdated(fits: Callable[[str], bool], root: str = "/") -> bool:
-    """Whether grub.cfg, by no person's word, has another default than the newest kernel with the module."""
+    """Return whether grub.cfg's default, if no user set it, is not the newest kernel with the module."""
     stated, made = defaults(root)
     there = images(root)
     if made is None or made.startswith("$") or stated not in ("0", "saved") or not there:
@@ -83,27 +83,27 @@ def outdated(fits: Callable[[str], bool], root: str = "/") -> bool:
 
 
 def numbers(release: str) -> list[tuple[int, str]]:
-    """What puts 6.1.0-56 behind 6.1.0-9."""
+    """Return a key that sorts 6.1.0-56 after 6.1.0-9."""
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[A-Za-z]+", release)
     ]
 
 
 def counting(target: str) -> list[str]:
-    """The kernels that need the module."""
+    """Return the kernels that need the module."""
     if target != "running":
         return [target]
     return list(dict.fromkeys((os.uname().release, *next_kernels())))
 
 
 def due(kernels: list[str], builds: dict[str, dict], root: str = "/") -> list[str]:
-    """The kernels without one that GRUB holds back and that no build fits yet."""
+    """Return the kernels, except one that GRUB holds back and that no build fits yet."""
     held_back = next_kernels(root)[1:]
     return [kernel for kernel in kernels if kernel in builds or kernel not in held_back]
 
 
 def module(kernel: str, names: list[str]) -> tuple[str | None, str | None]:
-    """Version and flavour of the module on disk, whatever name the distribution gives it."""
+    """Return version and flavour of the module on disk, under any of its names; None without a module."""
     for name in names:
         version = output("modinfo", "-k", kernel, "-F", "version", name).strip()
         if version:
@@ -114,16 +114,16 @@ def module(kernel: str, names: list[str]) -> tuple[str | None, str | None]:
 
 
 def dkms_installed() -> set[str]:
-    """Kernels for which DKMS has installed a module of the driver."""
-    # nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed — before DKMS 3 a comma for the slash
+    """Return the kernels for which DKMS has installed a module of the driver."""
+    # nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed; before DKMS 3 a comma instead of the slash
     line = re.compile(r"nvidia[\w-]*(?:/|, )[\d.]+, ([^,]+), \S+: installed")
     return {found.group(1) for found in map(line.match, output("dkms", "status").splitlines()) if found}
 
 
 def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[str]:
-    """Kernels without the lock's module; one that DKMS has to build counts once DKMS knows it.
+    """Return the kernels without the lock's module; if DKMS builds it, DKMS must list it as installed.
 
-    Where a build of another node fits, it has to be that one, byte by byte.
+    If a build of another node fits, the module must be that build, byte by byte.
     """
     known = dkms_installed() if asked["compiled"] else set(kernels)
     wanted = (asked["version"], asked["flavour"])
@@ -137,25 +137,25 @@ def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[st
 
 
 def same_bytes(kernel: str, modules: dict[str, str]) -> bool:
-    """Whether exactly these modules are where DKMS of Debian and Ubuntu installs them."""
+    """Return whether exactly these modules are where DKMS of Debian and Ubuntu installs them."""
     there = {name: Path("/lib/modules", kernel, "updates/dkms", name) for name in modules}
     return all(path.is_file() and digest(path) == modules[name] for name, path in there.items())
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def vermagic(kernel: str) -> str | None:
-    """What the kernel wants its modules to state, as the first of its own does."""
+    """Return the vermagic that the kernel requires, from its first own module; None if it has no module."""
     own = Path("/lib/modules", kernel, "modules.order")
     first = own.read_text().split()[:1] if own.is_file() else []
     return output("modinfo", "-k", kernel, "-F", "vermagic", Path(*first).stem).strip() if first else None
 
 
 def fitting(kernels: list[str], builds: list[dict]) -> dict[str, dict]:
-    """Kernel → the build of another node that is for it."""
+    """Return kernel → the build of another node that fits it."""
     here = {build["kernel"]: build for build in builds if build["kernel"] in kernels}
     return {
         kernel: build
@@ -165,14 +165,14 @@ def fitting(kernels: list[str], builds: list[dict]) -> dict[str, dict]:
 
 
 def source(version: str) -> str:
-    """The driver's source on the node as DKMS names it, `name/version`."""
+    """Return the driver's source on the node in DKMS's form, `name/version`."""
     folders = sorted(path.parent.name for path in Path("/usr/src").glob("nvidia*/dkms.conf"))
     named = ["/".join(folder.rsplit("-", 1)) for folder in folders]
     return next((name for name in named if name.endswith(f"/{version}")), f"nvidia/{version}")
 
 
 def failed_build(log: str) -> dict | None:
-    """What a log of DKMS says of a build that failed: whose, for which kernel, the compiler's first error."""
+    """Return version, kernel and the compiler's first error from DKMS's log of a failed build; else None."""
     # DKMS make.log for nvidia-current-535.309.01 for kernel …; since 3.2 a version of DKMS and a slash
     head = re.match(r"DKMS .*\bfor \S+[-/]([\d.]+) for kernel (\S+)", log)
     error = re.search(r"(?m)^(?:\S*/)?(\S+:.*\berror: .*)$", log)
@@ -183,20 +183,20 @@ def failed_build(log: str) -> dict | None:
 
 
 def failed_builds() -> list[dict]:
-    """The builds of the driver that DKMS has a failing log of."""
+    """Return the failed builds of the driver, from DKMS's logs."""
     logs = Path("/var/lib/dkms").glob("nvidia*/**/make.log")
     return list(filter(None, (failed_build(log.read_text(errors="replace")) for log in logs)))
 
 
 def reason(failed: str, version: str, kernels: list[str], builds: list[dict]) -> str:
-    """Why there is no driver, and what to do: the compiler's word where a build was what failed."""
+    """Return the message for the user; after a failed build it has the compiler's error."""
     if re.search(r"dpkg returned an error|dkms install ", failed):
         for build in builds:
             if build["version"] == version and build["kernel"] in kernels:
                 return (
                     f"NVIDIA driver {version} does not build for kernel {build['kernel']}: {build['error']};"
-                    " lock a driver that supports this kernel, or boot and name a kernel that this driver"
-                    " supports"
+                    " lock a driver that supports this kernel, or boot a kernel that this driver supports and"
+                    " state it as settings.kernel"
                 )
     begin = f"NVIDIA driver {version}"
     return failed if failed.startswith(begin) else f"{begin} could not be installed: {failed}"

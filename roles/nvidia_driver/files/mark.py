@@ -1,6 +1,6 @@
-"""Has packages compile no module with DKMS meanwhile, or do so again.
+"""Switch for builds by DKMS during the installation of packages.
 
-Runs on the node. Argument: {"compiles": false}. Answers {"changed": false, "failure": null}.
+Runs on the node. Argument: {"compiles": false}. Prints {"changed": false, "failure": null}.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 UNBUILT = Path("/etc/dkms/no-autoinstall")
-"""While this is a file, packages bring a module's source and build nothing (dkms's common.postinst)."""
+"""A file whose presence makes packages install a module's source without a build (dkms's common.postinst)."""
 MARK = Path("/run/gpuprov-no-autoinstall")
-"""What it leads to: a reboot empties this folder, so that a node which loses power builds again."""
+"""Target of that link. A reboot empties this folder, so that a node builds again after a power loss."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Puts packages back to what they were: new ones go, replaced ones return, held ones are held.
+"""Restoration of a node's former packages: new ones are removed, replaced ones return, holds are set again.
 
-Runs on the node, with plugins/module_utils beside it. Argument: as they were,
-{"packages": {name: version}, "left": [name], "held": [name], "lock_timeout": seconds}; `left` are those
-with only their configuration left. Answers {"changed": true, "failure": null}.
+Runs on the node, with the modules of plugins/module_utils. Argument: the former packages,
+{"packages": {name: version}, "left": [name], "held": [name], "lock_timeout": seconds}; in `left` are those
+with only their configuration left. Prints {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ FETCH_S = 3600
 
 
 def words(now: dict[str, str], before: dict[str, str]) -> list[str]:
-    """What apt-get install is told."""
+    """Return the arguments of apt-get install."""
     gone = [f"{name}-" for name in now if name not in before]
     return gone + [f"{name}={version}" for name, version in before.items() if now.get(name) != version]
 
 
 def present() -> dict[str, str]:
-    """Packages that are unpacked or better."""
+    """Return the packages that are at least unpacked."""
     return {row.name: row.version for row in node.packages() if row.state not in "nc"}
 
 
 def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeout: int) -> bool:
-    """Put them back; whether anything had to be.
+    """Restore the packages; return whether anything was changed.
 
     Raises:
-        Failed: they cannot be.
+        Failed: they cannot be restored.
     """
     now = present()
     back, new = words(now, before), now.keys() - before.keys()
@@ -44,7 +44,7 @@ def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeo
         apt.call("apt-mark", "hold", *held)
     undone = words(present(), before) + [row.name for row in node.packages() if row.state in "HUF"]
     if undone:
-        raise apt.Failed(f"apt left {', '.join(undone)} to be done")
+        raise apt.Failed(f"apt left undone: {', '.join(undone)}")
     return bool(back + held)
 
 

@@ -1,6 +1,6 @@
-"""What the role package_pins reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role package_pins, as one JSON document. Changes nothing.
 
-Runs on the node, with plugins/module_utils beside it.
+Runs on the node, with the modules of plugins/module_utils.
 
     {"installed": {"libcuda1": "535.309.01-1~deb12u1"}, "held": ["libcuda1"], "ours": ["libcuda1"]}
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuprov_node import packages
 
-OURS = Path("/var/lib/gpuprov/held")  # written by the role: a name a line
+OURS = Path("/var/lib/gpuprov/held")  # the role's record, one name per line
 
 rows = packages()
 look = {

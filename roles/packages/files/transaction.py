@@ -1,7 +1,6 @@
-"""Brings sets of packages to their versions in one transaction of apt, and remembers what belongs to which.
+"""Change of package sets to their versions in one transaction of apt, with a record of each set's packages.
 
-Runs on the node, with plugins/module_utils beside it. Argument: one JSON object, an
-`Order`. Answers
+Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object, an `Order`. Prints
 
     {"sets": ["cudnn", "nccl"], "transaction": ["libnccl2=2.28.9-1+cuda13.0", "libnccl1-"],
      "residue": ["nvidia-driver-pinning-570"], "remembers": ["nccl"], "led": true, "refreshed": true,
@@ -25,14 +24,14 @@ RECORDS = Path("/var/lib/gpuprov/packages")
 
 
 class Order(NamedTuple):
-    """What is asked for.
+    """A request.
 
-    `what` names it for people. `sets` are packages with their versions, by the name of the set that they
-    belong to; `beside` has to be there in any version. `along` are further sets; those are taken along that
-    are new to the node. `along_beside` is what they need beside. What matches `unwanted`, beginnings of
-    name=version, is removed, whoever installed it. `idle` are daemons (docker) that must have no container
-    once everything is fetched. `refreshed` says that the lists of packages were read a moment ago, `check`
-    that nothing must be changed. Timeouts are seconds.
+    `what` is its name in messages. `sets` are packages with their versions, by the name of their set, and
+    `beside` packages needed at any version. `along` are further sets: those that are new to the node are
+    installed in the same transaction, with `along_beside`, packages that they need at any version. Packages
+    that match `unwanted`, regular expressions for the beginning of name=version, are removed, including those
+    that gpuprov did not install. `idle` are daemons (docker) that must have no container after all downloads.
+    `refreshed`: the package lists were read in this run. `check`: nothing is changed. Timeouts are seconds.
     """
 
     what: str
@@ -50,7 +49,7 @@ class Order(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What dpkg and our records say; `left` are packages with only their configuration left."""
+    """The node's packages and the role's records; `left` are removed packages that left configuration."""
 
     installed: dict[str, str]
     left: dict[str, str]
@@ -58,10 +57,10 @@ class Found(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What has to be done for which sets.
+    """The changes that are needed.
 
-    `transaction` are words for apt-get install, `residue` is configuration that must not stay behind (that of
-    a pinning package still pins), `remembers` the sets to be remembered.
+    `transaction` are arguments of apt-get install, `residue` removed packages whose configuration must go too
+    (that of a pinning package still pins), `remembers` the sets whose record changes.
     """
 
     sets: list[str]
@@ -92,7 +91,7 @@ def main() -> None:
                     order, plan = alone, planned(alone, found)
                     fetch(order, plan)
                 transact(order, plan)
-            apt.settle()  # also what a transaction that was cut off left to be made
+            apt.settle()  # also after a transaction that was killed
             remember({name: order.sets[name] for name in plan.remembers})
         except apt.Failed as error:
             failure = apt.failure(intent(order, plan), error)
@@ -103,17 +102,17 @@ def main() -> None:
 
 
 def intent(order: Order, plan: Plan) -> str:
-    """What failed, as a sentence begins."""
+    """Return the beginning of a message about a failure: the packages, and that they were not changed."""
     what = order.what or f"packages of {', '.join([*plan.sets, *order.beside])}"
     along = [name for name in plan.sets if name in order.along]
     if order.what and along:
-        what += f", or what comes with it ({', '.join(along)}),"
+        what += f", or a set in its transaction ({', '.join(along)}),"
     comes = any(order.sets[name] for name in plan.sets) or order.beside
     return f"{what} could not be {'installed' if comes else 'removed'}"
 
 
 def look() -> Found:
-    """The node as it is."""
+    """Read the node's packages and the role's records."""
     rows = node.packages()
     return Found(
         {row.name: row.version for row in rows if row.state not in "nc"},
@@ -123,7 +122,7 @@ def look() -> Found:
 
 
 def joined(order: Order, found: Found) -> Order:
-    """The order with what comes along, as long as its own sets, where it has any, need something."""
+    """Return the order with the further sets; without them if its own sets need no transaction."""
     if order.sets and not planned(order, found).transaction:
         return order
     along = {name: packages for name, packages in order.along.items() if new(name, packages, found)}
@@ -132,12 +131,12 @@ def joined(order: Order, found: Found) -> Order:
 
 
 def without_others(asked: Order, order: Order) -> Order:
-    """The order without sets that cannot come along: those are left to their own roles, which say why."""
+    """Return the order without further sets; their own roles install them, and report why they cannot."""
     return asked if asked.sets else order._replace(sets={})
 
 
 def planned(order: Order, found: Found) -> Plan:
-    """What an order means for the node as it is, without what comes along."""
+    """Return the changes that an order's sets need on the node as it is."""
     sets = [*order.sets]
     wanted = {package: version for packages in order.sets.values() for package, version in packages.items()}
     ours = {package for name in sets for package in found.records.get(name, [])}
@@ -158,12 +157,12 @@ def planned(order: Order, found: Found) -> Plan:
 
 
 def new(name: str, packages: dict[str, str], found: Found) -> bool:
-    """Whether the node has nothing of a set."""
+    """Return whether the node has no record and no package of a set."""
     return bool(packages) and name not in found.records and not packages.keys() & found.installed.keys()
 
 
 def unwanted(patterns: list[str], found: Found) -> set[str]:
-    """Packages that must not be there, or whose configuration must not."""
+    """Return the packages that must be removed, or whose configuration must be."""
     traces = {**found.installed, **found.left}
     return {
         name
@@ -173,56 +172,56 @@ def unwanted(patterns: list[str], found: Found) -> set[str]:
 
 
 def fetch(order: Order, plan: Plan) -> None:
-    """Have every package there. What goes stays within the sets.
+    """Download every package, and check that only packages of the sets are removed.
 
     Raises:
-        Failed: packages cannot be had, do not fit, or would remove what is of no set.
+        Failed: packages cannot be downloaded, conflict, or would remove packages of no set.
     """
     apt.fetch_packages(command(order, plan), own(order, plan), order.fetch_timeout)
 
 
 def transact(order: Order, plan: Plan) -> None:
-    """Install, replace and remove what was fetched, and see that it is done.
+    """Install, replace and remove the packages, and check that nothing is left to do.
 
     Raises:
-        Failed: apt or dpkg did, or left something undone.
+        Failed: apt or dpkg failed, or left something undone.
     """
     idle(order)
     apt.transact(command(order, plan), plan.residue)
     left = planned(order, look())
     apt.purge(left.residue)
     if left.transaction:
-        raise apt.Failed(f"apt reported success and left {', '.join(left.transaction)} to be done")
+        raise apt.Failed(f"apt reported success but left undone: {', '.join(left.transaction)}")
 
 
 def command(order: Order, plan: Plan) -> list[str]:
-    """What apt-get is told."""
+    """Return the arguments of apt-get."""
     downgrades = f"--option=APT::Get::allow-downgrades={str(order.allow_downgrade).lower()}"
     return [*apt.alike(order.lock_timeout), downgrades, "install", *plan.transaction]
 
 
 def idle(order: Order) -> None:
-    """See once more, after a download of minutes, that no container runs which the transaction would end.
+    """Check again, after downloads that may take minutes, that the transaction would end no container.
 
     Raises:
-        Failed: one does, or the daemon does not say.
+        Failed: a container runs, or the daemon does not answer.
     """
     try:
         running = containers.of_docker() if "docker" in order.idle else []
     except containers.Silent as error:
-        raise apt.Failed(f"{error}, and containers may have been started meanwhile") from None
+        raise apt.Failed(f"{error}, so that containers may have been started meanwhile") from None
     if running:
         raise apt.Failed(f"that would end {', '.join(running)}, started meanwhile")
 
 
 def own(order: Order, plan: Plan) -> set[str]:
-    """Names of what a transaction may remove."""
+    """Return the names of packages that a transaction may remove."""
     wanted = {package for name in plan.sets for package in order.sets[name]}
     return wanted | {word[:-1] for word in plan.transaction if word.endswith("-")}
 
 
 def remember(sets: dict[str, dict[str, str]]) -> None:
-    """Write which packages belong to which set."""
+    """Record the packages of each set."""
     make_folders(str(RECORDS))
     for name, packages in sets.items():
         content = "".join(f"{package}\n" for package in sorted(packages))

@@ -1,7 +1,7 @@
-"""Installs what half installed packages lack.
+"""Installation of the dependencies that half-installed packages lack.
 
-Runs on the node, with plugins/module_utils beside it. Argument: those of the lock, and those of ours
-that somebody took away, {"packages": {name: version}, "lost": [name]}. Answers
+Runs on the node, with the modules of plugins/module_utils. Argument: the lock's packages, and gpuprov's
+packages that are no longer installed, {"packages": {name: version}, "lost": [name]}. Prints
 {"changed": true, "failure": null}.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import gpuprov_apt as apt
 
-RECORDS = Path("/var/lib/gpuprov/packages")  # the role packages writes them
+RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 LOCK_S = 300
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     """Print the document."""
     apt.quietly()
     asked = json.loads(sys.argv[1])
-    # By itself apt takes the newest version of what is missing, which does not fit to what is held.
+    # apt itself would choose the newest version of a missing package, which conflicts with held packages.
     words = sorted(f"{name}={asked['packages'][name]}" for name in asked["lost"] if name in asked["packages"])
     ours = {name for path in RECORDS.glob("*") for name in path.read_text().split()}
     command = [*apt.alike(LOCK_S), "--fix-broken", "install", *words]

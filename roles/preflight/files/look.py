@@ -1,9 +1,9 @@
-"""What the role preflight judges of a node: one JSON document. Waits for others to finish; changes nothing.
+"""State of a node for the role preflight, as one JSON document. Waits for cloud-init and package managers.
 
-Runs on the node, with plugins/module_utils beside it. Argument: a JSON object
+Changes nothing. Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object
 `{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
-"sources": [url or null], "certificate": sha256 or ""}`. A tree that is not `booted` has no cloud-init at
-work, no firmware and no users of GPUs: those are the builder's.
+"sources": [url or null], "certificate": sha256 or ""}`. If the tree is not `booted`, cloud-init, firmware and
+users of GPUs belong to the builder and are not read.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
 KEYS = EFI / "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # shim's, as the kernel reads it
-OWNER_KEYS_WHOLE = EFI.with_name("mok-variables") / "MokListRT"  # a variable holds less than a long list
+OWNER_KEYS_WHOLE = EFI.with_name("mok-variables") / "MokListRT"  # complete; an EFI variable has a size limit
 SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # DKMS's own, Ubuntu's
 PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock")
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
-RECORDS = Path("/var/lib/gpuprov/packages")  # the role packages writes them
+RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 DISTRIBUTIONS = ("Debian", "Ubuntu")
 
 
 def operating_system() -> str:
-    """ID and VERSION_ID of os-release: debian12, ubuntu24.04, rhel9.4."""
+    """Return ID and VERSION_ID of os-release: debian12, ubuntu24.04, rhel9.4."""
     lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     release = {key: value.strip("\"'") for key, _equals, value in (line.partition("=") for line in lines)}
     return release.get("ID", "unknown") + release.get("VERSION_ID", "")
 
 
 def lock_holder(path: str) -> str | None:
-    """Who holds a lock of apt or dpkg, `name (pid)`; None when it is free."""
+    """Return the holder of a lock of apt or dpkg, `name (pid)`; None if it is free."""
     try:
         with open(path, "r+") as file:  # noqa: PTH123 - only a file object can be locked
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +57,7 @@ def lock_holder(path: str) -> str | None:
 
 
 def program(pid: str) -> str:
-    """The name of a process; its number where it has ended."""
+    """Return the name of a process, or its number if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -65,7 +65,7 @@ def program(pid: str) -> str:
 
 
 def wait_for_packages(seconds: float) -> str | None:
-    """Wait until no other package manager runs; returns who still does."""
+    """Wait until no other package manager runs; return the one that still runs at the end, or None."""
     end = time.monotonic() + seconds
     while True:
         holder = next(filter(None, map(lock_holder, PACKAGE_LOCKS)), None)
@@ -75,7 +75,7 @@ def wait_for_packages(seconds: float) -> str | None:
 
 
 def too_full(wanted: dict) -> dict:
-    """Folders (wanted: folder → MB) that lie, or will lie, where less is free → MB that are."""
+    """Return folder → free MB, of the folders (wanted: folder → MB) on file systems with less free space."""
     full = {}
     for folder, megabytes in wanted.items():
         there = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
@@ -86,14 +86,14 @@ def too_full(wanted: dict) -> dict:
 
 
 def runfile_traces() -> list[str]:
-    """Files that only NVIDIA's runfile installer leaves: those that no package owns."""
+    """Return the files that only NVIDIA's runfile installer leaves: those that no package owns."""
     return [path for path in RUNFILE_TRACES if Path(path).exists() and run("dpkg-query", "-S", path)[0] != 0]
 
 
 def foreign_packages(pattern: str, sources: list) -> dict:
-    """Driver packages that came from other repositories than those given (None: the distribution's own).
+    """Return driver package → address, of other repositories than those given (None: the distribution's own).
 
-    A version that no repository offers any more tells nothing of its origin and is not counted.
+    The origin of a version that no repository offers any more is unknown; such a package is left out.
     """
     names = run("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")[1]
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
@@ -120,12 +120,12 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 
 
 def users_of_gpus(bystanders: list[str]) -> list[str]:
-    """Programs that hold a GPU open, `name (pid)`, apart from the driver's own services."""
+    """Return the programs that hold a GPU open, `name (pid)`, except the driver's own services."""
     users = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             target = str(link.readlink())
-        except OSError:  # ended, or closed, while we looked
+        except OSError:  # ended or closed meanwhile
             continue
         if re.match(r"/dev/nvidia(\d|-uvm)", target):
             users.add(link.parts[2])
@@ -137,9 +137,9 @@ def users_of_gpus(bystanders: list[str]) -> list[str]:
 
 
 def secure_boot(certificate: str) -> dict:
-    """Whether the firmware checks signatures, and whether it knows whose the module will have.
+    """Return whether the firmware checks signatures, and whether the key that signs the module is enrolled.
 
-    That is the certificate of that SHA-256, or the key that DKMS signs with.
+    It is the certificate with that SHA-256, or without one the key that DKMS signs with.
     """
     if not SECURE_BOOT.exists() or SECURE_BOOT.read_bytes()[-1] != 1:
         return {"on": False, "key_enrolled": False}
@@ -151,7 +151,7 @@ def secure_boot(certificate: str) -> dict:
 
 
 def has(lists: bytes, certificate: str) -> bool:
-    """Whether lists of certificates have one: each DER sequence in them is tried."""
+    """Return whether lists of certificates contain one, by SHA-256; each DER sequence in them is tried."""
     for start in re.finditer(b"(?=\x30\x82)", lists):
         at = start.start()
         size = int.from_bytes(lists[at + 2 : at + 4], "big") + 4
@@ -161,13 +161,13 @@ def has(lists: bytes, certificate: str) -> bool:
 
 
 def unfinished() -> bool:
-    """Whether dpkg or apt has something to finish before it can install anything."""
+    """Return whether dpkg or apt must finish earlier work before it can install anything."""
     journal = any(path.name.isdigit() for path in Path("/var/lib/dpkg/updates").iterdir())
     return journal or bool(run("dpkg", "--audit")[1].strip()) or run("apt-get", "check", "-qq")[0] == 100
 
 
 def lost() -> list[str]:
-    """Packages that our roles once installed and that are not there any more."""
+    """Return the packages that gpuprov's roles installed and that are no longer there."""
     form = "${db:Status-Status} ${Package}\n"
     rows = [line.split() for line in run("dpkg-query", "-W", "-f", form)[1].splitlines()]
     there = {name for status, name in rows if status not in ("not-installed", "config-files")}
@@ -177,7 +177,7 @@ def lost() -> list[str]:
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
-    wait = float(asked["wait"])  # ansible-core 2.18 hands numbers on as text
+    wait = float(asked["wait"])  # ansible-core 2.18 passes numbers as text
     booted = str(asked["booted"]) == "True"
     status, said = run("cloud-init", "status", "--wait", seconds=wait) if booted else (0, "")
     look = {

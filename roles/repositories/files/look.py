@@ -1,6 +1,6 @@
-"""What the role repositories reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role repositories, as one JSON document. Changes nothing.
 
-Runs on the node, with plugins/module_utils beside it. Argument:
+Runs on the node, with the modules of plugins/module_utils. Argument:
 `{"ours": path, "urls": [url, …], "packages": [name, …]}`.
 
     {"archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}],
@@ -19,28 +19,28 @@ from pathlib import Path
 
 from gpuprov_sources import offers
 
-ARCHIVES = ("Debian", "Ubuntu", "")  # "" where apt has no Release file yet: a node before its first update
+ARCHIVES = ("Debian", "Ubuntu", "")  # "": apt has no Release file yet, before a node's first update
 FOLDERS = (Path("/etc/apt"), Path("/etc/apt/sources.list.d"))
 FORM = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(SOURCESENTRY)\t$(ORIGIN)"
 
 
 def targets() -> list[list[str]]:
-    """Address, suite, component, `file:number` and origin of everything that apt reads packages from."""
+    """Return address, suite, component, `file:number` and origin of each of apt's package indexes."""
     options = ["--no-release-info"] if not any(Path("/var/lib/apt/lists").glob("*Release")) else []
     listed = subprocess.run(
         ["apt-get", "indextargets", *options, "--format", FORM, "Created-By: Packages"],
         capture_output=True,
         text=True,
-        check=False,  # sources that contradict each other; what we write is proven afterwards
+        check=False,  # it fails if sources contradict each other; the role checks its own file later
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
     return [line.split("\t") for line in listed.stdout.splitlines()]
 
 
 def signed_by(entry: str) -> str | None:
-    """The Signed-By of a source as apt names it: `file:number` of the line (one-line) or stanza (deb822).
+    """Return a source's Signed-By, by apt's name `file:number` of the line (one-line) or stanza (deb822).
 
-    apt refuses the same repository with two different values, so ours has to repeat what is there.
+    apt refuses the same repository with two different values, so that the role's file must repeat this one.
     """
     path, _colon, number = entry.rpartition(":")
     text = Path(path).read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def signed_by(entry: str) -> str | None:
 
 
 def archive(ours: str) -> list[dict]:
-    """The distribution's own archive as this node is configured for it, apart from what we added."""
+    """Return the distribution's archive as this node's sources state it, without the role's own file."""
     found: list[dict] = []
     for uri, suite, component, entry, origin in targets():
         source = {"uri": uri, "suite": suite, "component": component}
@@ -65,7 +65,7 @@ def archive(ours: str) -> list[dict]:
 
 
 def addresses(path: Path) -> list[str]:
-    """The addresses in a file of sources, in either form, without what is switched off."""
+    """Return the addresses in a file of sources, in either format, without disabled sources."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".sources":
         stanzas = re.split(r"\n\s*\n", text)
@@ -76,7 +76,7 @@ def addresses(path: Path) -> list[str]:
 
 
 def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> list[dict]:
-    """Files of others that name a repository of ours, whether or not they name further ones."""
+    """Return the other files that name one of these repositories, and whether they name only these."""
     wanted = {url.rstrip("/") for url in urls}
     found = []
     for path in [path for folder in folders for path in sorted(folder.glob("*.*"))]:

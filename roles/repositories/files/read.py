@@ -1,9 +1,9 @@
-"""Reads the lists of packages of our own sources, as proof that they work.
+"""Check of the role's own sources: apt must be able to read their package lists.
 
-Runs on the node, with plugins/module_utils beside it. Argument:
-{"sources": path, "fetch_timeout": seconds}. Answers {"failure": null}.
+Runs on the node, with the modules of plugins/module_utils. Argument:
+{"sources": path, "fetch_timeout": seconds}. Prints {"failure": null}.
 
-Only these sources: somebody else's broken ones are not ours to judge, and their lists stay as they are.
+Only these sources are read: errors in other sources do not count here, and their lists stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 import gpuprov_apt as apt
 
-LOCK_S = 150  # for another apt that reads its own
+LOCK_S = 150  # wait for another apt that reads lists
 
 
 def main() -> None:

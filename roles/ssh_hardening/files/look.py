@@ -1,14 +1,15 @@
-"""What the role ssh_hardening reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role ssh_hardening, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. The one argument is a JSON object: `options` as `sshd -T`
-prints them, `login` whose login counts. `armed` is the run for which the dead man's switch would restore.
+Standard library only; runs on the node, from standard input. Argument: a JSON object with the requested
+`options` as `sshd -T` prints them, and `login`, the user for whom they must be in effect. `armed` is the run
+for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
      "unit": "ssh", "socket": false, "stale": false, "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
 
-`earlier` are lines that sshd reads before ours and that say otherwise,
-`by` the first lines about what differs.
+`differs` are requested options that are not in effect. `by` are the first lines that set them, `earlier`
+those of them that sshd reads before the role's file.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ options = {keyword.lower(): str(value) for keyword, value in question["options"]
 
 
 def said(*command: str) -> str:
-    """What a command prints; nothing where it fails or does not exist."""
+    """Return the output of a command; nothing if it fails or does not exist."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -43,7 +44,7 @@ def said(*command: str) -> str:
 
 
 def effective() -> dict[str, str]:
-    """sshd's options as they hold for the login."""
+    """Return sshd's options in effect for the login."""
     who = f"user={question['login']},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
     found: dict[str, list[str]] = {}
     for line in said("sshd", "-T", "-C", who).splitlines():
@@ -53,7 +54,7 @@ def effective() -> dict[str, str]:
 
 
 def taken() -> dict[str, str]:
-    """Ports we want that somebody else listens on."""
+    """Return the requested ports on which other programs listen, with the programs."""
     others = {}
     for line in said("ss", "-Hltnp").splitlines():
         port = line.split()[3].rpartition(":")[2]
@@ -64,7 +65,7 @@ def taken() -> dict[str, str]:
 
 
 def groups() -> list[str]:
-    """Groups of the login; none where there is no such account."""
+    """Return the groups of the login; none if there is no such account."""
     try:
         account = pwd.getpwnam(question["login"])
     except KeyError:
@@ -74,7 +75,7 @@ def groups() -> list[str]:
 
 
 def weak_keys() -> list[str]:
-    """Host keys wanted that are missing, empty, or RSA of too few bits."""
+    """Return the requested host keys that are missing, empty, or RSA keys with too few bits."""
     weak = []
     for path in options.get("hostkey", "").split():
         bits, _space, rest = said("ssh-keygen", "-l", "-f", path).partition(" ")
@@ -84,7 +85,7 @@ def weak_keys() -> list[str]:
 
 
 def stale(unit: str) -> bool:
-    """Whether a file of sshd's is younger than the sshd that runs."""
+    """Return whether a file of sshd is newer than the running sshd."""
     started = said("systemctl", "show", "-p", "ExecMainStartTimestampMonotonic", "--value", unit).strip()
     files = [CONFIG, *CONFIG.parent.glob("sshd_config.d/*"), *map(Path, options.get("hostkey", "").split())]
     youngest = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
@@ -93,7 +94,7 @@ def stale(unit: str) -> bool:
 
 
 def first_lines() -> dict[str, tuple[Path, int, str]]:
-    """Keyword → the first line that names it, in the order in which sshd reads its files."""
+    """Return keyword → the first line that sets it, in the order in which sshd reads its files."""
     found: dict[str, tuple[Path, int, str]] = {}
     for path in [*sorted(CONFIG.parent.glob("sshd_config.d/*.conf")), CONFIG]:
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
@@ -103,12 +104,12 @@ def first_lines() -> dict[str, tuple[Path, int, str]]:
 
 
 def goes_before(path: Path) -> bool:
-    """Whether sshd reads a drop-in before ours; its own file comes after all of them where it begins so."""
+    """Return whether sshd reads a drop-in before the role's; it reads the rest of sshd_config later."""
     return path.parent == OURS.parent and path.name < OURS.name
 
 
 def place(path: Path, number: int, line: str) -> str:
-    """A line as people find it."""
+    """Return a line with its place, as shown in messages."""
     return f"{path}:{number} ({line})"
 
 

@@ -1,8 +1,8 @@
-"""Makes file systems on empty devices, each looked at once more while no one else can take it.
+"""Creation of file systems on empty devices; each device is checked again while it is open exclusively.
 
-Runs on the node, with plugins/module_utils beside it. Argument:
+Runs on the node, with the modules of plugins/module_utils. Argument:
 {"devices": [{"path": "/dev/nvme1n1", "filesystem": "ext4"}], "check": whether nothing must be changed}.
-Answers {"changed": true, "made": ["/dev/nvme1n1"], "failure": null}.
+Prints {"changed": true, "made": ["/dev/nvme1n1"], "failure": null}.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ IN_USE = "{} is in use by another program, or by the kernel"
 
 
 class Refused(Exception):
-    """A device is not what it was; the text says what it is."""
+    """Rejection of a device that is no longer empty, or failure of mkfs; the text is the reason."""
 
 
 @contextmanager
 def locked(path: str):
-    """Keep udev from looking at a device, as it probes what was written when a writer closes it.
+    """Keep udev from probing a device, as it does when a writer closes it.
 
     https://systemd.io/BLOCK_DEVICE_LOCKING
     """
@@ -42,13 +42,13 @@ def locked(path: str):
 
 
 def make(path: str, filesystem: str) -> None:
-    """Make a file system on a device that is empty and no one's.
+    """Make a file system on a device that is empty and not in use.
 
-    The kernel lets one opener have a device for itself, and none while it is mounted or part of another one
-    (open(2), O_EXCL). mkfs opens it likewise, so it is let go for the moment that mkfs takes to begin.
+    The kernel allows one exclusive opener of a device, and none while it is mounted or part of another device
+    (open(2), O_EXCL). mkfs opens it exclusively too, so that it is closed just before mkfs starts.
 
     Raises:
-        Refused: it is not empty, or somebody's.
+        Refused: it is not empty, in use, or mkfs failed.
     """
     with locked(path):
         try:
@@ -62,7 +62,7 @@ def make(path: str, filesystem: str) -> None:
         finally:
             os.close(alone)
         if against or uuid:
-            raise Refused(against or f"there is a file system of ours on {path}")
+            raise Refused(against or f"there is a file system of gpuprov on {path}")
         command = [f"mkfs.{filesystem}", "-q", "-L", LABEL, path]
         quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         done = subprocess.run(command, check=False, timeout=MKFS_S, **quiet)
@@ -82,7 +82,7 @@ def main() -> None:
     except Refused as refused:
         failure = {
             "says": f"{refused}, which was empty a moment ago",
-            "do": "see what made it so, and try again; nothing was written to it",
+            "do": "find out which program wrote to it, and try again; gpuprov wrote nothing to it",
         }
     sys.stdout.write("\n" + json.dumps({"changed": bool(made), "made": made, "failure": failure}) + "\n")
 

@@ -1,6 +1,6 @@
-"""What the role storage reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role storage, as one JSON document. Changes nothing.
 
-Runs on the node, with plugins/module_utils beside it. Argument:
+Runs on the node, with the modules of plugins/module_utils. Argument:
 {"scratch": [{"device": …, "mount": …, "filesystem": …, "read_ahead_kib": …}, …]}.
 
     {"scratch": [{"device": "/dev/nvme1n*", "mount": "/scratch", "filesystem": "ext4", "read_ahead_kib": null,
@@ -8,9 +8,9 @@ Runs on the node, with plugins/module_utils beside it. Argument:
                   "read_ahead_off": true}],
      "gone": ["/old"]}
 
-Each row has what is asked for beside what was found: `objection` says why the device must not be touched,
-`hidden` what a file system mounted at the place would hide. `uuid` is that of a file system of ours, null on
-an empty device. `gone` are mounts of ours that are asked for no more. A mount comes after those above it.
+Each row has the requested values and the state: `objection` is the reason not to format the device, `hidden`
+what a file system mounted at the place would hide. `uuid` is that of gpuprov's file system, null on an empty
+device. `gone` are the role's mounts that are no longer requested. A mount comes after those above it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from pathlib import Path
 from gpuprov_devices import hidden, objection
 from gpuprov_node import output
 
-MARK = "x-gpuprov"  # option of our lines in fstab; x- options are for people (mount(8))
+MARK = "x-gpuprov"  # option in the role's lines of fstab; x- options have no effect (mount(8))
 DEFAULTS = {"filesystem": "ext4", "read_ahead_kib": None}
 
 
 def mounted(mount: str) -> str:
-    """UUID of what is mounted at a place; empty for nothing."""
+    """Return the UUID of the file system mounted at a path; an empty string if nothing is mounted."""
     return output("findmnt", "--noheadings", "--output", "UUID", "--mountpoint", mount).strip()
 
 
 def judge(asked: dict) -> dict:
-    """One file system: what is asked for, where it is, and what is to be done for it."""
+    """Return the row of one file system: the requested values and its state."""
     wanted = {**DEFAULTS, **asked}
     found = {path.resolve() for path in Path("/").glob(wanted["device"].lstrip("/"))}
     paths = sorted(str(path) for path in found if path.is_block_device())
     row = {**wanted, "path": None, "objection": None, "hidden": None, "uuid": None, "mounted": False}
     if len(paths) != 1:
         seen = ", ".join(paths) or "no device"
-        return {**row, "read_ahead_off": False, "objection": f"{wanted['device']} is {seen}, not one device"}
+        reason = f"{wanted['device']} matches {seen}, not one device"
+        return {**row, "read_ahead_off": False, "objection": reason}
     row["path"] = paths[0]
     row["objection"], row["uuid"] = objection(paths[0], wanted["filesystem"])
     there = mounted(wanted["mount"])
@@ -53,7 +54,7 @@ def judge(asked: dict) -> dict:
 
 
 def ours() -> list[str]:
-    """Mount points of our lines in fstab."""
+    """Return the mount points in the role's lines of fstab."""
     fstab = Path("/etc/fstab")
     lines = fstab.read_text().splitlines() if fstab.exists() else []
     rows = [line.split() for line in lines if not line.startswith("#")]

@@ -1,12 +1,12 @@
-"""What the role system_tuning reads of a node: one JSON document. Changes nothing.
+"""State of a node for the role system_tuning, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node from stdin. Argument: {"sysctl": [name…], "unwanted": [variable…],
-"limits": {"memlock": 4194304, "nofile": 1048576, "stack": "unlimited"}}.
+Standard library only; runs on the node, from standard input. Argument: {"sysctl": [name…],
+"unwanted": [variable…], "limits": {"memlock": 4194304, "nofile": 1048576, "stack": "unlimited"}}.
 
     {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
      "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"]}
 
-`refused` are limits that not even root may set here: with one of them in its file, PAM would let no one in.
+`refused` are limits that not even root may set here: with one of them in its file, PAM refuses every login.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ LOGIN_PATTERNS = ("etc/profile.d/*.sh", "etc/environment.d/*.conf")
 
 
 def matching(pattern: str) -> list[str]:
-    """Paths that a pattern below the root matches, sorted."""
+    """Return the paths that match a pattern below the root, sorted."""
     return sorted(str(path) for path in Path("/").glob(pattern))
 
 
 def sysctl(name: str) -> str | None:
-    """A kernel parameter, white space made single; None where this kernel has none of that name."""
+    """Return a kernel parameter, with single spaces; None if this kernel does not have it."""
     path = Path("/proc/sys", name.translate({ord("."): "/", ord("/"): "."}))
     return " ".join(path.read_text().split()) if path.exists() else None
 
 
 def chosen(text: str) -> str | None:
-    """`always [madvise] never` → madvise."""
+    """Return the word in brackets: `always [madvise] never` → madvise."""
     found = re.search(r"\[(\w+)\]", text)
     return found.group(1) if found else None
 
 
 def settings_of(path: str, names: list[str]) -> list[dict]:
-    """Which of the variables a file sets."""
+    """Return the given variables that a file sets."""
     text = Path(path).read_text(errors="replace")
     pattern = r"(?m)^[ \t]*(?:export[ \t]+)?%s="
     return [{"path": path, "name": name} for name in names if re.search(pattern % re.escape(name), text)]
 
 
 def service() -> int:
-    """The process of ours that the init system started, such as sshd."""
+    """Return the ancestor of this process that the init system started, such as sshd."""
     pid = os.getpid()
     while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) > 1:
         pid = parent
@@ -57,9 +57,9 @@ def service() -> int:
 
 
 def settable(name: str, value: int | str) -> bool:
-    """Whether the kernel lets root have a limit: tried in a child, which ends with it.
+    """Return whether root may have a limit; it is set in a child process, which then exits.
 
-    What the service has that let us in, every login can have, even if this one came with less.
+    Every login may have the limits of the service that started this one, even if this process has less.
     """
     number = resource.RLIM_INFINITY if value == "unlimited" else int(value)
     highest = resource.prlimit(service(), getattr(resource, f"RLIMIT_{name.upper()}"))[1]

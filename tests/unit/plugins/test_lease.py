@@ -1,4 +1,4 @@
-"""What Ansible does on nodes that are not leased to its run, or not any more; by itself on this machine."""
+"""Ansible's behaviour on nodes that are not leased to its run; the tasks run on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpuprov.apply.leases import uptime
-from gpuprov.resources import link_collection
+from gpuprov.files.resources import link_collection
 from tests import ROOT
 from tests.unit.plugins.test_script import SCRIPT, run
 
@@ -22,7 +22,7 @@ DONE = "import json, sys; open(json.loads(sys.argv[1]), 'w'); print('{\"changed\
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run tasks on all nodes; node → each task's result that was registered, or nothing where it stopped."""
+    """Function that runs tasks on all nodes and returns node → registered results, without stopped nodes."""
 
     def play(told: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
         (tmp_path / "roles/asking/files").mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_no_script_runs_on_a_node_that_is_not_the_runs(
     assert {name: each.get("msg") for name, each in said.items()} == {
         "ours": None,
         "taken": "leased by x@y",
-        "stale": "the node's lease was not renewed in time: gpuprov was killed, or lost the node",
+        "stale": "the node's lease was not renewed in time: gpuprov was killed, or lost the connection",
         "never": "the node is not leased to this run",
     }
 

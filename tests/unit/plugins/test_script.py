@@ -1,4 +1,4 @@
-"""The collection's actions that work on a node, or refuse one, by Ansible itself on this machine."""
+"""Actions of the collection that work on a node or refuse it, run by Ansible on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.resources import link_collection
+from gpuprov.files.resources import link_collection
 from tests import ROOT
 
 SCRIPT, REFUSE, FILES, COMMAND, UNIT = (
@@ -49,7 +49,7 @@ def run(program: str, *words: str, folder: Path, **environment: str) -> subproce
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Script → the task's result, of a role in check mode that asks each."""
+    """Script → the result of its task, from a role in check mode that runs all scripts."""
     folder = tmp_path_factory.mktemp("play")
     (folder / "roles/asking/files").mkdir(parents=True)
     (folder / "roles/asking/tasks").mkdir()
@@ -105,7 +105,7 @@ def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any
         ("refuse.py", "the disk is full; delete something"),
         ("break.py", "break.py gave no answer: KeyError: 'lock'"),
         ("babble.py", "babble.py gave no answer: nothing of use"),
-        ("leave.py", "leave.py gave no answer: it ended with 3"),
+        ("leave.py", "leave.py gave no answer: it exited with 3"),
     ],
 )
 def test_a_failure_has_the_scripts_own_words(answers: dict[str, Any], script: str, words: str) -> None:
@@ -168,7 +168,7 @@ def test_files_are_written_by_the_same_way(tmp_path: Path) -> None:
     assert answer["done"]["diff"][0]["after"] == "[Unit]\n"
     assert (there.exists(), other.exists()) == (False, True)
     if os.geteuid():
-        return  # only root may give a file to root
+        return  # only root can set root as owner
     run("ansible-playbook", "play.yml", folder=tmp_path, **collections)
     answer = json.loads((tmp_path / "said.json").read_text())
     assert (there.read_text(), there.stat().st_mode & 0o777, other.exists()) == ("[Unit]\n", 0o640, False)
@@ -209,8 +209,8 @@ def test_programs_and_units_have_no_library_of_ansibles(tmp_path: Path) -> None:
 
     found = answers()
     assert (found["looked"]["stdout"], found["looked"]["changed"]) == ("", False)
-    told = {key: found["ran"][key] for key in ("rc", "stdout_lines", "stderr_lines", "msg", "failed")}
-    assert told == {
+    result = {key: found["ran"][key] for key in ("rc", "stdout_lines", "stderr_lines", "msg", "failed")}
+    assert result == {
         "rc": 3,
         "stdout_lines": ["it's", "two"],
         "stderr_lines": ["no"],

@@ -1,4 +1,4 @@
-"""What gpuprov_unit does with systemd: a stand-in for systemctl that says what it was asked."""
+"""gpuprov_unit with a fake systemctl that records its calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ esac
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A node whose unit is disabled and does not run; the file has what systemctl was asked, line by line."""
+    """Log of systemctl's calls, one per line, on a node whose unit is disabled and inactive."""
     log, program = tmp_path / "asked", tmp_path / "systemctl"
     program.write_text(SYSTEMCTL.format(log=log))
     program.chmod(0o755)
@@ -51,7 +51,7 @@ def acts(
 
 
 def changing(asked: Path) -> list[str]:
-    """What was asked of systemctl that changes something."""
+    """Return the calls of systemctl that change something."""
     return [line for line in asked.read_text().splitlines() if not line.startswith(("is-enabled", "show"))]
 
 
@@ -127,7 +127,7 @@ def test_a_systemd_that_does_not_answer_is_no_tree_that_is_not_booted(
         acts(True)
     monkeypatch.setenv("SHOWN", "")
     monkeypatch.setenv("SHOW_STATUS", "1")
-    with pytest.raises(unit.Failed, match=r"systemd does not say what docker\.service does"):
+    with pytest.raises(unit.Failed, match=r"systemd did not report the state of docker\.service"):
         acts(wanted="started")
 
 

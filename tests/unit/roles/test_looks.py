@@ -1,4 +1,4 @@
-"""What the roles' scripts on the node make of what programs and files say."""
+"""Parsing of programs' output and of files by the scripts that roles run on a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ tuning = script("system_tuning")
 
 @pytest.fixture
 def sshd(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script of ssh_hardening, which looks around when it is loaded."""
+    """The script of ssh_hardening, which examines the machine when it is loaded."""
     monkeypatch.setattr("sys.argv", ["look.py", '{"options": {}, "login": "root"}'])
     return script("ssh_hardening")
 
@@ -405,7 +405,7 @@ def test_a_device_is_empty_where_its_ends_are_zeros(tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize(
-    ("found", "used", "told"),
+    ("found", "used", "result"),
     [
         (None, [], (None, None)),
         ({"TYPE": "ext4", "LABEL": "gpuprov", "UUID": "u"}, ["/scratch"], (None, "u")),
@@ -418,12 +418,12 @@ def test_a_device_is_empty_where_its_ends_are_zeros(tmp_path: Path, content: byt
     ],
 )
 def test_only_an_empty_device_or_our_own_is_not_objected_to(
-    monkeypatch: pytest.MonkeyPatch, found: Any, used: list[str], told: Any
+    monkeypatch: pytest.MonkeyPatch, found: Any, used: list[str], result: Any
 ) -> None:
     monkeypatch.setattr(gpuprov_devices, "signature", lambda _: found)
     monkeypatch.setattr(gpuprov_devices, "users", lambda _: used)
     monkeypatch.setattr(gpuprov_devices, "empty", lambda _: True)
-    assert gpuprov_devices.objection("D", "ext4") == told
+    assert gpuprov_devices.objection("D", "ext4") == result
 
 
 @pytest.mark.parametrize("taken", ["/", "/home", "/var", "/usr", "/etc", "/root", "/boot", "/opt", "/srv"])
@@ -446,7 +446,7 @@ def test_nothing_is_mounted_over_files_or_other_mounts(
     assert gpuprov_devices.hidden(str(place)) == f"{place} is not empty: a, b, c and 1 more"
     assert gpuprov_devices.hidden(str(place / "a")) == f"{place}/a is not a folder"
     monkeypatch.setattr(gpuprov_devices, "mounts", lambda: ["/", f"{place}/jobs"])
-    assert gpuprov_devices.hidden(str(place)) == f"below {place} there is mounted {place}/jobs"
+    assert gpuprov_devices.hidden(str(place)) == f"below {place}, {place}/jobs is mounted"
 
 
 def test_package_of_ours_that_somebody_took_away_is_lost(
@@ -461,7 +461,7 @@ def test_package_of_ours_that_somebody_took_away_is_lost(
 
 
 def test_limit_that_a_login_came_without_can_still_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hand wrote less into a limits file: the service that let root in has more."""
+    """Accept a limit above that of the login if the service that started the login has a higher one."""
     has = {"us": 4096, "service": 20000}
     monkeypatch.setattr(tuning, "service", lambda: "service")
     monkeypatch.setattr(tuning.resource, "prlimit", lambda who, _: (0, has[who]))
@@ -482,6 +482,6 @@ def test_limit_that_the_kernel_refuses_is_found_by_trying() -> None:
 
 @pytest.mark.parametrize("pid", ["", "0", "4194305"])
 def test_a_daemon_that_ended_meanwhile_has_not_started(monkeypatch: pytest.MonkeyPatch, pid: str) -> None:
-    """The last is more than any process has: see /proc/sys/kernel/pid_max of proc(5)."""
+    """Treat such a process id as not started; 4194305 is above the maximum in proc(5), kernel/pid_max."""
     monkeypatch.setattr(gpuprov_node, "output", lambda *_: pid + "\n")
     assert gpuprov_node.started("docker.service") is None

@@ -1,4 +1,4 @@
-"""What the role packages decides of what dpkg says, and what it makes of apt's own words."""
+"""Decisions of the role packages from dpkg's answers, and its use of apt's messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
         ),
         (
             "Unable to locate package linux-headers-6.1.0-99-amd64",
-            "the package repository has no headers of the target kernel",
+            "the package repository has no headers for the target kernel",
         ),
         (
             f"Failed to fetch {MIRROR}/nvidia-open_580.deb  404  Not Found [IP: 198.18.0.1 8080]",
@@ -46,12 +46,12 @@ MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
             f"GPG error: {MIRROR}  InRelease: The following signatures couldn't be verified because the "
             f"public key is not available: NO_PUBKEY A4B469963BF863CC The repository '{MIRROR}  InRelease' "
             "is not signed.",
-            "the signature of the package repository does not hold",
+            "the signature of the package repository is not valid",
         ),
         (
             f"An error occurred during the signature verification. {MIRROR}  InRelease: The following "
             "signatures were invalid: EXPKEYSIG 21B5EB7239F73EEE Failed to fetch",
-            "the signature of the package repository does not hold",
+            "the signature of the package repository is not valid",
         ),
         (
             f"Conflicting values set for option Signed-By regarding source {MIRROR}/ /: /a != /b",
@@ -83,7 +83,7 @@ MIRROR = "http://mirror/compute/cuda/repos/ubuntu2404/x86_64"
         ),
         (
             "Unable to correct problems, you have held broken packages.",
-            "the packages do not fit together with others that are installed or held",
+            "the packages conflict with others that are installed or held",
         ),
         (
             "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4711 (apt-get)",
@@ -105,9 +105,9 @@ def test_a_cause_that_nobody_knows_is_told_in_apts_own_words() -> None:
 def test_the_words_of_a_program_that_fails_are_its_errors_each_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    told = "echo reading; for i in 1 2; do echo E: no room >&2; done; echo N: by the way >&2; exit 100"
+    result = "echo reading; for i in 1 2; do echo E: no room >&2; done; echo N: by the way >&2; exit 100"
     with pytest.raises(apt.Failed, match=r"^no room$") as failed:
-        apt.call("sh", "-c", told)
+        apt.call("sh", "-c", result)
     assert failed.value.status == 100
     assert capfd.readouterr().out == "reading\n"
 
@@ -216,12 +216,12 @@ def test_what_cannot_come_along_is_left_to_its_turn(
     said = answer(capsys, monkeypatch, along={"dcgm": {"dcgm": "4"}})
     assert (said["sets"], said["led"]) == (["nccl"], False)
     assert ["dcgm=4" in command for command in node] == [True, False, False]
-    assert "left libnccl-dev=2.28-1" in said["failure"]["says"]  # it went on
+    assert "left undone: libnccl-dev=2.28-1" in said["failure"]["says"]  # the transaction continued
 
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Commands that are run, on a node without any package."""
+    """The commands that are run on a node without packages."""
     ran: list[list[str]] = []
     monkeypatch.setattr(transaction, "RECORDS", tmp_path / "gpuprov/packages")
     monkeypatch.setattr(transaction.node, "packages", list)
@@ -232,7 +232,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **said: Any) -> Any:
-    """The document of an order."""
+    """Carry out an order and return the resulting document."""
     monkeypatch.setattr("sys.argv", ["-", json.dumps(order(**said)._asdict())])
     transaction.main()
     return json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -258,7 +258,7 @@ def test_success_that_leaves_something_undone_is_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said = answer(capsys, monkeypatch, refreshed=False)
-    left = "apt reported success and left libnccl-dev=2.28-1, libnccl2=2.28-1 to be done"
+    left = "apt reported success but left undone: libnccl-dev=2.28-1, libnccl2=2.28-1"
     assert said["failure"] == {"says": f"NCCL 2.28 could not be installed: {left}", "do": None}
     assert said["refreshed"]
     verbs = ("update", "--download-only", "install")
@@ -316,10 +316,10 @@ def test_what_is_not_of_the_set_is_never_removed(
     row = Package("i", "i", "containerd", "1.6.20")
     monkeypatch.setattr(transaction.node, "packages", lambda: [row])
     monkeypatch.setattr(apt, "simulated", lambda _: SIMULATED)
-    told = {"what": "containerd", "sets": {"containerd": {}}, "unwanted": ["containerd="]}
-    said = answer(capsys, monkeypatch, **told)
+    result = {"what": "containerd", "sets": {"containerd": {}}, "unwanted": ["containerd="]}
+    said = answer(capsys, monkeypatch, **result)
     assert said["failure"]["says"] == (
-        "containerd could not be removed: that would remove packages that are not its own"
+        "containerd could not be removed: other packages would be removed as well"
         " (apt would remove docker.io)"
     )
     assert node == []
