@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.runs import state_dir
+from gpuprov.files.runs import state_dir
 
 
 @pytest.fixture(scope="session", autouse=True)

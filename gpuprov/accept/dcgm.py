@@ -61,28 +61,28 @@ def results(text: str) -> list[Result] | None:
     ]
 
 
-def _result(test: str, told: Mapping[str, Any]) -> Result:
-    gpus = told.get("gpu_ids", told.get("entity_id"))
-    who = f"GPU {gpus}" if gpus is not None and str(told.get("entity_group", "GPU")) == "GPU" else ""
-    warnings = told.get("warnings", told.get("warning", []))
+def _result(test: str, result: Mapping[str, Any]) -> Result:
+    gpus = result.get("gpu_ids", result.get("entity_id"))
+    who = f"GPU {gpus}" if gpus is not None and str(result.get("entity_group", "GPU")) == "GPU" else ""
+    warnings = result.get("warnings", result.get("warning", []))
     listed = warnings if isinstance(warnings, list) else [warnings]
     texts = [str(each.get("warning", each)) if isinstance(each, Mapping) else str(each) for each in listed]
     severities = [each.get("error_severity") for each in listed if isinstance(each, Mapping)]
     settings = bool(listed) and len(severities) == len(listed) and set(severities) == {CONFIGURATION}
-    return Result(test, str(told.get("status", "")), who, "; ".join(texts), settings)
+    return Result(test, str(result.get("status", "")), who, "; ".join(texts), settings)
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield DCGM's failures as faults, those of settings as warnings, and a warning
     if there is no diagnosis.
     """
-    told = part(document, "dcgm")
-    if not told:
+    reported = part(document, "dcgm")
+    if not reported:
         return
-    found = results(str(told.get("said", ""))) if "error" not in told else None
+    found = results(str(reported.get("said", ""))) if "error" not in reported else None
     if found is None:
-        errors = str(told.get("errors", "")).strip().splitlines()
-        why = told.get("error") or (errors[-1] if errors else f"exit code {told.get('code')}")
+        errors = str(reported.get("errors", "")).strip().splitlines()
+        why = reported.get("error") or (errors[-1] if errors else f"exit code {reported.get('code')}")
         yield Finding("warn", "dcgm.unknown", f"DCGM is installed and has no verdict: {why}")
         return
     for result in found:
@@ -95,10 +95,10 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 def summary(document: Mapping[str, Any]) -> str | None:
     """Return `9 of 10 passed`, without skipped results; None if DCGM is not installed."""
-    told = part(document, "dcgm")
-    if not told:
+    reported = part(document, "dcgm")
+    if not reported:
         return None
-    found = results(str(told.get("said", ""))) if "error" not in told else None
+    found = results(str(reported.get("said", ""))) if "error" not in reported else None
     if found is None:
         return "no verdict"
     ran = [result for result in found if not result.status.lower().startswith("skip")]

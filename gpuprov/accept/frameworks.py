@@ -14,24 +14,24 @@ SHARE = 0.9
 
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     """Check that each framework sees all GPUs, computes on tensor cores and has the expected NCCL."""
-    told = part(document, "framework")
-    if not told:
+    result = part(document, "framework")
+    if not result:
         return
-    where = str(told.get("interpreter"))
-    if "error" in told:
-        yield Finding("bad", "framework.error", f"{where}: {told['error']}")
-    elif not part(told, "frameworks"):
+    where = str(result.get("interpreter"))
+    if "error" in result:
+        yield Finding("bad", "framework.error", f"{where}: {result['error']}")
+    elif not part(result, "frameworks"):
         yield Finding("bad", "framework.none", f"{where} has neither PyTorch nor JAX nor TensorFlow")
-    for name in part(told, "frameworks"):
-        yield from _one(document, name, part(told, "frameworks", name))
+    for name in part(result, "frameworks"):
+        yield from _one(document, name, part(result, "frameworks", name))
 
 
-def _one(document: Mapping[str, Any], name: str, told: Mapping[str, Any]) -> Iterator[Finding]:
-    who = f"{name} {told.get('version', '')}".strip()
-    if "error" in told:
-        yield Finding("bad", "framework.error", f"{name}: {told['error']}")
+def _one(document: Mapping[str, Any], name: str, result: Mapping[str, Any]) -> Iterator[Finding]:
+    who = f"{name} {result.get('version', '')}".strip()
+    if "error" in result:
+        yield Finding("bad", "framework.error", f"{name}: {result['error']}")
         return
-    listed, seen = rows(document, "gpus"), rows(told, "gpus")
+    listed, seen = rows(document, "gpus"), rows(result, "gpus")
     if len(seen) != len(listed):
         text = f"{who} sees {len(seen)} GPUs, the driver lists {len(listed)}"
         yield Finding("bad", "framework.gpus", text)
@@ -42,7 +42,7 @@ def _one(document: Mapping[str, Any], name: str, told: Mapping[str, Any]) -> Ite
                 f"GPU {ours.get('index')}: {who} reaches {rate:.1f} TFLOP/s of bf16, cuBLASLt {reached:.1f}"
             )
             yield Finding("bad", "framework.slow", f"{text}; at least {SHARE:.0%} of it is expected")
-    own, expected = told.get("nccl"), part(document, "between", "nccl").get("version")
+    own, expected = result.get("nccl"), part(document, "between", "nccl").get("version")
     if own is not None and expected is not None and own != expected:
         text = f"{who} brings NCCL {own}, the node has {expected}: both are used, by whoever loads which"
         yield Finding("warn", "framework.nccl", text)

@@ -31,9 +31,9 @@ def _seen(document: Document) -> Iterator[Finding]:
     """Check that CUDA sees the GPUs that NVML lists."""
     listed = len(rows(document, "before", "gpus"))
     for gpu in rows(document, "gpus"):
-        told = number(part(gpu, "device").get("visible"))
-        if told is not None and told != listed:
-            text = f"programs see {told:.0f} GPUs, the driver lists {listed}"
+        result = number(part(gpu, "device").get("visible"))
+        if result is not None and result != listed:
+            text = f"programs see {result:.0f} GPUs, the driver lists {listed}"
             yield Finding("bad", "device.seen", text)
             return
 
@@ -47,8 +47,8 @@ def _ran(document: Document) -> Iterator[Finding]:
             continue
         steps = {name: part(gpu, name) for name in ("device", "memory", "host", "pattern")}
         steps |= {kind: part(gpu, "matrix", kind) for kind in KINDS}
-        for name, told in steps.items():
-            error = told.get("error", None if told else "not measured")
+        for name, result in steps.items():
+            error = result.get("error", None if result else "not measured")
             if error is not None and NOT_HERE in str(error) and not _made_for(document, gpu, name):
                 yield Finding("ok", f"{name}.none", f"{where} {name}: {NOT_HERE}")
             elif error is not None:
@@ -80,12 +80,12 @@ def _right(document: Document) -> Iterator[Finding]:
     for gpu in rows(document, "gpus"):
         where = f"GPU {gpu.get('index')}"
         for kind in part(gpu, "matrix"):
-            told = part(gpu, "matrix", kind)
-            off, close = number(told.get("off")), number(told.get("close"))
+            result = part(gpu, "matrix", kind)
+            off, close = number(result.get("off")), number(result.get("close"))
             if off is not None and close is not None and off > close:
                 text = f"{where} {kind}: a product is off by {off:.2g} of its parts, {close:.2g} is rounding"
                 yield Finding("bad", "matrix.wrong", f"{text}: the GPU computes wrongly")
-            if told.get("repeats") is False:
+            if result.get("repeats") is False:
                 text = f"{where} {kind}: the same product gave two results: the GPU computes wrongly"
                 yield Finding("bad", "matrix.repeats", text)
         if wrong := rows(gpu, "pattern", "wrong"):
@@ -144,8 +144,8 @@ def _slowed(document: Document) -> Iterator[Finding]:
 
 
 def _most(gpu: Document, kind: str) -> float:
-    told = part(gpu, "matrix", kind, "load").get("temperature")
-    return (number(told[-1]) or 0) if isinstance(told, list) and told else 0
+    result = part(gpu, "matrix", kind, "load").get("temperature")
+    return (number(result[-1]) or 0) if isinstance(result, list) and result else 0
 
 
 def _counted(document: Document) -> Iterator[Finding]:

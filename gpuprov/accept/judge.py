@@ -63,19 +63,19 @@ class Acceptance:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        told = self.document or {}
+        result = self.document or {}
         return {
             "node": self.node,
             "verdict": self.verdict,
             "error": None if self.failure is None else str(self.failure),
             "gpu": self.gpu,
-            "gpus": len(rows(told, "gpus")),
-            "level": told.get("level"),
-            "at": told.get("at"),
-            "seconds": told.get("seconds"),
+            "gpus": len(rows(result, "gpus")),
+            "level": result.get("level"),
+            "at": result.get("at"),
+            "seconds": result.get("seconds"),
             "rates": [rate.as_dict() for rate in self.rates],
             "findings": [found.as_dict() for found in self.findings],
-            "measured": told,
+            "measured": result,
         }
 
 
@@ -120,8 +120,8 @@ def _one(
         return Acceptance(name, failure=refusal(str(refused)), document=answer)
     if answer.get("schema") != MEASURED or not rows(answer, "gpus"):
         return Acceptance(name, failure=NodeFailed("the answer holds no measurements"), document=answer)
-    told = contained(name, lambda: _judged(name, answer, site, before))
-    return Acceptance(name, failure=told, document=answer) if isinstance(told, GpuprovError) else told
+    result = contained(name, lambda: _judged(name, answer, site, before))
+    return Acceptance(name, failure=result, document=answer) if isinstance(result, GpuprovError) else result
 
 
 def refusal(reason: str) -> GpuprovError:
@@ -136,19 +136,19 @@ def refusal(reason: str) -> GpuprovError:
 
 
 def _judged(
-    name: str, told: Mapping[str, Any], site: Mapping[str, float], before: Mapping[str, Any] | None
+    name: str, result: Mapping[str, Any], site: Mapping[str, float], before: Mapping[str, Any] | None
 ) -> Acceptance:
-    measured = tuple(rates(told, site))
+    measured = tuple(rates(result, site))
     found = [
         *(_floor(rate) for rate in measured if rate.level != "ok"),
-        *findings(told),
-        *frameworks.findings(told),
-        *dcgm.findings(told),
+        *findings(result),
+        *frameworks.findings(result),
+        *dcgm.findings(result),
         *within(measured),
     ]
     if before is not None:
         found += slower(measured, rates(before, site))
-    return Acceptance(name, measured, tuple(found), document=told)
+    return Acceptance(name, measured, tuple(found), document=result)
 
 
 def _floor(rate: Rate) -> Finding:

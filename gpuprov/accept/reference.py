@@ -82,8 +82,8 @@ def _listed(gates: list[dict[str, Any]]) -> str:
 @cache
 def data() -> dict[str, Any]:
     """Return `data/acceptance.json`."""
-    told: dict[str, Any] = json.loads((files(__package__) / "data/acceptance.json").read_text("utf-8"))
-    return told
+    result: dict[str, Any] = json.loads((files(__package__) / "data/acceptance.json").read_text("utf-8"))
+    return result
 
 
 def rules(test: str) -> list[dict[str, Any]]:

@@ -55,13 +55,13 @@ def frameworks_there(
 
 
 def with_frameworks(
-    told: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
+    result: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
 ) -> Mapping[str, Any] | GpuprovError:
     """Add an interpreter's measurements, or the error in place of them, to a node's document."""
-    if isinstance(told, GpuprovError):
-        return told
+    if isinstance(result, GpuprovError):
+        return result
     said = {"error": str(answer)} if isinstance(answer, GpuprovError) else dict(answer)
-    return {**told, "framework": {**said, "interpreter": python}}
+    return {**result, "framework": {**said, "interpreter": python}}
 
 
 def measure_there(

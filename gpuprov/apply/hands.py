@@ -24,9 +24,9 @@ from gpuprov.apply.heard import FILE_CHARACTERS, Hearing, is_kept
 from gpuprov.apply.leases import PATIENCE_S, Leases, Terms
 from gpuprov.apply.node.lease import HAND_S
 from gpuprov.errors import GpuprovError
+from gpuprov.files.runs import state_dir
 from gpuprov.model.lock import Lock
 from gpuprov.model.selection import narrowed
-from gpuprov.runs import state_dir
 from gpuprov.ssh import elsewhere
 
 V = TypeVar("V")

@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from gpuprov.apply.context import Event, RunContext
 from gpuprov.errors import NodeFailed
+from gpuprov.files.writing import replace_file
 from gpuprov.untrusted import below, on_one_line, shown
-from gpuprov.writing import replace_file
 
 FILE_CHARACTERS = 4 << 20
 """Maximum size of a worker's file that the run keeps, in characters."""
@@ -45,7 +45,7 @@ class _Event(BaseModel):
 
 
 class _Told(BaseModel):
-    """Message of a worker: an event, a line, or a file."""
+    """Message of a worker: exactly one of an event, a line, and a file with its text."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -53,6 +53,14 @@ class _Told(BaseModel):
     line: _Line | None = None
     file: Annotated[str, Field(max_length=200)] | None = None
     text: _Text | None = None
+
+    @model_validator(mode="after")
+    def _is_one_message(self) -> Self:
+        if sum(each is not None for each in (self.event, self.line, self.file)) != 1:
+            raise ValueError("not exactly one of event, line and file")
+        if (self.file is None) != (self.text is None):
+            raise ValueError("a file without text, or text without a file")
+        return self
 
 
 def is_kept(file: str) -> bool:
@@ -94,7 +102,7 @@ class Hearing:
     run: RunContext
     _files: Counter[int] = field(default_factory=Counter)
 
-    def take(self, names: Collection[str], number: int, told: Any) -> None:
+    def take(self, names: Collection[str], number: int, message: Any) -> None:
         """Pass an event, a line or a file to the run.
 
         Args:
@@ -105,8 +113,8 @@ class Hearing:
             NodeFailed: the message is invalid, is about another node, or has a file that workers do not send.
         """
         try:
-            found = _TOLD.validate_python(told)
-            event = read_event(told["event"]) if found.event else {}
+            found = _TOLD.validate_python(message)
+            event = read_event(message["event"]) if found.event else {}
         except (ValueError, RecursionError):
             raise NodeFailed("a worker told what cannot be read") from None
         if found.event is not None:

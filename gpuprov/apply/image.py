@@ -21,6 +21,7 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.files.writing import replace_file
 from gpuprov.inventory.firstboot.files import (
     NODE,
     UNIT,
@@ -34,7 +35,6 @@ from gpuprov.model.lock import Lock, LockedGroup, Setting
 from gpuprov.model.stack import IMAGE
 from gpuprov.roles import expectations
 from gpuprov.roles.image import postponed_roles, waits_for
-from gpuprov.writing import replace_file
 
 MODULES = Path("/lib/modules")
 NO_STARTS = Path("/usr/sbin/policy-rc.d")

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from gpuprov.errors import Refused
+from gpuprov.files.resources import share
 from gpuprov.probe.collect import collect
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters
-from gpuprov.resources import share
 from gpuprov.ssh.transport import ConnectionLimits, Target, open_session
 
 LIMITS = ConnectionLimits(command_s=60, answer_bytes=ANSWER_LIMIT)

@@ -72,21 +72,21 @@ class Lease:
         return Refused(str(self), do=self.advice)
 
 
-def read_lease(told: Any) -> Lease | None:
+def read_lease(result: Any) -> Lease | None:
     """Parse a lease from the node's program `gpuprov.apply.node.lease`; return None if no run holds one.
 
     Raises:
         TypeError, KeyError, ValueError, OverflowError: it is not a lease, or is longer than `LONGEST_S`.
     """
-    if told is None:
+    if result is None:
         return None
     here = datetime.now().astimezone()
-    left_s, silent_s = float(told["left_s"]), float(told["silent_s"])
+    left_s, silent_s = float(result["left_s"]), float(result["silent_s"])
     if not (0 <= left_s <= LONGEST_S and 0 <= silent_s < math.inf):
         raise ValueError(f"a lease of {left_s} s that was silent for {silent_s} s")
-    had_s = told["had_s"]
+    had_s = result["had_s"]
     since = None if had_s is None else here - timedelta(seconds=float(had_s))
-    run, holder = (str(told[name])[:LONGEST] for name in ("run", "holder"))
+    run, holder = (str(result[name])[:LONGEST] for name in ("run", "holder"))
     return Lease(run, holder, since, here + timedelta(seconds=left_s), silent_s)
 
 

@@ -24,18 +24,18 @@ from gpuprov.apply.lease import InOtherHands, Lease, read_lease
 from gpuprov.apply.node.lease import family
 from gpuprov.apply.remote import Answer, ask_nodes, same
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.files.mutex import Locked, wait_for
+from gpuprov.files.runs import known_run, started_by
 from gpuprov.model.documents import write_text
 from gpuprov.model.exclusive import refusal
 from gpuprov.model.lock import Lock
-from gpuprov.mutex import Locked, wait_for
-from gpuprov.runs import known_run, started_by
 from gpuprov.ssh.elsewhere import CrewLost
 from gpuprov.ssh.transport import targets
 
 MODULES = (
     "gpuprov.probe.node.base",
     "gpuprov.probe.node.main",
-    "gpuprov.mutex",
+    "gpuprov.files.mutex",
     "gpuprov.apply.node.lease",
     "gpuprov.apply.node.main",
 )
@@ -176,8 +176,8 @@ class Leases:
         ours = [name for name in names if name in self._until]
         self._renew(ours)
         refused = self.take(set(names) - {*ours, *self._lost})
-        told = {name: error for name, error in refused.items() if isinstance(error, Refused)}
-        return told | {name: NodeFailed(self._lost[name]) for name in names if name in self._lost}
+        result = {name: error for name, error in refused.items() if isinstance(error, Refused)}
+        return result | {name: NodeFailed(self._lost[name]) for name in names if name in self._lost}
 
     def lost(self, names: Iterable[str]) -> dict[str, NodeFailed]:
         """Return node → the error, for nodes that this run no longer holds.
@@ -297,8 +297,8 @@ class Leases:
         with self._mutex, suppress(InvalidInput):
             if self._leaving.is_set():
                 return
-            told = {"resumable": self.terms.resumable, "until": self._until, "lost": self._lost}
-            write_text(self.file, json.dumps(told))
+            result = {"resumable": self.terms.resumable, "until": self._until, "lost": self._lost}
+            write_text(self.file, json.dumps(result))
 
 
 def uptime() -> float:

@@ -19,9 +19,9 @@ from pathlib import Path
 from gpuprov.access.deadman import PROOF, Guard, as_root, said
 from gpuprov.access.scripts import node_script
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
+from gpuprov.files.writing import replace_file
 from gpuprov.model.connection import NO_JUMP, Connection
 from gpuprov.ssh.transport import Session, Target, open_session
-from gpuprov.writing import replace_file
 
 LONGER_S = 900
 """Seconds that the key is valid beyond the guard's time, because a role may take a while."""
@@ -67,14 +67,14 @@ def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
         kind, public = _new_key(folder / "key")
         add = _command("add", login, str(guard.seconds + LONGER_S), kind, public)
         output = as_root(session, add, guard.password)
-        told = [line.split(maxsplit=1) for line in output.stdout.decode("utf-8", "replace").splitlines()]
-        made = [rest for word, rest in told if word == "made"]
-        file = next((rest for word, rest in told if word == "file"), "")
+        result = [line.split(maxsplit=1) for line in output.stdout.decode("utf-8", "replace").splitlines()]
+        made = [rest for word, rest in result if word == "made"]
+        file = next((rest for word, rest in result if word == "file"), "")
         if output.code or not file:
             raise NodeFailed(f"a login over this machine's own sshd cannot be tried: {said(output)}")
         try:
-            listens = [rest for word, rest in told if word == "listens"]
-            sources = {rest for word, rest in told if word == "source"}
+            listens = [rest for word, rest in result if word == "listens"]
+            sources = {rest for word, rest in result if word == "source"}
             way = _target(session.target, _address(listens), folder)
             loopback = Loopback(way, _others(sources), session, folder)
             loopback.read_host_keys(guard.password)

@@ -23,14 +23,14 @@ from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.apply.hands import change
 from gpuprov.apply.heard import Failures
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
+from gpuprov.files.resources import link_collection
+from gpuprov.files.writing import replace_file
 from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
 from gpuprov.probe.here import SYSTEM_PATH
-from gpuprov.resources import link_collection
 from gpuprov.roles import first_packages
 from gpuprov.untrusted import ansible_json, without_templates
-from gpuprov.writing import replace_file
 
 # curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
 # Keepalives detect a node that vanishes during a task after 2 minutes; without them TCP waits for up to 15.

@@ -11,10 +11,10 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from gpuprov.errors import InvalidInput, Unreachable
+from gpuprov.files.writing import append_lines
 from gpuprov.model.exclusive import exclusive
 from gpuprov.ssh.failures import stranger
 from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
-from gpuprov.writing import append_lines
 
 
 def fingerprint(key: paramiko.PKey) -> str:

@@ -183,23 +183,23 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
     script = settings + node_script("gpuprov.bootstrap", "first.sh")
     output = as_root(session, script, password)
     lines = output.stdout.decode("utf-8", "replace").splitlines()
-    told: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
-        told.setdefault(word, []).append(on_one_line(rest))
-    if "failed" in told:
-        raise NodeFailed(told["failed"][0])
-    if "done" not in told:
+        result.setdefault(word, []).append(on_one_line(rest))
+    if "failed" in result:
+        raise NodeFailed(result["failed"][0])
+    if "done" not in result:
         user = session.target.route.user
         if named := NAMED.search(output.stdout.decode("utf-8", "replace")):
             raise AnotherUser(f"{user} may not log in, nor use sudo: {named[0]}", named[1])
         if EXPIRED.search((output.stderr + output.stdout).decode("utf-8", "replace")):
             raise NodeFailed(f"{user} must change its expired password first", do="log in by hand once")
         raise NodeFailed(f"{user} cannot become root by sudo: {said(output)}", do="give --ask-sudo-pass")
-    node.changed += told.get("changed", [])
-    node.notes += told.get("note", [])
-    node.host_keys = told.get("hostkey", [])
-    node.passwords = "passwords" in told
+    node.changed += result.get("changed", [])
+    node.notes += result.get("note", [])
+    node.host_keys = result.get("hostkey", [])
+    node.passwords = "passwords" in result
 
 
 def _prove(node: NodeResult, goal: Goal) -> None:

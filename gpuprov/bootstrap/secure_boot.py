@@ -104,15 +104,15 @@ def _request(name: str, session: Session, certificate: Certificate, done: Enrolm
     content = base64.b64encode(certificate.der).decode()
     script = REQUEST.format(certificate=content)
     output = as_root(session, script, None, stdin=password.encode() + b"\n")
-    told = output.stdout.decode("utf-8", "replace").split()
-    if output.code or not told:
+    result = output.stdout.decode("utf-8", "replace").split()
+    if output.code or not result:
         raise NodeFailed(
             f"mokutil does not take the certificate of {certificate.signer}: {said(output)}",
             do=f"try `mokutil --import` on {name} by hand",
         )
-    if "installed" in told:
+    if "installed" in result:
         done.changed.append("mokutil installed")
-    if "waiting" in told:
+    if "waiting" in result:
         done.notes.append(
             f"the certificate of {certificate.signer} waits for the console since an earlier request; with"
             " its password lost, `mokutil --revoke-import` there, and bootstrap again"

@@ -20,8 +20,8 @@ from pathlib import Path
 from gpuprov.catalog.trust import is_signed, remembered
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
-from gpuprov.runs import state_dir
-from gpuprov.writing import replace_file
+from gpuprov.files.runs import state_dir
+from gpuprov.files.writing import replace_file
 
 OWN = Path(__file__).parent / "data"
 """Data files of the release shipped with gpuprov."""

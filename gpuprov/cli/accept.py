@@ -120,10 +120,10 @@ def command(
                 answers, framework, _targets(chosen, identity, known_hosts), chosen.forks
             )
     judged = judge(answers, site, before, _stated_floors(chosen))
-    told = document(judged)
+    result = document(judged)
     if not measured:
-        _keep(judged, told, _fleet(chosen))
-    _print(judged, told, output)
+        _keep(judged, result, _fleet(chosen))
+    _print(judged, result, output)
     return worst(*(each.exit_code for each in judged))
 
 
@@ -163,10 +163,10 @@ def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answe
     from gpuprov.ssh.contained import contained
 
     found = {}
-    for name, told in answers.items():
-        if _measured(told):
-            told = with_frameworks(told, python, contained(name, lambda: frameworks_here(python)))
-        found[name] = told
+    for name, result in answers.items():
+        if _measured(result):
+            result = with_frameworks(result, python, contained(name, lambda: frameworks_here(python)))
+        found[name] = result
     return found
 
 
@@ -178,13 +178,13 @@ def _frameworks_there(
     wanted = [node for node in nodes if _measured(answers[node.name])]
     said = dict(frameworks_there(wanted, python, forks=forks))
     return {
-        name: with_frameworks(told, python, said[name]) if name in said else told
-        for name, told in answers.items()
+        name: with_frameworks(result, python, said[name]) if name in said else result
+        for name, result in answers.items()
     }
 
 
-def _measured(told: Answer) -> bool:
-    return not isinstance(told, GpuprovError) and not told.get("refused")
+def _measured(result: Answer) -> bool:
+    return not isinstance(result, GpuprovError) and not result.get("refused")
 
 
 def _targets(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> list[Target]:
@@ -225,8 +225,8 @@ def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
     """Return node → its measurements in an earlier run."""
     if stated is None:
         return None
+    from gpuprov.files.runs import run_folders, state_dir
     from gpuprov.report.plots import KEPT
-    from gpuprov.runs import run_folders, state_dir
 
     folders = [folder for folder in run_folders("accept") if (folder / KEPT).is_file()]
     if stated == "latest":
@@ -243,9 +243,9 @@ def _of_file(path: Path) -> dict[str, Answer]:
     from gpuprov.accept.judge import SCHEMA
 
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        found: dict[str, Answer] = {str(each["node"]): dict(each["measured"]) for each in told["nodes"]}
-        schema = told["schema"]
+        result = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Answer] = {str(each["node"]): dict(each["measured"]) for each in result["nodes"]}
+        schema = result["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{path}: {error}", expected="a file of `gpuprov accept -o json`") from None
     if schema != SCHEMA:
@@ -253,25 +253,25 @@ def _of_file(path: Path) -> dict[str, Answer]:
     return found
 
 
-def _keep(judged: list[Acceptance], told: dict[str, Any], fleet: str) -> None:
+def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     """Keep the measurements in a run's folder, for --baseline, and the faults in the history."""
+    from gpuprov.files.runs import new_run
     from gpuprov.history import keep
     from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.plots import KEPT
-    from gpuprov.runs import new_run
 
     folder = new_run("accept")
-    write_text(folder / KEPT, json.dumps(told, indent=1) + "\n")
+    write_text(folder / KEPT, json.dumps(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
     options.note(f"kept as {folder / KEPT}")
 
 
-def _print(judged: list[Acceptance], told: dict[str, Any], output: str) -> None:
+def _print(judged: list[Acceptance], result: dict[str, Any], output: str) -> None:
     from gpuprov.report.accept import accept_lines
 
     if output == "json":
-        options.print_json(told)
+        options.print_json(result)
     else:
         for line in accept_lines(judged):
             say(line)

@@ -36,11 +36,11 @@ def measure_across(
     from gpuprov.accept.across.mesh import Mesh
     from gpuprov.accept.across.nodes import over_ssh
     from gpuprov.accept.across.run import search_across
+    from gpuprov.files.runs import new_run
     from gpuprov.history import keep
     from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.across import KEPT, across_document, across_lines
-    from gpuprov.runs import new_run
     from gpuprov.ssh.elsewhere import is_engaged
 
     names = [node.name for node in nodes]
@@ -55,13 +55,13 @@ def measure_across(
         outcome = search_across(
             mesh, names, fabric, options.note, {name: {**of_node.get(name, {}), **floors} for name in names}
         )
-    told, judged = across_document(outcome), outcome.judged()
+    result, judged = across_document(outcome), outcome.judged()
     folder = new_run("accept")
-    write_text(folder / KEPT, json.dumps(told, indent=1) + "\n")
+    write_text(folder / KEPT, json.dumps(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
     options.note(f"kept as {folder / KEPT}")
     if output == "json":
-        options.print_json(told)
+        options.print_json(result)
     else:
         for line in across_lines(outcome):
             say(line)

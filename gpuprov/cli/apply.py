@@ -95,10 +95,10 @@ def command(
     """
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.proposal import propose
+    from gpuprov.files.runs import new_run
     from gpuprov.model.nodeset import fold
     from gpuprov.report.progress import Progress
     from gpuprov.report.text import drift_lines, plan_lines, trust_lines
-    from gpuprov.runs import new_run
 
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
     if image:

@@ -21,7 +21,7 @@ from gpuprov.errors import Exit
     help="the files to seal, by default those of this gpuprov",
 )
 def command(folder: Path, signer: str, stated: str | None, data: Path | None) -> Exit:
-    """Seal this catalog into FOLDER, with a wheel of gpuprov-catalog beside it: what `update` takes."""
+    """Seal this catalog into FOLDER and write a wheel of gpuprov-catalog next to it, for `catalog update`."""
     from gpuprov.catalog.releases import OWN
     from gpuprov.locking.catalogs.sealing import seal
 

@@ -75,7 +75,7 @@ def command(
     """Look at HOSTs ([USER@]HOST[:PORT], or nodes of the lock) as they are, and say what is wrong.
 
     No fleet and no lock is needed, and nothing is changed. Exit 1 when something is broken or degraded, 4
-    when a host was not reached. What could not be read is told as unknown.
+    when a host was not reached. What could not be read is reported as unknown.
     """
     if sum((bool(hosts), local, saved is not None)) != 1:
         raise InvalidInput("no host is named", do="name hosts, or give --local, or --facts FILE")
@@ -234,8 +234,8 @@ def _print(found: list[Diagnosis], output: str, *, brief: bool) -> None:
 
 
 def _page(found: list[Diagnosis]) -> str:
+    from gpuprov.files.runs import now
     from gpuprov.report.doctor import doctor_html
-    from gpuprov.runs import now
 
     return doctor_html(found, now())
 

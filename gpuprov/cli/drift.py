@@ -131,8 +131,8 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     else:
         for line in drift_lines(found):
             tell(line)
-        if told := see_doctor(found):
-            options.note(told)
+        if result := see_doctor(found):
+            options.note(result)
         if before and not found:
             say(f"nothing new since {before.id}")
     return exit_code(found)

@@ -68,10 +68,10 @@ def command(
         from gpuprov.report.facts import describe
         from gpuprov.ssh.contained import contained
 
-        told = contained(facts.host, lambda: list(describe(facts)))
-        if isinstance(told, GpuprovError):
-            raise told
-        for line in told:
+        result = contained(facts.host, lambda: list(describe(facts)))
+        if isinstance(result, GpuprovError):
+            raise result
+        for line in result:
             say(line)
     return Exit.OK
 

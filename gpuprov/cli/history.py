@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="number of runs to show"
 )
-@click.option("--run", "told", metavar="RUN", help="what an upgrade or a rollback did, step by step")
+@click.option("--run", "result", metavar="RUN", help="what an upgrade or a rollback did, step by step")
 @click.option("--signed", is_flag=True, help="the modules that the site's key has signed, newest first")
 @options.output_option
 def command(
@@ -29,7 +29,7 @@ def command(
     since: str | None,
     until: str,
     last: int,
-    told: str | None,
+    result: str | None,
     signed: bool,
     output: str,
 ) -> Exit:
@@ -41,8 +41,8 @@ def command(
 
     if signed:
         return _signed(last, output)
-    if told:
-        return _journal(told, output)
+    if result:
+        return _journal(result, output)
     if node and since:
         raise InvalidInput(f"both {node} and --since {since}", do="give one of them")
     with History() as history:
@@ -117,15 +117,15 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     from gpuprov.history import changes
     from gpuprov.report.text import change_lines, drift_lines
 
-    told = list(history.of_node(node, last=last))
-    if not told:
+    result = list(history.of_node(node, last=last))
+    if not result:
         raise InvalidInput(f"no run has looked at {node!r}", do="`gpuprov history` lists the runs")
     if output == "json":
-        runs = [{"run": line.id, "at": line.at, "verb": line.verb, **asdict(seen)} for line, seen in told]
+        runs = [{"run": line.id, "at": line.at, "verb": line.verb, **asdict(seen)} for line, seen in result]
         options.print_json({"schema": "gpuprov.history/1", "node": node, "runs": runs})
         return Exit.OK
     before = None
-    for line, seen in told:
+    for line, seen in result:
         lines = drift_lines([seen]) if before is None else change_lines(changes([before], [seen]))
         for text in lines:
             say(f"{line.at}  {line.id}  {text}")

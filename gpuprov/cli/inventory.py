@@ -141,7 +141,7 @@ def plugins() -> int:
     For an Ansible elsewhere that has no collection: with `plugin: gpuprov` in fleet.yml,
     `ansible-inventory -i fleet.yml --graph` works then.
     """
-    from gpuprov.resources import share
+    from gpuprov.files.resources import share
 
     say(share("plugins") / "inventory")
     return Exit.OK

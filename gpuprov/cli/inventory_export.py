@@ -14,7 +14,7 @@ from gpuprov.cli.common import options
 from gpuprov.cli.common.first_boot import FirstBoot, first_boot_options
 from gpuprov.cli.common.terminal import give, show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
-from gpuprov.writing import replace_file
+from gpuprov.files.writing import replace_file
 
 if TYPE_CHECKING:
     from gpuprov.inventory.exports import Access, Node

@@ -96,7 +96,7 @@ def _stated(option: str) -> bool:
 @command.command(name="list")
 @output_option
 def list_nodes(output: str) -> int:
-    """All nodes of all labs."""
+    """List the nodes of all labs."""
     from gpuprov.lab import lab_names
 
     _show({name: _lab(name).nodes() for name in lab_names()}, output)
@@ -108,7 +108,7 @@ def list_nodes(output: str) -> int:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 @name_option
 def ssh(node: str, words: tuple[str, ...], lab_name: str) -> int:
-    """A shell on NODE, or one COMMAND there; exits as it does."""
+    """Open a shell on NODE, or run one COMMAND there; the exit code is that of the shell or command."""
     arguments = _lab(lab_name).node(node).ssh_command()
     if sys.stdin.isatty() and not words:
         arguments.insert(1, "-t")

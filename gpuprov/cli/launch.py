@@ -68,9 +68,9 @@ def _add(name: str, summary: str) -> None:
         return _show(LAUNCHERS[name](_job(**stated)), output)
 
 
-_add("torchrun", "A line for each node, with rendezvous endpoint and node rank.")
-_add("mpirun", "One line of Open MPI, ranks beside their GPUs.")
-_add("horovodrun", "One line of Horovod.")
+_add("torchrun", "Print a command for each node, with rendezvous endpoint and node rank.")
+_add("mpirun", "Print one command of Open MPI, with ranks next to their GPUs.")
+_add("horovodrun", "Print one command of Horovod.")
 
 
 @command.command("docker", context_settings=_OPTIONS_FIRST)
@@ -78,7 +78,7 @@ _add("horovodrun", "One line of Horovod.")
 @click.option("--plain", is_flag=True, help="start PROGRAM itself, without torchrun")
 @_job_options
 def docker_command(image: str, plain: bool, output: str, **stated: Any) -> int:
-    """A line for each node: a container with the GPUs, and torchrun in it."""
+    """Print a command for each node: a container with the GPUs, and torchrun in it."""
     from gpuprov.topology.launch import docker
 
     return _show(docker(_job(**stated), image, plain=plain), output)
@@ -100,8 +100,8 @@ def _job(
     chosen = _devices(devices)
     named = _stated_hosts(hosts, gpus_per_node, chosen) if hosts else _locked_hosts(lock_path, limit, chosen)
     affinity = _affinity(topology, chosen, named) if topology else ()
-    told = {} if hosts else _locked_environment(lock_path, named)
-    return Job(tuple(named), program, {**told, **_variables(env)}, chosen, affinity, port)
+    result = {} if hosts else _locked_environment(lock_path, named)
+    return Job(tuple(named), program, {**result, **_variables(env)}, chosen, affinity, port)
 
 
 def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:

@@ -31,9 +31,9 @@ def command(
     Without NODES, all that the upgrade touched. In batches as `rollout` in fleet.yml says, without canaries.
     """
     from gpuprov.cli.common import upgrade_run
+    from gpuprov.files.runs import run_folder
     from gpuprov.model.nodeset import fold
     from gpuprov.report.upgrade import order_lines
-    from gpuprov.runs import run_folder
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_upgrade
     from gpuprov.upgrade.start import begin_rollback, rollback_order

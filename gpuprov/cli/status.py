@@ -61,7 +61,7 @@ def command(
     """Show utilisation, memory, power, temperature, clocks, throttling, ECC and who is on each GPU.
 
     NODES are nodes or groups of the lock, or [USER@]HOST[:PORT]; none means all of the lock. What differs
-    from the majority stands out. Exit 4 when a node was not reached, 1 when one did not answer.
+    from the majority is highlighted. Exit 4 when a node was not reached, 1 when one did not answer.
     """
     if local and (nodes or limit):
         raise InvalidInput("--local is this machine alone", do="leave out the nodes, or --local")

@@ -10,11 +10,11 @@ import click
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
+from gpuprov.files.writing import replace_file
 from gpuprov.topology import Topology, driver_error, parse_topology
 from gpuprov.topology.live import matrix_here
 from gpuprov.topology.matrix import SCHEMA
 from gpuprov.topology.verdict import as_document
-from gpuprov.writing import replace_file
 
 
 @click.command()
@@ -41,7 +41,7 @@ def command(
     """Look at HOST, a node of the lock or [USER@]HOST[:PORT]; or at this machine; or read FILE, a saved
     `nvidia-smi topo -m` (`-` is standard input).
 
-    What the lock says of a node's board is expected of it.
+    For a node of the lock whose board has NVLink, --expect-nvlink is the default.
     """
     if source is not None and not local and source != "-" and not Path(source).is_file():
         text, expect_nvlink = _ask(source, lock_path, identity, known_hosts, expect_nvlink)

@@ -53,9 +53,9 @@ def command(
     in fleet.yml.
     """
     from gpuprov.cli.common import upgrade_run
+    from gpuprov.files.runs import run_folder
     from gpuprov.model.lock import read_lock
     from gpuprov.model.nodeset import fold
-    from gpuprov.runs import run_folder
     from gpuprov.upgrade.gate import ask_gate
     from gpuprov.upgrade.start import begin_upgrade, upgrade_order
 

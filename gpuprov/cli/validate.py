@@ -24,7 +24,7 @@ SCHEMA = "gpuprov.validation/1"
 )
 @options.output_option
 def command(fleet: Path, lock_path: Path | None, output: str) -> Exit:
-    """Check fleet.yml, the profiles beside it and the lock: every mistake with its file and line.
+    """Check fleet.yml, the profiles next to it and the lock: every mistake with its file and line.
 
     Nothing is fetched and no node is asked, so that it can run before every commit. Exit 2 for a mistake, 5
     where no such stack can work, 3 where the lock was made from other files.

@@ -24,7 +24,7 @@ def command(
 ) -> Exit:
     """Check every node against the lock, and show where it differs. Changes nothing.
 
-    NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows what stands behind a failure.
+    NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows the details of a failure.
     """
     if image:
         from gpuprov.cli.common.image import verify_image

@@ -133,8 +133,8 @@ def catalogue() -> dict[str, Any]:
     """Return `data/faults.json`: known faults, the rules' sources, and faults without a rule, with the
     reason.
     """
-    told: dict[str, Any] = json.loads((files(__package__) / "data/faults.json").read_text("utf-8"))
-    return told
+    result: dict[str, Any] = json.loads((files(__package__) / "data/faults.json").read_text("utf-8"))
+    return result
 
 
 def titles(sources: tuple[str, ...]) -> str:

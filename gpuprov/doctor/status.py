@@ -165,8 +165,8 @@ def status_document(nodes: Iterable[NodeNow]) -> dict[str, Any]:
 
 def status_here() -> NodeNow:
     """Return this machine's reading, or its failure."""
-    told = contained("here", _local)
-    return NodeNow("here", failure=str(told)) if isinstance(told, GpuprovError) else told
+    result = contained("here", _local)
+    return NodeNow("here", failure=str(result)) if isinstance(result, GpuprovError) else result
 
 
 def _local() -> NodeNow:
@@ -222,9 +222,9 @@ class Watch:
     def _follow(self, target: Target, payload: Payload, begin: float) -> None:
         self._stopped.wait(begin)
         while not self._stopped.is_set():
-            told = contained(target.name, lambda: self._stay(target, payload))
-            if isinstance(told, GpuprovError):
-                self.now[target.name] = _failed(target.name, told)
+            result = contained(target.name, lambda: self._stay(target, payload))
+            if isinstance(result, GpuprovError):
+                self.now[target.name] = _failed(target.name, result)
             self._stopped.wait(self.interval)
 
     def _stay(self, target: Target, payload: Payload) -> None:
@@ -251,8 +251,8 @@ def read_once(targets: list[Target], *, forks: int = 64) -> list[NodeNow]:
     def visit(session: Session) -> NodeNow:
         return read_node(session.target.name, ask(session, payload))
 
-    for target, told in fan_out(targets, visit, forks=forks, limits=LIMITS):
-        found[target.name] = _failed(target.name, told) if isinstance(told, GpuprovError) else told
+    for target, result in fan_out(targets, visit, forks=forks, limits=LIMITS):
+        found[target.name] = _failed(target.name, result) if isinstance(result, GpuprovError) else result
     return [found[target.name] for target in targets]
 
 

@@ -67,8 +67,8 @@ def ports(facts: Facts) -> list[Port]:
             found.append(Port(kind, (gigabits(hca.rate) or None) if up else 0))
     for nic in facts.nics.values():
         if nic.kind == "physical" and not nic.infiniband:
-            told = nic.speed / 1000 if nic.speed else None
-            found.append(Port("ethernet", 0 if nic.state == "down" else told))
+            result = nic.speed / 1000 if nic.speed else None
+            found.append(Port("ethernet", 0 if nic.state == "down" else result))
     # Without the RDMA modules the ports are still on the bus.
     unseen = (d for d in facts.pci if d.class_code.startswith(INFINIBAND_CLASS) and d.address not in seen)
     return [*found, *(Port("infiniband", None) for _ in unseen)]
@@ -93,9 +93,9 @@ def instead(wanted: NicHardware, have: Iterable[Port]) -> str:
     fastest = sorted(of_kind(wanted, have), key=lambda port: -(port.gbits or 0))[: wanted.count]
     counts = Counter(port.gbits for port in fastest)
     word = WORDS[wanted.kind]
-    told = [f"{count} x {_speed(gbits)} {word}" for gbits, count in counts.items()]
+    result = [f"{count} x {_speed(gbits)} {word}" for gbits, count in counts.items()]
     missing = wanted.count - len(fastest)
-    return ", ".join([*told, *([f"{missing} missing"] if missing else [])])
+    return ", ".join([*result, *([f"{missing} missing"] if missing else [])])
 
 
 def _speed(gbits: float | None) -> str:

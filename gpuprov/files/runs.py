@@ -13,7 +13,7 @@ from pathlib import Path
 import platformdirs
 
 from gpuprov.errors import Refused
-from gpuprov.mutex import NotOurs, own_folder
+from gpuprov.files.mutex import NotOurs, own_folder
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprov.resources import share
+from gpuprov.files.resources import share
 
 if TYPE_CHECKING:
     import gpuprov_lines

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from gpuprov.drift.judge import Difference, NodeDrift, without_facts
 from gpuprov.drift.majority import ASPECTS, majority
 from gpuprov.errors import GpuprovError
+from gpuprov.files.runs import new_id, now
 from gpuprov.model.lock import Lock
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation, expectations
-from gpuprov.runs import new_id, now
 
 if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance
@@ -34,7 +34,7 @@ class Run:
     """Results of one run.
 
     Args:
-        id: from `gpuprov.runs`.
+        id: from `gpuprov.files.runs`.
         verb: `drift`, `apply`, `verify`, `majority`, `accept`.
         at: UTC, ISO 8601.
         fleet: the lock's path; runs of the same lock are compared with each other.
@@ -68,8 +68,8 @@ def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | Gpuprov
     found: dict[str, NodeDrift] = {}
     for group in dict.fromkeys(groups.values()):
         own = {name: answers[name] for name in groups if groups[name] == group}
-        told = {name: answer for name, answer in own.items() if isinstance(answer, Facts)}
-        found |= {node.name: node for node in majority(told)}
+        result = {name: answer for name, answer in own.items() if isinstance(answer, Facts)}
+        found |= {node.name: node for node in majority(result)}
         found |= {
             name: without_facts(name, answer) for name, answer in own.items() if not isinstance(answer, Facts)
         }

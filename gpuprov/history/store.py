@@ -13,8 +13,8 @@ from typing import Any, Self, get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.files.runs import state_dir
 from gpuprov.history.record import Group, Run
-from gpuprov.runs import state_dir
 
 VERSION = 1
 TABLES = """

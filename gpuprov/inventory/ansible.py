@@ -70,7 +70,7 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
         shared, ways = variables_of(hosts, lock.groups.get(name) if lock else None)
         decided = own | shared
         host_vars |= {
-            host: told for host in hosts if (told := _of_host(fleet, group, host, ways.get(host, {})))
+            host: result for host in hosts if (result := _of_host(fleet, group, host, ways.get(host, {})))
         }
         _refuse_second_opinions(name, group.vars, decided)
         groups[names[name]] = AnsibleGroup(
@@ -115,12 +115,12 @@ def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) ->
 def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables:
     """Return one host's variables: its address, its connection variables, the site's variables."""
     address, ssh = group.entries[host].address, group.entries[host].ssh
-    told = {"ansible_host": address} if address != host else {}
+    result = {"ansible_host": address} if address != host else {}
     kept: Variables = {"ssh": ssh.model_dump(exclude_none=True)} if ssh else {}
     site = fleet.host_vars.get(host, {})
     if ours := [key for key in way if key not in site]:  # for the import
         kept["variables"] = ours
-    decided = as_text(told | way | ({HOST_VARIABLE: kept} if kept else {}))
+    decided = as_text(result | way | ({HOST_VARIABLE: kept} if kept else {}))
     return {**decided, **marked(site)}
 
 

@@ -39,13 +39,13 @@ def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, 
         InvalidInput: ssh's configuration cannot be read.
     """
     ways = {host: route(*way) for host, way in hosts.items()}
-    told = {host: _way_in(way) for host, way in ways.items()}
+    result = {host: _way_in(way) for host, way in ways.items()}
     shared = {
         key: value
-        for key, value in next(iter(told.values())).items()
-        if all(each.get(key) == value for each in told.values())
+        for key, value in next(iter(result.values())).items()
+        if all(each.get(key) == value for each in result.values())
     }
-    own = {host: {key: each[key] for key in each if key not in shared} for host, each in told.items()}
+    own = {host: {key: each[key] for key in each if key not in shared} for host, each in result.items()}
     decided = roles.variables(group) if group else {}
     if group and "ssh_hardening_login" in decided:
         for host, way in ways.items():

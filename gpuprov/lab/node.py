@@ -203,8 +203,8 @@ class Node:
         if done.returncode == 255:
             raise Unreachable(f"{self.name}: {done.stderr.strip() or 'the connection ended'}")
         if check and done.returncode:
-            told = (done.stderr or done.stdout).strip()[-2000:]
-            raise NodeFailed(f"{self.name}: `{command}` exited with {done.returncode}: {told}")
+            result = (done.stderr or done.stdout).strip()[-2000:]
+            raise NodeFailed(f"{self.name}: `{command}` exited with {done.returncode}: {result}")
         return done
 
     def boot_id(self) -> str:

@@ -13,9 +13,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gpuprov.errors import InFile, InvalidInput, did_you_mean
+from gpuprov.files.writing import replace_file
 from gpuprov.model.marked import Marked, Path_, dotted
 from gpuprov.untrusted.urls import public_urls
-from gpuprov.writing import replace_file
 
 MAX_BYTES = 32 * 1024 * 1024
 
@@ -105,13 +105,13 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
     except ValidationError as error:
         found = _causes(error)
         unknown = {each["loc"][:-1] for each in found if each["type"] == "extra_forbidden"}
-        told: dict[tuple[int, str], InFile] = {}
+        result: dict[tuple[int, str], InFile] = {}
         for each in found:
             if each["type"] == "missing" and each["loc"][:-1] in unknown:
                 continue  # the key is present, misspelt
             complaint = _complaint(document, shape, (), each, more=0)
-            told.setdefault((complaint.line, _short(each["input"])), complaint)
-        return sorted(told.values(), key=lambda each: each.line)
+            result.setdefault((complaint.line, _short(each["input"])), complaint)
+        return sorted(result.values(), key=lambda each: each.line)
     return []
 
 

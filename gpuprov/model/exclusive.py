@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gpuprov.errors import Refused
-from gpuprov.mutex import Locked, held
-from gpuprov.runs import state_dir
+from gpuprov.files.mutex import Locked, held
+from gpuprov.files.runs import state_dir
 
 WAIT_S = 60.0
 """Longest wait in seconds; operations under such a lock take milliseconds."""

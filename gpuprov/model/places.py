@@ -35,6 +35,6 @@ class Words(dict[tuple[Path_, str], tuple[str, int]]):
         except InvalidInput as error:
             for (path, word), (file, line) in self.items():
                 if path == below and repr(word) in error.seen:
-                    told = {"expected": error.expected, "do": error.do}
-                    raise InFile("unknown-name", file, line, error.seen, **told) from None
+                    result = {"expected": error.expected, "do": error.do}
+                    raise InFile("unknown-name", file, line, error.seen, **result) from None
             raise

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from gpuprov.errors import InvalidInput
+from gpuprov.files.resources import share
 from gpuprov.model.documents import Strict, read_document
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
-from gpuprov.resources import share
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 

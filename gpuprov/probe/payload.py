@@ -25,7 +25,7 @@ from threading import Lock
 from typing import Any
 
 from gpuprov.errors import NodeFailed
-from gpuprov.resources import share
+from gpuprov.files.resources import share
 from gpuprov.untrusted import on_one_line
 
 MODULES = (

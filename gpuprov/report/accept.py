@@ -33,9 +33,9 @@ def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
 def _summary(each: Acceptance) -> str:
     if each.failure is not None:
         return f"{each.verdict}: {each.failure}"
-    told = each.document or {}
-    size = f"{len(told.get('gpus', ()))} x {each.gpu}, {told.get('level')}, {told.get('seconds')} s"
-    if (diagnosis := summary(told)) is not None:
+    result = each.document or {}
+    size = f"{len(result.get('gpus', ()))} x {each.gpu}, {result.get('level')}, {result.get('seconds')} s"
+    if (diagnosis := summary(result)) is not None:
         size += f"; DCGM: {diagnosis}"
     return f"{each.verdict} ({size})" + (f", {len(each.faults)} faults" if each.faults else "")
 

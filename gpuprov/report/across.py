@@ -40,7 +40,7 @@ def across_lines(outcome: Outcome) -> Iterator[str]:
 
 def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
     sizes = sorted({len(group["nodes"]) for group in groups})
-    told = (
+    result = (
         f"{len(groups)} groups of {' and '.join(map(str, sizes))}"
         if len(groups) > 1
         else f"{sizes[0]} together"
@@ -52,9 +52,9 @@ def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
     ):
         values = [group[key] for group in groups if group[key] is not None]
         if values:
-            told += f"; {words} {median(values):.1f} {unit}"
+            result += f"; {words} {median(values):.1f} {unit}"
     broken = sum(bool(group["failed"]) for group in groups)
-    return told + (f"; {broken} did not end" if broken else "")
+    return result + (f"; {broken} did not end" if broken else "")
 
 
 def across_document(outcome: Outcome) -> dict[str, Any]:

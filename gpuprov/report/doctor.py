@@ -42,10 +42,10 @@ def summary(each: Diagnosis) -> str:
     if each.failure is not None:
         return str(each.failure)
     counts = Counter(fault.severity for fault in each.faults)
-    told = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    if not told:
-        told = "no fault was found" if each.unknown else "healthy"
-    return told + (f"; {len(each.unknown)} questions without an answer" if each.unknown else "")
+    result = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+    if not result:
+        result = "no fault was found" if each.unknown else "healthy"
+    return result + (f"; {len(each.unknown)} questions without an answer" if each.unknown else "")
 
 
 def unknown_lines(each: Diagnosis) -> Iterator[str]:

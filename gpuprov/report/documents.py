@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import NodeDrift
-from gpuprov.runs import now
+from gpuprov.files.runs import now
 
 
 def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuprov.errors import Exit, worst
-from gpuprov.runs import now
+from gpuprov.files.runs import now
 from gpuprov.untrusted import printable
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import Any
 
 from gpuprov.accept.rates import part_name
 from gpuprov.errors import InvalidInput
+from gpuprov.files.runs import run_folders, state_dir
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
 from gpuprov.report import across
 from gpuprov.report.pages import page_template
-from gpuprov.runs import run_folders, state_dir
 
 KEPT = "accept.json"
 """The file in a run's folder, written by `gpuprov accept`."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import Exit, worst
+from gpuprov.files.runs import now
 from gpuprov.model.nodeset import fold_alike
-from gpuprov.runs import now
 from gpuprov.untrusted import printable
 
 if TYPE_CHECKING:

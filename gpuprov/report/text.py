@@ -50,8 +50,8 @@ def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     yield from _lines((change.node, line) for change in changes for line in _change(change))
 
 
-def _lines(told: Iterable[tuple[str, str]]) -> Iterator[str]:
-    return (f"{names} {line}" for names, line in fold_alike(told))
+def _lines(result: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"{names} {line}" for names, line in fold_alike(result))
 
 
 def _change(change: Change) -> Iterator[str]:
@@ -97,12 +97,12 @@ def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:
     """Yield lines about the builders that nodes trust, for nodes that get a driver compiled elsewhere."""
     hosts = lock.hosts()
     drivers = {plan.name: hosts[plan.name].components.driver for plan in plans if DRIVER in plan.roles}
-    told = (
+    result = (
         (name, f"the module comes from {fold(driver.builders)} ({driver.builder_reason})")
         for name, driver in drivers.items()
         if driver.builders and driver.builders != (name,)
     )
-    yield from _lines(told)
+    yield from _lines(result)
 
 
 def _newer(plan: NodePlan) -> Iterator[str]:

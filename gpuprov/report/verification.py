@@ -21,8 +21,8 @@ def recap(verdict: Verdict, *, details: bool = False) -> str:
 
 def _nodes(verdict: Verdict) -> Iterator[str]:
     for status in EXIT_OF:
-        told = ((node.name, node.message) for node in verdict.nodes if node.status == status)
-        for names, message in fold_alike(told):
+        result = ((node.name, node.message) for node in verdict.nodes if node.status == status)
+        for names, message in fold_alike(result):
             yield f"{status:<12} {names}" + (f"  {message}" if message else "")
 
 

@@ -14,7 +14,7 @@ UNITS = {"container_toolkit.cdi": CDI_UNIT}
 FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 """Packages that the toolkit replaced; removed in 1.15.0 (its changelog)."""
 
-OVERRULED = mends("container_toolkit", "container_toolkit.cdi", "systemctl disable or stop of anybody")
+OVERRULED = mends("container_toolkit", "container_toolkit.cdi", "systemctl disable or stop by hand")
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

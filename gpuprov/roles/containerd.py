@@ -20,7 +20,7 @@ CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 
 OVERRULED = (
     *fails("containerd", "containerd.config", "a drop-in of containerd.service with another --config"),
-    *mends("containerd", "containerd.unit", "systemctl disable or stop of anybody"),
+    *mends("containerd", "containerd.unit", "systemctl disable or stop by hand"),
 )
 
 

@@ -15,7 +15,7 @@ ENVIRONMENT = {"CUDA_HOME": CUDA_HOME, "nvcc": f"{CUDA_HOME}/bin/nvcc"}
 """A variable, and the compiler in a login's PATH."""
 
 OVERRULED = (
-    *mends("cuda", "cuda.default", "a link by hand at /usr/local/cuda", "update-alternatives of anybody"),
+    *mends("cuda", "cuda.default", "another link at /usr/local/cuda", "update-alternatives by hand"),
     *fails(
         "cuda",
         "cuda.environment",
@@ -23,7 +23,7 @@ OVERRULED = (
         "CUDA_HOME in DefaultEnvironment of systemd",
         "CUDA_HOME in environment.d",
     ),
-    *fails("cuda", "cuda.unpackaged", "a toolkit of a runfile, or its libraries"),
+    *fails("cuda", "cuda.unpackaged", "a toolkit from a runfile, or its libraries"),
 )
 
 

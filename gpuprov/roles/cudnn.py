@@ -9,7 +9,7 @@ from gpuprov.roles.components import closure, packages, unwanted, version
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import fails
 
-OVERRULED = fails("cudnn", "cudnn.unpackaged", "a library where the linker looks, without a package")
+OVERRULED = fails("cudnn", "cudnn.unpackaged", "a library without a package in the linker's path")
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

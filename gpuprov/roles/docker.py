@@ -18,7 +18,7 @@ RUNTIME = "nvidia"
 OVERRULED = (
     *fails("docker", "docker.config", "a drop-in of docker.service with another --config-file"),
     *fails("containers", "docker.config", "a drop-in of docker.service with another --config-file"),
-    *mends("docker", "docker.unit", "systemctl disable or stop of anybody"),
+    *mends("docker", "docker.unit", "systemctl disable or stop by hand"),
 )
 
 

@@ -17,9 +17,9 @@ FLUSHES = ["reload", "start", "stop"]
 UNITS = {"firewall.unit": FIREWALL_UNIT}
 
 OVERRULED = (
-    *fails("firewall", "firewall.unit", "a drop-in of the unit's with another command"),
+    *fails("firewall", "firewall.unit", "a drop-in of the unit with another command"),
     *fails("firewall", "firewall.survives", "a later drop-in of nftables.service"),
-    *mends("firewall", "firewall.input", "nft of anybody: a flush, another rule in our table"),
+    *mends("firewall", "firewall.input", "nft by hand: a flush, another rule in gpuprov's table"),
 )
 
 

@@ -17,8 +17,8 @@ UNITS = {
     "gpu.modes_unit": MODES_UNIT,
 }
 
-COMMAND = "a drop-in of the unit's with another command"
-ANYBODY = "nvidia-smi of anybody who is root"
+COMMAND = "a drop-in of the unit with another command"
+ANYBODY = "nvidia-smi run by root"
 OVERRULED = (
     *fails("persistence", "gpu.persistence_unit", COMMAND),
     *mends("persistence", "gpu.persistence", ANYBODY),

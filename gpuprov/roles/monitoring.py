@@ -17,9 +17,9 @@ DCGM_UNIT = "nvidia-dcgm.service"
 UNITS = {"monitoring.exporter": EXPORTER_UNIT, "monitoring.dcgm": DCGM_UNIT}
 
 OVERRULED = (
-    *mends("monitoring", "monitoring.textfile", "an editor"),
-    *mends("node_exporter", "monitoring.exporter", "systemctl disable or stop of anybody"),
-    *mends("dcgm", "monitoring.dcgm", "systemctl disable or stop of anybody"),
+    *mends("monitoring", "monitoring.textfile", "a manual edit"),
+    *mends("node_exporter", "monitoring.exporter", "systemctl disable or stop by hand"),
+    *mends("dcgm", "monitoring.dcgm", "systemctl disable or stop by hand"),
 )
 
 

@@ -23,7 +23,7 @@ OVERRULED = (
         "~/.nccl.conf of root, of the login or of /etc/skel",
         "NCCL_CONF_FILE",
     ),
-    *fails("nccl", "nccl.unpackaged", "a library where the linker looks, without a package"),
+    *fails("nccl", "nccl.unpackaged", "a library without a package in the linker's path"),
 )
 
 

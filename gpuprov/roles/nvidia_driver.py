@@ -20,12 +20,12 @@ OVERRULED = (
     *fails(
         "driver",
         "driver.unpackaged",
-        "what NVIDIA's runfile left",
-        "a library where the linker looks, without a package",
+        "remains of NVIDIA's runfile",
+        "a library without a package in the linker's path",
         "a folder of ld.so.conf.d",
         "LD_LIBRARY_PATH of logins or services",
     ),
-    *mends("driver", "driver.module_on_disk", "another module in the place of DKMS's"),
+    *mends("driver", "driver.module_on_disk", "another module in place of the DKMS build"),
     *mends("kernel", "driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"),
 )
 

@@ -13,7 +13,7 @@ OVERRULED = (
     *fails(
         "repositories",
         "repositories.foreign",
-        "a source of somebody else's with packages of the lock, signed or not",
+        "another source with packages of the lock, signed or not",
         "a source without a signature (trusted=yes, allow-insecure=yes) with packages of the lock",
     ),
 )

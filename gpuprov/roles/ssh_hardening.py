@@ -11,7 +11,7 @@ from gpuprov.roles.overruling import fails, mends
 
 OVERRULED = (
     *fails("ssh", "ssh.options", "an earlier file of sshd_config.d", "an option on sshd's command line"),
-    *mends("ssh", "ssh.ports", "ssh.socket, which listens in sshd's place"),
+    *mends("ssh", "ssh.ports", "ssh.socket, which listens instead of sshd"),
 )
 
 

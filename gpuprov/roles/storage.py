@@ -11,10 +11,10 @@ from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import fails, mends
 
 OVERRULED = (
-    *mends("scratch", "scratch.mounted", "umount of anybody"),
+    *mends("scratch", "scratch.mounted", "umount by hand"),
     *fails("scratch", "scratch.at_boot", "a mount unit in /etc/systemd/system"),
-    *mends("scratch", "scratch.read_ahead", "blockdev or a later rule of udev's"),
-    *mends("storage_clients", "storage.clients", "apt of anybody: these packages are not held"),
+    *mends("scratch", "scratch.read_ahead", "blockdev or a later udev rule"),
+    *mends("storage_clients", "storage.clients", "apt by hand: these packages are not held"),
 )
 
 

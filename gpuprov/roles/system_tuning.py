@@ -21,12 +21,12 @@ DEBUGGING = (
 OVERRULED = (
     *fails("tuning", "tuning.limits", "a later file of security/limits.d"),
     *fails("tuning", "tuning.service_limits", "a later file of systemd/system.conf.d"),
-    *mends("tuning", "tuning.sysctl", "sysctl --write of anybody"),
+    *mends("tuning", "tuning.sysctl", "sysctl --write by hand"),
     *fails("tuning", "tuning.sysctl_at_boot", "a later file of sysctl.d"),
-    *mends("tuning", "tuning.hugepages", "the kernel's command line, tuned, anybody who writes to /sys"),
-    *mends("tuning", "tuning.governor", "tuned, power-profiles-daemon, anybody who writes to /sys"),
+    *mends("tuning", "tuning.hugepages", "the kernel's command line, tuned, a write to /sys"),
+    *mends("tuning", "tuning.governor", "tuned, power-profiles-daemon, a write to /sys"),
     *fails("tuning", "tuning.environment", "a variable in profile.d", "a variable in environment.d"),
-    *mends("tuning", "tuning.debugging", "a variable in a file of logins"),
+    *mends("tuning", "tuning.debugging", "a variable in a login file"),
     *fails("tuning", "tuning.debugging", "a variable in DefaultEnvironment of systemd"),
 )
 

@@ -102,6 +102,6 @@ def _by_program(words: Sequence[str], name: str, digest: bytes) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GpuprovError(f"secure_boot.key: {name}: {error}") from None
     if done.returncode:
-        told = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
-        raise GpuprovError(f"secure_boot.key: {name} exited with {done.returncode}: {told}")
+        result = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
+        raise GpuprovError(f"secure_boot.key: {name} exited with {done.returncode}: {result}")
     return done.stdout

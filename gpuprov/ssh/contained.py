@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.runs import state_dir
+from gpuprov.files.runs import state_dir
 from gpuprov.untrusted import LogFormatter, on_one_line
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 A node may be this machine itself (`LOCAL`): then commands run here, without SSH.
 
 Settings of the fleet take precedence. Those that it omits come from `~/.ssh/config`, as ssh reads it. The
-default user is root, the default port 22.
+default user of a node is root, that of a jump host the local user; the default port is 22.
 """
 
 from __future__ import annotations
@@ -135,11 +135,11 @@ def _here(stated: Connection) -> Route:
 def _route(address: str, stated: Connection, depth: int) -> Route:
     """Return the route to a node (`depth` 0) or to a jump host.
 
-    The default user of a jump host is the local user, as in ssh, but root if ssh is not configured at all.
+    The default user of a node is root, that of a jump host the local user, as ssh_config(5) states for User.
     """
     said = client_config(address, stated.user, stated.port, otherwise=None if depth else "root")
     hostname, alias = _first(said, "hostname") or address, _first(said, "hostkeyalias")
-    user = stated.user or _first(said, "user") or "root"
+    user = stated.user or _first(said, "user") or (whoami() if depth else "root")
     port = stated.port or int(_first(said, "port") or 22)
     tokens = {"h": hostname, "n": address, "p": str(port), "r": user, "d": str(Path.home()), "%": "%"}
     only = stated.identity_file if depth == 0 else None

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from gpuprov.apply.context import Consent, RunContext
+from gpuprov.files.runs import make_folder
+from gpuprov.files.writing import replace_file
 from gpuprov.model.lock import Lock, LockedGroup, Reboots, read_lock, write_lock
 from gpuprov.model.rollout import Rollout
-from gpuprov.runs import make_folder
-from gpuprov.writing import replace_file
 
 OLD, NEW = "old.lock.yml", "new.lock.yml"
 RECORDS = "lastgood"

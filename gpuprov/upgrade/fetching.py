@@ -57,12 +57,12 @@ def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[
         raise Refused(f"the module that was built cannot be kept: {error}") from None
 
 
-def _built(told: Any) -> list[dict[str, Any]]:
+def _built(result: Any) -> list[dict[str, Any]]:
     """Return the archives that a node has built for others, from its answer."""
     return [
         {"kernel": str(each["kernel"]), "path": str(each["path"]), "size": int(each["size"])}
         | {"sha256": str(each["sha256"])}
-        for each in told["built"]
+        for each in result["built"]
     ]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
+from gpuprov.files.runs import run_folders
 from gpuprov.model.nodeset import fold
-from gpuprov.runs import run_folders
 from gpuprov.upgrade.header import ended
 from gpuprov.upgrade.journal import NAME, read
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
+from gpuprov.files.runs import verb_of
 from gpuprov.history import keep
 from gpuprov.history.record import of_nodes
 from gpuprov.model.here import as_stated
 from gpuprov.model.lock import read_lock, write_lock
-from gpuprov.runs import verb_of
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.engine import Engine, Outcome
 from gpuprov.upgrade.journal import NAME, Journal

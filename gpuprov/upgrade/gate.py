@@ -36,7 +36,7 @@ MODULES = (
     "gpuprov_initramfs",
     "gpuprov_apt",
     *PROBE[:-1],
-    "gpuprov.mutex",
+    "gpuprov.files.mutex",
     "gpuprov.apply.node.lease",
     "gpuprov.upgrade.node.packages",
     "gpuprov.upgrade.node.gate",
@@ -100,7 +100,7 @@ def ask_gate(
 
     work = PerNode(ask, payloads)
     found: dict[str, NodeGate] = {}
-    asked, deadline, told = list(names), time.monotonic() + context.rollout.settle_s, False
+    asked, deadline, result = list(names), time.monotonic() + context.rollout.settle_s, False
     while asked:
         waking: list[str] = []
         for target, answer in fan_out(
@@ -110,9 +110,9 @@ def ask_gate(
             if found[target.name].wakes(context.rollout.settle_s):
                 waking.append(target.name)
         asked = waking if time.monotonic() < deadline else []
-        if asked and not told:
+        if asked and not result:
             context.narrate(f"waiting for {fold(asked)} to settle after booting")
-        told = True
+        result = True
         time.sleep(AGAIN_S if asked else 0)
     return [found[name] for name in names]
 
@@ -143,8 +143,8 @@ def judge_node(
 
 def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Collection[str]) -> NodeGate:
     if not facts.is_root:
-        told = "no root rights there: sudo asks for a password (-K)"
-        return NodeGate(name, (Finding("bad", "reach", told),), {})
+        result = "no root rights there: sudo asks for a password (-K)"
+        return NodeGate(name, (Finding("bad", "reach", result),), {})
     old, new = context.groups[name]
     moves = _moves(facts, new)
     findings = [
@@ -180,9 +180,9 @@ def _packages(
     facts: Facts, old: LockedGroup, new: LockedGroup, moves: Mapping[str, tuple[str | None, str]]
 ) -> Iterator[Finding]:
     """Yield problems of packages: an upgrade or rollback that needs a missing one, a broken or busy dpkg."""
-    told = facts.raw("gate")
-    offered = {(name, version) for name, version in told["offered"]}
-    kept, arch = set(told["kept"]), told["architecture"]
+    result = facts.raw("gate")
+    offered = {(name, version) for name, version in result["offered"]}
+    kept, arch = set(result["kept"]), result["architecture"]
 
     def missing(versions: Iterable[tuple[str, str | None]]) -> str:
         lacking = [

@@ -64,5 +64,5 @@ def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, GpuprovError]:
 
 
 def _told(errors: Mapping[str, GpuprovError]) -> Refused:
-    told = fold_alike((name, str(error)) for name, error in errors.items())
-    return Refused("; ".join(f"{names}: {said}" for names, said in told))
+    result = fold_alike((name, str(error)) for name, error in errors.items())
+    return Refused("; ".join(f"{names}: {said}" for names, said in result))

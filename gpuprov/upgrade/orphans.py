@@ -18,11 +18,11 @@ def wait_for_orphans(context: UpgradeContext) -> None:
         Refused: one still runs after `WAIT_S`.
     """
     deadline = time.monotonic() + WAIT_S
-    told = False
+    result = False
     while orphans := ansible_at_work(context.folder):
-        if not told:
+        if not result:
             context.narrate(f"waiting for what the last controller left at work (process {orphans[0]})")
-            told = True
+            result = True
         if time.monotonic() > deadline:
             raise Refused(f"process {orphans[0]} of this run is still at work", do="end it and resume again")
         time.sleep(0.5)

@@ -24,7 +24,7 @@ MODULES = (
     "gpuprov_initramfs",
     "gpuprov_apt",
     *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
-    "gpuprov.mutex",
+    "gpuprov.files.mutex",
     "gpuprov.apply.node.lease",
     "gpuprov.apply.node.built",
     *(f"gpuprov.upgrade.node.{name}" for name in PARTS),

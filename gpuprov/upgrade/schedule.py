@@ -102,8 +102,8 @@ def _command(job: Job, program: str) -> str:
 def _told(job: Job, line: str) -> str:
     if job.notify is None:
         return line
-    told = f'printf "%s\\n" "$said" | GPUPROV_EXIT=$code {job.notify}'
-    return f"said=$({line} 2>&1); code=$?; [ $code = 0 ] || {told}; exit $code"
+    result = f'printf "%s\\n" "$said" | GPUPROV_EXIT=$code {job.notify}'
+    return f"said=$({line} 2>&1); code=$?; [ $code = 0 ] || {result}; exit $code"
 
 
 def _systemd(job: Job, program: str) -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuprov.errors import Refused
+from gpuprov.files.runs import started_by
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
-from gpuprov.runs import started_by
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.batches import Batch, batches
 from gpuprov.upgrade.context import UpgradeContext, pack

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.files.runs import now
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.model.selection import narrowed
-from gpuprov.runs import now
 from gpuprov.ssh import elsewhere
 from gpuprov.ssh.wording import NO_SUCH_NAME
 from gpuprov.untrusted import json_text
@@ -102,8 +102,8 @@ class _How:
 
     def options(self) -> list[str]:
         limits = self.limits
-        told = ["--command-timeout", str(limits.command_s), "--node-timeout", str(limits.node_s)]
-        return [*told, *["--local"] * self.local, *["--image"] * self.image]
+        result = ["--command-timeout", str(limits.command_s), "--node-timeout", str(limits.node_s)]
+        return [*result, *["--local"] * self.local, *["--image"] * self.image]
 
 
 def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:

@@ -50,8 +50,8 @@ class Terminal:
     @property
     def ended(self) -> int | None:
         """Exit code in a shell's notation; None while the command runs."""
-        told = self._said.read_text().strip() if self._said.exists() else ""
-        return int(told) if told else None
+        result = self._said.read_text().strip() if self._said.exists() else ""
+        return int(result) if result else None
 
     def text(self, *, colours: bool = False) -> str:
         """Return the screen line by line, with colour escapes if requested."""
@@ -79,10 +79,10 @@ class Terminal:
         return time.monotonic() - begun
 
     def _tmux(self, *words: str) -> str:
-        told = subprocess.run(
+        result = subprocess.run(
             ["tmux", "-L", self._server, *words], check=True, capture_output=True, text=True
         )
-        return told.stdout.rstrip("\n")
+        return result.stdout.rstrip("\n")
 
 
 def processor_seconds(pid: int) -> float:

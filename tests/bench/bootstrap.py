@@ -39,8 +39,8 @@ def main() -> int:
         first = _run(Path(folder), wanted.at_once)
         second = _run(Path(folder), wanted.at_once)
     for name, (seconds, statuses) in (("first", first), ("second", second)):
-        told = ", ".join(f"{statuses.count(each)} {each}" for each in sorted(set(statuses)))
-        print(f"{name} run: {wanted.nodes} nodes in {seconds:.1f} s: {told}")
+        result = ", ".join(f"{statuses.count(each)} {each}" for each in sorted(set(statuses)))
+        print(f"{name} run: {wanted.nodes} nodes in {seconds:.1f} s: {result}")
     return 0 if set(first[1]) == {"changed"} and set(second[1]) == {"ready"} else 1
 
 

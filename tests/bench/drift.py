@@ -28,6 +28,7 @@ from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import build
+from tests.bench._bars import Bar, verdict
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.command_line import PROGRAM, with_own_state
 from tests.lab.provisioned_node import provision
@@ -47,7 +48,7 @@ class Cost:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print; return 1 if a ratio misses its limit."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -61,14 +62,14 @@ def main() -> int:
         node = provision(lab, folder)
         (folder / "fleet.lock.yml").rename(folder / "node.lock.yml")
         with many_addresses(node):
-            compare(lab, node, folder, options.targets, options.rounds)
+            bars = compare(lab, node, folder, options.targets, options.rounds)
             if not options.only_drift:
-                compare_slow(lab, folder, options.targets)
+                bars += compare_slow(lab, folder, options.targets)
             grow(lab, folder, [int(count) for count in options.growth.split(",")])
-    return 0
+    return verdict(bars)
 
 
-def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None:
+def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> list[Bar]:
     """Measure floor, probe, drift and an apply without changes in turns."""
     lock = write_targets(lab, folder, count)
     ways: dict[str, Callable[[], Cost]] = {
@@ -93,12 +94,21 @@ def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> None
             + (f"{memory:>6.0f} MiB" if memory else "")
             + f"  ({listed})"
         )
-    base, probe, drift, apply = median.values()
-    print(f"  drift / (1.5 floor + probe)   {drift / (1.5 * base + probe):>7.2f}   (at most 1)")
-    print(f"  apply / drift                 {apply / drift:>7.2f}   (at most 2)")
+    bars = ratios(*median.values())
+    for bar in bars:
+        print(f"  {bar.name:<30}{bar.figure:>7.2f}   ({bar.limit})")
+    return bars
 
 
-def compare_slow(lab: Lab, folder: Path, count: int) -> None:
+def ratios(base: float, probe: float, drift: float, apply: float) -> list[Bar]:
+    """Return the ratios of the medians, each with its limit."""
+    return [
+        Bar("drift / (1.5 floor + probe)", drift / (1.5 * base + probe), most=1),
+        Bar("apply / drift", apply / drift, most=2),
+    ]
+
+
+def compare_slow(lab: Lab, folder: Path, count: int) -> list[Bar]:
     """Measure verify and Ansible's check mode, together with drift at the same time."""
     write_targets(lab, folder, count)
     turns = [
@@ -112,15 +122,21 @@ def compare_slow(lab: Lab, folder: Path, count: int) -> None:
         times[number] = gpuprov(folder, "apply", "--full", "--check", "--yes", "--no-verify").seconds
     slope = (times[more] - times[few]) / (more - few)
     ansible = times[few] + slope * (count - few)
-    print(f"  gpuprov verify                {verify:>7.1f} s, {verify / drift:.1f} times drift (at least 8)")
+    bars = slow_ratios(drift, verify, ansible)
+    by_verify, by_ansible = (f"{bar.figure:.1f} times drift ({bar.limit})" for bar in bars)
+    print(f"  gpuprov verify                {verify:>7.1f} s, {by_verify}")
     print(
         "      measured: " + ", ".join(f"{slow:.1f} s beside a drift of {fast:.1f}" for fast, slow in turns)
     )
     measured = ", ".join(f"{seconds:.1f} s for {number}" for number, seconds in times.items())
-    print(
-        f"  Ansible --check, drawn out    {ansible:>7.1f} s, {ansible / drift:.1f} times drift (at least 20)"
-    )
+    print(f"  Ansible --check, drawn out    {ansible:>7.1f} s, {by_ansible}")
     print(f"      measured: {measured}")
+    return bars
+
+
+def slow_ratios(drift: float, verify: float, ansible: float) -> list[Bar]:
+    """Return how many times longer than drift the others take, each with its limit."""
+    return [Bar("verify / drift", verify / drift, least=8), Bar("Ansible / drift", ansible / drift, least=20)]
 
 
 def grow(lab: Lab, folder: Path, counts: list[int]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from gpuprov.lab import Lab
+from tests.bench._bars import Bar, verdict
 from tests.bench.drift import FORKS, gpuprov
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.command_line import gpuprov as once
@@ -30,7 +31,7 @@ WAYS = {
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print; return 1 if the gate misses its limit."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,8 +43,8 @@ def main() -> int:
         node = provision(lab, folder)
         write_locks(lab, folder, options.targets)
         with many_addresses(node):
-            compare(folder, options.targets, options.rounds)
-    return 0
+            bar = compare(folder, options.targets, options.rounds)
+    return verdict([bar])
 
 
 def write_locks(lab: Lab, folder: Path, count: int) -> None:
@@ -61,7 +62,7 @@ def write_locks(lab: Lab, folder: Path, count: int) -> None:
     write_targets(lab, folder, count)
 
 
-def compare(folder: Path, count: int, rounds: int) -> None:
+def compare(folder: Path, count: int, rounds: int) -> Bar:
     """Run each command once for the caches, then in turns."""
     for words in WAYS.values():
         gpuprov(folder, *words)
@@ -73,8 +74,14 @@ def compare(folder: Path, count: int, rounds: int) -> None:
     for name, found in seconds.items():
         listed = " ".join(f"{each:.2f}" for each in found)
         print(f"  {name:<24}{statistics.median(found):>7.2f} s  ({listed})")
-    drift, gate = (statistics.median(found) for found in seconds.values())
-    print(f"  gate / drift            {gate / drift:>7.2f}    (at most 2)")
+    bar = ratio(*(statistics.median(found) for found in seconds.values()))
+    print(f"  {bar.name:<24}{bar.figure:>7.2f}    ({bar.limit})")
+    return bar
+
+
+def ratio(drift: float, gate: float) -> Bar:
+    """Return the gate's ratio to drift, with its limit."""
+    return Bar("gate / drift", gate / drift, most=2)
 
 
 if __name__ == "__main__":

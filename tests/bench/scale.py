@@ -28,6 +28,7 @@ from gpuprov.lab import Lab
 from gpuprov.ssh import elsewhere
 from gpuprov.ssh.workers import hire
 from gpuprov.ssh.workers.cluster import THREADS
+from tests.bench._bars import Bar, verdict
 from tests.bench._curves import draw
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.command_line import PROGRAM, with_own_state
@@ -63,7 +64,7 @@ class Cost:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print; return 1 if a ratio misses its limit."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -75,20 +76,20 @@ def main() -> int:
     arguments.add_argument("--drift-ms", type=float, default=0.0, help="CPU of a worker for one drift")
     arguments.add_argument("--svg", type=Path)
     options = arguments.parse_args()
-    drift_s = options.drift_ms / 1000
+    drift_s, bars = options.drift_ms / 1000, []
     if not options.coordinator:
-        drift_s = here(options.targets, options.verify_targets, options.forks, options.rounds)
+        drift_s, bars = here(options.targets, options.verify_targets, options.forks, options.rounds)
     coordinator_s = {count: coordinate(count) for count in LARGE}
     for count, seconds in coordinator_s.items():
         print(f"coordinator, {count} nodes: {seconds:.1f} s, {seconds / count * 1e6:.0f} us a node")
     if drift_s:
         large(drift_s, coordinator_s, options.svg)
-    return 0
+    return verdict(bars)
 
 
-def here(targets: int, verified: int, forks: int, rounds: int) -> float:
-    """Measure drift and verify by each way; return a worker's processor seconds for one drift."""
-    drift_s = 0.0
+def here(targets: int, verified: int, forks: int, rounds: int) -> tuple[float, list[Bar]]:
+    """Measure drift and verify by each way; return a worker's processor seconds for one drift, and ratios."""
+    drift_s, bars = 0.0, []
     with Lab(f"bench-scale-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         node = provision(lab, folder)
@@ -106,9 +107,14 @@ def here(targets: int, verified: int, forks: int, rounds: int) -> float:
                     print(f"  {way:<12}{cost.told(count)}")
                     if (verb, way) == ("drift", "local:1"):
                         drift_s = cost.processor / count
-                ratio = min(walls["local:1"]) / min(walls["one process"])
-                print(f"  local:1 / one process {ratio:.2f}   (at most 1.1)")
-    return drift_s
+                bars.append(ratio(verb, min(walls["local:1"]), min(walls["one process"])))
+                print(f"  {bars[-1].name} {bars[-1].figure:.2f}   ({bars[-1].limit})")
+    return drift_s, bars
+
+
+def ratio(verb: str, workers: float, process: float) -> Bar:
+    """Return the ratio of one worker's seconds to those of one process, with its limit."""
+    return Bar(f"{verb}: local:1 / one process", workers / process, most=1.1)
 
 
 def by(workers: int, forks: int) -> tuple[str, ...]:

@@ -87,10 +87,10 @@ def readings(node: Node) -> None:
         node.run(line)
         payload = build(Parameters(collectors=("status",)), become=False, modules=STATUS_PROBE)
         said = node.run(f"/bin/sh -c {shlex.quote(payload.command)}", input=payload.stdin.decode()).stdout
-        told = re.search(r"<<gpuprov \w+ (\d+) (\w+)>>\r?\n(.*)", said, re.S)
-        assert told, said
-        node.run(f"cat >/run/answer.{address}", input=told[3])
-        node.run(f"echo {told[1]} {told[2]} >/run/answer.{address}.mark")
+        result = re.search(r"<<gpuprov \w+ (\d+) (\w+)>>\r?\n(.*)", said, re.S)
+        assert result, said
+        node.run(f"cat >/run/answer.{address}", input=result[3])
+        node.run(f"echo {result[1]} {result[2]} >/run/answer.{address}.mark")
         node.run("nvidia-smi -pm 1; nvidia-smi -pl 700")
     node.run("cat >/run/answer", input=ANSWER)
     node.run("cat >/etc/ssh/sshd_config.d/zz-answer.conf", input=MATCH)
@@ -146,8 +146,8 @@ def intervals(times: list[list[str]], interval: float, count: int) -> bool:
 
 def wire(node: Node) -> tuple[int, int]:
     """Return the bytes that the node's interfaces have received and sent."""
-    told = json.loads(execute(["ip", "-n", node.link.namespace, "-s", "-j", "link", "show", "up"]))
-    counted = [each["stats64"] for each in told if each["ifname"] != "lo"]
+    result = json.loads(execute(["ip", "-n", node.link.namespace, "-s", "-j", "link", "show", "up"]))
+    counted = [each["stats64"] for each in result if each["ifname"] != "lo"]
     return sum(each["rx"]["bytes"] for each in counted), sum(each["tx"]["bytes"] for each in counted)
 
 

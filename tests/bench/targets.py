@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -13,22 +13,25 @@ from gpuprov.model.lock import Lock, read_lock, write_lock
 
 # The second half of RFC 2544's range; lab nodes use the first.
 RANGE = IPv4Network("198.19.0.0/16")
+LIMITS = "/etc/ssh/sshd_config.d/bench.conf"
 
 
 @contextmanager
 def many_addresses(node: Node) -> Iterator[None]:
-    """Route the whole address range to the node during the block, and raise its sshd's limits."""
-    execute(["ip", "-n", node.link.namespace, "route", "replace", "local", str(RANGE), "dev", "lo"])
-    execute(["ip", "route", "replace", str(RANGE), "via", node.address])
-    node.run(
-        "printf 'MaxStartups 4000\\nMaxSessions 4000\\n' >/etc/ssh/sshd_config.d/bench.conf;"
-        " systemctl restart ssh"
-    )
-    node.await_ssh()
-    try:
+    """Route the whole address range to the node during the block, and raise its sshd's limits.
+
+    At the end the routes of both sides are deleted, and sshd has its limits again.
+    """
+    there = ["ip", "-n", node.link.namespace, "route"]
+    with ExitStack() as stack:
+        execute([*there, "replace", "local", str(RANGE), "dev", "lo"])
+        stack.callback(execute, [*there, "delete", "local", str(RANGE), "dev", "lo"])
+        execute(["ip", "route", "replace", str(RANGE), "via", node.address])
+        stack.callback(execute, ["ip", "route", "delete", str(RANGE)])
+        stack.callback(node.run, f"rm -f {LIMITS}; systemctl restart ssh")
+        node.run(f"printf 'MaxStartups 4000\\nMaxSessions 4000\\n' >{LIMITS}; systemctl restart ssh")
+        node.await_ssh()
         yield
-    finally:
-        execute(["ip", "route", "delete", str(RANGE)])
 
 
 def write_targets(lab: Lab, folder: Path, count: int) -> Lock:

@@ -21,6 +21,7 @@ from gpuprov.catalog import load
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, Refused
+from gpuprov.files.runs import now
 from gpuprov.history.record import of_majority, of_survey
 from gpuprov.inventory.discover import kinds, match_hosts
 from gpuprov.locking.repository.apt import AptRecords, parse_depends, unpack
@@ -30,7 +31,6 @@ from gpuprov.probe.facts import Facts
 from gpuprov.report.documents import drift_document
 from gpuprov.report.facts import describe
 from gpuprov.report.text import drift_lines
-from gpuprov.runs import now
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Target
 from gpuprov.untrusted import printable
@@ -92,8 +92,8 @@ class Ways:
             found = dict(match_hosts(self.fleet.names, Connection(), self.kinds))
             assert not any(isinstance(found[name], GpuprovError) for name in GOOD)
         if isinstance(facts := answers[BAD], Facts):
-            told = contained(BAD, lambda: printable("\n".join(describe(facts))))
-            str(told).encode("utf-8", "strict")
+            result = contained(BAD, lambda: printable("\n".join(describe(facts))))
+            str(result).encode("utf-8", "strict")
 
     def acts(self, data: st.DataObject) -> None:
         """Test answers of an upgrade's remote acts: leases, and packages fetched in advance."""
@@ -156,15 +156,15 @@ class Ways:
 
     def _reported(self, way: str, nodes: Any) -> None:
         """Check that every node is reported, the sound ones correctly, and that all can be shown and kept."""
-        told: dict[str, NodeDrift] = {node.name: node for node in nodes}
-        assert list(told) == self.fleet.names
+        result: dict[str, NodeDrift] = {node.name: node for node in nodes}
+        assert list(result) == self.fleet.names
         for name in GOOD:
-            assert told[name].reason is None, told[name]
-        if "could not be read" in (told[BAD].reason or ""):
-            self.tally.unforeseen[f"{way}: {told[BAD].reason.partition(';')[0]}"] += 1  # type: ignore[union-attr]
-        for line in drift_lines(told.values()):
+            assert result[name].reason is None, result[name]
+        if "could not be read" in (result[BAD].reason or ""):
+            self.tally.unforeseen[f"{way}: {result[BAD].reason.partition(';')[0]}"] += 1  # type: ignore[union-attr]
+        for line in drift_lines(result.values()):
             line.encode("utf-8", "strict")
-        run = of_survey(self.fleet.lock, self.folder / "fleet.lock.yml", list(told.values()))
+        run = of_survey(self.fleet.lock, self.folder / "fleet.lock.yml", list(result.values()))
         json.dumps(drift_document(run.nodes, now()), allow_nan=False, ensure_ascii=False).encode()
 
 

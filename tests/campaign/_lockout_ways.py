@@ -126,8 +126,8 @@ class Trial:
         assert self.controller
         while not holds():
             if self.controller.poll() is not None:
-                told = self.controller.communicate()[1].strip().splitlines()[-3:]
-                raise GpuprovError(f"the controller ended before the node was {what}: {told}")
+                result = self.controller.communicate()[1].strip().splitlines()[-3:]
+                raise GpuprovError(f"the controller ended before the node was {what}: {result}")
             time.sleep(0.01)
         self.broken_at = time.monotonic()
 

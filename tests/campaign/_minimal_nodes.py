@@ -28,9 +28,9 @@ from tests.campaign._roles_fleet import COMMON, DRIVE, SETTINGS, STACKS, SWITCHE
 from tests.lab.command_line import gpuprov
 
 COLUMNS = {
-    "first": "the role does its work on such a node, with nothing else of gpuprov's there",
+    "first": "the role succeeds on such a node, without other roles of gpuprov",
     "second": "a second run changes nothing",
-    "verify": "every check that the role answers for passes",
+    "verify": "every check of the role passes",
 }
 Cell = tuple[str, str, str]
 """System, role, column."""
@@ -135,22 +135,22 @@ class Trials:
             for role, node in nodes.items()
         ]
         result = converge(run, plans)
-        told = {}
+        reported = {}
         for role, node in nodes.items():
             outcome, seen = result.outcomes[node.name], result.drift.get(node.name)
             failures = [f"{each['role']}: {each.get('msg')}" for each in outcome.failed]
             failures += [seen.reason] if seen and seen.reason else []
             failures += [outcome.unreachable] if outcome.unreachable else []
             failures += [f"changed {', '.join(changed[node.name])}"] if idle and changed[node.name] else []
-            told[role] = "; ".join(failures) or "seen"
+            reported[role] = "; ".join(failures) or "seen"
         self._say(
             f"{'second' if idle else 'first'} run of {len(nodes)} roles: {time.monotonic() - began:.0f} s"
         )
-        return told
+        return reported
 
     def _verify(self, lock: Lock, nodes: dict[str, Node]) -> dict[str, str]:
         by_name = {node.name: role for role, node in nodes.items()}
-        groups, told = lock.hosts(), {}
+        groups, result = lock.hosts(), {}
         for seen in run_verification(lock, list(by_name), forks=FORKS).nodes:
             role = by_name[seen.name]
             own = {check for check, each in wanted(groups[seen.name]).items() if each.role == role}
@@ -160,8 +160,10 @@ class Trials:
                 if each.check in own and each.status != "passed"
             }
             ran = own & {each.check for each in seen.checks}
-            told[role] = f"failed: {failed}" if failed else "seen" if ran == own else f"not run: {own - ran}"
-        return told
+            result[role] = (
+                f"failed: {failed}" if failed else "seen" if ran == own else f"not run: {own - ran}"
+            )
+        return result
 
     def _drop_images(self) -> None:
         self.lab.down()

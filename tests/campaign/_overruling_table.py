@@ -12,35 +12,39 @@ from tests import ROOT
 from tests.lab.overruling import ELSEWHERE
 
 HEAD = """\
-# What counts is what is in force
+# Overrides: checks of the state in effect
 
-Written by `scripts/campaign mutations --markdown`; a unit test holds it against the code. An expectation is
-about what a node does, after every file, link, variable and order of somebody else's. This is who could have
-the last word about each setting and component, what each witness looks at, and what apply does:
+`scripts/campaign mutations --markdown` generates this page; a unit test compares it with the code. An
+expectation is about a node's behaviour: the result of all files, links, variables and commands, including
+those of other programs and users. The table lists for each setting and component what can override it, what
+drift and verify read, and the reaction of apply:
 
-- **mends**: apply takes it back.
-- **fails**: apply does everything else, then fails for that node and names the place (`path:line`). A file of
-  somebody else's is neither changed nor removed: take the line out there, or state its value in the fleet,
-  lock and apply again.
+- **mends**: apply corrects it.
+- **fails**: apply makes all other changes, then fails for that node and names the place (`path:line`). A file
+  that gpuprov has not written is neither changed nor removed: remove the line there, or state its value in
+  the fleet, lock and apply again.
 
 Drift names the place as well: `tuning.limits expected nofile 16384, is nofile 4096, by
-/etc/security/limits.d/zz-site.conf:1`. *Tried* says where a node, or a reading of one, was overruled so.
+/etc/security/limits.d/zz-site.conf:1`. The column *tested* names the test that applies the override to a
+node, or to facts of one.
 
-| setting or component | who could overrule it | check | drift reads | verify runs | apply | tried |
+| setting or component | possible override | check | drift reads | verify runs | apply | tested |
 |---|---|---|---|---|---|---|
 """
 TEST = re.compile(r'mark\.check\(\s*"([^"]+)"[^@]*?\ndef (test_\w+)')
 TAIL = """
-## Not judged, on purpose
+## Not checked, by design
 
-- What a job, a container or a user asks for itself: its own environment, `ulimit`, `nvidia-smi` inside its
-  time. Of users' own files only root's, the login's and `/etc/skel` are read (`~/.nccl.conf`, `~/.profile`).
-- Lines of limits.conf(5) for a user or a group by name: they are exceptions that somebody made.
-- Tables of nftables beside gpuprov's: they can refuse more, and cannot let in what gpuprov's refuses.
-- What a unit of a package's starts (`docker.service`, an exporter), as long as it reads the same
-  configuration: a drop-in there is the site's. An exporter that reads its text files from another
-  folder is not noticed.
-- A runfile's toolkit where no toolkit is locked.
+- Settings of a single job, container or user: its own environment, `ulimit`, `nvidia-smi` while it runs. Of
+  users' own files, only those of root, of the login and in `/etc/skel` are read (`~/.nccl.conf`,
+  `~/.profile`).
+- Lines of limits.conf(5) for a user or a group by name: they are intended exceptions.
+- Tables of nftables other than gpuprov's: they can refuse more, and cannot accept what gpuprov's table
+  refuses.
+- The start command of a packaged unit (`docker.service`, an exporter), if it reads the same configuration: a
+  drop-in there belongs to the site. An exporter that reads its text files from another folder is not
+  detected.
+- The toolkit of a runfile if no toolkit is locked.
 """
 
 

@@ -12,8 +12,8 @@ from tests.campaign._roles_trials import COLUMNS, TRIALS, Trial
 
 SEEN = "seen"
 NOT_HERE = (
-    "No role runs on RHEL and Rocky: of these the packages, streams and version locks are proven, by dnf"
-    " against the mirror (`tests/lab/test_repository.py`)."
+    "No role runs on RHEL and Rocky. Their packages, streams and version locks are tested with dnf and the"
+    " mirror (`tests/lab/test_repository.py`)."
 )
 Cell = tuple[str, str, str]
 """Role, system, column."""
@@ -77,10 +77,10 @@ def _told(table: Table, trial: Trial, column: str) -> str:
 
 def markdown(table: Table) -> Iterator[str]:
     """Yield the table for the documentation."""
-    yield "# Roles, seen on nodes"
+    yield "# Test results of roles on lab nodes"
     yield ""
-    yield "Written by `scripts/campaign roles --markdown`. A cell says on how many of these systems it was"
-    yield f"seen: {', '.join(table.systems)}."
+    yield "`scripts/campaign roles --markdown` generates this page. A cell is the number of systems on which the"
+    yield f"test passed. Systems: {', '.join(table.systems)}."
     yield ""
     yield "| role | " + " | ".join(COLUMNS) + " |"
     yield "|---" * (len(COLUMNS) + 1) + "|"
@@ -91,7 +91,7 @@ def markdown(table: Table) -> Iterator[str]:
         yield f"- **{column}**: {means}."
     for trial in TRIALS:
         for column, why in trial.moot.items():
-            yield f"- {trial.role} has no cell *{column}*: {why}."
+            yield f"- {trial.role} has no test *{column}*: {why}."
     yield f"- {NOT_HERE}"
     for role, system, column in table.bad():
         yield f"- not seen: {role} on {system}, *{column}*: {table.cells[role, system, column]}."

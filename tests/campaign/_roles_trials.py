@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 COLUMNS = {
-    "fresh": "a fresh node gets it, and verify agrees",
+    "fresh": "the role runs on a fresh node, and verify passes",
     "second": "a second run of every role changes nothing",
-    "check": "--check names the same roles before, none after, and touches nothing",
-    "changed": "a changed lock is named by drift, changes the node, and verify agrees",
-    "broken": "broken by hand: verify fails by the check's name, apply mends it",
-    "removed": "what the lock has no more is gone",
+    "check": "--check names the same roles before apply and none after it, and changes nothing",
+    "changed": "drift reports a changed lock, apply changes the node, and verify passes",
+    "broken": "after manual damage verify fails with the check's name, and apply corrects it",
+    "removed": "parts that the lock no longer states are removed",
 }
 
 
@@ -49,7 +49,7 @@ def _purge(pattern: str) -> str:
     return PURGE.format(f"'{pattern}'")
 
 
-NOTHING_OF_ITS_OWN = "it only looks, and finishes what dpkg left half done"
+NOTHING_OF_ITS_OWN = "it only reads the node, and completes an interrupted dpkg run"
 STAYS = "the lock always states it"
 
 TRIALS = (
@@ -78,7 +78,7 @@ TRIALS = (
         changed=("fabric_manager.packages",),
         harm="systemctl disable --now --quiet nvidia-fabricmanager",
         broken=("fabric_manager.unit", "fabric_manager.fabric"),
-        moot={"removed": "it goes with the hardware, not with a word in the fleet"},
+        moot={"removed": "it depends on the hardware, not on a setting of the fleet"},
     ),
     Trial(
         "gpu_settings",
@@ -173,13 +173,13 @@ TRIALS = (
         changed=("ssh.options",),
         harm="rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh; sleep 2",
         broken=("ssh.options",),
-        moot={"removed": "a lock that says nothing of SSH leaves it as it is"},
+        moot={"removed": "without SSH settings in the lock, SSH stays unchanged"},
     ),
     Trial(
         "firewall",
         changed=("firewall.input",),
         harm="systemctl disable --quiet gpuprov-firewall",
         broken=("firewall.unit",),
-        moot={"removed": "a lock that says nothing of the firewall leaves it as it is"},
+        moot={"removed": "without firewall settings in the lock, the firewall stays unchanged"},
     ),
 )

@@ -20,8 +20,8 @@ class Watched:
     def saw(self, what: str, seen: object, *, fine: bool) -> None:
         """Print an observation and its verdict."""
         lines = str(seen).strip().splitlines() or ["nothing"]
-        told = "\n      ".join(lines if len(lines) == 1 else ["", *lines])
-        print(f"{'ok ' if fine else 'BAD'} {what}: {told}", flush=True)
+        result = "\n      ".join(lines if len(lines) == 1 else ["", *lines])
+        print(f"{'ok ' if fine else 'BAD'} {what}: {result}", flush=True)
         if not fine:
             self.wrong.append(what)
 

@@ -47,10 +47,10 @@ HERE = {
 }
 """Play that reads this machine by a script of the role, and changes nothing."""
 ABOUT = """\
-By `scripts/campaign ansible`: roles that `ansible-doc` lists, groups that the inventory plugin reads from a
-`fleet.yml`, tasks of a role in check mode on the controller; then on two lab nodes (Debian 12) that were
-changed by hand: tasks of `site` that changed each node, those of a second run that did, warnings of
-deprecation (`-`: run with `--here`, without nodes).
+Measured by `scripts/campaign ansible`. The columns are: roles that `ansible-doc` lists; groups that the
+inventory plugin reads from a `fleet.yml`; tasks of a role in check mode on the controller; on two lab nodes
+(Debian 12) with manual changes, the tasks of `site` that changed each node, and those of a second run that
+did; deprecation warnings (`-`: run with `--here`, without nodes).
 """
 
 

@@ -58,8 +58,8 @@ def built(node: Node) -> str:
     """Return DKMS's status, and the kernel and size of the module."""
     status = node.run("dkms status", check=False).stdout.strip().replace("\n", "; ")
     module = "$(find /lib/modules/*/updates/dkms -name 'nvidia-current.ko*' | head -n 1)"
-    told = node.run(f"modinfo -F vermagic {module}; stat -c '%s bytes' {module}", check=False).stdout
-    return f"dkms: {status}; {', '.join(told.split(chr(10))).strip(', ')}"
+    result = node.run(f"modinfo -F vermagic {module}; stat -c '%s bytes' {module}", check=False).stdout
+    return f"dkms: {status}; {', '.join(result.split(chr(10))).strip(', ')}"
 
 
 if __name__ == "__main__":

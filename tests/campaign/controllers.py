@@ -93,8 +93,8 @@ def rounds(site: Site, times: int, dice: random.Random, say: Callable[[str], Non
         for line in _told(number, plan, seen):
             say(line)
         _settle(site, seen.stands)
-    told = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-    say(f"{times} rounds in {(time.monotonic() - begun) / 60:.0f} minutes, {bad} bad; {told}")
+    result = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+    say(f"{times} rounds in {(time.monotonic() - begun) / 60:.0f} minutes, {bad} bad; {result}")
     return bad
 
 
@@ -183,8 +183,8 @@ def _leased(seen: Seen) -> str:
     """Return the verbs that a lease or a changed node stopped."""
     kept = [verb for verb, said in seen.said.items() if "leased by " in said]
     changed = [verb for verb, said in seen.said.items() if "changed since the plan was made" in said]
-    told = [f"a lease stopped {verb}" for verb in kept] + [f"a new look stopped {verb}" for verb in changed]
-    return ", ".join(told) or "neither in the other's way"
+    result = [f"a lease stopped {verb}" for verb in kept] + [f"a new look stopped {verb}" for verb in changed]
+    return ", ".join(result) or "neither in the other's way"
 
 
 def _settle(site: Site, stands: dict[str, str]) -> None:

@@ -86,9 +86,9 @@ def main() -> int:
 def _recorded(tally: Tally) -> None:
     for name, changes in FAULTS.items():
         for number, change in enumerate(changes):
-            told = bare_metal()
-            change(told)
-            tally.say("recorded", f"{name} {number}", missed(diagnose(as_examined(told)), name))
+            result = bare_metal()
+            change(result)
+            tally.say("recorded", f"{name} {number}", missed(diagnose(as_examined(result)), name))
     named = [(text, rule, first_of_a_log(text)) for text, (rule, _) in LOGS.items()]
     named += [(text, rule, first_of_an_answer(text)) for text, rule in ANSWERS.items()]
     for text, rule, first in named:
@@ -170,9 +170,9 @@ def _typed(lab: Lab, node: Node, rule: str, found: Diagnosis) -> tuple[Diagnosis
 def commands(lines: tuple[str, ...]) -> Iterator[str]:
     """Yield the commands among the lines, without remarks and without alternatives to an earlier command."""
     for place, line in enumerate(lines):
-        told = COMMAND.search(line.partition("   (")[0].strip())
-        if told and not (place and line.startswith("or")) and not any(word in line for word in BY_HAND):
-            yield told[1]
+        result = COMMAND.search(line.partition("   (")[0].strip())
+        if result and not (place and line.startswith("or")) and not any(word in line for word in BY_HAND):
+            yield result[1]
 
 
 def _boot(node: Node) -> None:

@@ -98,18 +98,18 @@ def _process(result: Result, first: int, count: int, number: int) -> tuple[int, 
     ) as process:
         try:
             bounds = [START_S]
-            for told in _lines(process, bounds):
-                if told is None:
+            for reported in _lines(process, bounds):
+                if reported is None:
                     result.reached[max(current, first), "hang"] = f"no end after {bounds[0]:g} s"
                     return max(current, first) + 1, 1
-                if "try" in told:
-                    current, bounds[0] = told["try"], each.seconds
+                if "try" in reported:
+                    current, bounds[0] = reported["try"], each.seconds
                     result.tries += 1
-                elif "settle" in told:
+                elif "settle" in reported:
                     bounds[0] = SETTLE_S
-                elif "reached" in told:
-                    result.reached.setdefault((told["number"], told["reached"]), told["seen"])
-                elif "done" in told:
+                elif "reached" in reported:
+                    result.reached.setdefault((reported["number"], reported["reached"]), reported["seen"])
+                elif "done" in reported:
                     return first + count, 0
             errors = (process.stderr.read() if process.stderr else b"").decode("utf-8", "replace")
             ended = f"ended with {process.wait()}: {errors.strip()[-800:]}"

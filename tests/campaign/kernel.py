@@ -70,13 +70,13 @@ class Site(Watched):
         """Run `gpuprov apply`; print its time, and return its output."""
         begun = time.monotonic()
         done = gpuprov(self.folder, "apply", "--yes", "--no-verify", *words, code=None)
-        told = (done.stderr + done.stdout).strip()
+        result = (done.stderr + done.stdout).strip()
         print(
             f"    gpuprov apply {' '.join(words)}: exit {done.returncode}, {time.monotonic() - begun:.0f} s"
         )
-        for line in told.splitlines():
+        for line in result.splitlines():
             print(f"      | {line}")
-        return told
+        return result
 
     def facts(self) -> Facts:
         """Return the probe's facts."""
@@ -197,9 +197,9 @@ def fits(site: Site, kernel: str) -> None:
     site.says("dmesg --clear")
     asked = site.says("modprobe nvidia; echo exit $?")
     site.saw("modprobe nvidia", asked, fine="No such device" in asked)
-    told = site.says("dmesg | grep -iE 'nvrm|nvidia'")
-    refused = re.search(r"disagrees about|unknown symbol|version magic|exec format", told, re.IGNORECASE)
-    site.saw("kernel log", told, fine="No NVIDIA GPU found" in told and not refused)
+    result = site.says("dmesg | grep -iE 'nvrm|nvidia'")
+    refused = re.search(r"disagrees about|unknown symbol|version magic|exec format", result, re.IGNORECASE)
+    site.saw("kernel log", result, fine="No NVIDIA GPU found" in result and not refused)
     nothing_foreign(site, kernel)
     drift = site.drift()
     site.saw("gpuprov drift, the lock names the running kernel", drift or "nothing differs", fine=not drift)

@@ -49,8 +49,8 @@ def main() -> int:
             began = time.monotonic()
             complaints = killed(node, BRANCHES[number % 2], moment)
             bad += bool(complaints)
-            told = "; ".join(complaints) or "good"
-            print(f"{time.monotonic() - began:5.0f} s  killed after {moment} lines of dpkg: {told}")
+            result = "; ".join(complaints) or "good"
+            print(f"{time.monotonic() - began:5.0f} s  killed after {moment} lines of dpkg: {result}")
     print(f"{len(moments)} kills, {bad} bad")
     return 1 if bad else 0
 

@@ -83,25 +83,25 @@ def _joined(path: Path, cells: dict[Cell, str]) -> dict[Cell, str]:
 
 def _markdown(cells: dict[Cell, str]) -> Iterator[str]:
     systems = [system for system in SYSTEMS if system in {cell[0] for cell in cells}]
-    yield "# Roles alone on minimal systems"
+    yield "# Test results of single roles on minimal systems"
     yield ""
-    yield "Written by `scripts/campaign minimal --markdown`. A cell says on how many of these systems it was"
-    yield f"seen: {', '.join(systems)}. A node has `debootstrap --variant=minbase`, systemd, a kernel,"
-    yield "openssh-server and python3."
+    yield "`scripts/campaign minimal --markdown` generates this page. A cell is the number of systems on which"
+    yield f"the test passed. Systems: {', '.join(systems)}. A node has `debootstrap --variant=minbase`, systemd,"
+    yield "a kernel, openssh-server and python3."
     yield ""
     yield "| role | " + " | ".join(COLUMNS) + " |"
     yield "|---" * (len(COLUMNS) + 1) + "|"
     for role in RUNNABLE:
-        told = [
+        result = [
             [cells[system, role, each] for system in systems if (system, role, each) in cells]
             for each in COLUMNS
         ]
-        if any(told):
-            yield f"| {role} | " + " | ".join(f"{said.count(SEEN)} of {len(said)}" for said in told) + " |"
+        if any(result):
+            yield f"| {role} | " + " | ".join(f"{said.count(SEEN)} of {len(said)}" for said in result) + " |"
     yield ""
     for column, means in COLUMNS.items():
         yield f"- **{column}**: {means}."
-    yield f"- Nodes of {', '.join(ON_THE_DRIVER)} have the driver already; elsewhere a role is the first."
+    yield f"- {', '.join(ON_THE_DRIVER)} run on nodes with the driver; other roles run first on their node."
     for (system, role, column), said in cells.items():
         if said != SEEN:
             yield f"- not seen: {role} on {system}, *{column}*: {said}."

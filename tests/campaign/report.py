@@ -116,8 +116,8 @@ def story(name: str, dice: random.Random) -> NodeDrift:
 
 def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]) -> int:
     """Take a screenshot; return the number of console messages."""
-    told = run(browser, f"--screenshot={picture}", f"--window-size={pixels}", *words, page.as_uri())
-    loud = [line for line in told.stderr.splitlines() if "CONSOLE" in line]
+    result = run(browser, f"--screenshot={picture}", f"--window-size={pixels}", *words, page.as_uri())
+    loud = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
     for line in loud:
         print(f"    {line}")
     return len(loud) + (not picture.exists())

@@ -74,8 +74,8 @@ def report(title: str, outcomes: Iterator[str]) -> int:
     counted = Counter(outcomes)
     seconds = time.perf_counter() - start
     total = counted.total()
-    told = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
-    print(f"{title}: {total} in {seconds:.1f} s ({seconds / total * 1000:.2f} ms each): {told}")
+    result = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
+    print(f"{title}: {total} in {seconds:.1f} s ({seconds / total * 1000:.2f} ms each): {result}")
     return counted["broken"]
 
 
@@ -109,8 +109,8 @@ def outcome(raw: dict[str, Any], catalog: Catalog) -> str:
         sys.stderr.write(f"{type(error).__name__}: {error}: {json.dumps(raw)}\n")
         return "broken"
     refused_for_a_reason = (answer.verdict == "refused") == bool(answer.violations)
-    told = all(finding.text and finding.source for finding in (*answer.violations, *answer.warnings))
-    if not refused_for_a_reason or not told:
+    result = all(finding.text and finding.source for finding in (*answer.violations, *answer.warnings))
+    if not refused_for_a_reason or not result:
         sys.stderr.write(f"an answer without its reasons: {json.dumps(raw)}\n")
         return "broken"
     return answer.verdict

@@ -78,9 +78,9 @@ class Site(Watched):
         fine = failed.keys() == wanted.keys() and all(
             text.partition(" for ")[0] in failed[check] for check, text in wanted.items()
         )
-        told = {check: text[:200] for check, text in failed.items()}
+        result = {check: text[:200] for check, text in failed.items()}
         unknown = node["message"]
-        self.saw("gpuprov verify", told or unknown or "both checks pass", fine=fine and not unknown)
+        self.saw("gpuprov verify", result or unknown or "both checks pass", fine=fine and not unknown)
 
 
 def main() -> int:
@@ -137,11 +137,11 @@ def compiled(site: Site) -> None:
     roles = [word for role in ROLES for word in ("--role", role)]
     done = gpuprov(site.folder, "apply", "--yes", "--no-verify", *roles, code=None)
     site.saw("gpuprov apply", done.stderr + done.stdout, fine=done.returncode == Exit.DRIFT)  # reboot pending
-    told = site.says(
+    result = site.says(
         f"modinfo -k {site.node.kernel} nvidia-current | grep -E '^(signer|sig_key):'; dkms status"
     )
-    fine = "gpuprov-site" in told and "installed" in told and "Diff" not in told
-    site.saw("modinfo, dkms status", told, fine=fine)
+    fine = "gpuprov-site" in result and "installed" in result and "Diff" not in result
+    site.saw("modinfo, dkms status", result, fine=fine)
     site.witnesses(None, "no EFI")
 
 
@@ -164,8 +164,8 @@ def variants(site: Site) -> None:
 def loads(site: Site, name: str, said: str) -> None:
     """Install the modules of one kind, and check the kernel's message on loading one."""
     site.says("dmesg --clear")
-    told = site.says(f"cp /root/{name}/*.ko /lib/modules/$(uname -r)/{MODULES}/; {LOAD}")
-    site.saw(f"modprobe, {name}", told, fine=said in told)
+    result = site.says(f"cp /root/{name}/*.ko /lib/modules/$(uname -r)/{MODULES}/; {LOAD}")
+    site.saw(f"modprobe, {name}", result, fine=said in result)
 
 
 def rejected(site: Site) -> None:
@@ -174,8 +174,8 @@ def rejected(site: Site) -> None:
     begun = time.monotonic()
     site.node = site.lab.virtualise(site.node, firmware=efi.Firmware())
     print(f"    disk made, booted, update-grub: {time.monotonic() - begun:.0f} s")
-    told = site.says("mokutil --sb-state; cat /sys/kernel/security/lockdown; dmesg | grep -i 'secure boot'")
-    site.saw("mokutil, lockdown", told, fine="SecureBoot enabled" in told and "[integrity]" in told)
+    result = site.says("mokutil --sb-state; cat /sys/kernel/security/lockdown; dmesg | grep -i 'secure boot'")
+    site.saw("mokutil, lockdown", result, fine="SecureBoot enabled" in result and "[integrity]" in result)
     for name, signature in (("unsigned", "unsigned"), ("stranger", "gpuprov-stranger"), ("site", None)):
         loads(site, name, REJECTED)
         site.witnesses(signature, NOT_ENROLLED)

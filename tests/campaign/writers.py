@@ -301,8 +301,8 @@ def main() -> int:
             bad = {
                 fault: [each for each in trials if each.wrong or each.lost] for fault, trials in rows.items()
             }
-            told = "".join(f"{f'{len(bad[fault])}/{len(trials)}':>8}" for fault, trials in rows.items())
-            print(f"{writer.name:34}{told}", flush=True)
+            result = "".join(f"{f'{len(bad[fault])}/{len(trials)}':>8}" for fault, trials in rows.items())
+            print(f"{writer.name:34}{result}", flush=True)
             if writer in CONTROLS:
                 blind += [] if any(bad.values()) else [writer.name]
                 continue

@@ -88,8 +88,11 @@ def _prose(text: str) -> Iterator[tuple[int, str, set[str]]]:
         for place, each in enumerate(body if isinstance(body, list) else ()):
             value = each.value if isinstance(each, ast.Expr) else None
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                of_function = place == 0 and isinstance(node, ast.FunctionDef) and not _property(node)
+                function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                of_function = place == 0 and function and not _property(node)
                 yield each.lineno, value.value, NO_VERB if of_function else NO_NOUN
+    if not any("#" in line and _PATTERN.search(line) for line in text.splitlines()):
+        return  # reading the tokens takes most of the time
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         comment = token.string.lstrip("# ")
         if token.type == tokenize.COMMENT and not comment.startswith(_COMMANDS):
@@ -101,8 +104,9 @@ def _printed(record: ast.ClassDef) -> bool:
     return bool({ast.unparse(base) for base in record.bases} & {"Strict", "Component"})
 
 
-def _property(function: ast.FunctionDef) -> bool:
-    named = {ast.unparse(each).rpartition(".")[2] for each in function.decorator_list}
+def _property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    called = [each.func if isinstance(each, ast.Call) else each for each in function.decorator_list]
+    named = {ast.unparse(each).rpartition(".")[2] for each in called}
     return bool(named & {"property", "cached_property", "fixture", "part"})
 
 

@@ -63,8 +63,8 @@ def test_half_a_character_can_be_shown(fleet: Fleet) -> None:
     document = healthy()
     document["collectors"]["system"]["os_release"] = "ID=plan\ud800\nVERSION_ID=9\n"
     with fleet.in_which(answering(document)):
-        [told] = [node for node in survey(fleet.lock, fleet.names) if node.name == BAD]
-    assert "plan?9" in [each.actual for each in told.drift]
+        [result] = [node for node in survey(fleet.lock, fleet.names) if node.name == BAD]
+    assert "plan?9" in [each.actual for each in result.drift]
 
 
 WRONG = (None, True, 7, "text", [7], {"a": 7}, [[7]], {"text": {"a": []}})
@@ -156,9 +156,9 @@ def test_a_node_that_breaks_while_it_is_armed_is_left_alone(
             raise IndexError("an empty packet")
 
     monkeypatch.setattr(guarded, "arm", arm)
-    told = paper.apply(tmp_path, train=group("n1", "n2", "n3", ssh={"options": {"Port": "22"}}))
-    assert (told["n1"], told["n3"]) == ("", "")
-    assert "(IndexError)" in told["n2"]
+    result = paper.apply(tmp_path, train=group("n1", "n2", "n3", ssh={"options": {"Port": "22"}}))
+    assert (result["n1"], result["n3"]) == ("", "")
+    assert "(IndexError)" in result["n2"]
 
 
 @pytest.fixture

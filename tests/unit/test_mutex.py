@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov import mutex
 from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit, Refused
+from gpuprov.files import mutex
+from gpuprov.files.runs import cache_dir, state_dir
 from gpuprov.model.exclusive import exclusive
-from gpuprov.runs import cache_dir, state_dir
 
 
 def test_it_is_sent_to_nodes() -> None:

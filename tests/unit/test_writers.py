@@ -32,7 +32,7 @@ ALLOWED = {
     "gpuprov/doctor/bundle/bundle.py": "a new file, made exclusively",
     "gpuprov/inventory/firstboot/node/first_boot.py": "sent in user-data: no room for the primitive",
     "gpuprov/locking/catalogs/update.py": TEMPORARY,
-    "gpuprov/mutex.py": "a lock",
+    "gpuprov/files/mutex.py": "a lock",
     "gpuprov/history/store.py": "SQLite's file",
     "gpuprov/ssh/client_config.py": "a temporary file that is removed afterwards",
     "gpuprov/ssh/contained.py": LOG,
@@ -119,7 +119,7 @@ def test_files_are_written_by_the_primitives_alone() -> None:
         if path.suffix == ".sh":
             code = re.sub(r"(?m)^ *#.*$|#[ ].*$", "", path.read_text("utf-8"))
             found |= {name} if REDIRECTED.search(code) else set()
-    assert found == set(ALLOWED), "use gpuprov.writing, gpuprov_replace or replace_file of files.sh"
+    assert found == set(ALLOWED), "use gpuprov.files.writing, gpuprov_replace or replace_file of files.sh"
 
 
 def test_roles_leave_files_to_gpuprov_files() -> None:

@@ -67,11 +67,11 @@ class Mesh:
         for name in waiting:
             self._orders[name].put(({**orders[name], "seconds": seconds}, seconds + BEYOND_S))
         while waiting:
-            name, told = self._answers.get()
-            if isinstance(told, GpuprovError):
-                self.gone[name] = told
+            name, result = self._answers.get()
+            if isinstance(result, GpuprovError):
+                self.gone[name] = result
             if name in waiting:
-                found[name] = told
+                found[name] = result
                 waiting.discard(name)
         return {name: found[name] for name in orders}
 
@@ -120,8 +120,8 @@ def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
     return visits
 
 
-def failed(told: Told) -> GpuprovError | None:
+def failed(result: Told) -> GpuprovError | None:
     """Return the error of an answer, or None if the order succeeded."""
-    if isinstance(told, GpuprovError):
-        return told
-    return NodeFailed(str(told["error"])) if "error" in told else None
+    if isinstance(result, GpuprovError):
+        return result
+    return NodeFailed(str(result["error"])) if "error" in result else None

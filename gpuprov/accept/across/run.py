@@ -80,13 +80,13 @@ def search_across(
     """
     looks = mesh.ask({name: {"do": "look"} for name in names}, START_S)
     outcome = Outcome(Search([]))
-    for name, told in looks.items():
-        if isinstance(told, GpuprovError):
-            outcome.refused[name] = told
-        elif why := told.get("refused") or told.get("error"):
+    for name, result in looks.items():
+        if isinstance(result, GpuprovError):
+            outcome.refused[name] = result
+        elif why := result.get("refused") or result.get("error"):
             outcome.refused[name] = refusal(str(why))
         else:
-            outcome.documents[name] = told
+            outcome.documents[name] = result
     outcome.search = Search([name for name in names if name in outcome.documents])
     wanted = inter or expected_fabric(outcome.documents.values())
     conductor = _Conductor(mesh, outcome, wanted)
@@ -128,8 +128,8 @@ def expected_fabric(documents: Any) -> Inter | None:
     or None.
     """
     kinds = []
-    for told in documents:
-        layers = {str(port.get("layer")) for port in rows(told, "rdma") if port.get("active") is True}
+    for result in documents:
+        layers = {str(port.get("layer")) for port in rows(result, "rdma") if port.get("active") is True}
         kinds.append("ib" if "InfiniBand" in layers else "roce" if "Ethernet" in layers else None)
     if not kinds or None in kinds:
         return None
@@ -156,12 +156,12 @@ class _Conductor:
         orders: dict[str, Mapping[str, Any]] = {}
         heard: dict[str, Heard] = {}
         for group in groups:
-            told = ids[group.nodes[0]]
-            if (failure := failed(told)) is not None:
+            result = ids[group.nodes[0]]
+            if (failure := failed(result)) is not None:
                 heard |= {node: Heard(error=f"{group.nodes[0]} made no id") for node in group.nodes}
                 heard[group.nodes[0]] = Heard(lost=str(failure))
             else:
-                orders |= self._orders(group, str(part(told).get("value", "")))
+                orders |= self._orders(group, str(part(result).get("value", "")))
         answers = self._mesh.ask(orders, ROUND_S)
         for group in groups:
             if group.nodes[0] in orders:
@@ -182,23 +182,23 @@ class _Conductor:
             members.append([first, gpus])
             first += len(gpus)
         steps = tournament(len(group.nodes)) if group.exchange else []
-        told = {"id": made, "members": members, "bytes": self._bytes, "turns": TURNS}
-        told |= {"reduce": [REDUCED_BYTES, REDUCED_TURNS], "log": len(group.nodes) <= FEW}
+        result = {"id": made, "members": members, "bytes": self._bytes, "turns": TURNS}
+        result |= {"reduce": [REDUCED_BYTES, REDUCED_TURNS], "log": len(group.nodes) <= FEW}
         return {
-            node: {"do": "join", "with": {**told, "me": place, "steps": _of(place, steps)}}
+            node: {"do": "join", "with": {**result, "me": place, "steps": _of(place, steps)}}
             for place, node in enumerate(group.nodes)
         }
 
-    def _heard(self, told: Told, group: Group) -> Heard:
-        if isinstance(told, GpuprovError):
-            return Heard(lost=str(told))
-        if "error" in told:
-            step, member = number(told.get("step")), number(told.get("member"))
+    def _heard(self, result: Told, group: Group) -> Heard:
+        if isinstance(result, GpuprovError):
+            return Heard(lost=str(result))
+        if "error" in result:
+            step, member = number(result.get("step")), number(result.get("member"))
             known = step is not None and step >= 0 and member is not None and 0 <= member < len(group.nodes)
             stuck = (int(step or 0), group.nodes[int(member or 0)]) if known else None
-            return Heard(error=str(told["error"]), stuck=stuck)
+            return Heard(error=str(result["error"]), stuck=stuck)
         rates, times, wrong = {}, {}, set()
-        for row in rows(told, "value", "exchange"):
+        for row in rows(result, "value", "exchange"):
             place = number(row.get("member"))
             if place is None or not 0 <= place < len(group.nodes):
                 continue
@@ -209,7 +209,7 @@ class _Conductor:
                 times[peer] = time
             if row.get("wrong"):
                 wrong.add(peer)
-        reduced = part(told, "value", "reduced")
+        reduced = part(result, "value", "reduced")
         value = None if reduced.get("wrong") else number(reduced.get("value"))
         if reduced.get("wrong") and not wrong:
             return Heard(rates=rates, times=times, error="all-reduce gives wrong sums")
@@ -244,10 +244,10 @@ def _of(place: int, steps: list[list[tuple[int, int]]]) -> list[list[int]]:
 
 def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
     """Return a group's rates as plain data for the document."""
-    told = [heard[node] for node in group.nodes]
-    rates = [rate for each in told for rate in each.rates.values()]
-    times = [time for each in told for time in each.times.values()]
-    reduced = [each.reduced for each in told if each.reduced is not None]
+    result = [heard[node] for node in group.nodes]
+    rates = [rate for each in result for rate in each.rates.values()]
+    times = [time for each in result for time in each.times.values()]
+    reduced = [each.reduced for each in result if each.reduced is not None]
     return {
         "nodes": list(group.nodes),
         "all_reduce": min(reduced, default=None),
@@ -256,7 +256,7 @@ def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
         "us": median(times) if times else None,
         "failed": {
             node: each.lost or each.error
-            for node, each in zip(group.nodes, told, strict=True)
+            for node, each in zip(group.nodes, result, strict=True)
             if each.lost or each.error
         },
     }

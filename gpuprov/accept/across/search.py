@@ -166,16 +166,16 @@ class Search:
     def take(self, heard: Mapping[str, Heard]) -> None:
         """Process the reports of the last round; a missing node counts as lost."""
         silence = Heard(lost="no answer")
-        told = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
-        self.lost |= {node: each.lost for node, each in told.items() if each.lost}
-        self.errors |= {node: each.error for node, each in told.items() if each.error}
-        rates = self._rates.take(rate for each in told.values() for rate in each.rates.values())
-        times = self._times.take(time for each in told.values() for time in each.times.values())
-        for node, each in told.items():
+        result = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
+        self.lost |= {node: each.lost for node, each in result.items() if each.lost}
+        self.errors |= {node: each.error for node, each in result.items() if each.error}
+        rates = self._rates.take(rate for each in result.values() for rate in each.rates.values())
+        times = self._times.take(time for each in result.values() for time in each.times.values())
+        for node, each in result.items():
             self.evidence.add(self._links(node, each, rates, times))
         reduced = {}
         for group in self._groups:
-            of_group = {node: told[node] for node in group.nodes}
+            of_group = {node: result[node] for node in group.nodes}
             if any(each.error or each.lost for each in of_group.values()):
                 self._failed(of_group)
             else:
@@ -187,13 +187,13 @@ class Search:
             self._since.setdefault(verdict.key, self.rounds)
 
     def _links(
-        self, node: str, told: Heard, rates: tuple[float, float] | None, times: tuple[float, float] | None
+        self, node: str, result: Heard, rates: tuple[float, float] | None, times: tuple[float, float] | None
     ) -> Iterator[Seen]:
         """Yield a node's observations of the links from each peer to it."""
-        for peer in self._ordered(told.rates.keys() | told.times.keys() | told.wrong):
-            rate, time = told.rates.get(peer), told.times.get(peer)
+        for peer in self._ordered(result.rates.keys() | result.times.keys() | result.wrong):
+            rate, time = result.rates.get(peer), result.times.get(peer)
             seen = Seen(self.rounds, peer, node, "fine", rate or 0.0, rates[0] if rates else 0.0)
-            if peer in told.wrong:
+            if peer in result.wrong:
                 yield replace(seen, kind="wrong")
             elif rate is not None and is_slow(rate, rates):
                 yield replace(seen, kind="slow")
@@ -207,24 +207,26 @@ class Search:
         if group.exchange and (len(group.nodes) > FEW or len(group.nodes) == len(self.nodes)):
             self._met |= set(group.nodes)
 
-    def _failed(self, told: Mapping[str, Heard]) -> None:
+    def _failed(self, result: Mapping[str, Heard]) -> None:
         """Mark dead links after a group that did not finish; a lost node explains it without any."""
-        if any(each.lost for each in told.values()):
+        if any(each.lost for each in result.values()):
             return
-        stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in told.items() if each.stuck]
+        stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in result.items() if each.stuck]
         first = min(stuck, default=(0,))[0]
         for link in {frozenset((node, peer)) for step, node, peer in stuck if step == first}:
             self._dead(link)
         if stuck:
             return
-        if len(told) == 2:
-            self._silent.add(frozenset(told))
-            self._dead(frozenset(told))
-            self._alone ^= set(told)  # a node that was already tested with a trusted one needs no second test
-        elif len(told) > FEW:
+        if len(result) == 2:
+            self._silent.add(frozenset(result))
+            self._dead(frozenset(result))
+            self._alone ^= set(
+                result
+            )  # a node that was already tested with a trusted one needs no second test
+        elif len(result) > FEW:
             self._parts *= 2
         else:
-            self._alone |= set(told)
+            self._alone |= set(result)
 
     def _dead(self, link: frozenset[str]) -> None:
         a, b = self._ordered(link)

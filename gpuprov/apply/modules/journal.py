@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError
-from gpuprov.runs import state_dir
+from gpuprov.files.runs import state_dir
 from gpuprov.untrusted import json_line
 
 

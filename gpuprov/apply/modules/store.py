@@ -25,10 +25,10 @@ from gpuprov.apply.modules import journal
 from gpuprov.apply.modules.build import Build, agreed, bare, build_of, check, digest
 from gpuprov.apply.modules.packing import compressed, pack, suffix_of, unpack
 from gpuprov.errors import NodeFailed, Refused
+from gpuprov.files.runs import now, state_dir
+from gpuprov.files.writing import replace_file
 from gpuprov.model.lock import LockedGroup
-from gpuprov.runs import now, state_dir
 from gpuprov.untrusted import Vermagic, below, vermagic
-from gpuprov.writing import replace_file
 
 ARCHIVE, ABOUT = "modules.tar.gz", "about.json"
 SCHEMA = "gpuprov.modules/2"
@@ -246,9 +246,9 @@ def _place(fleet: Path | None, build: Build) -> Path:
 def _told(folder: Path) -> Kept:
     """Return the build that a folder of the store describes."""
     about = (folder / ABOUT).read_bytes()
-    told = json.loads(about)
+    result = json.loads(about)
     return Kept(
-        build_in(about), folder / ARCHIVE, told["sha256"], told["modules"], vermagic(told["vermagic"])
+        build_in(about), folder / ARCHIVE, result["sha256"], result["modules"], vermagic(result["vermagic"])
     )
 
 

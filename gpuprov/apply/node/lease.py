@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from gpuprov import mutex
+from gpuprov.files import mutex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

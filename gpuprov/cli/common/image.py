@@ -50,10 +50,10 @@ def apply_image(
     from gpuprov.apply.context import Options, RunContext
     from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image
     from gpuprov.apply.modules.brought import handed_out, lay_in
+    from gpuprov.files.runs import new_run
+    from gpuprov.files.writing import replace_file
     from gpuprov.report.image import image_document, image_exit, image_lines
     from gpuprov.report.progress import Progress
-    from gpuprov.runs import new_run
-    from gpuprov.writing import replace_file
 
     group = group_of(chosen)
     lock = image_lock(chosen.lock, group)

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from gpuprov.errors import GpuprovError
-from gpuprov.runs import new_id, state_dir
+from gpuprov.files.runs import new_id, state_dir
 from gpuprov.untrusted import LogFormatter
 
 KEPT = 200

@@ -128,8 +128,8 @@ def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
     """
     from gpuprov.apply.afterboot import Afterwards, boot_before
     from gpuprov.apply.context import Consent, Options, RunContext
+    from gpuprov.files.runs import known_run
     from gpuprov.model.lock import read_lock
-    from gpuprov.runs import known_run
 
     folder = known_run(name)
     asked = _asked(folder) if folder else {}

@@ -25,7 +25,7 @@ def upgrade_context(
     """
     from gpuprov.apply.afterboot import Afterwards, boot_before
     from gpuprov.apply.context import Options
-    from gpuprov.runs import verb_of
+    from gpuprov.files.runs import verb_of
     from gpuprov.upgrade.context import UpgradeContext
 
     how = Options(chosen.forks, become_password=chosen.password)

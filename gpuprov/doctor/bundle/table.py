@@ -40,6 +40,12 @@ _DRIVER = (
     r"|mlx[45]_(?:core|ib|en)|virtio[-_](?:net|pci)|ena|efa|gve|ice|i40e|ixgbe|igb|e1000e?|bnxt_(?:en|re)"
     r"|hns3|nvme|pcieport|mana|irdma"
 )
+_HCA = r"(?:mlx[45]|irdma|bnxt_re|efa|rxe|rocep|ibp)[a-z0-9_]{0,12}"
+_COUNTER = (
+    rf"aer {_PCI} (?:correctable|nonfatal|fatal) (?:[A-Z][A-Za-z]{{1,19}}|TOTAL_ERR_(?:COR|NONFATAL|FATAL))"
+    rf"|rdma {_HCA}/\d{{1,3}} [a-z]{{2,12}}(?:_[a-z]{{2,12}}){{1,4}}"
+    r"|vm (?:pswpin|pswpout|oom_kill)|edac mc\d{1,3} [cu]e_count"
+)
 _MODULE = (
     r"(?:nvidia(?:_\w{2,10})?|nouveau|nova_core|gdrdrv|nv_peer_mem|mlx[45]_(?:core|ib)"
     r"|ib_(?:core|uverbs|umad))"
@@ -133,7 +139,7 @@ TABLE: Mapping[str, Chooser] = {
     ),
     "hcas": each(
         fields(
-            name=matching(r"(?:mlx[45]|irdma|bnxt_re|efa|rxe|rocep|ibp)[a-z0-9_]{0,12}"),
+            name=matching(_HCA),
             port=_int,
             state=matching(r"\d: [A-Z]{4,8}"),
             rate=matching(r"\d{1,4}(?:\.\d)? Gb/sec(?: \(\d{1,2}X [A-Z]{1,4}\d{0,2}\))?"),
@@ -177,11 +183,7 @@ TABLE: Mapping[str, Chooser] = {
     "topo": fields(
         text=words(r"GPU\d{1,3}|NIC\d{1,3}|X|SELF|NV\d{1,2}|SYS|NODE|PHB|PXB|PIX|N/A|[0-9][0-9,-]{0,60}")
     ),
-    "counters": fields(
-        seconds=number,
-        first=named(r"(?:vm|ib|net|pci|nvme|edac)(?: [a-z0-9_:./-]{1,24}){1,4}", number),
-        second=named(r"(?:vm|ib|net|pci|nvme|edac)(?: [a-z0-9_:./-]{1,24}){1,4}", number),
-    ),
+    "counters": fields(seconds=number, first=named(_COUNTER, number), second=named(_COUNTER, number)),
     "libraries": fields(taken=named(_LIBRARY, found(r"\.so\.(\d{1,4}(?:\.\d{1,4}){0,3})\Z"))),
     "nccl": fields(libraries=named(r"/usr/lib/[a-z0-9_-]{1,24}/libnccl\.so\.\d", _version)),
     "packages": fields(
@@ -208,9 +210,7 @@ TABLE: Mapping[str, Chooser] = {
         file_nr=words(_INT),
         load=words(r"\d{1,5}\.\d\d|\d{1,6}/\d{1,7}"),
         memory=lines(rf"({_MEMORY}): +(\d{{1,15}}(?: kB)?)"),
-        phys_states=named(
-            r"(?:mlx[45]|irdma|bnxt_re|efa)[a-z0-9_]{0,12}", named(_INT, matching(r"\d: [A-Z][A-Za-z]{3,20}"))
-        ),
+        phys_states=named(rf"{_HCA}/\d{{1,3}}", matching(r"\d: (?:[A-Z][A-Za-z]{2,26}|Phy Test)")),
         throttled=number,
     ),
     "programs": fields(

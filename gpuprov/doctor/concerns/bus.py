@@ -34,9 +34,9 @@ def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
 def lost(seen: Examination) -> Iterator[Fault]:
     """Report a device whose configuration space reads all ones: it no longer answers on the bus."""
     gone = [chain[0] for chain in seen.pci_links.values() if chain and chain[0].lost]
-    told = {gpu.address for gpu in seen.pci_gpus}
+    result = {gpu.address for gpu in seen.pci_gpus}
     for port in gone:
-        what = "GPU" if port.address in told else "device"
+        what = "GPU" if port.address in result else "device"
         yield Fault(
             "broken",
             f"{what} {port.address} has fallen off the bus",

@@ -104,9 +104,9 @@ def copies(seen: Examination) -> Iterator[Fault]:
     found = seen.raw("libraries")["copies"]
     versions: dict[str, list[str]] = {}
     for path, real in found.items():
-        told = re.search(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", real)
-        if told and "/compat" not in path:
-            versions.setdefault(told[1], []).append(path)
+        result = re.search(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", real)
+        if result and "/compat" not in path:
+            versions.setdefault(result[1], []).append(path)
     own = seen.taken("libcuda.so.1")
     if seen.loaded_driver:
         own = seen.loaded_driver.version

@@ -45,9 +45,9 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
     """Report libraries of another version than the loaded module."""
     loaded = seen.loaded_driver
     said = seen.smi.error or ""
-    told = re.search(r"[Dd]river/library version mismatch", said)
+    result = re.search(r"[Dd]river/library version mismatch", said)
     library = seen.library_version if loaded else None
-    if loaded is None or not (told or (library and library != loaded.version)):
+    if loaded is None or not (result or (library and library != loaded.version)):
         return
     other = library or next(iter(re.findall(r"NVML library version: ([\d.]+)", said)), "another version")
     lines = seen.log_lines("API mismatch") if "kernel_log" not in seen.missing else []
@@ -57,7 +57,7 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
         (
             f"/proc/driver/nvidia/version: {loaded.version}",
             f"libnvidia-ml.so.1, as the loader takes it: {library or 'of an unknown version'}",
-            *([f"nvidia-smi: {said[:120]}"] if told else []),
+            *([f"nvidia-smi: {said[:120]}"] if result else []),
             *(f"kernel log: {line.text[:160]}" for line in lines[-1:]),
         ),
         "packages were upgraded while the old module was loaded"

@@ -106,16 +106,16 @@ class Event:
 @cache
 def meanings() -> Mapping[int, Meaning]:
     """Return the meanings in `data/xids.json`, by code."""
-    told = json.loads((files("gpuprov.doctor") / "data/xids.json").read_text("utf-8"))
-    return {int(code): Meaning(**each) for code, each in told["codes"].items()}
+    result = json.loads((files("gpuprov.doctor") / "data/xids.json").read_text("utf-8"))
+    return {int(code): Meaning(**each) for code, each in result["codes"].items()}
 
 
 def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
     """Return the Xids of a kernel log, oldest first; "fallen off the bus" without a code is 79."""
     found = []
     for line in lines:
-        if told := _XID.search(line.text):
-            found.append(Event(_short(told[1]), int(told[2]), told[3], line))
+        if result := _XID.search(line.text):
+            found.append(Event(_short(result[1]), int(result[2]), result[3], line))
         elif lost := _BUS.search(line.text):
             found.append(Event(_short(lost[1]), 79, "GPU has fallen off the bus", line))
     return found
@@ -147,9 +147,9 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
     wanted: dict[str, tuple[str, str]] = {}
     if "kernel_log" not in seen.missing:
         for event in read_xids(seen.kernel_log):
-            if event.code == 154 and (told := _ACTION.search(event.text)):
+            if event.code == 154 and (result := _ACTION.search(event.text)):
                 wanted[event.gpu] = (
-                    told[1],
+                    result[1],
                     f"kernel log, {age(event.line.age_s)} ago: {event.line.text[:160]}",
                 )
     for health in _health(seen):
@@ -194,8 +194,8 @@ def xids(seen: Examination) -> Iterator[Fault]:
     """GPU → age of the line with which the driver cancelled its last action, as after a reset."""
     for event in read_xids(seen.kernel_log):
         if event.code == 154:
-            told = _ACTION.search(event.text)
-            cleared[event.gpu] = event.line.age_s if told and told[1].lower() == "none" else math.inf
+            result = _ACTION.search(event.text)
+            cleared[event.gpu] = event.line.age_s if result and result[1].lower() == "none" else math.inf
         else:
             groups.setdefault((event.gpu, event.code), []).append(event)
     settled = {
@@ -267,9 +267,9 @@ def sxids(seen: Examination) -> Iterator[Fault]:
     """Report errors of NVSwitches."""
     groups: dict[tuple[str, str, bool], list[LogLine]] = {}
     for line in seen.kernel_log:
-        if told := _SXID.search(line.text):
-            fatal = (told[4] or "").lower() == "fatal"
-            groups.setdefault((told[1], told[3], fatal), []).append(line)
+        if result := _SXID.search(line.text):
+            fatal = (result[4] or "").lower() == "fatal"
+            groups.setdefault((result[1], result[3], fatal), []).append(line)
     for (switch, code, fatal), lines in groups.items():
         yield Fault(
             "broken" if fatal else "risk",

@@ -188,12 +188,12 @@ def read_nvlink(text: str) -> dict[int, dict[int, str]]:
     found: dict[int, dict[int, str]] = defaultdict(dict)
     gpu = -1
     for line in text.splitlines():
-        if told := re.match(r"\s*GPU (\d{1,4}):", line):
-            gpu = int(told[1])
+        if result := re.match(r"\s*GPU (\d{1,4}):", line):
+            gpu = int(result[1])
             found[gpu] = {}
-        elif told := re.match(r"\s*Link (\d{1,3}):\s*(\S.*)", line.rstrip()):
-            link = int(told[1])
-            found[gpu][link] = f"{found[gpu][link]}; {told[2]}" if link in found[gpu] else told[2]
+        elif result := re.match(r"\s*Link (\d{1,3}):\s*(\S.*)", line.rstrip()):
+            link = int(result[1])
+            found[gpu][link] = f"{found[gpu][link]}; {result[2]}" if link in found[gpu] else result[2]
     return found
 
 

@@ -269,8 +269,8 @@ def open_files(seen: Examination) -> Iterator[Fault]:
 @rule("host.clock", "D116", source="node-mixin choice")
 def clock(seen: Examination) -> Iterator[Fault]:
     """Report a wrong clock, or one that no service sets."""
-    told = seen.raw("host_state")["clock"]
-    if told.get("state") is None or seen.in_container:
+    result = seen.raw("host_state")["clock"]
+    if result.get("state") is None or seen.in_container:
         return
     services = (
         "chrony.service",
@@ -280,15 +280,15 @@ def clock(seen: Examination) -> Iterator[Fault]:
         "ntpsec.service",
     )
     runs = [name for name in services if (unit := seen.units.get(name)) and unit.active]
-    if abs(int(told["offset_us"])) > CLOCK_OFF_US:
+    if abs(int(result["offset_us"])) > CLOCK_OFF_US:
         yield Fault(
             "degraded",
-            f"the clock is {abs(int(told['offset_us'])) / 1e6:.1f} s off",
-            (f"adjtimex: offset {told['offset_us']} us",),
+            f"the clock is {abs(int(result['offset_us'])) / 1e6:.1f} s off",
+            (f"adjtimex: offset {result['offset_us']} us",),
             "logs of several nodes do not fit together; certificates and rendezvous may fail",
             (shell("sudo chronyc makestep   (or: sudo systemctl restart systemd-timesyncd)"),),
         )
-    elif told["unsynchronised"] and not runs and not seen.virtual:
+    elif result["unsynchronised"] and not runs and not seen.virtual:
         yield Fault(
             "risk",
             "nothing sets the clock",

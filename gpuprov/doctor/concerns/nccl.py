@@ -28,8 +28,8 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
     if not active or not loaded or not seen.gpus or any("GeForce" in (gpu.name or "") for gpu in seen.gpus):
         return
     module = any(name in seen.loaded_modules for name in ("nvidia_peermem", "nv_peer_mem"))
-    told = re.match(r"(\d+)\.(\d+)", seen.kernel)
-    dma_buf = loaded.open and told and (int(told[1]), int(told[2])) >= DMA_BUF_KERNEL
+    result = re.match(r"(\d+)\.(\d+)", seen.kernel)
+    dma_buf = loaded.open and result and (int(result[1]), int(result[2])) >= DMA_BUF_KERNEL
     if not module and not dma_buf:
         # A single Ethernet card with RDMA is usually a server's uplink, not a fabric for jobs.
         fabric = any(hca.link_layer == "InfiniBand" for hca in active) or len(active) * 2 >= len(seen.gpus)
@@ -76,7 +76,7 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("network.nccl_variables", "D16", "U16", source="nccl-doc")
+@rule("network.nccl_variables", "U16", source="nccl-doc")
 def nccl_variables(seen: Examination) -> Iterator[Fault]:
     """Report variables of logins, /etc/nccl.conf and running programs that restrict NCCL."""
     for place, values in _settings(seen).items():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.nccl.inputs import gigabits
+from gpuprov.probe.parse.hardware import Hca
 from gpuprov.untrusted import shell
 
 LOST_PACKETS = 100
@@ -23,19 +24,19 @@ def port_down(seen: Examination) -> Iterator[Fault]:
     up = [hca for hca in seen.hcas if hca.state == "ACTIVE"]
     physical = seen.raw("host_state")["phys_states"]
     for hca in seen.hcas:
-        told = str(physical.get(f"{hca.name}/{hca.port}", "")).rpartition(":")[2].strip()
-        if hca.state == "DOWN" and (not up or _alike(hca.rate, hca.link_layer, up)):
+        result = str(physical.get(f"{hca.name}/{hca.port}", "")).rpartition(":")[2].strip()
+        if hca.state == "DOWN" and (not up or _alike(hca, up)):
             beside = any(_card(other.pci_address) == _card(hca.pci_address) for other in up)
-            wanted = not beside and hca.link_layer == "InfiniBand" and told in ("Polling", "LinkUp", "")
+            wanted = not beside and hca.link_layer == "InfiniBand" and result in ("Polling", "LinkUp", "")
             yield Fault(
                 "degraded" if wanted and up else "hint",
-                f"{hca.name} port {hca.port} is down ({told or hca.state})",
+                f"{hca.name} port {hca.port} is down ({result or hca.state})",
                 (
                     f"/sys/class/infiniband/{hca.name}/ports/{hca.port}: {hca.state}, "
-                    f"{told or 'physical state not told'}",
+                    f"{result or 'physical state not told'}",
                 ),
                 "no cable, a dead transceiver, or the switch's port is off"
-                if told != "Disabled"
+                if result != "Disabled"
                 else "switched off",
                 (shell("ibstat {}; look at cable and transceiver; the switch's port", hca.name),),
             )
@@ -46,8 +47,9 @@ def _card(address: str | None) -> str:
     return (address or "").rpartition(".")[0]
 
 
-def _alike(rate: str, layer: str, others: list) -> bool:  # type: ignore[type-arg]
-    return any(other.link_layer == layer for other in others)
+def _alike(down: Hca, others: Iterable[Hca]) -> bool:
+    """Return whether another port has the same link layer; without a link a port has no meaningful rate."""
+    return any(other.link_layer == down.link_layer for other in others)
 
 
 @rule("network.no_subnet_manager", "D95", source="sichek")

@@ -127,7 +127,7 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
     uris = sorted({source.uri for source in seen.apt.sources if source.enabled})
     nvidia = [uri for uri in uris if "developer.download.nvidia" in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
-    releases = {told[1] for uri in nvidia if (told := re.search(r"/repos/([a-z]+\d+)", uri))}
+    releases = {result[1] for uri in nvidia if (result := re.search(r"/repos/([a-z]+\d+)", uri))}
     own = f"{seen.os.id}{seen.os.version.replace('.', '') if seen.os.id == 'ubuntu' else seen.os.major}"
     foreign = sorted(release for release in releases if seen.os.id in ("ubuntu", "debian") and release != own)
     if nvidia and others:

@@ -56,9 +56,9 @@ def frameworks(seen: Examination) -> Iterator[Fault]:
         return
     accepted = {finding.text for finding in _ask(request).violations}
     for row in seen.raw("frameworks"):
-        told = f"{row['name']}=={row['version']}"
+        result = f"{row['name']}=={row['version']}"
         asked = Request(
-            gpus=request.gpus, os=request.os, arch=request.arch, driver=request.driver, framework=told
+            gpus=request.gpus, os=request.os, arch=request.arch, driver=request.driver, framework=result
         )
         try:
             answer = resolve(asked, catalog())
@@ -66,7 +66,7 @@ def frameworks(seen: Examination) -> Iterator[Fault]:
             continue  # a version that is not in the catalog
         for finding in answer.violations:
             if finding.text not in accepted:
-                fault = _fault("risk", finding, (f"{row['folder']}: {told}, CUDA {row['cuda']}",), answer)
+                fault = _fault("risk", finding, (f"{row['folder']}: {result}, CUDA {row['cuda']}",), answer)
                 yield fault
 
 
@@ -130,13 +130,13 @@ def _toolkit(seen: Examination) -> str | None:
     """Return the newest toolkit of NVIDIA's packages."""
     found = []
     for name in seen.packages.by_name:
-        told = re.match(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})$", name)
-        if told and seen.packages.version(name):
-            found.append((int(told[1]), int(told[2])))
+        result = re.match(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})$", name)
+        if result and seen.packages.version(name):
+            found.append((int(result[1]), int(result[2])))
     return ".".join(map(str, max(found))) if found else None
 
 
 def _nccl(seen: Examination) -> str | None:
     version = seen.packages.version("libnccl2") or seen.packages.version("libnccl")
-    told = re.match(r"(\d+\.\d+\.\d+)-\d+\+cuda(\d+\.\d+)", version or "")
-    return f"{told[1]}+cuda{told[2]}" if told else None
+    result = re.match(r"(\d+\.\d+\.\d+)-\d+\+cuda(\d+\.\d+)", version or "")
+    return f"{result[1]}+cuda{result[2]}" if result else None

@@ -127,9 +127,9 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
     last: dict[str, str] = {}
     ages: dict[str, float] = {}
     for line in events:
-        told = re.search(r"nfs: server (\S+) (not responding|OK)", line.text)
-        if told:
-            last[told[1]], ages[told[1]] = told[2], line.age_s
+        result = re.search(r"nfs: server (\S+) (not responding|OK)", line.text)
+        if result:
+            last[result[1]], ages[result[1]] = result[2], line.age_s
     away = [server for server, state in last.items() if state == "not responding"]
     back = [server for server, state in last.items() if state == "OK"]
     if away:

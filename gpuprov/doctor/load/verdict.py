@@ -43,12 +43,12 @@ def judge_load(raw: Any) -> list[Fault]:
 
 
 def _nothing(sample: Sample) -> Fault:
-    told = tuple(map(figures, sample.gpus))
+    result = tuple(map(figures, sample.gpus))
     text = "no bottleneck stands out" if workers(sample) else "no process uses a GPU"
     return Fault(
         "hint",
-        f"{text}: {listed(list(told), 2)}",
-        told,
+        f"{text}: {listed(list(result), 2)}",
+        result,
         "as sampled",
         (shell("sample longer"),),
         rule="load.none",

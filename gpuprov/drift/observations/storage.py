@@ -17,8 +17,8 @@ def _mounted(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("scratch.at_boot", "scratch")
 def _at_boot(facts: Facts, expectation: Expectation) -> Any:
-    told = {mount: facts.scratch[mount] for mount in expectation.expected}
-    sources = {mount: each.get("unit") or each["fstab"] for mount, each in told.items()}
+    result = {mount: facts.scratch[mount] for mount in expectation.expected}
+    sources = {mount: each.get("unit") or each["fstab"] for mount, each in result.items()}
     return {
         mount: "by UUID" if (source or "").startswith("UUID=") else source
         for mount, source in sources.items()

@@ -47,8 +47,8 @@ def _sysctl(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("tuning.sysctl_at_boot", "boot_sysctls")
 def _sysctl_at_boot(facts: Facts, expectation: Expectation) -> Any:
-    told = facts.boot_sysctls
-    return {name: told[name].value if name in told else None for name in expectation.expected}
+    result = facts.boot_sysctls
+    return {name: result[name].value if name in result else None for name in expectation.expected}
 
 
 @names_who("tuning.sysctl_at_boot")

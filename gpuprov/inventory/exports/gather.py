@@ -52,11 +52,11 @@ def live_nodes(
         if isinstance(answer, GpuprovError):
             yield node, answer
             continue
-        found = contained(name, partial(told, node, answer[0], answer[1]))
+        found = contained(name, partial(observed, node, answer[0], answer[1]))
         yield (node, found) if isinstance(found, GpuprovError) else (found, None)
 
 
-def told(node: Node, facts: Facts, topology: Topology | None) -> Node:
+def observed(node: Node, facts: Facts, topology: Topology | None) -> Node:
     """Return a node with the counts from its facts and its topology."""
     cpu = facts.cpu
     sockets, threads = max(cpu.sockets, 1), cpu.threads_per_core or 1

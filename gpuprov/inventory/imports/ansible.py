@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import InvalidInput
+from gpuprov.files.resources import share
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
@@ -27,7 +28,6 @@ from gpuprov.inventory.ansible import (
 )
 from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
-from gpuprov.resources import share
 from gpuprov.untrusted import unmarked
 
 TIMEOUT_S = 300

@@ -45,15 +45,17 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
     Args:
         owners: group of the fleet → its hosts.
     """
-    told = {host: _told(inventory, host) for hosts in owners.values() for host in hosts}
-    templates = {key for variables in told.values() for key in WAY_IN if "{{" in str(variables.get(key, ""))}
+    result = {host: _told(inventory, host) for hosts in owners.values() for host in hosts}
+    templates = {
+        key for variables in result.values() for key in WAY_IN if "{{" in str(variables.get(key, ""))
+    }
     left = {WAY_IN[key] for key in templates}
-    of_host = {host: _ssh(variables, left) for host, variables in told.items()}
+    of_host = {host: _ssh(variables, left) for host, variables in result.items()}
     fleet = in_common(of_host.values())
     below = {host: _without(ssh, fleet) for host, ssh in of_host.items()}
     groups = {name: in_common(below[host] for host in hosts) for name, hosts in owners.items()}
     own = {host: _without(below[host], groups[name]) for name, of in owners.items() for host in of}
-    arguments = {key for key in ARGUMENTS if all(_only_jumps(each.get(key)) for each in told.values())}
+    arguments = {key for key in ARGUMENTS if all(_only_jumps(each.get(key)) for each in result.values())}
     lifted = {key for key, meant in WAY_IN.items() if meant not in left} | arguments
     return Ways(groups, {host: ssh for host, ssh in own.items() if ssh}, fleet, frozenset(lifted))
 

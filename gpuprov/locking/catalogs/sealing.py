@@ -25,8 +25,8 @@ from gpuprov.catalog.releases import (
 )
 from gpuprov.catalog.version import version
 from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.files.writing import replace_file
 from gpuprov.locking.catalogs.sources import INSIDE, PACKAGE
-from gpuprov.writing import replace_file
 
 
 def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = OWN) -> tuple[Release, Path]:

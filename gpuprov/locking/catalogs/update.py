@@ -24,10 +24,10 @@ from gpuprov.catalog.releases import (
 from gpuprov.catalog.trust import KEY, one_key, remembered
 from gpuprov.catalog.version import version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
+from gpuprov.files.writing import replace_file
 from gpuprov.locking.catalogs.sources import read_source
 from gpuprov.untrusted.openpgp import armored
 from gpuprov.untrusted.signature import verify_detached
-from gpuprov.writing import replace_file
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput, Refused, Unreachable
+from gpuprov.files.runs import cache_dir
+from gpuprov.files.writing import replace_file
 from gpuprov.locking.repository.login import login_of
-from gpuprov.runs import cache_dir
-from gpuprov.writing import replace_file
 
 SCHEMES = ("http", "https", "file")
 GONE = (404, 410)

@@ -15,9 +15,9 @@ from email.utils import format_datetime
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
+from gpuprov.files.runs import state_dir
+from gpuprov.files.writing import replace_file
 from gpuprov.model.exclusive import exclusive
-from gpuprov.runs import state_dir
-from gpuprov.writing import replace_file
 
 
 def check_dates(

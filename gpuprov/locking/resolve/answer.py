@@ -120,5 +120,5 @@ class Answer:
 def failed(error: GpuprovError) -> dict[str, Any]:
     """Return the answer to an invalid request: the same structure, with `error` and an empty stack."""
     empty = dict.fromkeys(("reasons", "warnings", "violations", "nearest", "gpus"), ())
-    told = {"seen": error.seen, "expected": error.expected, "do": error.do, "text": str(error)}
-    return {"schema": SCHEMA, "verdict": "error", "error": told, "stack": None, "packages": {}, **empty}
+    result = {"seen": error.seen, "expected": error.expected, "do": error.do, "text": str(error)}
+    return {"schema": SCHEMA, "verdict": "error", "error": result, "stack": None, "packages": {}, **empty}

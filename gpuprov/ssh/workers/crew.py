@@ -185,25 +185,25 @@ class DaskCrew:
         future.add_done_callback(job.inbox.put)
 
     def _receive(self, event: tuple[float, dict[str, Any]]) -> None:
-        told = event[1]
-        if job := self._jobs.get(told["number"]):
-            job.inbox.put(told)
+        message = event[1]
+        if job := self._jobs.get(message["number"]):
+            job.inbox.put(message)
 
     def _take_in(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
         """Wait for one event or ended task, and process it; yield the results of an ended part."""
         try:
-            told = job.inbox.get(timeout=seconds)
+            message = job.inbox.get(timeout=seconds)
         except Empty:
             return
-        if isinstance(told, dict):
-            self._hear(job, told)
-        elif part := job.running.pop(told, None):
-            yield from self._ended(job, told, part)
+        if isinstance(message, dict):
+            self._hear(job, message)
+        elif part := job.running.pop(message, None):
+            yield from self._ended(job, message, part)
 
-    def _hear(self, job: _Job, told: dict[str, Any]) -> None:
-        job.heard[told["number"]] = job.heard.get(told["number"], 0) + 1
-        if any(part.number == told["number"] for part in job.running.values()):
-            job.hear(told["number"], told[EVENT])
+    def _hear(self, job: _Job, message: dict[str, Any]) -> None:
+        job.heard[message["number"]] = job.heard.get(message["number"], 0) + 1
+        if any(part.number == message["number"] for part in job.running.values()):
+            job.hear(message["number"], message[EVENT])
 
     def _ended(self, job: _Job, future: Future, part: _Part) -> Iterator[Mapping[str, Any]]:
         if future.status != "finished":
@@ -216,9 +216,9 @@ class DaskCrew:
                 )
             self._lose(job, part)
             return
-        found, told = pickle.loads(future.result())  # noqa: S301 - from a worker of the same site
+        found, message = pickle.loads(future.result())  # noqa: S301 - from a worker of the same site
         job.running[future] = part
-        self._await_words(job, part.number, told)
+        self._await_words(job, part.number, message)
         del job.running[future], self._jobs[part.number]
         if isinstance(found, GpuprovError):
             found = dict.fromkeys(part.names, found)
@@ -229,11 +229,11 @@ class DaskCrew:
         deadline, kept = time.monotonic() + LAST_WORDS_S, []
         while job.heard.get(number, 0) < count and time.monotonic() < deadline:
             with suppress(Empty):
-                told = job.inbox.get(timeout=0.1)
-                if isinstance(told, dict):
-                    self._hear(job, told)
+                message = job.inbox.get(timeout=0.1)
+                if isinstance(message, dict):
+                    self._hear(job, message)
                 else:
-                    kept.append(told)
+                    kept.append(message)
         for each in kept:
             job.inbox.put(each)
 
@@ -290,13 +290,13 @@ class DaskCrew:
                 self.roster.look()
             except (OSError, ValueError, CrewLost):
                 break
-            told = {number for answer in answers.values() if isinstance(answer, list) for number in answer}
+            message = {number for answer in answers.values() if isinstance(answer, list) for number in answer}
             silent = {
                 number
                 for number, part in parts.items()
                 if part.worker and not isinstance(answers.get(part.worker.address), list)
             }
-            still &= told | silent
+            still &= message | silent
             time.sleep(0.5 if still else 0)
         return still
 

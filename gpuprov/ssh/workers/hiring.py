@@ -177,24 +177,24 @@ async def _greet(link: Link) -> Link:
     try:
         await link.stream.write({"say": "hello", "version": VERSION})
         async with asyncio.timeout(READY_S):
-            told = await link.stream.read()
+            message = await link.stream.read()
     except (Closed, TimeoutError) as error:
         link.abort()
         said = str(error) or "does not answer"
         raise Unreachable(f"{link.name} {said}", do="is its ca.pem the coordinator's? see its log") from None
-    if told.get("say") == "refused":
+    if message.get("say") == "refused":
         link.abort()
-        raise _refusal(link.name, told)
-    if told.get("version") != VERSION:
+        raise _refusal(link.name, message)
+    if message.get("version") != VERSION:
         link.abort()
-        seen, do = shown(told.get("version")), "install the same there, and start it again"
+        seen, do = shown(message.get("version")), "install the same there, and start it again"
         raise Refused(f"{link.name} has {seen}", expected=VERSION, do=do)
     return link
 
 
-def _refusal(name: str, told: Message) -> GpuprovError:
+def _refusal(name: str, message: Message) -> GpuprovError:
     try:
-        error = read_error(told.get("error"))
+        error = read_error(message.get("error"))
     except ValueError:
         return NodeFailed(f"{name} refuses, and does not say why")
     error.seen = f"{name}: {error.seen}"

@@ -114,8 +114,8 @@ class Roster:
     def _read(self, info: Any) -> None:
         now, alive = time.monotonic(), {}
         for address, each in info["workers"].items():
-            told, since = self._told.get(address, (None, now))
-            if told != each["last_seen"]:
+            message, since = self._told.get(address, (None, now))
+            if message != each["last_seen"]:
                 since = now
             self._told[address] = (each["last_seen"], since)
             if now - since < SILENT_S:
@@ -124,8 +124,8 @@ class Roster:
         self._missing = None if alive else self._missing or now
 
 
-def _worker(address: str, told: Any) -> Worker:
-    return Worker(address, str(told["name"]), max(1, told["nthreads"]))
+def _worker(address: str, message: Any) -> Worker:
+    return Worker(address, str(message["name"]), max(1, message["nthreads"]))
 
 
 def _version_asker() -> Any:

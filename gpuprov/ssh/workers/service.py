@@ -74,8 +74,8 @@ class Session:
             await self._stream.write({"say": "ready", "version": VERSION})
             while True:
                 async with asyncio.timeout(QUIET_S):
-                    told = await self._stream.read()
-                await self._take(told, crew)
+                    message = await self._stream.read()
+                await self._take(message, crew)
         except GpuprovError as error:
             with suppress(Closed):
                 await self._stream.write({"say": "refused", "error": error_document(error)})
@@ -92,9 +92,9 @@ class Session:
 
     async def _welcome(self) -> None:
         async with asyncio.timeout(HANDSHAKE_S):
-            told = await self._stream.read()
-        if told.get("version") != VERSION:
-            raise Refused(f"the service has {VERSION}", expected=str(told.get("version")))
+            message = await self._stream.read()
+        if message.get("version") != VERSION:
+            raise Refused(f"the service has {VERSION}", expected=str(message.get("version")))
 
     def _open(self, stack: ExitStack) -> DaskCrew:
         crew = DaskCrew(stack.enter_context(self._connect()), self._narrate)
@@ -109,22 +109,24 @@ class Session:
         with suppress(Closed):
             self._stream.send({"say": "line", "text": line})
 
-    async def _take(self, told: Message, crew: DaskCrew) -> None:
-        match told.get("say"):
+    async def _take(self, message: Message, crew: DaskCrew) -> None:
+        match message.get("say"):
             case "ping":
                 await self._stream.write({"say": "pong"})
-            case "stop" if over := self._over.get(field(told, "id", int)):
+            case "stop" if over := self._over.get(field(message, "id", int)):
                 over.set()
             case "order":
-                number, over = field(told, "id", int), threading.Event()
+                number, over = field(message, "id", int), threading.Event()
                 order = await self._stream.read_bytes(WORK_BYTES)
                 self._over[number] = over
-                thread = threading.Thread(target=self._carry_out, args=(crew, told, order, over), daemon=True)
+                thread = threading.Thread(
+                    target=self._carry_out, args=(crew, message, order, over), daemon=True
+                )
                 self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
                 thread.start()
 
-    def _carry_out(self, crew: DaskCrew, told: Message, order: bytes, over: threading.Event) -> None:
-        number = told["id"]
+    def _carry_out(self, crew: DaskCrew, reported: Message, order: bytes, over: threading.Event) -> None:
+        number = reported["id"]
         end: Message = {"say": "end", "id": number}
         try:
             work, answer, each = pickle.loads(order)  # noqa: S301 - of the coordinator, by its certificate
@@ -136,8 +138,8 @@ class Session:
                 partial(encoded, work, answer),
                 each,
                 hear=hear,
-                changes=told["changes"],
-                first=told["first"],
+                changes=reported["changes"],
+                first=reported["first"],
                 over=over,
             )
             for some in found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import platform
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +43,11 @@ def perform(shard: Shard) -> bytes:
 
     if shard.version != VERSION:
         raise InvalidInput(f"has {VERSION}", expected=shard.version)
-    worker, told = get_worker(), 0
+    worker, message = get_worker(), 0
 
     def tell(event: dict[str, Any]) -> None:
-        nonlocal told
-        told += 1
+        nonlocal message
+        message += 1
         worker.log_event(shard.topic, {"number": shard.number, EVENT: event})
 
     stop = threading.Event()
@@ -58,7 +57,7 @@ def perform(shard: Shard) -> bytes:
             found = _found(shard, str(worker.name))
     finally:
         del _AT_WORK[shard.topic, shard.number]
-    answer: bytes = cloudpickle.dumps((found, told))
+    answer: bytes = cloudpickle.dumps((found, message))
     return answer
 
 
@@ -77,8 +76,3 @@ def stop(topic: str, numbers: list[int]) -> list[int]:
     for number in still:
         _AT_WORK[topic, number].set()
     return still
-
-
-def host() -> str:
-    """Return the name of the machine that a worker runs on."""
-    return platform.node()

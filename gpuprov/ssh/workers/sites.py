@@ -82,9 +82,9 @@ class Link:
         beat = asyncio.create_task(self._beat())
         try:
             while True:
-                told = await self.stream.read()
+                message = await self.stream.read()
                 self._heard = time.monotonic()
-                self._take(told)
+                self._take(message)
         except (Closed, NodeFailed) as error:
             self.lost = self.lost or str(error)
         finally:
@@ -93,9 +93,9 @@ class Link:
             for order in list(self.orders.values()):
                 order.inbox.put((order, {}))  # wakes the thread that waits for the order
 
-    def _take(self, told: Message) -> None:
-        number = told.get("id")
-        if told.get("say") == "line":
+    def _take(self, message: Message) -> None:
+        number = message.get("id")
+        if message.get("say") == "line":
             orders = list(self.orders.values())[:1]
         else:
             orders = [self.orders[number]] if isinstance(number, int) and number in self.orders else []
@@ -103,7 +103,7 @@ class Link:
             order.room -= self.stream.size + COST
             if order.room < 0:
                 raise NodeFailed("sent more than an order may have")
-            order.inbox.put((order, told))
+            order.inbox.put((order, message))
 
     async def _beat(self) -> None:
         while True:
@@ -159,8 +159,8 @@ class SiteCrew:
                 order = self._order(link, names, inbox, changes=changes)
                 orders[order.id] = link.orders[order.id] = order
                 work = _pickled((part(names), answer, {name: each[name] for name in names}))
-                told = {"say": "order", "id": order.id, "changes": changes, "first": order.numbers.start}
-                link.send(told, work)
+                message = {"say": "order", "id": order.id, "changes": changes, "first": order.numbers.start}
+                link.send(message, work)
             while orders:
                 with suppress(Empty):
                     yield from self._take(orders, *inbox.get(timeout=LOOK_S), answer, hear, changes=changes)
@@ -200,7 +200,7 @@ class SiteCrew:
         self,
         orders: dict[int, _Order],
         order: _Order,
-        told: Message,
+        message: Message,
         answer: Any,
         hear: Hear | None,
         *,
@@ -210,31 +210,31 @@ class SiteCrew:
         if order.id not in orders:
             return
         with suppress(NodeFailed):
-            match told.get("say"):
+            match message.get("say"):
                 case "answer" | "failed":
-                    yield from self._answered(order, told, answer)
-                case "event" if hear and field(told, "number", int) in order.numbers:
-                    hear(order.names, told["number"], told.get("event"))
+                    yield from self._answered(order, message, answer)
+                case "event" if hear and field(message, "number", int) in order.numbers:
+                    hear(order.names, message["number"], message.get("event"))
                 case "line":
-                    self._narrate(on_one_line(field(told, "text", str)))
+                    self._narrate(on_one_line(field(message, "text", str)))
                 case "end":
-                    yield from self._ended(orders, order, told, changes=changes)
+                    yield from self._ended(orders, order, message, changes=changes)
 
-    def _answered(self, order: _Order, told: Message, answer: Any) -> Iterator[tuple[str, Any]]:
-        name = told.get("node")
+    def _answered(self, order: _Order, message: Message, answer: Any) -> Iterator[tuple[str, Any]]:
+        name = message.get("node")
         if not isinstance(name, str) or name not in order.waiting:
             return  # another service's node, or one with an answer
         order.waiting.discard(name)
-        found = contained(name, partial(_read, order.link, name, told, answer))
+        found = contained(name, partial(_read, order.link, name, message, answer))
         yield name, found
 
     def _ended(
-        self, orders: dict[int, _Order], order: _Order, told: Message, *, changes: bool
+        self, orders: dict[int, _Order], order: _Order, message: Message, *, changes: bool
     ) -> Iterator[tuple[str, Any]]:
         error: GpuprovError = NodeFailed(f"{order.link.name} gave no answer")
         with suppress(ValueError):
-            error = read_error(told.get("error"))
-        if told.get("lost") is True:
+            error = read_error(message.get("error"))
+        if message.get("lost") is True:
             yield from self._lose(orders, order, error.seen, error.do, changes=changes)
             return
         self._forget(orders, order)
@@ -274,22 +274,22 @@ class SiteCrew:
                 self._narrate(f"interrupted; still at work, until their leases end: {fold(names)}")
                 break
             with suppress(Empty, NodeFailed):
-                order, told = inbox.get(timeout=LOOK_S)
-                if told.get("say") == "end":
+                order, message = inbox.get(timeout=LOOK_S)
+                if message.get("say") == "end":
                     self._forget(orders, order)
-                elif told.get("say") == "line":
-                    self._narrate(on_one_line(field(told, "text", str)))
+                elif message.get("say") == "line":
+                    self._narrate(on_one_line(field(message, "text", str)))
         for order in list(orders.values()):
             self._forget(orders, order)
 
 
-def _read(link: Link, name: str, told: Message, answer: Any) -> Any:
-    if told.get("say") == "failed":
+def _read(link: Link, name: str, message: Message, answer: Any) -> Any:
+    if message.get("say") == "failed":
         try:
-            return read_error(told.get("error"))
+            return read_error(message.get("error"))
         except ValueError as error:
             raise NodeFailed(f"{link.name}: {error}") from None
-    text = told.get("answer")
+    text = message.get("answer")
     if not isinstance(text, str):
         raise NodeFailed(f"{link.name} sent no answer", expected="JSON as text")
     found = read_answer(text, answer)

@@ -159,9 +159,9 @@ def parse_modes(text: str) -> dict[str, Modes]:
     """Parse lines of the `MODES` query; None for a mode that a GPU lacks."""
     found = {}
     for index, power, compute, *switches in _rows(text):
-        told = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]
+        result = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]
         watts = float(power) if re.fullmatch(r"[\d.]+", power) else None
-        found[f"GPU {index}"] = Modes(watts, compute.lower(), *told)
+        found[f"GPU {index}"] = Modes(watts, compute.lower(), *result)
     return found
 
 

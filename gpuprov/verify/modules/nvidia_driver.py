@@ -157,23 +157,23 @@ def booted_next(releases: list[str], grub: str) -> Boot:
         grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, and of the environment block; the
             last of each counts.
     """
-    told, place = {}, ""
+    result, place = {}, ""
     for line in grub.splitlines():
         name, _, value = line.strip().partition("=")
         file, _, name = name.rpartition(":")
         place = file or place
-        told[name.strip()] = value.strip("\"' ")
-    stated = told.get("GRUB_DEFAULT", "saved")
-    entry = told.get("set default", stated)
-    release, meant = (_named(releases, told, each) for each in (entry, stated))
+        result[name.strip()] = value.strip("\"' ")
+    stated = result.get("GRUB_DEFAULT", "saved")
+    entry = result.get("set default", stated)
+    release, meant = (_named(releases, result, each) for each in (entry, stated))
     why = f"{place} has GRUB_DEFAULT={stated}" if place and stated != "0" else "the newest"
     return Boot(release, why, meant if release and meant != release else None)
 
 
-def _named(releases: list[str], told: dict[str, str], default: str) -> str | None:
+def _named(releases: list[str], result: dict[str, str], default: str) -> str | None:
     """Return the kernel of a default entry; None if the entry names none."""
-    saved = told.get("saved_entry") if default in ("saved", "${saved_entry}") else default
-    entry = told.get("next_entry") or saved
+    saved = result.get("saved_entry") if default in ("saved", "${saved_entry}") else default
+    entry = result.get("next_entry") or saved
     if entry in (None, "", "0"):
         return releases[-1] if releases else None
     return max((release for release in releases if release in entry), key=len, default=None)

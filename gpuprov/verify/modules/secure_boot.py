@@ -31,10 +31,10 @@ class SecureBoot(Observed):
     @property
     def state(self) -> str:
         """`no EFI`, `off`, `on`, or `on, and not enforced`."""
-        told = self.run(STATE)
-        if told.failed:
+        result = self.run(STATE)
+        if result.failed:
             return "no EFI"
-        if told.stdout.strip() != "1":
+        if result.stdout.strip() != "1":
             return "off"
         enforced = self.run(ENFORCED).succeeded and self.run(NOT_BY_SHIM).failed
         return "on" if enforced else "on, and not enforced"

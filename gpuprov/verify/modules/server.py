@@ -83,8 +83,8 @@ class Server(Observed):
                 found[kind or "efa"].append((float(rate[0]) if rate else None) if up else 0)
         for arp, state, *speed in map(str.split, self.run(ETHERNET).stdout.splitlines()):
             if arp == ETHER:
-                told = float(speed[0]) / 1000 if speed and float(speed[0]) > 0 else None
-                found["ethernet"].append(0 if state == "down" else told)
+                result = float(speed[0]) / 1000 if speed and float(speed[0]) > 0 else None
+                found["ethernet"].append(0 if state == "down" else result)
         return dict(found)
 
     def __repr__(self) -> str:

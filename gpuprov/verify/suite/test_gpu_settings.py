@@ -87,8 +87,8 @@ def test_instances_are_as_wanted(host: Node, group: LockedGroup, expected: list[
 
 def mode(host: Node, name: str, expected: Any) -> dict[str, Any]:
     """Return one mode by GPU; a GPU without the mode has the expected value."""
-    told = {gpu: getattr(modes, name) for gpu, modes in host.gpu.modes.items()}
-    return {gpu: expected if value is None else value for gpu, value in told.items()}
+    result = {gpu: getattr(modes, name) for gpu, modes in host.gpu.modes.items()}
+    return {gpu: expected if value is None else value for gpu, value in result.items()}
 
 
 def on_every_gpu(value: Any, group: LockedGroup) -> dict[str, Any]:

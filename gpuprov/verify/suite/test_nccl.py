@@ -20,5 +20,5 @@ def test_nccl_library_has_the_version(host: Node, expected: list[str]) -> None:
 @pytest.mark.check("nccl.configuration", "cat /etc/nccl.conf /root/.nccl.conf", "env | grep NCCL_")
 def test_nccl_is_told_what_the_lock_says(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
     login = group.login
-    told = {name: host.libraries.nccl_setting(name, value, login) for name, value in expected.items()}
-    assert told == expected
+    result = {name: host.libraries.nccl_setting(name, value, login) for name, value in expected.items()}
+    assert result == expected

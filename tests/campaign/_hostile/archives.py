@@ -193,12 +193,12 @@ class Run:
             size = len(packed)
             if name == self.bad and (self.lies or self.slow):
                 size = (100 << 20) if self.slow else self.rng.choice((0, 1, 10**9, 10**30))
-            told = {
+            result = {
                 "path": "/var/lib/gpuprov/modules/x.tar.gz",
                 "size": size,
                 "sha256": hashlib.sha256(packed).hexdigest(),
             }
-            return {"result": told}
+            return {"result": result}
         if act == "piece":
             if self.slow and name == self.bad:
                 return {"result": base64.b64encode(b"x").decode()}  # one byte, each time a different one

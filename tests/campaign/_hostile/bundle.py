@@ -23,10 +23,12 @@ def bundle(field: Field) -> Try:
     def once(rng: random.Random) -> None:
         line = rng.choice(SECRETS).replace("SECRET", field.secret)
         noise = payload(rng, field, "odd", "terminal", "page")
-        told = machine()
+        result = machine()
         for path, old in rng.sample(places, 12):
-            put(told, path, rng.choice([line, f"{old} {line}", f"{old}\n{line}\n{noise}", f"{line}\n{old}"]))
-        for name, text in compose(as_examined(told)).files.items():
+            put(
+                result, path, rng.choice([line, f"{old} {line}", f"{old}\n{line}\n{noise}", f"{line}\n{old}"])
+            )
+        for name, text in compose(as_examined(result)).files.items():
             if field.secret in text:
                 at = text.index(field.secret)
                 raise Reached("key", f"{name} has {text[max(0, at - 60) : at + 30]!r} of {line!r}")

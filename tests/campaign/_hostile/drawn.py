@@ -17,7 +17,6 @@ PARTIES = {
     "indexes": ("mirror", "code"),
     "known_hosts": ("stranger", "key"),
 }
-EXAMPLES = 20
 
 
 def enter(name: str, actor: str, *aims: str, share: int) -> None:

@@ -132,9 +132,11 @@ def trial_key(field: Field) -> Try:
         kind, public = OURS.split()[:2]
         session = homes.session
         with suppress(GpuprovError):
-            told = as_root(session, loopback._command("add", user, "60", kind, public), None).stdout.decode()
-            file = next((line[5:] for line in told.splitlines() if line.startswith("file ")), "")
-            made = [line[5:] for line in told.splitlines() if line.startswith("made ")]
+            result = as_root(
+                session, loopback._command("add", user, "60", kind, public), None
+            ).stdout.decode()
+            file = next((line[5:] for line in result.splitlines() if line.startswith("file ")), "")
+            made = [line[5:] for line in result.splitlines() if line.startswith("made ")]
             if homes.kind not in ("full", "home full") and rng.random() < 0.3:
                 homes.arena.shell(FILL, EVE)
                 homes.kind += ", then full"

@@ -97,7 +97,7 @@ def main() -> None:
         os.environ.update(XDG_STATE_HOME=f"{field.work}/state", XDG_CACHE_HOME=f"{field.work}/cache")
         os.environ["COLUMNS"] = "200"
         os.chdir(field.work)
-        trial = Trial(WAYS[key], field, lambda told: print(json.dumps(told), file=answers))
+        trial = Trial(WAYS[key], field, lambda result: print(json.dumps(result), file=answers))
         with field.stack:
             trial.run(first, count, seed)
     answers.flush()

@@ -77,7 +77,7 @@ def _pin(path: Path) -> None:
 
 
 def _runs() -> None:
-    from gpuprov.runs import new_run
+    from gpuprov.files.runs import new_run
 
     (new_run("apply") / "inventory.json").write_text("{}")
 

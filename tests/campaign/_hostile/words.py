@@ -142,12 +142,12 @@ def payload(rng: random.Random, field: Field, *kinds: str) -> str:
 
 def around(rng: random.Random, field: Field, text: str, *kinds: str) -> str:
     """Replace a word of a text by a payload, or put the payload before or after it."""
-    told = payload(rng, field, *kinds)
+    result = payload(rng, field, *kinds)
     words = list(WORD.finditer(text[:200_000]))
     if not words or rng.random() < 0.1:
-        return told
+        return result
     word = rng.choice(words)
-    middle = rng.choice((told, word[0] + told, told + word[0], f"{word[0]} {told}"))
+    middle = rng.choice((result, word[0] + result, result + word[0], f"{word[0]} {result}"))
     return text[: word.start()] + middle + text[word.end() :]
 
 
@@ -183,8 +183,8 @@ def spoil(rng: random.Random, field: Field, document: Any, *kinds: str) -> None:
 
 def shape(rng: random.Random, field: Field, *kinds: str) -> Any:
     """Draw a value of another structure."""
-    told = payload(rng, field, *kinds)
-    deep: Any = told
+    result = payload(rng, field, *kinds)
+    deep: Any = result
     for _ in range(rng.choice((1, 30, 60))):
         deep = [deep] if rng.random() < 0.5 else {"x": deep}
-    return rng.choice((None, True, rng.choice(NUMBERS), told, [told], {told: told}, deep, [], {}))
+    return rng.choice((None, True, rng.choice(NUMBERS), result, [result], {result: result}, deep, [], {}))

@@ -44,7 +44,7 @@ def events(field: Field) -> Try:
     def once(rng: random.Random) -> None:
         lines.clear()
         heard.clear()
-        told: Any = rng.choice(
+        message: Any = rng.choice(
             (
                 {"file": payload(rng, field, "path", "path", "odd"), "text": "x"},
                 {"file": "site-events.jsonl", "text": payload(rng, field, "bomb", "terminal", "odd")},
@@ -57,7 +57,7 @@ def events(field: Field) -> Try:
             )
         )
         with suppress(GpuprovError):
-            Hearing(run).take(["node1"], rng.randrange(9), told)
+            Hearing(run).take(["node1"], rng.randrange(9), message)
         for line in lines:
             field.show(line, "a worker's line")
         if others := [each for each in heard if each.get("host") not in (None, "node1")]:
@@ -73,7 +73,7 @@ def messages(field: Field) -> Try:
     make_certificates(folder, ["east", "west"])
 
     def once(rng: random.Random) -> None:
-        def answer(told: dict[str, Any]) -> bytes:
+        def answer(reported: dict[str, Any]) -> bytes:
             pickled = pickle.dumps(Evil(field.program), protocol=rng.choice((0, 4)))
             text = pickled.decode("latin-1")
             judged: Any = sync(rng.choice(("n1", "n2", "n3")))
@@ -81,7 +81,7 @@ def messages(field: Field) -> Try:
                 spoil(rng, field, judged)
             message: dict[str, Any] = {
                 "say": "answer",
-                "id": told["id"],
+                "id": reported["id"],
                 "node": "n1",
                 "answer": json.dumps(judged),
             }
@@ -95,25 +95,25 @@ def messages(field: Field) -> Try:
                     frame(
                         {
                             "say": "event",
-                            "id": told["id"],
-                            "number": told["first"],
+                            "id": reported["id"],
+                            "number": reported["first"],
                             "event": shape(rng, field),
                         }
                     ),
                     frame({"say": "line", "text": payload(rng, field, "terminal")}),
-                    frame({"say": "failed", "id": told["id"], "node": "n1", "error": shape(rng, field)}),
-                    in_sync(told, "n3"),
+                    frame({"say": "failed", "id": reported["id"], "node": "n1", "error": shape(rng, field)}),
+                    in_sync(reported, "n3"),
                     (1 << 31).to_bytes(4, "big") + b"x",
                     rng.randbytes(50),
                 )
             )
-            return drawn + in_sync(told, "n1", "n2", "n3")
+            return drawn + in_sync(reported, "n1", "n2", "n3")
 
         notes: list[str] = []
         found: dict[str, Any] = {}
         with (
             site(folder, "east", answer) as east,
-            site(folder, "west", lambda told: in_sync(told, "n3")) as west,
+            site(folder, "west", lambda reported: in_sync(reported, "n3")) as west,
             suppress(GpuprovError),
         ):
             names = {"n1": "east", "n2": "east", "n3": "west"}
@@ -137,7 +137,7 @@ def certificates(field: Field) -> Try:
     def once(rng: random.Random) -> None:
         asked: list[Any] = []
         whose, name = rng.choice(((folder, "west"), (other, "east")))
-        with site(whose, name, lambda told: in_sync(told, "n1")) as address, suppress(GpuprovError):
+        with site(whose, name, lambda message: in_sync(message, "n1")) as address, suppress(GpuprovError):
             ask(address, folder, {"n1": "east"}, asked=asked)
         if asked:
             raise Reached("node", f"a service of {name} got nodes of east")

@@ -43,8 +43,8 @@ def fourth(status: str = "Pass", severity: int = 2, said: str = "") -> str:
     return json.dumps({"DCGM Diagnostic": root, "metadata": {"version": "4.2.3"}})
 
 
-def judged(told: Any) -> Any:
-    [found] = judge({"gpu01": {**recorded("quick"), "dcgm": told}})
+def judged(result: Any) -> Any:
+    [found] = judge({"gpu01": {**recorded("quick"), "dcgm": result}})
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_setting_that_dcgm_fails_is_told_and_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("result", "why"),
     [
         (
             {"code": 1, "said": "", "errors": "Error: unable to connect to host engine\n"},
@@ -94,8 +94,8 @@ def test_a_setting_that_dcgm_fails_is_told_and_no_fault() -> None:
         ({"code": 0, "said": "{" * 5000, "errors": ""}, "exit code 0"),
     ],
 )
-def test_no_verdict_is_told(told: Any, why: str) -> None:
-    found = judged(told)
+def test_no_verdict_is_told(result: Any, why: str) -> None:
+    found = judged(result)
     [(level, line)] = said(found)
     assert (level, found.verdict) == ("warn", "accepted")
     assert line.startswith("DCGM is installed and has no verdict: ")

@@ -144,22 +144,22 @@ PLAN = {**PLANS["quick"], "level": "quick", "kinds": ["bf16", "fp8"]}
 
 
 def test_a_run_asks_for_everything(crew: Crew, pretended: dict[int, str]) -> None:
-    told = main.measure(crew, PLAN)
+    result = main.measure(crew, PLAN)
     steps = {"index", "device", "memory", "host", "pattern", "matrix"}
-    assert [set(row) for row in told["gpus"]] == [steps] * 2
-    assert [set(row["matrix"]) for row in told["gpus"]] == [{"bf16", "fp8"}] * 2
-    assert len(told["between"]["pairs"]) == 2
-    assert json.dumps(told)
+    assert [set(row) for row in result["gpus"]] == [steps] * 2
+    assert [set(row["matrix"]) for row in result["gpus"]] == [{"bf16", "fp8"}] * 2
+    assert len(result["between"]["pairs"]) == 2
+    assert json.dumps(result)
 
 
 def test_a_gpu_that_is_lost_under_load_is_named_and_the_other_is_measured(
     crew: Crew, pretended: dict[int, str]
 ) -> None:
     pretended[1] = "host"
-    told = main.measure(crew, PLAN)
-    assert "hangs" in told["gpus"][1]["host"]["error"]
-    assert "hangs" in told["gpus"][1]["matrix"]["bf16"]["error"]
-    assert told["gpus"][0]["matrix"]["fp8"]["value"] > 1000
+    result = main.measure(crew, PLAN)
+    assert "hangs" in result["gpus"][1]["host"]["error"]
+    assert "hangs" in result["gpus"][1]["matrix"]["bf16"]["error"]
+    assert result["gpus"][0]["matrix"]["fp8"]["value"] > 1000
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_a_machine_without_a_driver_says_so() -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", payload.command], input=payload.stdin, capture_output=True, timeout=60, check=False
     )
-    told = payload.answer(done.stdout, done.stderr)
-    assert "libnvidia-ml.so.1 cannot be loaded" in told["refused"]
+    result = payload.answer(done.stdout, done.stderr)
+    assert "libnvidia-ml.so.1 cannot be loaded" in result["refused"]
 
 
 def test_the_program_fits_one_command() -> None:

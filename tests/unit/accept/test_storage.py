@@ -69,11 +69,11 @@ def test_a_drive_is_read_for_its_time_and_stays_as_it_is(tmp_path: Path) -> None
     drive.write_bytes(bytes(range(256)) * (8 * BLOCK // 256))
     drive.chmod(0o400)
     before = drive.stat()
-    told = rate(str(drive), 0.3)
-    assert told["bytes"] % BLOCK == 0
-    assert told["bytes"] >= BLOCK
-    assert 0.3 <= told["seconds"] < 5
-    assert told["value"] == pytest.approx(told["bytes"] / told["seconds"] / 1e9, rel=0.05, abs=0.001)
+    result = rate(str(drive), 0.3)
+    assert result["bytes"] % BLOCK == 0
+    assert result["bytes"] >= BLOCK
+    assert 0.3 <= result["seconds"] < 5
+    assert result["value"] == pytest.approx(result["bytes"] / result["seconds"] / 1e9, rel=0.05, abs=0.001)
     assert drive.stat().st_mtime_ns == before.st_mtime_ns
 
 

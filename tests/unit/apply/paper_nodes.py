@@ -71,8 +71,8 @@ class PaperNodes:
     @property
     def holders(self) -> dict[str, str]:
         """Node → the run that holds it now."""
-        told = {name: self.do(name, "current") for name in self.names}
-        return {name: lease["run"] for name, lease in told.items() if lease}
+        result = {name: self.do(name, "current") for name in self.names}
+        return {name: lease["run"] for name, lease in result.items() if lease}
 
     def _answer(self, name: str, asked: dict[str, Any], read: Callable[[Any], Any]) -> Any:
         return read(self.do(name, asked["act"], *asked["arguments"]))

@@ -165,10 +165,10 @@ def test_the_unit_says_what_systemd_reads_back(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "gpuprov-resume.service").write_text(text)
     verify = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "gpuprov-resume.service")]
     try:
-        told = subprocess.run(verify, capture_output=True, text=True, check=False).stderr
+        result = subprocess.run(verify, capture_output=True, text=True, check=False).stderr
     except FileNotFoundError:
         return
-    assert "gpuprov-resume.service:" not in told, told
+    assert "gpuprov-resume.service:" not in result, result
 
 
 def test_a_proxy_s_password_is_in_a_file_of_root_s_alone(

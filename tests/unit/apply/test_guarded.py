@@ -73,9 +73,9 @@ class Fleet:
 
 def test_each_group_is_tried_on_one_node_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fleet = Fleet(monkeypatch)
-    told = fleet.apply(tmp_path, one=group("a1", "a2", "a3", "a4"), two=group("b1", "b2"))
+    result = fleet.apply(tmp_path, one=group("a1", "a2", "a3", "a4"), two=group("b1", "b2"))
     assert fleet.ran == [["a1", "b1"], ["a2", "a3"], ["a4", "b2"]]
-    assert set(told.values()) == {""}
+    assert set(result.values()) == {""}
 
 
 @pytest.mark.parametrize("step", ["arm", "role", "prove"])
@@ -83,17 +83,17 @@ def test_where_the_first_fails_the_others_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
 ) -> None:
     fleet = Fleet(monkeypatch, **{step: {"a1"}})
-    told = fleet.apply(tmp_path, one=group("a1", "a2", "a3"), two=group("b1", "b2"))
-    assert told["a2"].startswith("left as it is, because a1 failed")
-    assert told["b1"] == told["b2"] == ""
+    result = fleet.apply(tmp_path, one=group("a1", "a2", "a3"), two=group("b1", "b2"))
+    assert result["a2"].startswith("left as it is, because a1 failed")
+    assert result["b1"] == result["b2"] == ""
     assert not [names for names in fleet.ran if {"a2", "a3"} & set(names)]
     assert fleet.undone == ([] if step == "arm" else ["a1"])
 
 
 def test_a_node_that_is_not_armed_is_not_touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fleet = Fleet(monkeypatch, arm={"a2"})
-    told = fleet.apply(tmp_path, one=group("a1", "a2", "a3"))
-    assert told == {"a1": "", "a2": "no room", "a3": ""}
+    result = fleet.apply(tmp_path, one=group("a1", "a2", "a3"))
+    assert result == {"a1": "", "a2": "no room", "a3": ""}
     assert fleet.ran == [["a1"], ["a3"]]
 
 
@@ -108,8 +108,8 @@ def test_a_node_that_was_lost_to_another_run_is_not_touched(
                 raise NodeFailed("another run took its lease")
 
     fleet = Fleet(monkeypatch)
-    told = fleet.apply(tmp_path, leases=Leases(), one=group("a1", "a2", "a3"))
-    assert told == {"a1": "", "a2": "another run took its lease", "a3": ""}
+    result = fleet.apply(tmp_path, leases=Leases(), one=group("a1", "a2", "a3"))
+    assert result == {"a1": "", "a2": "another run took its lease", "a3": ""}
     assert fleet.ran == [["a1"], ["a3"]]
 
 

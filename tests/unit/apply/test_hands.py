@@ -16,7 +16,7 @@ from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.hands import change
 from gpuprov.apply.leases import Leases
 from gpuprov.errors import GpuprovError, Refused
-from gpuprov.runs import state_dir
+from gpuprov.files.runs import state_dir
 from gpuprov.ssh import elsewhere
 from gpuprov.ssh.elsewhere import Attempt, CrewLost, attempting, engaged
 from tests.unit.apply.paper_nodes import PaperNodes

@@ -36,8 +36,8 @@ class Run:
         )
         self.hearing = Hearing(run)
 
-    def take(self, told: Any) -> None:
-        self.hearing.take(("n1", "n2"), 7, told)
+    def take(self, result: Any) -> None:
+        self.hearing.take(("n1", "n2"), 7, result)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_an_event_is_about_a_node_of_the_worker(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "result",
     [
         None,
         7,
@@ -124,13 +124,23 @@ def test_an_event_is_about_a_node_of_the_worker(run: Run) -> None:
         {"line": "\ud800"},
         {"file": "site-ansible.log", "text": 1},
         {"what": 1},
+        {},
+        {"line": None},
+        {"line": "a", "event": {"event": "task", "host": "n1"}},
+        {"line": "a", "file": "site-ansible.log", "text": ""},
+        {"event": {"event": "task"}, "file": "site-ansible.log", "text": ""},
+        {"line": "a", "text": "b"},
+        {"event": {"event": "task"}, "text": "b"},
+        {"text": "b"},
+        {"file": "site-ansible.log"},
     ],
 )
-def test_what_cannot_be_read_is_refused(run: Run, told: Any) -> None:
+def test_what_cannot_be_read_is_refused(run: Run, result: Any) -> None:
     with pytest.raises(NodeFailed):
-        run.take(told)
+        run.take(result)
     assert not run.events
     assert not run.lines
+    assert not list(run.folder.iterdir())
 
 
 def test_a_line_is_printable_and_one(run: Run) -> None:
@@ -139,8 +149,8 @@ def test_a_line_is_printable_and_one(run: Run) -> None:
 
 
 def test_an_outcome_has_all_that_is_printed_of_it() -> None:
-    told = {"changed": 1, "failed": [{"task": "x", "status": None}]}
-    found = read_answer(json.dumps(told), NodeOutcome)
+    result = {"changed": 1, "failed": [{"task": "x", "status": None}]}
+    found = read_answer(json.dumps(result), NodeOutcome)
     assert found.failed == [{"host": "", "role": "", "task": "x", "status": "failed", "msg": ""}]
     assert read_answer(write_answer(found, NodeOutcome, 1000), NodeOutcome) == found
     for wrong in ({"failed": [1]}, {"failed": [{"task": []}]}, {"changed": "1"}, {"refused": 1}):

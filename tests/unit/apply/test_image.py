@@ -136,10 +136,10 @@ def test_roles_run_but_for_those_that_wait(tree: Path, monkeypatch: pytest.Monke
     assert made.outcome.ok
     assert made.outcome.changed == 3
     assert made.roles == {"storage": "the machine's drives"}
-    [told] = played.told
-    assert "nvidia_driver" in told["gpuprov_roles"]
-    assert "storage" not in told["gpuprov_roles"]
-    assert told["system_tuning_booted"] is False
+    [result] = played.told
+    assert "nvidia_driver" in result["gpuprov_roles"]
+    assert "storage" not in result["gpuprov_roles"]
+    assert result["system_tuning_booted"] is False
 
 
 def test_what_an_image_shows_has_to_be_so(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,8 @@ def test_a_node_that_another_run_has_is_refused_and_the_others_are_changed(world
     result = world.converge()
     assert world.done == [("site", ["n1", "n3"])]
     said = f"leased by x@y, run {OTHER}, since "
-    [told] = world.told
-    assert told.startswith(f"n2 left alone: {said}")
+    [reported] = world.told
+    assert reported.startswith(f"n2 left alone: {said}")
     assert (result.failed, result.outcomes["n1"].changed) == (["n2"], 1)
     assert conclusion([], result, None) == Exit.REFUSED
     assert list(recap_lines(result, None))[1].startswith(f"n2  changed=0  REFUSED  {said}")

@@ -19,7 +19,7 @@ from gpuprov.apply.lease import read_lease
 from gpuprov.apply.leases import FILE, Leases, Terms, is_over
 from gpuprov.apply.node.lease import HAND_S
 from gpuprov.errors import NodeFailed, Refused, Unreachable
-from gpuprov.runs import state_dir
+from gpuprov.files.runs import state_dir
 from gpuprov.upgrade.leases import hold, take_all
 from tests.unit.apply.paper_nodes import PaperNodes
 
@@ -60,19 +60,19 @@ def test_a_node_that_another_run_has_is_refused_with_who_and_since_when(nodes: P
     )
     assert words
     here = datetime.now().astimezone()
-    for told, minutes in zip(words.groups(), (-3, 7), strict=True):
+    for result, minutes in zip(words.groups(), (-3, 7), strict=True):
         near = [here + timedelta(minutes=minutes, seconds=late) for late in (-5, 0)]
-        assert told in [each.strftime("%H:%M") for each in near] or f"{here:%d}" != f"{near[0]:%d}"
+        assert result in [each.strftime("%H:%M") for each in near] or f"{here:%d}" != f"{near[0]:%d}"
     assert nodes.holders == {"n1": MINE, "n2": OTHER}
 
 
 def test_a_lease_of_another_day_has_its_day() -> None:
-    told = {"run": UPGRADE, "holder": "x@y", "had_s": 200000.0, "left_s": 100.0, "silent_s": 500.0}
-    lease = read_lease(told)
+    result = {"run": UPGRADE, "holder": "x@y", "had_s": 200000.0, "left_s": 100.0, "silent_s": 500.0}
+    lease = read_lease(result)
     assert lease is not None
     assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d, until", str(lease))
     assert lease.advice == "wait for it, or resume it there"
-    assert "since" not in str(read_lease({**told, "had_s": None}))
+    assert "since" not in str(read_lease({**result, "had_s": None}))
 
 
 def test_an_upgrade_takes_all_or_none(nodes: PaperNodes) -> None:
@@ -120,8 +120,8 @@ def test_what_nobody_renews_is_somebody_elses_and_nothing_more_is_done_there(nod
     mine.require("n1")
     with pytest.raises(NodeFailed, match="another run took its lease"):
         mine.require("n2")
-    told = json.loads(mine.file.read_text())
-    assert (sorted(told["until"]), list(told["lost"])) == (["n1", "n3"], ["n2"])
+    result = json.loads(mine.file.read_text())
+    assert (sorted(result["until"]), list(result["lost"])) == (["n1", "n3"], ["n2"])
     mine.release()
     assert nodes.holders == {"n2": OTHER}
 
@@ -241,15 +241,15 @@ def test_a_resumed_upgrade_waits_for_workers_that_were_cut_off_and_leaves_no_lea
 ) -> None:
     take_all(leases_of(nodes, UPGRADE, resumable=True), nodes.names, silent)
     nodes.give("n2", f"{UPGRADE}/7.aa", "x@w1")
-    begun, told = nodes.now, list[str]()
+    begun, result = nodes.now, list[str]()
 
     def pass_by(seconds: float) -> None:
         nodes.now += seconds
 
     monkeypatch.setattr(leases.time, "sleep", pass_by)
     resumed = leases_of(nodes, UPGRADE, resumable=True)
-    take_all(resumed, nodes.names, told.append)
-    assert told == ["waiting for workers that were cut off and may be at work on n2"]
+    take_all(resumed, nodes.names, result.append)
+    assert result == ["waiting for workers that were cut off and may be at work on n2"]
     assert HAND_S <= nodes.now - begun < HAND_S + 5
     resumed.release()
     assert nodes.holders == {}
@@ -346,7 +346,7 @@ NAMED = {"run": "r", "holder": "h", "had_s": 1.0, "silent_s": 0.0}
 
 
 @pytest.mark.parametrize(
-    "told",
+    "result",
     [
         7,
         "x",
@@ -365,15 +365,15 @@ NAMED = {"run": "r", "holder": "h", "had_s": 1.0, "silent_s": 0.0}
     ],
 )
 def test_a_lease_that_is_none_is_that_nodes_failure(
-    nodes: PaperNodes, told: Any, monkeypatch: pytest.MonkeyPatch
+    nodes: PaperNodes, result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = nodes.do
-    monkeypatch.setattr(nodes, "do", lambda name, *words: told if name == "n2" else good(name, *words))
+    monkeypatch.setattr(nodes, "do", lambda name, *words: result if name == "n2" else good(name, *words))
     failed = leases_of(nodes).take(nodes.names)
     assert list(failed) == ["n2"]
     assert not isinstance(failed["n2"], Refused)
 
 
 def test_a_long_name_is_cut_short() -> None:
-    told = {**NAMED, "run": "r" * 9999, "holder": "h" * 9999, "left_s": 1.0}
-    assert len(str(read_lease(told))) < 300
+    result = {**NAMED, "run": "r" * 9999, "holder": "h" * 9999, "left_s": 1.0}
+    assert len(str(read_lease(result))) < 300

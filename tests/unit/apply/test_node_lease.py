@@ -120,9 +120,9 @@ def test_since_when_a_run_has_the_node_stays(clock: Clock) -> None:
 
 def test_an_older_gpuprov_sees_that_a_node_is_leased(clock: Clock, tmp_path: Path) -> None:
     lease.take("one", "a@b", 60)
-    told = json.loads((tmp_path / "lease.json").read_text())
-    assert 0 < told["until"] - clock.day <= told["seconds"]
-    assert told["since"] == clock.day
+    result = json.loads((tmp_path / "lease.json").read_text())
+    assert 0 < result["until"] - clock.day <= result["seconds"]
+    assert result["since"] == clock.day
 
 
 def test_the_time_since_a_boot_is_that_of_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,10 @@ def test_ansible_knows_the_runs_leases_and_keeps_the_run_alive(
     monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", TELL])
     run = RunContext(lock, tmp_path, leases=leases)
     playbook.run_playbook("site", {name: {} for name in lock.hosts()}, run)
-    told: list[Any] = json.loads((tmp_path / "site-ansible.log").read_text())
-    assert told[0] == (str(tmp_path / "leases.json") if leased else None)
+    result: list[Any] = json.loads((tmp_path / "site-ansible.log").read_text())
+    assert result[0] == (str(tmp_path / "leases.json") if leased else None)
     if leases:
-        assert str(leases.handle) in told[1]
+        assert str(leases.handle) in result[1]
         os.close(leases.handle or -1)
 
 

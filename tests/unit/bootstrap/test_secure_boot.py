@@ -39,14 +39,14 @@ class Output:
 
 def come(monkeypatch: pytest.MonkeyPatch, folder: Path, mokutil: str = "", **seen: Any) -> Any:
     """Bootstrap a node with this mokutil script and these probe results; return the enrolment."""
-    told = {
+    result = {
         "on": True,
         "enforced": True,
         "enrolled": frozenset(),
         "trusted": ("Debian CA",),
         "vendor": "QEMU",
     }
-    facts = type("Facts", (), {"secure_boot": SecureBoot(**(told | seen))})
+    facts = type("Facts", (), {"secure_boot": SecureBoot(**(result | seen))})
     monkeypatch.setattr(secure_boot, "collect", lambda session, parameters: facts)
 
     def run(session: Any, command: str, password: str | None, stdin: bytes = b"") -> Output:

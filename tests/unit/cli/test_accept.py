@@ -45,10 +45,10 @@ def test_a_table_for_people(measured: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_document_for_programs(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["accept", "--measured", measured, "-o", "json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "gpuprov.accept/1"
-    assert [node["verdict"] for node in told["nodes"]] == ["accepted", "rejected", "refused"]
-    first = {rate["measure"]: rate for rate in told["nodes"][0]["rates"]}["h2d"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["schema"] == "gpuprov.accept/1"
+    assert [node["verdict"] for node in result["nodes"]] == ["accepted", "rejected", "refused"]
+    first = {rate["measure"]: rate for rate in result["nodes"][0]["rates"]}["h2d"]
     assert (first["unit"], first["peak"], first["level"]) == ("GB/s", 63.02, "ok")
     assert first["floor"]["source"].startswith("Azure/azurehpc-health-checks")
 
@@ -91,9 +91,9 @@ def test_another_file_is_refused(text: str, tmp_path: Path, capsys: pytest.Captu
 
 def test_this_machine_has_no_driver_and_the_run_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["accept", "--local"]) == 1
-    told = capsys.readouterr()
-    assert "failed: libnvidia-ml.so.1 cannot be loaded; run `gpuprov doctor` on it" in told.out
-    kept = Path(told.err.split("kept as ")[1].strip())
+    result = capsys.readouterr()
+    assert "failed: libnvidia-ml.so.1 cannot be loaded; run `gpuprov doctor` on it" in result.out
+    kept = Path(result.err.split("kept as ")[1].strip())
     assert json.loads(kept.read_text())["nodes"][0]["verdict"] == "failed"
     run(["history"])
     assert kept.parent.name in capsys.readouterr().out

@@ -25,9 +25,9 @@ def saved(folder: Path, collectors: Collectors) -> str:
 
 
 def sick() -> Collectors:
-    told = bare_metal()
-    FAULTS["driver.mismatch"][0](told)
-    return told
+    result = bare_metal()
+    FAULTS["driver.mismatch"][0](result)
+    return result
 
 
 def test_a_real_machine_is_not_sick(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,10 +66,10 @@ def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, junit, metrics = (tmp_path / name for name in ("p.html", "j.xml", "m.prom"))
-    told = sick()
-    told["kernel_log"] = {"error": "no <kernel> log can be read"}
+    result = sick()
+    result["kernel_log"] = {"error": "no <kernel> log can be read"}
     files = ["--html", str(page), "--junit", str(junit), "--prometheus", str(metrics)]
-    assert run(["doctor", "--facts", saved(tmp_path, told), "--brief", *files]) == 1
+    assert run(["doctor", "--facts", saved(tmp_path, result), "--brief", *files]) == 1
     assert "driver.mismatch" in page.read_text()
     assert "no &lt;kernel&gt; log" in page.read_text()
     suite = fromstring(junit.read_text()).find("testsuite")  # noqa: S314 - written by us

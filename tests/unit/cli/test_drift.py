@@ -54,8 +54,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: Exit = Exit.OK) 
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str, code: Exit = Exit.OK) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(said(capsys, *words, "-o", "json", code=code))
-    return told
+    result: dict[str, Any] = json.loads(said(capsys, *words, "-o", "json", code=code))
+    return result
 
 
 @pytest.mark.usefixtures("nodes")
@@ -71,9 +71,9 @@ def test_a_baseline_leaves_only_what_is_new(nodes: Answers, capsys: pytest.Captu
     first = document(capsys, "drift", code=Exit.DRIFT)
     assert said(capsys, "drift", "--baseline", "latest") == f"nothing new since {first['run']}\n"
     nodes["gpu2"] = Unreachable("no SSH on 127.0.0.1 port 1: timed out")
-    told = document(capsys, "drift", "--baseline", first["run"][-4:], code=Exit.UNREACHABLE)
-    assert told["baseline"] == first["run"]
-    assert [(node["name"], node["status"]) for node in told["nodes"]] == [("gpu2", "unreachable")]
+    result = document(capsys, "drift", "--baseline", first["run"][-4:], code=Exit.UNREACHABLE)
+    assert result["baseline"] == first["run"]
+    assert [(node["name"], node["status"]) for node in result["nodes"]] == [("gpu2", "unreachable")]
 
 
 def test_a_baseline_does_not_make_nodes_out_of_reach_fine(
@@ -82,8 +82,8 @@ def test_a_baseline_does_not_make_nodes_out_of_reach_fine(
     for name in nodes:
         nodes[name] = Unreachable("no SSH on port 22: timed out")
     said(capsys, "drift", code=Exit.UNREACHABLE)
-    told = said(capsys, "drift", "--baseline", "latest", code=Exit.UNREACHABLE)
-    assert told == "gpu[1-3] unreachable: no SSH on port 22: timed out\n"
+    result = said(capsys, "drift", "--baseline", "latest", code=Exit.UNREACHABLE)
+    assert result == "gpu[1-3] unreachable: no SSH on port 22: timed out\n"
 
 
 def test_history_tells_what_changed(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,9 +112,9 @@ def test_reports_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_the_majority_needs_no_expectation(nodes: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "drift", "--against-majority") == "gpu[1-3] in sync\n"
     nodes["gpu2"] = facts(system={**facts().raw("system"), "kernel": "6.8.0-1-generic"})
-    told = said(capsys, "drift", "--against-majority", code=Exit.DRIFT).splitlines()
+    result = said(capsys, "drift", "--against-majority", code=Exit.DRIFT).splitlines()
     usual = facts().kernel
-    assert told == ["gpu[1,3] in sync", f"gpu2 kernel.running expected {usual}, is 6.8.0-1-generic"]
+    assert result == ["gpu[1,3] in sync", f"gpu2 kernel.running expected {usual}, is 6.8.0-1-generic"]
 
 
 def test_without_a_lock_hosts_are_named(
@@ -160,7 +160,7 @@ def test_what_is_found_is_told_when_it_cannot_be_recorded(
 ) -> None:
     (own_state / "gpuprov").write_text("a file where the folder should be")
     assert run(["drift"]) == Exit.DRIFT
-    told = capsys.readouterr()
-    assert "gpu[1-3] system.os" in told.out
-    assert told.err.startswith("this run is not in the history: no history can be kept in ")
+    result = capsys.readouterr()
+    assert "gpu[1-3] system.os" in result.out
+    assert result.err.startswith("this run is not in the history: no history can be kept in ")
     assert run(["history"]) == Exit.USAGE

@@ -45,11 +45,11 @@ def test_an_error_from_standard_input(
     text = b"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.309\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert run(["facts", "--smi-xml", "-", "-o", "json"]) == 1
-    told = capsys.readouterr()
-    document = json.loads(told.out)
+    result = capsys.readouterr()
+    document = json.loads(result.out)
     assert document["error"].startswith("Failed to initialize NVML: Driver/library version mismatch")
     assert document["gpus"] == []
-    assert told.err.startswith("gpuprov: -: Failed to initialize NVML: Driver/library version mismatch")
+    assert result.err.startswith("gpuprov: -: Failed to initialize NVML: Driver/library version mismatch")
 
 
 RUBBISH = {
@@ -66,18 +66,18 @@ def test_what_is_no_answer_is_an_error(
 ) -> None:
     (tmp_path / "fleet.yml").write_bytes(content)
     assert run(["facts", "--smi-xml", str(tmp_path / "fleet.yml")]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"gpuprov: {tmp_path}/fleet.yml: ")
+    result = capsys.readouterr()
+    assert result.out == ""
+    assert result.err.startswith(f"gpuprov: {tmp_path}/fleet.yml: ")
 
 
 def test_half_an_answer_shows_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "q.xml").write_bytes((H200 / "q.xml").read_bytes()[:-200])
     assert run(["facts", "--smi-xml", str(tmp_path / "q.xml")]) == 1
-    told = capsys.readouterr()
-    assert "580.159.04" in told.out
-    assert "error" not in told.out
-    assert told.err.startswith(f"gpuprov: {tmp_path}/q.xml: ")
+    result = capsys.readouterr()
+    assert "580.159.04" in result.out
+    assert "error" not in result.out
+    assert result.err.startswith(f"gpuprov: {tmp_path}/q.xml: ")
 
 
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

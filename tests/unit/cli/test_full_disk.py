@@ -65,10 +65,10 @@ def called(
 
 
 def in_words(done: subprocess.CompletedProcess[str]) -> None:
-    told = done.stdout + done.stderr
-    assert "Traceback" not in told, told
-    assert "Exception ignored" not in told, told
-    assert done.returncode in set(Exit), told
+    result = done.stdout + done.stderr
+    assert "Traceback" not in result, result
+    assert "Exception ignored" not in result, result
+    assert done.returncode in set(Exit), result
     assert done.returncode == 0 or done.stderr.strip() or done.stdout.strip()
     assert len(done.stderr.splitlines()) < 8, done.stderr
 

@@ -107,14 +107,14 @@ def test_verify_names_what_it_could_not_judge(lock: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("verb", ["apply", "verify"])
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [([], "2 groups; expected one: an image is for one"), (["tarin"], "the lock has no group 'tarin'")],
 )
 def test_an_image_is_for_one_group(
-    lock: Path, capsys: pytest.CaptureFixture[str], verb: str, words: list[str], told: str
+    lock: Path, capsys: pytest.CaptureFixture[str], verb: str, words: list[str], result: str
 ) -> None:
     assert run([verb, "--image", "--lock", str(lock), *words]) == 2
-    assert told in capsys.readouterr().err
+    assert result in capsys.readouterr().err
 
 
 def test_it_asks_before_it_changes_the_machine_that_it_runs_on(

@@ -36,8 +36,8 @@ def as_examined(collectors: Collectors, host: str = "gpu01") -> Examination:
 
 def recorded(name: str) -> Collectors:
     """Return a recording of real H200 in a container of a virtual machine."""
-    told: Collectors = json.loads((RECORDED / f"doctor/{name}.json").read_text())["collectors"]
-    return told
+    result: Collectors = json.loads((RECORDED / f"doctor/{name}.json").read_text())["collectors"]
+    return result
 
 
 def virtual() -> Collectors:
@@ -48,11 +48,11 @@ def virtual() -> Collectors:
 def four() -> Collectors:
     """Return four H200: the recorded facts and nvidia-smi output; the other collectors have no values."""
     folder = RECORDED / "h200x4"
-    told: Collectors = json.loads((folder / "facts.json").read_text())["collectors"]
-    told["smi"] = {"rc": 0, "stdout": (folder / "q.xml").read_text(), "stderr": ""}
-    told["nvlink"] = {"status": (folder / "nvlink.txt").read_text(), "errors": ""}
-    told["topo"] = {"text": (folder / "topo-m.txt").read_text()}
-    return told
+    result: Collectors = json.loads((folder / "facts.json").read_text())["collectors"]
+    result["smi"] = {"rc": 0, "stdout": (folder / "q.xml").read_text(), "stderr": ""}
+    result["nvlink"] = {"status": (folder / "nvlink.txt").read_text(), "errors": ""}
+    result["topo"] = {"text": (folder / "topo-m.txt").read_text()}
+    return result
 
 
 def unit_text(units: dict[str, str]) -> str:
@@ -69,27 +69,27 @@ def unit_text(units: dict[str, str]) -> str:
 
 def bare_metal() -> Collectors:
     """Return a healthy bare-metal server with two H200, NVSwitches, InfiniBand and Docker."""
-    told = virtual()
+    result = virtual()
     kernel = "6.8.0-87-generic"
-    told["system"].update(kernel=kernel, cmdline="BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro iommu=pt")
-    told["kernels"] = {
+    result["system"].update(kernel=kernel, cmdline="BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro iommu=pt")
+    result["kernels"] = {
         "modules": [kernel],
         "boot": [kernel],
         "headers": [kernel],
         "grub_default": None,
         "grub_environment": None,
     }
-    told["disk_modules"] = {kernel: modinfo(kernel)}
-    told["dkms"] = [["nvidia", "580.159.04", kernel, "x86_64", "installed"]]
-    told["modules"]["loaded"] += "\nnvidia_peermem 16384 0 - Live 0x0\nib_core 16384 1 - Live 0x0"
-    told["units"] = {"text": unit_text(UNITS)}
-    told["limits"] = {
+    result["disk_modules"] = {kernel: modinfo(kernel)}
+    result["dkms"] = [["nvidia", "580.159.04", kernel, "x86_64", "installed"]]
+    result["modules"]["loaded"] += "\nnvidia_peermem 16384 0 - Live 0x0\nib_core 16384 1 - Live 0x0"
+    result["units"] = {"text": unit_text(UNITS)}
+    result["limits"] = {
         "pam": [["/etc/security/limits.d/x.conf", "* - memlock unlimited"]],
         "systemd": "DefaultLimitMEMLOCK=infinity",
     }
-    told["cpu"].update(numa={"0": "0-15", "1": "16-31"}, governors={"performance": 32}, sockets=2)
-    told["sysctls"]["kernel.numa_balancing"] = "0"
-    told["host_state"].update(
+    result["cpu"].update(numa={"0": "0-15", "1": "16-31"}, governors={"performance": 32}, sockets=2)
+    result["sysctls"]["kernel.numa_balancing"] = "0"
+    result["host_state"].update(
         virtual="Supermicro SYS-821GE",
         clock={"state": 0, "unsynchronised": False, "offset_us": 12, "worst_us": 4000, "estimated_us": 5},
         boots=[int(NOW - 86400 * 9)],
@@ -99,22 +99,22 @@ def bare_metal() -> Collectors:
             ["/boot", "ext4", 1000, 700, 1000, 900, "rw"],
         ],
     )
-    gpus = [row for row in told["pci"] if row[1] == "0x10de"]
+    gpus = [row for row in result["pci"] if row[1] == "0x10de"]
     gpus[0][6], gpus[1][6] = "0", "1"
-    told["pci"] += [
+    result["pci"] += [
         ["0000:c1:00.0", "0x10de", "0x22a3", "0x068000", "0x10de", "0x1796", "0", "nvidia-nvswitch"],
         ["0000:18:00.0", "0x15b3", "0x1021", "0x020700", "0x15b3", "0x0041", "0", "mlx5_core"],
         ["0000:2a:00.0", "0x15b3", "0x1021", "0x020700", "0x15b3", "0x0041", "1", "mlx5_core"],
     ]
-    told["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:2a:00.0")]
-    for chain in told["pci_links"].values():
+    result["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:2a:00.0")]
+    for chain in result["pci_links"].values():
         chain[0]["iommu_type"] = "identity"
         chain.append(
             dict(
                 chain[0], address="0000:15:01.0", driver="pcieport", bars=[0] * 6, acs=False, iommu_type=None
             )
         )
-    told["packages"]["text"] += "".join(
+    result["packages"]["text"] += "".join(
         f"{name}\tamd64\t{version}\t{name}\thold ok installed\n"
         for name, version in (
             ("nvidia-driver-580-open", "580.159.04-0ubuntu1"),
@@ -123,8 +123,8 @@ def bare_metal() -> Collectors:
             ("nvidia-container-toolkit", "1.18.0-1"),
         )
     )
-    told["packages"]["text"] = re.sub(r"cuda-compat-13-0[^\n]*\n", "", told["packages"]["text"])
-    told["container_state"].update(
+    result["packages"]["text"] = re.sub(r"cuda-compat-13-0[^\n]*\n", "", result["packages"]["text"])
+    result["container_state"].update(
         docker_path="/usr/bin/docker",
         docker_info='systemd {"nvidia":{"path":"nvidia-container-runtime"},"runc":{"path":"runc"}}',
         hook="/usr/bin/nvidia-container-runtime-hook",
@@ -134,11 +134,11 @@ def bare_metal() -> Collectors:
         ldconfig_exists=True,
         char_links=6,
     )
-    told["daemon_json"] = {
+    result["daemon_json"] = {
         "value": {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}
     }
-    told["gpu_tools"]["nvidia_modprobe"] = "/usr/bin/nvidia-modprobe"
-    return told
+    result["gpu_tools"]["nvidia_modprobe"] = "/usr/bin/nvidia-modprobe"
+    return result
 
 
 def modinfo(kernel: str, version: str = "580.159.04", signer: str = "DKMS module signing key") -> str:
@@ -167,13 +167,13 @@ def hca(name: str, pci: str, state: str = "4: ACTIVE", rate: str = "400 Gb/sec (
 
 def old_pascal() -> Collectors:
     """Return a workstation with one GPU and Debian's own driver, without any server component."""
-    told = deepcopy(json.loads((RECORDED / "verify/debian12-a100x4.facts.json").read_text())["collectors"])
+    result = deepcopy(json.loads((RECORDED / "verify/debian12-a100x4.facts.json").read_text())["collectors"])
     base = virtual()
     for name, value in base.items():
-        told.setdefault(name, deepcopy(value))
-    told["host_state"]["virtual"] = "ASUS WS"
-    told["host_state"]["clock"] = {"state": 0, "unsynchronised": False, "offset_us": 0}
-    told["libraries"] = {
+        result.setdefault(name, deepcopy(value))
+    result["host_state"]["virtual"] = "ASUS WS"
+    result["host_state"]["clock"] = {"state": 0, "unsynchronised": False, "offset_us": 0}
+    result["libraries"] = {
         "cache": [
             "libcuda.so.1 (libc6,x86-64) => /l/libcuda.so.1",
             "libnvidia-ml.so.1 (libc6) => /l/libnvidia-ml.so.1",
@@ -186,52 +186,52 @@ def old_pascal() -> Collectors:
         },
         "firmware": ["535.309.01"],
     }
-    told["pci_links"], told["nvlink"] = {}, {"status": "", "errors": ""}
-    told["topo"] = {"text": ""}
-    told["state"]["device_nodes"] = [f"/dev/nvidia{number}" for number in range(4)] + [
+    result["pci_links"], result["nvlink"] = {}, {"status": "", "errors": ""}
+    result["topo"] = {"text": ""}
+    result["state"]["device_nodes"] = [f"/dev/nvidia{number}" for number in range(4)] + [
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
     ]
-    told["modules"]["loaded"] = "nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 - Live 0x0"
-    told["container_state"] = dict(base["container_state"], docker_path="")
-    return told
+    result["modules"]["loaded"] = "nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 - Live 0x0"
+    result["container_state"] = dict(base["container_state"], docker_path="")
+    return result
 
 
 def without_gpu() -> Collectors:
     """Return a virtual machine without a GPU or driver."""
-    told = bare_metal()
-    told["pci"] = [row for row in told["pci"] if row[1] != "0x10de"]
-    told["pci_links"] = {}
-    told["smi"] = {"error": "nvidia-smi is not installed"}
-    told["modules"] = {"loaded": "", "driver": None, "params": None}
-    told["disk_modules"], told["dkms"] = {}, []
-    told["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
-    told["nvlink"], told["topo"] = {"status": "", "errors": ""}, {"text": ""}
-    told["libraries"].update(cache=[], copies={}, taken={}, firmware=[])
-    told["state"]["device_nodes"] = []
-    told["hcas"] = []
-    return told
+    result = bare_metal()
+    result["pci"] = [row for row in result["pci"] if row[1] != "0x10de"]
+    result["pci_links"] = {}
+    result["smi"] = {"error": "nvidia-smi is not installed"}
+    result["modules"] = {"loaded": "", "driver": None, "params": None}
+    result["disk_modules"], result["dkms"] = {}, []
+    result["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
+    result["nvlink"], result["topo"] = {"status": "", "errors": ""}, {"text": ""}
+    result["libraries"].update(cache=[], copies={}, taken={}, firmware=[])
+    result["state"]["device_nodes"] = []
+    result["hcas"] = []
+    return result
 
 
 def busy() -> Collectors:
     """Return the healthy server under full load: power cap active, P0."""
-    told = bare_metal()
-    edit_smi(told, r"<gpu_util>0 %", "<gpu_util>100 %")
-    edit_smi(told, r"(clocks_event_reason_sw_power_cap>)Not Active", r"\1Active")
-    edit_smi(told, r"(clocks_event_reason_gpu_idle>)Active", r"\1Not Active")
-    edit_smi(told, r"(<sm_clock>)\d+", r"\g<1>1650")
-    log(told, "NVRM: Xid (PCI:0000:00:06): 31, pid=4711, name=python, Ch 00000008", age_s=7200)
-    return told
+    result = bare_metal()
+    edit_smi(result, r"<gpu_util>0 %", "<gpu_util>100 %")
+    edit_smi(result, r"(clocks_event_reason_sw_power_cap>)Not Active", r"\1Active")
+    edit_smi(result, r"(clocks_event_reason_gpu_idle>)Active", r"\1Not Active")
+    edit_smi(result, r"(<sm_clock>)\d+", r"\g<1>1650")
+    log(result, "NVRM: Xid (PCI:0000:00:06): 31, pid=4711, name=python, Ch 00000008", age_s=7200)
+    return result
 
 
 def idle_links() -> Collectors:
     """Return the idle server: links at Gen 1, GPUs in P8."""
-    told = bare_metal()
-    edit_smi(told, r"(<current_link_gen>)5", r"\g<1>1")
-    edit_smi(told, r"(<performance_state>)P0", r"\1P8")
-    for chain in told["pci_links"].values():
+    result = bare_metal()
+    edit_smi(result, r"(<current_link_gen>)5", r"\g<1>1")
+    edit_smi(result, r"(<performance_state>)P0", r"\1P8")
+    for chain in result["pci_links"].values():
         chain[0]["current_link_speed"] = "2.5 GT/s PCIe"
-    return told
+    return result
 
 
 HEALTHY: dict[str, Callable[[], Collectors]] = {
@@ -247,37 +247,37 @@ HEALTHY: dict[str, Callable[[], Collectors]] = {
 }
 
 
-def edit_smi(told: Collectors, pattern: str, text: str, count: int = 0) -> None:
+def edit_smi(result: Collectors, pattern: str, text: str, count: int = 0) -> None:
     """Change nvidia-smi's output; the pattern must match."""
-    told["smi"]["stdout"], times = re.subn(pattern, text, told["smi"]["stdout"], count=count)
+    result["smi"]["stdout"], times = re.subn(pattern, text, result["smi"]["stdout"], count=count)
     assert times, pattern
 
 
-def log(told: Collectors, *lines: str, age_s: float = 600) -> None:
+def log(result: Collectors, *lines: str, age_s: float = 600) -> None:
     """Add lines to the kernel's log."""
-    told["kernel_log"]["kept"] += [[NOW - age_s, line] for line in lines]
+    result["kernel_log"]["kept"] += [[NOW - age_s, line] for line in lines]
 
 
-def unit(told: Collectors, name: str, states: str) -> None:
+def unit(result: Collectors, name: str, states: str) -> None:
     """Set a unit's states."""
-    told["units"]["text"] = unit_text({**UNITS, name: states})
+    result["units"]["text"] = unit_text({**UNITS, name: states})
 
 
-def package(told: Collectors, name: str, version: str, state: str = "install ok installed") -> None:
+def package(result: Collectors, name: str, version: str, state: str = "install ok installed") -> None:
     """Add or replace a package."""
-    rest = re.sub(rf"(?m)^{re.escape(name)}\t.*\n", "", told["packages"]["text"])
-    told["packages"]["text"] = f"{rest}{name}\tamd64\t{version}\t{name}\t{state}\n"
+    rest = re.sub(rf"(?m)^{re.escape(name)}\t.*\n", "", result["packages"]["text"])
+    result["packages"]["text"] = f"{rest}{name}\tamd64\t{version}\t{name}\t{state}\n"
 
 
 def unload(
-    told: Collectors,
+    result: Collectors,
     said: str = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
 ) -> None:
     """Unload all NVIDIA modules; nvidia-smi then prints `said`."""
-    told["modules"] = {"loaded": "ib_core 1 1 - Live 0x0", "driver": None, "params": None}
-    told["smi"] = {"rc": 9, "stdout": said, "stderr": ""}
-    told["nvlink"], told["topo"] = {"status": "", "errors": ""}, {"text": ""}
-    for row in told["pci"]:
+    result["modules"] = {"loaded": "ib_core 1 1 - Live 0x0", "driver": None, "params": None}
+    result["smi"] = {"rc": 9, "stdout": said, "stderr": ""}
+    result["nvlink"], result["topo"] = {"status": "", "errors": ""}, {"text": ""}
+    for row in result["pci"]:
         row[7] = "" if row[1] == "0x10de" else row[7]
 
 

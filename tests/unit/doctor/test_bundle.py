@@ -8,6 +8,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -20,6 +21,7 @@ from gpuprov.doctor.bundle.choosing import OUT, Tally
 from gpuprov.doctor.bundle.table import TABLE
 from gpuprov.doctor.look import COLLECTORS
 from gpuprov.errors import InvalidInput
+from gpuprov.probe.node import base, host, links
 from tests.unit.doctor.machines import as_examined, bare_metal, four, virtual
 from tests.unit.untrusted.secrets import SHAPES, WORD
 
@@ -46,10 +48,10 @@ FREE = {
 
 
 def machine() -> dict[str, Any]:
-    told = bare_metal()
+    result = bare_metal()
     for name, value in FREE.items():
-        told[name] = deepcopy(value)
-    return told
+        result[name] = deepcopy(value)
+    return result
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Place]:
@@ -64,8 +66,8 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Place]:
         yield path, value or ""
 
 
-def put(told: dict[str, Any], path: tuple[str | int, ...], text: str) -> None:
-    inner: Any = told
+def put(result: dict[str, Any], path: tuple[str | int, ...], text: str) -> None:
+    inner: Any = result
     for step in path[:-1]:
         inner = inner[step]
     inner[path[-1]] = text
@@ -87,8 +89,8 @@ WAYS: dict[str, Callable[[str, str], str]] = {
 PLACES = [path for path, _ in leaves(machine())]
 
 
-def texts(told: dict[str, Any]) -> str:
-    return "\n".join(compose(as_examined(told)).files.values())
+def texts(result: dict[str, Any]) -> str:
+    return "\n".join(compose(as_examined(result)).files.values())
 
 
 def test_there_are_enough_shapes_and_places() -> None:
@@ -104,38 +106,45 @@ def test_there_are_enough_shapes_and_places() -> None:
     }
 
 
+def draws(way: str) -> Iterator[list[str]]:
+    """Yield one shape per place, in the order of the places, for each document of a way."""
+    for first in range(list(WAYS).index(way), len(SHAPES), len(WAYS)):
+        yield [SHAPES[(first + number) % len(SHAPES)] for number in range(len(PLACES))]
+
+
+def test_every_place_gets_every_shape() -> None:
+    tried = {each for way in WAYS for drawn in draws(way) for each in zip(PLACES, drawn, strict=True)}
+    assert tried == set(product(PLACES, SHAPES))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_no_shape_of_a_secret_enters_from_any_place(way: str) -> None:
-    """Keep secrets out of the bundle: every place gets every seventh shape, with other shapes elsewhere."""
-    kept, tries = [], 0
-    for first in range(0, len(SHAPES), 7):
-        told = machine()
-        used = []
-        for number, (path, old) in enumerate(leaves(machine())):
-            shape = SHAPES[(first + number) % len(SHAPES)]
-            put(told, path, WAYS[way](old, escape(shape) if path == ("smi", "stdout") else shape))
-            used.append((path, shape))
-            tries += 1
-        if WORD in texts(told):
-            kept += [each for each in used if WORD in texts(one(*each, WAYS[way]))]
+    """Keep secrets out of the bundle: each document has a shape in every place; the ways share the shapes."""
+    kept = []
+    for drawn in draws(way):
+        result = machine()
+        used = list(zip(leaves(machine()), drawn, strict=True))
+        for (path, old), shape in used:
+            put(result, path, WAYS[way](old, escape(shape) if path == ("smi", "stdout") else shape))
+        if WORD in texts(result):
+            kept += [(path, shape) for (path, _), shape in used if WORD in texts(one(path, shape, WAYS[way]))]
     assert kept == []
-    assert tries >= 13 * len(PLACES)
 
 
 def one(path: tuple[str | int, ...], shape: str, way: Callable[[str, str], str]) -> dict[str, Any]:
-    told = machine()
-    old = dict(leaves(told))[path]
-    put(told, path, way(old, shape))
-    return told
+    result = machine()
+    old = dict(leaves(result))[path]
+    put(result, path, way(old, shape))
+    return result
 
 
 @pytest.mark.parametrize("shape", [WORD, *SHAPES])
 @pytest.mark.parametrize("place", ["units", "kernel_log", "nvlink", "smi", "packages", "name"])
 def test_no_shape_enters_through_what_is_chosen(shape: str, place: str) -> None:
     """Keep secrets out of selected lines too: each shape is in a line with a valid beginning."""
-    told = machine()
+    result = machine()
     if place == "units":
-        told["units"]["text"] += f"\nResult={shape}\nStatusText={shape}\nId={shape}.service\n"
+        result["units"]["text"] += f"\nResult={shape}\nStatusText={shape}\nId={shape}.service\n"
     elif place == "kernel_log":
         for start in (
             "NVRM: Xid (PCI:0000:00:06): 79, pid=1, name=",
@@ -144,12 +153,12 @@ def test_no_shape_enters_through_what_is_chosen(shape: str, place: str) -> None:
             "EXT4-fs error (",
             "",
         ):
-            told["kernel_log"]["kept"].append([1.0, start + shape])
+            result["kernel_log"]["kept"].append([1.0, start + shape])
     elif place == "nvlink":
-        told["nvlink"]["status"] += f"\nGPU 7: {shape}\nLink 0: {shape}\n"
-        told["topo"]["text"] += f"\nGPU0 {shape} X\n"
+        result["nvlink"]["status"] += f"\nGPU 7: {shape}\nLink 0: {shape}\n"
+        result["topo"]["text"] += f"\nGPU0 {shape} X\n"
     elif place == "smi":
-        text = told["smi"]["stdout"]
+        text = result["smi"]["stdout"]
         for tag in (
             "product_name",
             "vbios_version",
@@ -159,24 +168,24 @@ def test_no_shape_enters_through_what_is_chosen(shape: str, place: str) -> None:
             "board_part_number",
         ):
             text = re.sub(rf"<{tag}>[^<]*<", lambda _m, t=tag: f"<{t}>{escape(shape)}<", text)
-        told["smi"]["stdout"] = text
+        result["smi"]["stdout"] = text
     elif place == "packages":
-        told["packages"]["text"] += (
+        result["packages"]["text"] += (
             f"\ncuda-x\tamd64\t{shape}\tx\tinstall ok installed\n{shape}\tamd64\t1\tx\tx"
         )
     else:
         for name in ("pci_links", "sysctls", "cpu", "libraries", "counters"):
-            told[name][shape] = next(iter(told[name].values()))
-        told["cpu"]["numa"][shape] = "0-1"
-    assert WORD not in texts(told)
+            result[name][shape] = next(iter(result[name].values()))
+        result["cpu"]["numa"][shape] = "0-1"
+    assert WORD not in texts(result)
 
 
 def test_what_support_asks_for_is_in_it() -> None:
-    told = bare_metal()
-    told["kernel_log"]["kept"].append(
+    result = bare_metal()
+    result["kernel_log"]["kept"].append(
         [1.5, "NVRM: Xid (PCI:0000:00:06): 79, pid=12, name=python3, GPU has fallen off"]
     )
-    files = compose(as_examined(told)).files
+    files = compose(as_examined(result)).files
     facts = json.loads(files["facts.json"])["collectors"]
     assert facts["system"]["kernel"] == "6.8.0-87-generic"
     assert facts["modules"]["driver"] == "580.159.04"
@@ -199,9 +208,65 @@ def test_what_support_asks_for_is_in_it() -> None:
     assert fault["known_as"]
 
 
+class Sysfs:
+    """A tree in place of /sys for the collectors, whose paths are absolute."""
+
+    def __init__(self, folder: Path, files: dict[str, str]) -> None:
+        self.folder = folder
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+
+    def glob(self, pattern: str) -> list[str]:
+        return ["/" + str(path.relative_to(self.folder)) for path in self.folder.glob(pattern[1:])]
+
+    def below(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of `base` that takes its path from this tree."""
+        return lambda path, *limit: read(f"{self.folder}{path}", *limit)
+
+
+AER, PORT = "sys/bus/pci/devices/0000:15:01.0", "sys/class/infiniband/mlx5_0/ports/1"
+SYS = {
+    f"{AER}/aer_dev_correctable": "RxErr 0\nBadTLP 3\nTOTAL_ERR_COR 3\n",
+    f"{AER}/aer_dev_nonfatal": "CmpltTO 1\nTOTAL_ERR_NONFATAL 1\n",
+    f"{AER}/aer_dev_fatal": "MalfTLP 2\nTOTAL_ERR_FATAL 2\n",
+    f"{PORT}/phys_state": "5: LinkUp\n",
+    f"{PORT}/counters/symbol_error": "7\n",
+    f"{PORT}/hw_counters/rnr_nak_retry_err": "9\n",
+    "sys/class/infiniband/rocep24s0f1/ports/1/phys_state": "3: Disabled\n",
+    "sys/class/infiniband/rocep24s0f1/ports/1/hw_counters/roce_adp_retrans": "5\n",
+    "sys/class/infiniband/rocep24s0f1/ports/2/phys_state": "4: PortConfigurationTraining\n",
+    "proc/vmstat": "pswpin 1\npswpout 2\noom_kill 4\n",
+    "sys/devices/system/edac/mc/mc0/ce_count": "6\n",
+}
+
+
+def test_counters_and_states_of_ports_as_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Sysfs(tmp_path, SYS)
+    for module in (links, host):
+        monkeypatch.setattr(module, "glob", tree)
+        for name in ("names_in", "read_or_none", "text_in"):
+            monkeypatch.setattr(module, name, tree.below(getattr(base, name)))
+    monkeypatch.setattr(host, "read", lambda path: "" if path.startswith("/proc/") else "0")
+    monkeypatch.setattr(links, "PAUSE_S", 0)
+    counters, states = links.counters({}), host.host_state({})["phys_states"]
+    assert len(counters["first"]) == 13
+    assert states == {
+        "mlx5_0/1": "5: LinkUp",
+        "rocep24s0f1/1": "3: Disabled",
+        "rocep24s0f1/2": "4: PortConfigurationTraining",
+    }
+    result = bare_metal()
+    result["counters"] = counters
+    result["host_state"]["phys_states"] = states
+    facts = json.loads(compose(as_examined(result)).files["facts.json"])["collectors"]
+    assert facts["counters"] == counters
+    assert facts["host_state"]["phys_states"] == states
+
+
 def test_identities_are_not_in_it() -> None:
-    for told in (bare_metal(), virtual(), four()):
-        text = texts(told)
+    for result in (bare_metal(), virtual(), four()):
+        text = texts(result)
         assert not re.search(
             r"GPU-[0-9a-f]{8}-|16500000000|gpu01|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b|mirror\.example", text
         )
@@ -214,8 +279,8 @@ def test_answers_of_another_kind_leave_the_rest(value: Any) -> None:
     for choose in TABLE.values():
         kept = choose(value, Tally())
         assert kept is OUT or json.dumps(kept)
-    told = {**bare_metal(), **dict.fromkeys(TABLE, value)}
-    assert json.loads(compose(as_examined(told)).files["facts.json"])["schema"] == "gpuprov.bundle/1"
+    result = {**bare_metal(), **dict.fromkeys(TABLE, value)}
+    assert json.loads(compose(as_examined(result)).files["facts.json"])["schema"] == "gpuprov.bundle/1"
 
 
 HOSTILE = (
@@ -233,11 +298,11 @@ HOSTILE = (
 def test_patterns_take_no_time_from_a_hostile_machine() -> None:
     begun = time.monotonic()
     for tried in HOSTILE:
-        told = machine()
+        result = machine()
         for path, _ in leaves(machine()):
             if path[0] not in ("smi",):
-                put(told, path, tried)
-        compose(as_examined(told))
+                put(result, path, tried)
+        compose(as_examined(result))
     assert time.monotonic() - begun < 20
 
 
@@ -262,9 +327,9 @@ def test_it_is_packed_once_and_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_it_is_shown_before_it_is_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved, path = tmp_path / "look.json", tmp_path / "b.tar.gz"
-    told = bare_metal()
-    told["kernel_log"]["kept"].append([1.5, "NVRM: Xid (PCI:0000:00:06): 79, pid=12"])
-    saved.write_text(json.dumps(as_examined(told).to_answer()))
+    result = bare_metal()
+    result["kernel_log"]["kept"].append([1.5, "NVRM: Xid (PCI:0000:00:06): 79, pid=12"])
+    saved.write_text(json.dumps(as_examined(result).to_answer()))
     words = ["doctor", "--facts", str(saved), "--bundle", str(path)]
     assert run(words) == 2
     said = capsys.readouterr()

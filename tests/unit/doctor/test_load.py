@@ -25,8 +25,8 @@ RECORDED = {
 
 def recorded(name: str) -> Raw:
     answer = json.loads((ROOT / f"tests/recorded/doctor/load-{name}.json").read_text())
-    told: Raw = answer["collectors"]["load"]
-    return told
+    result: Raw = answer["collectors"]["load"]
+    return result
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -37,83 +37,83 @@ def test_the_verdict_on_a_recorded_load(name: str) -> None:
     assert len(found) == 1, found
 
 
-def gpus(told: Raw, index: int, **values: float) -> None:
+def gpus(result: Raw, index: int, **values: float) -> None:
     """Change the values of one GPU in all readings."""
-    for reading in told["readings"]:
+    for reading in result["readings"]:
         reading[index].update(values)
 
 
-def processor_time(told: Raw, share: float) -> None:
+def processor_time(result: Raw, share: float) -> None:
     """Set the CPU time that the busy program of the recording uses, in cores."""
-    for pid, row in told["second"]["programs"].items():
-        before = told["first"]["programs"][pid]["threads"]
+    for pid, row in result["second"]["programs"].items():
+        before = result["first"]["programs"][pid]["threads"]
         for number in row["threads"]:
-            ticks = share * told["ticks"] * told["seconds"] if number == pid else 0
+            ticks = share * result["ticks"] * result["seconds"] if number == pid else 0
             row["threads"][number][1] = before[number][1] + int(ticks)
 
 
-def full_cores(told: Raw) -> None:
-    processor_time(told, 0.5)
-    for name, ticks in told["second"]["cpus"].items():
-        before = told["first"]["cpus"][name]
-        told["second"]["cpus"][name] = [before[0] + 500, before[1], before[2] + 510]
+def full_cores(result: Raw) -> None:
+    processor_time(result, 0.5)
+    for name, ticks in result["second"]["cpus"].items():
+        before = result["first"]["cpus"][name]
+        result["second"]["cpus"][name] = [before[0] + 500, before[1], before[2] + 510]
         del ticks
 
 
-def swapping(told: Raw) -> None:
-    processor_time(told, 0.1)
-    told["second"]["vm"]["pswpout"] = str(int(told["first"]["vm"]["pswpout"]) + 90000)
+def swapping(result: Raw) -> None:
+    processor_time(result, 0.1)
+    result["second"]["vm"]["pswpout"] = str(int(result["first"]["vm"]["pswpout"]) + 90000)
 
 
-def small_kernels(told: Raw) -> None:
-    gpus(told, 0, gpu=100, memory=2, power_w=180)
+def small_kernels(result: Raw) -> None:
+    gpus(result, 0, gpu=100, memory=2, power_w=180)
 
 
-def all_wait(told: Raw) -> None:
-    gpus(told, 1, gpu=100, memory=0, power_w=130)
+def all_wait(result: Raw) -> None:
+    gpus(result, 1, gpu=100, memory=0, power_w=130)
 
 
-def bandwidth(told: Raw) -> None:
-    gpus(told, 0, gpu=99, memory=95, power_w=420)
+def bandwidth(result: Raw) -> None:
+    gpus(result, 0, gpu=99, memory=95, power_w=420)
 
 
-def copies(told: Raw) -> None:
-    gpus(told, 0, gpu=70, received_kb=52e6, power_w=250)
+def copies(result: Raw) -> None:
+    gpus(result, 0, gpu=70, received_kb=52e6, power_w=250)
 
 
-def hot(told: Raw) -> None:
-    gpus(told, 0, reasons=64)
+def hot(result: Raw) -> None:
+    gpus(result, 0, reasons=64)
 
 
-def idle(told: Raw) -> None:
-    gpus(told, 0, gpu=0, used_mib=70000)
-    processor_time(told, 0.0)
+def idle(result: Raw) -> None:
+    gpus(result, 0, gpu=0, used_mib=70000)
+    processor_time(result, 0.0)
 
 
-def hanging(told: Raw) -> None:
-    gpus(told, 0, gpu=0)
-    processor_time(told, 0.0)
-    for pid, states in told["states"].items():
-        told["states"][pid] = "D" * len(states)
+def hanging(result: Raw) -> None:
+    gpus(result, 0, gpu=0)
+    processor_time(result, 0.0)
+    for pid, states in result["states"].items():
+        result["states"][pid] = "D" * len(states)
 
 
-def two_programs(told: Raw) -> None:
-    gpus(told, 0, gpu=80, power_w=300)
+def two_programs(result: Raw) -> None:
+    gpus(result, 0, gpu=80, power_w=300)
     for look in ("first", "second"):
-        [(pid, row)] = list(told[look]["programs"].items())[:1]
-        told[look]["programs"]["99"] = {**deepcopy(row), "holder": "99"}
-    told["processes"]["0"] = [[int(pid), 600], [99, 600]]
+        [(pid, row)] = list(result[look]["programs"].items())[:1]
+        result[look]["programs"]["99"] = {**deepcopy(row), "holder": "99"}
+    result["processes"]["0"] = [[int(pid), 600], [99, 600]]
 
 
-def one_of_two(told: Raw) -> None:
-    gpus(told, 0, gpu=80, power_w=300)
-    [(pid, _)] = list(told["second"]["programs"].items())[:1]
-    told["processes"] = {"0": [[int(pid), 600]], "1": [[int(pid), 600]]}
+def one_of_two(result: Raw) -> None:
+    gpus(result, 0, gpu=80, power_w=300)
+    [(pid, _)] = list(result["second"]["programs"].items())[:1]
+    result["processes"] = {"0": [[int(pid), 600]], "1": [[int(pid), 600]]}
 
 
-def at_line_rate(told: Raw) -> None:
-    for look, count in (("first", 0), ("second", int(6.1e9 * told["seconds"]))):
-        told[look]["network"] = {"bond0": [count, 0, 50 * 10**9], "mlx5_0/1": [0, 0, 400 * 10**9]}
+def at_line_rate(result: Raw) -> None:
+    for look, count in (("first", 0), ("second", int(6.1e9 * result["seconds"]))):
+        result[look]["network"] = {"bond0": [count, 0, 50 * 10**9], "mlx5_0/1": [0, 0, 400 * 10**9]}
 
 
 PICTURES: dict[str, tuple[str, Callable[[Raw], None]]] = {
@@ -135,9 +135,9 @@ PICTURES: dict[str, tuple[str, Callable[[Raw], None]]] = {
 @pytest.mark.parametrize("rule", PICTURES)
 def test_a_picture_is_told(rule: str) -> None:
     name, change = PICTURES[rule]
-    told = recorded(name)
-    change(told)
-    found = judge_load(told)
+    result = recorded(name)
+    change(result)
+    found = judge_load(result)
     assert rule in [each.rule for each in found], [each.text for each in found]
     for fault in found:
         assert isinstance(fault, Fault)
@@ -151,17 +151,17 @@ def test_every_rule_of_load_was_seen_speaking() -> None:
 
 
 def test_nobody_on_the_gpus() -> None:
-    told = recorded("onecore")
+    result = recorded("onecore")
     for look in ("first", "second"):
-        told[look]["programs"] = {}
-    told["processes"] = {}
-    gpus(told, 0, gpu=0, used_mib=0)
-    [only] = judge_load(told)
+        result[look]["programs"] = {}
+    result["processes"] = {}
+    gpus(result, 0, gpu=0, used_mib=0)
+    [only] = judge_load(result)
     assert (only.severity, only.rule) == ("hint", "load.none")
     assert only.text.startswith("no process uses a GPU")
 
 
 def test_a_reading_that_failed_leaves_the_others() -> None:
-    told = recorded("compute")
-    told["readings"][3] = {"error": "nvidia-smi did not answer in time"}
-    assert judge_load(told)[0].rule == "load.compute_bound"
+    result = recorded("compute")
+    result["readings"][3] = {"error": "nvidia-smi did not answer in time"}
+    assert judge_load(result)[0].rule == "load.compute_bound"

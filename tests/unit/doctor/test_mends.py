@@ -19,13 +19,13 @@ QUOTED = re.compile(rf"'[^']*{re.escape(HOSTILE)}[^']*'")
 
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_a_name_of_the_machines_is_quoted(name: str, number: int) -> None:
-    told = bare_metal()
-    FAULTS[name][number](told)
-    plain = json.dumps(told)
-    mends = [line for fault in diagnose(as_examined(told)).faults for line in fault.mend]
+    result = bare_metal()
+    FAULTS[name][number](result)
+    plain = json.dumps(result)
+    mends = [line for fault in diagnose(as_examined(result)).faults for line in fault.mend]
     words = {word for line in mends for word in re.split(r"[\s'\"=,:;()/]+", line) if len(word) > 3}
     for word in sorted(word for word in words if word in plain):
-        hostile = _renamed(told, word)
+        hostile = _renamed(result, word)
         for fault in diagnose(as_examined(hostile)).faults:
             for line in fault.mend:
                 assert HOSTILE not in QUOTED.sub("", line), (fault.rule, line)

@@ -102,18 +102,18 @@ HARMLESS = (
 
 def first_of_a_log(text: str) -> Fault:
     """Return the doctor's first fault for a machine with this line in its kernel log."""
-    told = bare_metal()
+    result = bare_metal()
     if "154" in text:  # drivers that log Xid 154 without showing the action in nvidia-smi
-        edit_smi(told, "<gpu_recovery_action>None</gpu_recovery_action>", "")
-    log(told, text)
-    return diagnose(as_examined(told)).faults[0]
+        edit_smi(result, "<gpu_recovery_action>None</gpu_recovery_action>", "")
+    log(result, text)
+    return diagnose(as_examined(result)).faults[0]
 
 
 def first_of_an_answer(text: str) -> Fault:
     """Return the doctor's first fault for a machine with this nvidia-smi output."""
-    told = bare_metal()
-    told["smi"] = {"rc": 9, "stdout": text, "stderr": ""}
-    return diagnose(as_examined(told)).faults[0]
+    result = bare_metal()
+    result["smi"] = {"rc": 9, "stdout": text, "stderr": ""}
+    return diagnose(as_examined(result)).faults[0]
 
 
 @pytest.mark.parametrize("text", LOGS)
@@ -136,14 +136,14 @@ def test_an_answer_is_told(text: str) -> None:
     ],
 )
 def test_a_rejected_module_is_told(text: str) -> None:
-    told = bare_metal()
-    unload(told)
-    told["state"]["secure_boot"] = True
-    log(told, text)
-    assert diagnose(as_examined(told)).faults[0].rule == "driver.rejected"
+    result = bare_metal()
+    unload(result)
+    result["state"]["secure_boot"] = True
+    log(result, text)
+    assert diagnose(as_examined(result)).faults[0].rule == "driver.rejected"
 
 
 def test_what_healthy_machines_write_is_no_fault() -> None:
-    told = bare_metal()
-    log(told, *HARMLESS)
-    assert diagnose(as_examined(told)).faults == ()
+    result = bare_metal()
+    log(result, *HARMLESS)
+    assert diagnose(as_examined(result)).faults == ()

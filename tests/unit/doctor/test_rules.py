@@ -39,9 +39,9 @@ def test_no_false_alarm(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_a_fault_is_found_by_name(name: str, number: int) -> None:
-    told = bare_metal()
-    FAULTS[name][number](told)
-    found = diagnose(as_examined(told))
+    result = bare_metal()
+    FAULTS[name][number](result)
+    found = diagnose(as_examined(result))
     mine = [fault for fault in found.faults if fault.rule == name]
     assert mine, [fault.rule for fault in found.faults]
     for fault in mine:
@@ -54,9 +54,9 @@ def test_a_fault_is_found_by_name(name: str, number: int) -> None:
 
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_its_cause_comes_first(name: str, number: int) -> None:
-    told = bare_metal()
-    FAULTS[name][number](told)
-    found = diagnose(as_examined(told)).faults
+    result = bare_metal()
+    FAULTS[name][number](result)
+    found = diagnose(as_examined(result)).faults
     [mine, *_] = [fault for fault in found if fault.rule == name]
     before = found[: found.index(mine)]
     rule = {each.name: each for each in rules()}[name]
@@ -67,17 +67,22 @@ def test_its_cause_comes_first(name: str, number: int) -> None:
 
 
 def test_every_known_fault_has_a_rule_or_a_reason() -> None:
-    told = catalogue()
+    result = catalogue()
     covered = {row for rule in [*rules(), *(each.rule for each in LOAD_RULES.values())] for row in rule.rows}
-    assert covered <= set(told["faults"])
-    assert set(told["faults"]) - covered == set(told["without_rule"])
-    assert all(told["without_rule"].values())
+    assert covered <= set(result["faults"])
+    assert set(result["faults"]) - covered == set(result["without_rule"])
+    assert all(result["without_rule"].values())
 
 
 def test_sources_are_known_and_used() -> None:
-    told = catalogue()
+    result = catalogue()
     used = {source for rule in rules() for source in rule.source}
-    assert used <= set(told["sources"])
+    assert used <= set(result["sources"])
+
+
+def test_rules_of_nccl_do_not_name_rows_about_access() -> None:
+    by_row = {row: [each.name for each in rules() if row in each.rows] for row in ("D16", "U16")}
+    assert by_row == {"D16": ["driver.permissions"], "U16": ["network.nccl_variables"]}
 
 
 def test_rules_name_rules() -> None:
@@ -86,12 +91,12 @@ def test_rules_name_rules() -> None:
 
 
 def test_what_could_not_be_read_is_never_healthy() -> None:
-    told = bare_metal()
-    told["kernel_log"] = {"error": "no kernel log can be read"}
-    found = diagnose(as_examined(told))
+    result = bare_metal()
+    result["kernel_log"] = {"error": "no kernel log can be read"}
+    found = diagnose(as_examined(result))
     assert found.verdict == "unsure"
     assert "errors.xid" in dict(found.unknown)
-    nothing = diagnose(as_examined({"system": told["system"]}))
+    nothing = diagnose(as_examined({"system": result["system"]}))
     assert nothing.verdict == "unsure"
     assert len(nothing.unknown) > len(rules()) / 2
 
@@ -103,14 +108,14 @@ def test_a_collector_that_sends_nonsense_is_unknown_and_nothing_worse(name: str)
 
 
 def judged(*changes: Change) -> list[tuple[str, str, str]]:
-    told = bare_metal()
-    all_of(*changes)(told)
-    return [(fault.severity, fault.rule, fault.text) for fault in diagnose(as_examined(told)).faults]
+    result = bare_metal()
+    all_of(*changes)(result)
+    return [(fault.severity, fault.rule, fault.text) for fault in diagnose(as_examined(result)).faults]
 
 
 def test_the_drivers_own_advice_outranks_other_xids() -> None:
-    def reboot(told: dict) -> None:  # type: ignore[type-arg]
-        edit_smi(told, "<gpu_recovery_action>None", "<gpu_recovery_action>Reboot", count=1)
+    def reboot(result: dict) -> None:  # type: ignore[type-arg]
+        edit_smi(result, "<gpu_recovery_action>None", "<gpu_recovery_action>Reboot", count=1)
 
     found = judged(kernel_says(XID.format(119), XID.format(62)), reboot)
     assert found[0] == ("broken", "errors.recovery", "the driver wants for GPU 0: reboot")
@@ -134,8 +139,8 @@ def test_a_programs_error_that_stays_with_one_gpu_is_the_gpus() -> None:
 def test_what_the_driver_takes_back_is_history() -> None:
     back = ACTION.format("0x2 (Node Reboot Required)", "0x0 (None)")
     later = ACTION.format("0x0 (None)", "0x1 (GPU Reset Required)")
-    told = judged(kernel_says(XID.format(95), age_s=900), kernel_says(back, age_s=600))
-    assert told == [("risk", "errors.xid", told[0][2])]
+    result = judged(kernel_says(XID.format(95), age_s=900), kernel_says(back, age_s=600))
+    assert result == [("risk", "errors.xid", result[0][2])]
     again = judged(
         kernel_says(XID.format(95), age_s=900), kernel_says(back, age_s=600), kernel_says(later, age_s=300)
     )
@@ -147,11 +152,11 @@ def test_what_the_driver_takes_back_is_history() -> None:
 def test_errors_of_caches_are_the_vendors_to_judge() -> None:
     def sram(flag: str) -> Change:
         return all_of(
-            lambda told: edit_smi(
-                told, r"(?s)(<aggregate>.*?<sram_uncorrectable_parity>)0", r"\g<1>7", count=1
+            lambda result: edit_smi(
+                result, r"(?s)(<aggregate>.*?<sram_uncorrectable_parity>)0", r"\g<1>7", count=1
             ),
-            lambda told: edit_smi(
-                told, r"<sram_threshold_exceeded>No", f"<sram_threshold_exceeded>{flag}", count=1
+            lambda result: edit_smi(
+                result, r"<sram_threshold_exceeded>No", f"<sram_threshold_exceeded>{flag}", count=1
             ),
         )
 
@@ -160,16 +165,16 @@ def test_errors_of_caches_are_the_vendors_to_judge() -> None:
 
 
 def test_a_driver_without_its_tool_is_one_fault() -> None:
-    def gone(told: Collectors) -> None:
-        told["smi"] = {"error": "nvidia-smi is not installed"}
+    def gone(result: Collectors) -> None:
+        result["smi"] = {"error": "nvidia-smi is not installed"}
 
     assert [each[:2] for each in judged(gone)] == [("degraded", "cuda.no_smi")]
 
 
 def test_after_a_new_module_services_run_as_before() -> None:
-    told = bare_metal()
-    FAULTS["driver.mismatch"][0](told)
-    [fault, *_] = diagnose(as_examined(told)).faults
+    result = bare_metal()
+    FAULTS["driver.mismatch"][0](result)
+    [fault, *_] = diagnose(as_examined(result)).faults
     assert [line.partition("   (")[0] for line in fault.mend] == [
         "sudo systemctl stop nvidia-persistenced.service nvidia-fabricmanager.service",
         "sudo modprobe -r nvidia_peermem nvidia_uvm nvidia && "
@@ -180,29 +185,29 @@ def test_after_a_new_module_services_run_as_before() -> None:
 
 
 def test_a_build_that_is_missing_is_seen_from_the_host_alone() -> None:
-    def unbuilt(told: Collectors) -> None:
-        told["disk_modules"], told["dkms"] = {}, [["nvidia", "580.159.04", "", "", "added"]]
+    def unbuilt(result: Collectors) -> None:
+        result["disk_modules"], result["dkms"] = {}, [["nvidia", "580.159.04", "", "", "added"]]
 
-    def contained(told: Collectors) -> None:
-        told["host_state"]["virtual"] = "container"
+    def contained(result: Collectors) -> None:
+        result["host_state"]["virtual"] = "container"
 
     assert [each[:2] for each in judged(unbuilt)] == [("risk", "driver.build_failed")]
     assert judged(unbuilt, contained) == []
 
 
 def test_instances_that_a_user_may_not_see_are_unknown() -> None:
-    told = bare_metal()
-    FAULTS["cuda.mig_left"][0](told)
-    told["system"]["uid"] = 1000
-    found = diagnose(as_examined(told))
+    result = bare_metal()
+    FAULTS["cuda.mig_left"][0](result)
+    result["system"]["uid"] = 1000
+    found = diagnose(as_examined(result))
     assert "cuda.mig_left" not in [fault.rule for fault in found.faults]
     assert "cuda.mig_left" in dict(found.unknown)
 
 
 def test_a_lost_gpu_explains_what_follows() -> None:
-    def gone(told: dict) -> None:  # type: ignore[type-arg]
-        told["pci_links"][FIRST][0].update(lost=True)
-        told["smi"] = {
+    def gone(result: dict) -> None:  # type: ignore[type-arg]
+        result["pci_links"][FIRST][0].update(lost=True)
+        result["smi"] = {
             "rc": 15,
             "stdout": "Unable to determine the device handle for GPU 0000:00:06.0: Unknown Error",
             "stderr": "",
@@ -223,32 +228,47 @@ def test_lost_in_several_lines_without_a_code() -> None:
 
 def test_names_and_texts_are_one_line_of_plain_words() -> None:
     for name, changes in FAULTS.items():
-        told = bare_metal()
-        changes[0](told)
-        for fault in diagnose(as_examined(told)).faults:
+        result = bare_metal()
+        changes[0](result)
+        for fault in diagnose(as_examined(result)).faults:
             assert "\n" not in fault.text, name
             assert not re.search(r"\bNone\b|\{|\}", fault.text), fault.text
             json.dumps(fault.as_dict())
 
 
+@pytest.mark.parametrize(
+    ("layers", "found"), [(("InfiniBand", "InfiniBand"), 1), (("InfiniBand", "Ethernet"), 0)]
+)
+def test_the_rate_of_a_port_that_is_down_means_nothing(layers: tuple[str, str], found: int) -> None:
+    def down(result: Collectors) -> None:
+        result["hcas"] = [
+            hca("mlx5_0", "0000:18:00.0", "1: DOWN", "10 Gb/sec (4X SDR)"),
+            hca("mlx5_1", "0000:2a:00.0", "4: ACTIVE", "400 Gb/sec (4X NDR)"),
+        ]
+        for port, layer in zip(result["hcas"], layers, strict=True):
+            port["link_layer"] = layer
+
+    assert [rule for _, rule, _ in judged(down)].count("network.port_down") == found
+
+
 def test_what_healthy_machines_have_is_no_alarm() -> None:
-    def second_port_without_a_cable(told: Collectors) -> None:
-        told["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:18:00.1", "1: DOWN")]
+    def second_port_without_a_cable(result: Collectors) -> None:
+        result["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:18:00.1", "1: DOWN")]
 
-    def workstation_board(told: Collectors) -> None:
-        edit_smi(told, "NVIDIA H200", "NVIDIA RTX A2000")
-        edit_smi(told, "Enabled</current_ecc>", "Disabled</current_ecc>")
-        edit_smi(told, "Enabled</pending_ecc>", "Disabled</pending_ecc>")
+    def workstation_board(result: Collectors) -> None:
+        edit_smi(result, "NVIDIA H200", "NVIDIA RTX A2000")
+        edit_smi(result, "Enabled</current_ecc>", "Disabled</current_ecc>")
+        edit_smi(result, "Enabled</pending_ecc>", "Disabled</pending_ecc>")
 
-    def a_few_lost_packets(told: Collectors) -> None:
-        told["counters"]["first"]["rdma mlx5_0/1 out_of_sequence"] = 7
-        told["counters"]["second"]["rdma mlx5_0/1 out_of_sequence"] = 9
+    def a_few_lost_packets(result: Collectors) -> None:
+        result["counters"]["first"]["rdma mlx5_0/1 out_of_sequence"] = 7
+        result["counters"]["second"]["rdma mlx5_0/1 out_of_sequence"] = 9
 
-    def one_card_with_a_bridge(told: Collectors) -> None:
-        told["pci"] = [row for row in told["pci"] if row[3] != "0x068000"]
-        edit_smi(told, "<state>Completed", "<state>N/A")
-        first, _, second = told["nvlink"]["status"].partition("GPU 1:")
-        told["nvlink"]["status"] = first + "GPU 1:" + re.sub(r"[\d.]+ GB/s", "<inactive>", second)
+    def one_card_with_a_bridge(result: Collectors) -> None:
+        result["pci"] = [row for row in result["pci"] if row[3] != "0x068000"]
+        edit_smi(result, "<state>Completed", "<state>N/A")
+        first, _, second = result["nvlink"]["status"].partition("GPU 1:")
+        result["nvlink"]["status"] = first + "GPU 1:" + re.sub(r"[\d.]+ GB/s", "<inactive>", second)
 
     for harmless in (
         second_port_without_a_cable,

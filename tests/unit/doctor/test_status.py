@@ -129,10 +129,10 @@ def test_a_node_that_dies_in_the_middle_comes_back(target: Target, monkeypatch: 
         yield type("Session", (), {"target": node})()
 
     def answer(*_: object) -> Facts:
-        told = next(said)
-        if isinstance(told, Exception):
-            raise told
-        return told
+        result = next(said)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     monkeypatch.setattr(status, "open_session", session)
     monkeypatch.setattr(status, "ask", answer)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gpuprov.cli.common.group import run
+from gpuprov.files.resources import link_collection, share
 from gpuprov.inventory.ansible import group_name, inventory_of
 from gpuprov.inventory.imports import ImportHints, import_fleet
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet, read_fleet
 from gpuprov.model.lock import write_lock
-from gpuprov.resources import link_collection, share
 from tests.unit.inventory.conftest import MakeLock
 from tests.unit.inventory.test_profiles import NAMES
 from tests.unit.programs import write_program

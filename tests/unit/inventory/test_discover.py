@@ -204,10 +204,10 @@ def test_a_network_in_which_nobody_answers_is_said(
     closed_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert discover(closed_port, "127.0.0.0/30") == 4
-    told = capsys.readouterr()
-    assert told.out == ""
+    result = capsys.readouterr()
+    assert result.out == ""
     seen = f"no host answers SSH on port {closed_port} at any of the 2 addresses of 127.0.0.0/30"
-    assert told.err == f"gpuprov: {seen}; check the network and --port\n"
+    assert result.err == f"gpuprov: {seen}; check the network and --port\n"
     assert discover(closed_port, "127.0.0.0/30", "-o", "json") == 4
     assert json.loads(capsys.readouterr().out)["hosts"] == []
 

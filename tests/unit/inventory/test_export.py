@@ -11,7 +11,7 @@ import yaml
 from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.inventory.exports import gather
-from gpuprov.inventory.exports.gather import locked_nodes, told
+from gpuprov.inventory.exports.gather import locked_nodes, observed
 from gpuprov.model.lock import write_lock
 from gpuprov.topology import parse_topology
 from tests import H200
@@ -71,7 +71,7 @@ def test_a_node_that_lists_what_cannot_be_is_its_own_line(
 
 def test_a_nodes_own_word_counts_processors_and_cores_near_gpus(locked: MakeLock) -> None:
     [node] = locked_nodes(locked(FLEET), ["gpu01"], load())
-    whole = told(node, simulated("h200x4"), parse_topology(MATRIX))
+    whole = observed(node, simulated("h200x4"), parse_topology(MATRIX))
     assert (whole.cpus, whole.sockets, whole.threads_per_core) == (96, 2, 1)
     assert (whole.gpus, whole.model, len(whole.gpu_cores)) == (4, "NVIDIA H200", 4)
-    assert told(node, simulated("h200x4"), None).gpu_cores == ()
+    assert observed(node, simulated("h200x4"), None).gpu_cores == ()

@@ -229,7 +229,7 @@ def test_the_unit_is_started_without_waiting_for_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
         (["nobody"], "the lock has no group 'nobody'; expected one of train, infer"),
         (["train", "infer"], "2 groups; expected one"),
@@ -241,11 +241,11 @@ def test_the_unit_is_started_without_waiting_for_it(
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(
-    lock: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str, store: Store
+    lock: Path, capsys: pytest.CaptureFixture[str], words: list[str], result: str, store: Store
 ) -> None:
     stated = () if "--wheel" in words else ("--wheel", f"{WHEEL}#sha256={HASH}")
     assert run(["inventory", "export", "cloud-init", *words, *stated, "--lock", str(lock)]) == 2
-    assert told in capsys.readouterr().err
+    assert result in capsys.readouterr().err
 
 
 def test_what_no_cloud_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

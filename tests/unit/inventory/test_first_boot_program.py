@@ -220,7 +220,7 @@ def test_another_runs_lease_is_waited_for(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "result"),
     [
         ("No space left on device", "the disk is full: gpuprov apply: No space left on device"),
         ("too little room (/ has 100 MB free, needed are / 4096 MB)", "the disk is full"),
@@ -228,11 +228,11 @@ def test_another_runs_lease_is_waited_for(machine: Machine) -> None:
         ("the node runs debian13 and the lock was made for debian12", "the lock was made for debian12"),
     ],
 )  # fmt: skip
-def test_what_waiting_does_not_mend_fails_at_once(machine: Machine, message: str, told: str) -> None:
+def test_what_waiting_does_not_mend_fails_at_once(machine: Machine, message: str, result: str) -> None:
     machine.says(apply=failing(message))
     assert machine.boot() == 1
     assert machine.state["state"] == "failed"
-    assert told in machine.state["message"]
+    assert result in machine.state["message"]
     assert "the next boot tries again" in machine.state["do"]
     assert machine.calls.count("apply") == 1
     assert 'gpuprov_first_boot_state{state="failed"} 1\n' in machine.metrics

@@ -168,8 +168,8 @@ STATE = {
 
 def test_terraforms_state_tells_profiles_by_machine_type(tmp_path: Path) -> None:
     fleet = imported(tmp_path / "terraform.tfstate", json.dumps(STATE), ImportHints({}, {"": "ubuntu24.04"}))
-    told = {name: (group.profile, group.hosts) for name, group in fleet.groups.items()}
-    assert told == {
+    result = {name: (group.profile, group.hosts) for name, group in fleet.groups.items()}
+    assert result == {
         "train": ("hgx-h100-8", {"t0": "10.0.0.1", "train-1": "10.0.0.2"}),
         "train-2": ("inference-l4", {"train-2": "10.0.0.3"}),
         "ultra": ("hgx-h200-8", {"u1": "192.0.2.1"}),

@@ -85,21 +85,21 @@ def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
     fleet = one_group(driver=None)
     assert build_lock(fleet, previous=first).groups["train"].components.driver.version == "595.91.07"
     fleet.write_text(fleet.read_text().replace("profile: h200", "profile: v100"))
-    told: list[str] = []
-    moved = build_lock(fleet, previous=first, narrate=told.append)
+    result: list[str] = []
+    moved = build_lock(fleet, previous=first, narrate=result.append)
     assert moved.groups["train"].components.driver.branch == 580
-    assert any("driver 595.91.07 cannot stay" in line for line in told)
+    assert any("driver 595.91.07 cannot stay" in line for line in result)
 
 
 def test_nodes_compile_for_others_only_where_it_is_stated(one_group: Write) -> None:
-    told: list[str] = []
+    result: list[str] = []
 
     def build(hosts: str, previous: Lock | None = None, **stack: object) -> str | None:
         fleet = one_group(driver="580.95.05", **stack)
         plain = yaml.safe_load(fleet.read_text())
         plain["groups"]["train"]["hosts"] = hosts
         fleet.write_text(yaml.safe_dump(plain))
-        built.append(build_lock(fleet, previous=previous, narrate=told.append))
+        built.append(build_lock(fleet, previous=previous, narrate=result.append))
         return built[-1].groups["train"].components.driver.build
 
     built: list[Lock] = []
@@ -107,9 +107,9 @@ def test_nodes_compile_for_others_only_where_it_is_stated(one_group: Write) -> N
     assert build("gpu[01-02]") is None
     assert build("gpu[01-02]", module_build="dkms") is None
     assert build("gpu[01-02]", previous=built[-1], builder="gpu01") == "once"
-    assert not any("each node compiles" in line for line in told)
+    assert not any("each node compiles" in line for line in result)
     assert build("gpu[01-02]", previous=built[-1]) is None
-    assert any("train: each node compiles its own module" in line for line in told)
+    assert any("train: each node compiles its own module" in line for line in result)
 
 
 def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def test_groups_that_were_not_asked_again_stay(fleet: Path) -> None:
 
 def test_a_host_that_was_never_asked_is_told(fleet: Path) -> None:
     write_record(fleet, {"train": {"gpu01": node()}})
-    told: list[str] = []
-    with_network({}, "train", read_fleet(fleet).groups["train"], read_record(fleet), told.append)
-    assert told == ["train: NCCL's network was derived without gpu02; gpuprov nccl derive --write"]
+    result: list[str] = []
+    with_network({}, "train", read_fleet(fleet).groups["train"], read_record(fleet), result.append)
+    assert result == ["train: NCCL's network was derived without gpu02; gpuprov nccl derive --write"]
 
 
 def test_without_a_record_the_sites_own_stand_alone(fleet: Path) -> None:

@@ -72,10 +72,10 @@ def sources(
     path.write_text(text)
     index = tmp_path / "Packages"
     index.write_text("Package: libcuda1\n")
-    told = "\n".join("\t".join([*row, f"{path}:1", str(index)]) for row in rows)
+    result = "\n".join("\t".join([*row, f"{path}:1", str(index)]) for row in rows)
 
     def output(*argv: str, seconds: float = 60) -> str:
-        return "Package: libcuda1\n" if argv[0] == "sh" else "" if "--no-release-info" in argv else told
+        return "Package: libcuda1\n" if argv[0] == "sh" else "" if "--no-release-info" in argv else result
 
     monkeypatch.setattr(gpuprov_sources, "output", output)
     return [row[1:] for row in gpuprov_sources.offers(["http://mirror/cuda"], ["libcuda1"])]

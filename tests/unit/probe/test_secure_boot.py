@@ -76,10 +76,10 @@ def group() -> Any:
     return locked_group("node").model_copy(update={"secure_boot": stated})
 
 
-def facts(*, on: bool | None = True, **told: Any) -> Facts:
+def facts(*, on: bool | None = True, **result: Any) -> Facts:
     lists = {"db": [], "dbx": [], "MokListRT": [fingerprint(SITE)], "MokListXRT": []}
     raw = {"lockdown": "integrity", "keys": None, "enforced": False, "ignored_by_shim": False}
-    raw |= {"kernel": [], "vendor": "", "certificates": lists | told.pop("certificates", {})} | told
+    raw |= {"kernel": [], "vendor": "", "certificates": lists | result.pop("certificates", {})} | result
     state = {"secure_boot": on, "reboot_required": False, "reboot_packages": [], "cloud_init": ""}
     state |= {"foreign_drivers": [], "free_mib": {}, "device_nodes": [], "package_manager_busy": None}
     return Facts("node", "", 0.0, {"secure_boot": raw, "state": state})

@@ -12,11 +12,11 @@ from gpuprov.accept.judge import document, judge
 from gpuprov.accept.rates import rates
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
+from gpuprov.files.runs import state_dir
 from gpuprov.history import keep
 from gpuprov.history.record import of_acceptance
 from gpuprov.report import across
 from gpuprov.report.plots import BASE, TOP, Kept, measures, read_kept, render
-from gpuprov.runs import state_dir
 from tests.unit.accept.across.test_run import NAMES, search, slow
 from tests.unit.accept.recorded import recorded
 from tests.unit.report.test_reports import Page

@@ -48,12 +48,12 @@ def test_commands_run_here_with_what_a_login_has(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("VIRTUAL_ENV", "/opt/venv")
     monkeypatch.setenv("PATH", "/opt/venv/bin:/opt/conda/bin:/usr/bin")
     monkeypatch.setattr(transport, "connect", None)
-    [(_, told)] = fan_out([HERE], lambda session: session.run("env; cat; exit 3", b"said"))
-    assert isinstance(told, transport.Output)
-    lines = told.stdout.decode().splitlines()
+    [(_, message)] = fan_out([HERE], lambda session: session.run("env; cat; exit 3", b"said"))
+    assert isinstance(message, transport.Output)
+    lines = message.stdout.decode().splitlines()
     assert f"PATH={here.SYSTEM_PATH}:/opt/conda/bin" in lines
     assert not [line for line in lines if line.startswith(("PYTHONPATH", "VIRTUAL_ENV"))]
-    assert (lines[-1], told.code) == ("said", 3)
+    assert (lines[-1], message.code) == ("said", 3)
 
 
 def test_a_command_that_hangs_ends_with_all_that_it_started() -> None:

@@ -80,6 +80,19 @@ def test_a_host_on_the_way_has_a_route_of_its_own(configure: Configure) -> None:
     assert hop.known_hosts[0] == "/k"
 
 
+@pytest.mark.usefixtures("configure")
+def test_without_configuration_a_jump_host_has_the_local_user_as_with_ssh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Use ssh_config(5)'s default of User for jump hosts; only nodes default to root."""
+    assert not any(Path(path).exists() for path in client_config.FILES)
+    monkeypatch.setattr("gpuprov.ssh.route.whoami", lambda: "alice")
+    way = route("gpu01", Connection(jump="gate,ops@inner"))
+    assert way.jump is not None
+    assert way.jump.jump is not None
+    assert [each.user for each in (way, way.jump, way.jump.jump)] == ["root", "ops", "alice"]
+
+
 def test_a_host_that_leads_to_itself_is_entered_straight_and_a_circle_is_refused(
     configure: Configure,
 ) -> None:

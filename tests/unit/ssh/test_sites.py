@@ -86,9 +86,9 @@ def service(context: ssl.SSLContext | None, answer: Say) -> Iterator[str]:
                 read(stream)
                 stream.sendall(frame({"say": "ready", "version": VERSION}))
                 while True:
-                    told = json.loads(read(stream))
-                    if told["say"] == "order":
-                        stream.sendall(answer({**told, "work": read(stream)}))
+                    message = json.loads(read(stream))
+                    if message["say"] == "order":
+                        stream.sendall(answer({**message, "work": read(stream)}))
 
     def accept() -> None:
         with suppress(OSError):
@@ -123,12 +123,12 @@ def ask(address: str, folder: Path, names: Mapping[str, str | None], **how: Any)
         return dict(elsewhere.spread(part, dict.fromkeys(names), **how))
 
 
-def in_sync(told: Mapping[str, Any], *names: str) -> bytes:
+def in_sync(message: Mapping[str, Any], *names: str) -> bytes:
     """Return the messages of an honest service."""
     return b"".join(
-        frame({"say": "answer", "id": told["id"], "node": name, "answer": json.dumps(sync(name))})
+        frame({"say": "answer", "id": message["id"], "node": name, "answer": json.dumps(sync(name))})
         for name in names
-    ) + frame({"say": "end", "id": told["id"]})
+    ) + frame({"say": "end", "id": message["id"]})
 
 
 def sync(name: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def sync(name: str) -> dict[str, Any]:
 
 
 def test_an_honest_service_answers_for_its_nodes(folder: Path) -> None:
-    with site(folder, "east", lambda told: in_sync(told, "n1", "n2")) as address:
+    with site(folder, "east", lambda message: in_sync(message, "n1", "n2")) as address:
         found = ask(address, folder, {"n1": "east", "n2": None})
     assert found == {name: NodeDrift(name, "in_sync") for name in ("n1", "n2")}
 
@@ -174,17 +174,17 @@ def test_a_pickle_of_a_service_is_never_executed(folder: Path, tmp_path: Path, w
     made = tmp_path / "made"
     evil = pickle.dumps(Evil(made), protocol=0).decode()
 
-    def answer(told: dict[str, Any]) -> bytes:
-        message: dict[str, Any] = {"say": "answer", "id": told["id"], "node": "n1", "answer": "null"}
+    def answer(reported: dict[str, Any]) -> bytes:
+        message: dict[str, Any] = {"say": "answer", "id": reported["id"], "node": "n1", "answer": "null"}
         if where == "whole":
             return frame(pickle.dumps(Evil(made)))
         if where == "error":
             message |= {"say": "failed", "error": {"kind": evil, "seen": evil}}
         elif where == "event":
-            message |= {"say": "event", "number": told["first"], "event": evil}
+            message |= {"say": "event", "number": reported["first"], "event": evil}
         else:
             message[where] = evil
-        return frame(message) + frame({"say": "end", "id": told["id"]})
+        return frame(message) + frame({"say": "end", "id": reported["id"]})
 
     heard: list[Any] = []
     with site(folder, "east", answer) as address:
@@ -232,11 +232,11 @@ def test_a_worker_that_turns_hostile_reaches_its_own_service_alone(tmp_path: Pat
 def test_a_site_is_what_the_certificate_proves(folder: Path) -> None:
     """Send no node of the site west to a service of east, independent of its messages and its address."""
     asked: list[Collection[str]] = []
-    with site(folder, "east", lambda told: in_sync(told, "n1", "n2")) as address:
+    with site(folder, "east", lambda message: in_sync(message, "n1", "n2")) as address:
         with pytest.raises(Refused, match="no service is proven to be of the site west; there is east"):
             ask(address, folder, {"n1": "east", "n2": "west"}, asked=asked)
         assert not asked
-        with site(folder, "west", lambda told: in_sync(told, "n1", "n2")) as other:
+        with site(folder, "west", lambda message: in_sync(message, "n1", "n2")) as other:
             found = ask(f"{address},{other}", folder, {"n1": "east", "n2": "west"}, asked=asked)
     assert sorted(map(tuple, asked)) == [("n1",), ("n2",)]
     assert set(found) == {"n1", "n2"}
@@ -279,9 +279,9 @@ def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, ve
     orders: dict[str, bytes] = {}
 
     def taking(site: str) -> Say:
-        def take(told: dict[str, Any]) -> bytes:
-            orders[site] = told["work"]
-            return frame({"say": "end", "id": told["id"]})
+        def take(message: dict[str, Any]) -> bytes:
+            orders[site] = message["work"]
+            return frame({"say": "end", "id": message["id"]})
 
         return take
 
@@ -310,7 +310,7 @@ def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "coordinator.pem", folder / "coordinator.key")
     with (
-        service(context, lambda told: b"") as address,
+        service(context, lambda message: b"") as address,
         pytest.raises(Refused, match=r"has no certificate of this fleet: unsuitable|unsupported"),
     ):
         ask(address, folder, {"n1": "east"})
@@ -319,26 +319,28 @@ def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
 def test_a_service_of_another_fleet_is_refused(folder: Path, tmp_path: Path) -> None:
     make_certificates(tmp_path / "other", ["east"])
     with (
-        site(tmp_path / "other", "east", lambda told: b"") as address,
+        site(tmp_path / "other", "east", lambda message: b"") as address,
         pytest.raises(Refused, match="has no certificate of this fleet"),
     ):
         ask(address, folder, {"n1": "east"})
 
 
 def test_answers_count_for_the_nodes_of_the_order_alone(folder: Path) -> None:
-    def answer(told: dict[str, Any]) -> bytes:
-        stranger = frame({"say": "answer", "id": told["id"], "node": "n9", "answer": json.dumps(sync("n9"))})
-        other = frame({"say": "answer", "id": told["id"], "node": "n2", "answer": json.dumps(sync("n1"))})
-        again = frame({"say": "failed", "id": told["id"], "node": "n1", "error": {}})
-        again += b"".join(
-            frame({"say": "answer", "id": told["id"], "node": odd}) for odd in ([], {}, None, 1)
+    def answer(message: dict[str, Any]) -> bytes:
+        stranger = frame(
+            {"say": "answer", "id": message["id"], "node": "n9", "answer": json.dumps(sync("n9"))}
         )
-        honest = in_sync(told, "n1")
+        other = frame({"say": "answer", "id": message["id"], "node": "n2", "answer": json.dumps(sync("n1"))})
+        again = frame({"say": "failed", "id": message["id"], "node": "n1", "error": {}})
+        again += b"".join(
+            frame({"say": "answer", "id": message["id"], "node": odd}) for odd in ([], {}, None, 1)
+        )
+        honest = in_sync(message, "n1")
         return (
             stranger
             + other
-            + honest[: len(honest) - len(frame({"say": "end", "id": told["id"]}))]
-            + (again + frame({"say": "end", "id": told["id"]}))
+            + honest[: len(honest) - len(frame({"say": "end", "id": message["id"]}))]
+            + (again + frame({"say": "end", "id": message["id"]}))
         )
 
     with site(folder, "east", answer) as address:
@@ -358,11 +360,11 @@ def test_answers_count_for_the_nodes_of_the_order_alone(folder: Path) -> None:
     ],
 )
 def test_an_answer_of_another_shape_is_its_nodes_failure(folder: Path, answer: Any, said: str) -> None:
-    def told(order: dict[str, Any]) -> bytes:
+    def reported(order: dict[str, Any]) -> bytes:
         message = {"say": "answer", "id": order["id"], "node": "n1", "answer": json.dumps(answer)}
         return frame(message) + in_sync(order, "n2")
 
-    with site(folder, "east", told) as address:
+    with site(folder, "east", reported) as address:
         found = ask(address, folder, {"n1": "east", "n2": "east"})
     assert said in str(found["n1"])
     assert found["n2"] == NodeDrift("n2", "in_sync")
@@ -380,7 +382,7 @@ def test_an_answer_of_another_shape_is_its_nodes_failure(folder: Path, answer: A
 )
 def test_what_is_no_message_ends_that_service(folder: Path, content: bytes) -> None:
     with (
-        site(folder, "east", lambda told: content) as address,
+        site(folder, "east", lambda message: content) as address,
         pytest.raises(elsewhere.CrewLost, match=r"the service of east at \S+ sent"),
     ):
         ask(address, folder, {"n1": "east"})
@@ -390,8 +392,8 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sites, "ORDER_BYTES", 1 << 20)
     monkeypatch.setattr(sites, "NODE_BYTES", 0)
 
-    def answer(told: dict[str, Any]) -> bytes:
-        return frame({"say": "event", "id": told["id"], "number": 1, "event": 1}) * 10_000
+    def answer(message: dict[str, Any]) -> bytes:
+        return frame({"say": "event", "id": message["id"], "number": 1, "event": 1}) * 10_000
 
     with (
         site(folder, "east", answer) as address,
@@ -402,8 +404,8 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
 
 def test_the_loss_of_one_site_is_the_failure_of_its_nodes(folder: Path) -> None:
     with (
-        site(folder, "east", lambda told: frame([])) as east,
-        site(folder, "west", lambda told: in_sync(told, "n2")) as west,
+        site(folder, "east", lambda message: frame([])) as east,
+        site(folder, "west", lambda message: in_sync(message, "n2")) as west,
     ):
         found = ask(f"{east},{west}", folder, {"n1": "east", "n2": "west"})
     assert isinstance(found["n1"], Unreachable)
@@ -413,8 +415,8 @@ def test_the_loss_of_one_site_is_the_failure_of_its_nodes(folder: Path) -> None:
 def test_lines_of_a_service_cannot_steer_the_terminal(folder: Path) -> None:
     notes: list[str] = []
 
-    def answer(told: dict[str, Any]) -> bytes:
-        return frame({"say": "line", "text": "\x1b[2Jhidden\nand more"}) + in_sync(told, "n1")
+    def answer(message: dict[str, Any]) -> bytes:
+        return frame({"say": "line", "text": "\x1b[2Jhidden\nand more"}) + in_sync(message, "n1")
 
     with site(folder, "east", answer) as address:
         ask(address, folder, {"n1": "east"}, notes=notes)
@@ -424,12 +426,12 @@ def test_lines_of_a_service_cannot_steer_the_terminal(folder: Path) -> None:
 def test_numbers_of_another_order_are_not_heard(folder: Path) -> None:
     heard: list[Any] = []
 
-    def answer(told: dict[str, Any]) -> bytes:
+    def answer(message: dict[str, Any]) -> bytes:
         events = [
-            {"say": "event", "id": told["id"], "number": number, "event": {}}
-            for number in (told["first"] - 1, told["first"], 10**15, "1", None, True)
+            {"say": "event", "id": message["id"], "number": number, "event": {}}
+            for number in (message["first"] - 1, message["first"], 10**15, "1", None, True)
         ]
-        return b"".join(map(frame, events)) + in_sync(told, "n1")
+        return b"".join(map(frame, events)) + in_sync(message, "n1")
 
     with site(folder, "east", answer) as address:
         ask(address, folder, {"n1": "east"}, hear=lambda *event: heard.append(event), changes=True)
@@ -495,9 +497,9 @@ def family(process: int) -> list[int]:
     """Return the descendants of a process."""
     found = [process]
     for each in found:
-        for told in Path(f"/proc/{each}/task").glob("*/children"):
+        for message in Path(f"/proc/{each}/task").glob("*/children"):
             with suppress(OSError):
-                found += map(int, told.read_text().split())
+                found += map(int, message.read_text().split())
     return found[1:]
 
 

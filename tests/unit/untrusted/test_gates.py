@@ -106,9 +106,9 @@ def test_a_template_is_refused_wherever_it_is(text: str, wrap) -> None:
 
 
 def test_every_string_for_ansible_is_marked_as_text() -> None:
-    told = json.loads(ansible_json({"a": ["{{ x }}", {"b": "c"}], "n": 1, "none": None, "yes": True}))
+    result = json.loads(ansible_json({"a": ["{{ x }}", {"b": "c"}], "n": 1, "none": None, "yes": True}))
     text = "__ansible_unsafe"
-    assert told == {"a": [{text: "{{ x }}"}, {"b": {text: "c"}}], "n": 1, "none": None, "yes": True}
+    assert result == {"a": [{text: "{{ x }}"}, {"b": {text: "c"}}], "n": 1, "none": None, "yes": True}
     with pytest.raises(NodeFailed, match="as a key"):
         ansible_json({"a": [{"__ansible_vault": "x"}]})
 

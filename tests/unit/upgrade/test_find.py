@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.runs import make_folder, new_id, state_dir, verb_of
+from gpuprov.files.runs import make_folder, new_id, state_dir, verb_of
 from gpuprov.upgrade.find import find_run, find_unfinished, find_upgrade
 from gpuprov.upgrade.journal import NAME, Journal
 

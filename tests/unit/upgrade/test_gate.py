@@ -49,8 +49,8 @@ def answer(context: UpgradeContext) -> dict[str, Any]:
     both = [
         [name, each] for name, version in group.components.driver.closure.items() for each in (version, OLDER)
     ]
-    told = {"offered": both, "kept": [], "lease": None, "architecture": "amd64", "awake_s": 9000.0}
-    answer["collectors"]["gate"] = told
+    result = {"offered": both, "kept": [], "lease": None, "architecture": "amd64", "awake_s": 9000.0}
+    answer["collectors"]["gate"] = result
     answer["collectors"]["state"] = {
         "reboot_required": False,
         "reboot_packages": [],
@@ -155,11 +155,11 @@ def test_a_node_that_has_just_booted_may_settle(
     packages["text"] = packages["text"].replace("hold ok installed", "install ok installed")
     answer["collectors"]["gate"]["awake_s"] = awake_s
     answers = [Facts.from_answer(answer), Facts.from_answer(settled)]
-    told = iter(answers)
-    monkeypatch.setattr(gate, "fan_out", lambda nodes, *_, **__: [(nodes[0], next(told))])
+    result = iter(answers)
+    monkeypatch.setattr(gate, "fan_out", lambda nodes, *_, **__: [(nodes[0], next(result))])
     monkeypatch.setattr(gate, "AGAIN_S", 0.0)
     [seen] = gate.ask_gate(context, list(context.old.hosts()))
-    assert len(answers) - len(list(told)) == asked
+    assert len(answers) - len(list(result)) == asked
     assert bool(seen.shut) == (asked == 1)
 
 
@@ -181,9 +181,9 @@ def test_a_package_on_the_node_needs_no_repository(context: UpgradeContext, answ
     versions = {*group.components.driver.closure.items()} | {
         (name, OLDER) for name in group.components.driver.closure
     }
-    told = answer["collectors"]["gate"]
-    told["offered"] = []
-    told["kept"] = [f"{name}_{version.replace(':', '%3a')}_amd64.deb" for name, version in versions]
+    result = answer["collectors"]["gate"]
+    result["offered"] = []
+    result["kept"] = [f"{name}_{version.replace(':', '%3a')}_amd64.deb" for name, version in versions]
     assert shut(context, answer) == {}
 
 
@@ -255,8 +255,8 @@ def test_a_certificate_that_is_not_enrolled_shuts_the_gate_before_modules_are_si
     new = context.lock.model_copy(update={"groups": {name: moved}})
     answer["collectors"]["state"]["secure_boot"] = True
     lists = {"db": [], "dbx": [], "MokListRT": [stated.fingerprint] if enrolled else [], "MokListXRT": []}
-    told = {"lockdown": "integrity", "keys": None, "enforced": False, "ignored_by_shim": False}
-    answer["collectors"]["secure_boot"] = {**told, "kernel": [], "vendor": "", "certificates": lists}
+    result = {"lockdown": "integrity", "keys": None, "enforced": False, "ignored_by_shim": False}
+    answer["collectors"]["secure_boot"] = {**result, "kernel": [], "vendor": "", "certificates": lists}
     found = shut(replace(context, lock=new), answer)
     said = "the certificate of Site (01) is not enrolled: `gpuprov bootstrap` prepares it"
     assert found == ({} if enrolled else {"secure-boot": [said]})

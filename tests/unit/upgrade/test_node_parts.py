@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from gpuprov.apply.node import lease
+from gpuprov.files.resources import share
 from gpuprov.probe.node.base import Failed
-from gpuprov.resources import share
 from gpuprov.upgrade.managed import EXCEPTED, FILES
 from gpuprov.upgrade.node import ahead, files, lastgood, main, packages
 from gpuprov.upgrade.remote import MODULES

@@ -108,7 +108,7 @@ def test_a_way_back_that_could_not_begin_leaves_the_node_serving_on_the_new_set(
 
 
 def test_who_is_out_of_service_when() -> None:
-    told = [
+    result = [
         ("drain", "begun", "n1"),
         ("drain", "begun", "n2"),
         ("drain", "begun", "n1"),
@@ -117,7 +117,7 @@ def test_who_is_out_of_service_when() -> None:
         ("resume", "done", "n2"),
         ("resume", "failed", "n1"),
     ]
-    entries = [Entry(number, str(number), *each) for number, each in enumerate(told, 1)]  # type: ignore[arg-type]
+    entries = [Entry(number, str(number), *each) for number, each in enumerate(result, 1)]  # type: ignore[arg-type]
     assert [(at, sorted(out)) for at, out in out_of_service(entries)] == [
         ("1", ["n1"]),
         ("2", ["n1", "n2"]),

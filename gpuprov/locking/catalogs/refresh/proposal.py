@@ -14,8 +14,8 @@ from gpuprov.catalog.loading import LAYOUT
 from gpuprov.catalog.version import Version, version
 from gpuprov.catalog.writing import render
 from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.files.writing import replace_file
 from gpuprov.locking.catalogs.refresh.seen import plain
-from gpuprov.writing import replace_file
 
 Document = dict[str, Any]
 

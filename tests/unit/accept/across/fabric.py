@@ -45,10 +45,10 @@ class Fabric:
 
     def hear(self, groups: Iterable[Group], number: int) -> dict[str, Heard]:
         """Return the answers of all nodes in a round."""
-        told: dict[str, Heard] = {}
+        result: dict[str, Heard] = {}
         for group in groups:
-            told |= self._group(group, number)
-        return told
+            result |= self._group(group, number)
+        return result
 
     def _group(self, group: Group, number: int) -> dict[str, Heard]:
         gone = {node: why for node in group.nodes if (why := self.lost(node, number))}

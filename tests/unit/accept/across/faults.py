@@ -160,7 +160,7 @@ FAULTS = {
     "a node that sends wrong data": Fault(corrupts, node()),
     "a node out of reach": Fault(out_of_reach, lost),
     "a node that dies in the third round": Fault(dies_under_load, lost),
-    "a node that slows only crowds": Fault(crowd, lambda chosen: [("group", (chosen[0],), ())]),
+    "a node that slows only large groups": Fault(crowd, lambda chosen: [("group", (chosen[0],), ())]),
     "a slow link": Fault(slow_link, link),
     "a link slow one way": Fault(slow_one_way, link),
     "a dead link": Fault(dead_link, link),

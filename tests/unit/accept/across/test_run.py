@@ -101,11 +101,11 @@ def test_sound_nodes_are_accepted_after_three_rounds() -> None:
 
 
 def slow(name: str, order: dict[str, Any]) -> dict[str, Any]:
-    told = sound(name, order)
+    result = sound(name, order)
     if order["do"] == "join" and name == "gpu03":
-        for row in told["value"]["exchange"]:
+        for row in result["value"]["exchange"]:
             row["value"] = 9.0
-    return told
+    return result
 
 
 def test_a_slow_node_is_rejected_and_named() -> None:
@@ -144,10 +144,10 @@ def test_a_node_that_is_lost_is_named_and_the_others_go_on() -> None:
 
 
 def nonsense(name: str, order: dict[str, Any]) -> dict[str, Any]:
-    told = sound(name, order)
+    result = sound(name, order)
     if order["do"] == "join" and name == "gpu04":
         return {"value": {"exchange": [{"member": 99, "value": "fast"}, 7], "reduced": [], "log": 5}}
-    return told
+    return result
 
 
 def test_a_node_that_tells_nonsense_stops_nobody() -> None:
@@ -211,12 +211,12 @@ def test_a_node_that_never_joins_says_why_itself() -> None:
     ],
 )
 def test_what_has_to_carry_the_traffic(ports: list[list[str]], expected: str | None) -> None:
-    told = [{"rdma": [{"layer": layer, "active": True} for layer in layers]} for layers in ports]
-    assert expected_fabric(told) == expected
-    for row in told:
+    result = [{"rdma": [{"layer": layer, "active": True} for layer in layers]} for layers in ports]
+    assert expected_fabric(result) == expected
+    for row in result:
         for port in row["rdma"]:
             port["active"] = False
-    assert expected_fabric(told) is None
+    assert expected_fabric(result) is None
 
 
 class Waiting(Pretended):
@@ -292,9 +292,9 @@ def test_one_that_is_killed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     with Mesh(["a"], here(["a"], begin)) as nodes:
         assert "refused" in nodes.ask({"a": {"do": "look"}}, 10)["a"]
         os.kill(begun[0]._process.pid, signal.SIGKILL)
-        told = nodes.ask({"a": {"do": "look"}}, 10)["a"]
-    assert isinstance(told, Exception)
-    assert nodes.ask({"a": {"do": "look"}}, 10)["a"] is told
+        result = nodes.ask({"a": {"do": "look"}}, 10)["a"]
+    assert isinstance(result, Exception)
+    assert nodes.ask({"a": {"do": "look"}}, 10)["a"] is result
 
 
 def test_the_sites_floors_between_nodes() -> None:

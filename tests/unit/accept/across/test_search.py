@@ -72,9 +72,9 @@ def test_a_large_fleet_is_together_in_parts_of_64() -> None:
 def test_digits_tell_every_node_from_every_other() -> None:
     names = [str(number) for number in range(64)]
     assert digits(64) == 3
-    told = {name: [] for name in names}  # type: dict[str, list[int]]
+    result = {name: [] for name in names}  # type: dict[str, list[int]]
     for digit in range(3):
         for value, alike in by_digit(names, digit).items():
             for name in alike:
-                told[name].append(value)
-    assert len({tuple(values) for values in told.values()}) == 64
+                result[name].append(value)
+    assert len({tuple(values) for values in result.values()}) == 64

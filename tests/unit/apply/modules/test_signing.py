@@ -11,10 +11,10 @@ import yaml
 from gpuprov.apply.modules.packing import pack, unpack
 from gpuprov.apply.modules.signing import store_of
 from gpuprov.errors import Refused
+from gpuprov.files.runs import state_dir
 from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
 from gpuprov.model.fleet import read_fleet
 from gpuprov.model.lock import Lock, read_lock, write_lock
-from gpuprov.runs import state_dir
 from gpuprov.signing.signature import read_signature
 from tests.unit.apply.modules.test_store import BUILD, FILES
 from tests.unit.verify.nodes_on_paper import locked_group

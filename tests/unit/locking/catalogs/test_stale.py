@@ -33,9 +33,11 @@ def test_a_catalog_grows_old() -> None:
 def test_ends_of_life_since_then_are_told() -> None:
     (end,) = {branch.eol for branch in load().branches.values() if branch.branch == 580}
     assert end == "2028-06"
-    told = [each.text for each in stale(load(), own(), None, date(2028, 7, 1)) if each.what == "end-of-life"]
-    assert any(text.startswith("driver branch 580 reached its end of life (2028-06)") for text in told)
-    assert not any("branch 535 " in text for text in told)  # that one ended before the date of the catalog
+    result = [
+        each.text for each in stale(load(), own(), None, date(2028, 7, 1)) if each.what == "end-of-life"
+    ]
+    assert any(text.startswith("driver branch 580 reached its end of life (2028-06)") for text in result)
+    assert not any("branch 535 " in text for text in result)  # that one ended before the date of the catalog
 
 
 def test_a_lock_that_pins_another_is_told(one_group: Write, tmp_path: Path) -> None:
@@ -46,9 +48,9 @@ def test_a_lock_that_pins_another_is_told(one_group: Write, tmp_path: Path) -> N
         (CatalogPin(version="2025.1.1", sha256="0" * 64), "pins an older one, catalog 2025.1.1"),
         (CatalogPin(version=str(own().version), sha256="0" * 64), "pins another one"),
     ):
-        (told,) = stale(load(), own(), lock.model_copy(update={"catalog": pin}), AS_OF)
-        assert said in told.text
-        assert told.do == "gpuprov lock --upgrade"
+        (result,) = stale(load(), own(), lock.model_copy(update={"catalog": pin}), AS_OF)
+        assert said in result.text
+        assert result.do == "gpuprov lock --upgrade"
 
 
 def test_the_verb_says_it(one_group: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +59,6 @@ def test_the_verb_says_it(one_group: Write, tmp_path: Path, monkeypatch: pytest.
     write_lock(lock.model_copy(update={"catalog": None}), path)
     said = CliRunner().invoke(command, ["check", "--lock", str(path), "-o", "json"], standalone_mode=False)
     assert said.return_value == Exit.DRIFT
-    told = json.loads(said.stdout)
-    assert told["catalog"] == {"version": str(own().version), "sha256": own().sha256, "as_of": load().as_of}
-    assert "lock" in [each["what"] for each in told["stale"]]
+    result = json.loads(said.stdout)
+    assert result["catalog"] == {"version": str(own().version), "sha256": own().sha256, "as_of": load().as_of}
+    assert "lock" in [each["what"] for each in result["stale"]]

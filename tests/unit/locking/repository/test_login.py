@@ -37,8 +37,8 @@ def test_a_login_in_a_url_is_refused_and_not_repeated(url: str) -> None:
 
 
 def test_a_login_comes_from_a_file_of_the_operators_alone(file: Path) -> None:
-    told = login_of("https://mirror.example/apt/Release")["Authorization"]
-    assert base64.b64decode(told.removeprefix("Basic ")) == b"anna:geheim"
+    result = login_of("https://mirror.example/apt/Release")["Authorization"]
+    assert base64.b64decode(result.removeprefix("Basic ")) == b"anna:geheim"
     assert login_of("http://mirror.example/apt/Release") == {}
     assert login_of("https://other.example/") == {}
     file.chmod(0o644)
