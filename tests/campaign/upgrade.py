@@ -30,7 +30,7 @@ from gpuprov.upgrade.header import ended, header
 from gpuprov.upgrade.state import Entry, out_of_service
 from tests.campaign._upgrade_faults import FAULTS, Fault
 from tests.campaign._upgrade_site import Site, site, timed
-from tests.lab.upgrade_fleet import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, provisioned
+from tests.lab.upgrade_fleet import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, compiled
 
 OVER = "over"
 """Step of a run that had ended before it could be killed."""
@@ -214,25 +214,21 @@ def real() -> int:
     """Upgrade Debian's driver to the archive's older one, compiled by DKMS, and back without a compiler."""
     name = f"up-real-{os.getpid()}"
     with Lab(name) as lab, tempfile.TemporaryDirectory() as folder:
-        try:
-            fleet, seconds = timed(lambda: provisioned(lab, Path(folder), 1, name, played=False))
-            print(f"apply to {NEWER}: {seconds:.0f} s; {built(fleet)}")
-            for version, words, before in (
-                (OLDER, ("upgrade", "--to", fleet.lock(OLDER)), "true"),
-                (NEWER, ("rollback",), "echo 'MAKE[0]=false' >/etc/dkms/nvidia-current.conf"),
-            ):
-                fleet.nodes[0].run(before)
-                done, seconds = timed(lambda: fleet.gpuprov(*words, "--yes", "-o", "json"))  # noqa: B023
-                wrong = fleet.wrong(f"{version}.lock.yml")
-                print(f"{words[0]} to {version}: {seconds:.0f} s, exit {done.returncode}, {built(fleet)}")
-                print(f"  verified: {wrong or 'every check'}")
-                if done.returncode or wrong:
-                    print(done.stdout + done.stderr)
-                    return 1
-            return 0
-        finally:
-            lab.down()
-            lab.drop(name)
+        fleet, seconds = timed(lambda: compiled(lab, Path(folder)))
+        print(f"apply to {NEWER}: {seconds:.0f} s; {built(fleet)}")
+        for version, words, before in (
+            (OLDER, ("upgrade", "--to", fleet.lock(OLDER)), "true"),
+            (NEWER, ("rollback",), "echo 'MAKE[0]=false' >/etc/dkms/nvidia-current.conf"),
+        ):
+            fleet.nodes[0].run(before)
+            done, seconds = timed(lambda: fleet.gpuprov(*words, "--yes", "-o", "json"))  # noqa: B023
+            wrong = fleet.wrong(f"{version}.lock.yml")
+            print(f"{words[0]} to {version}: {seconds:.0f} s, exit {done.returncode}, {built(fleet)}")
+            print(f"  verified: {wrong or 'every check'}")
+            if done.returncode or wrong:
+                print(done.stdout + done.stderr)
+                return 1
+        return 0
 
 
 def built(fleet: Fleet) -> str:

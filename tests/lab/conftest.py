@@ -15,24 +15,6 @@ from gpuprov.lab import Lab, lab_names
 from tests.lab.command_line import end_what_was_left
 
 NUMBERS = count(1)
-LONGEST = (
-    "chain",
-    "molecule",
-    "first_boot",
-    "upgrade",
-    "next_kernel",
-    "modules",
-    "roles",
-    "image",
-    "nvidia_driver",
-)
-"""Files that run for several minutes; they start first, so that none runs alone at the end."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the longest files to the front."""
-    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)

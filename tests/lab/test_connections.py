@@ -86,8 +86,7 @@ def make_key(path: Path) -> str:
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    image = f"ways-{os.getpid()}"
-    fleet = provisioned(module_lab, tmp_path_factory.mktemp("first"), 1 + len(WAYS), image)
+    fleet = provisioned(module_lab, tmp_path_factory.mktemp("first"), 1 + len(WAYS))
     nodes = dict(zip([*WAYS, "gate"], fleet.nodes, strict=True))
     operator, agent = make_key(folder / "operator"), make_key(folder / "by-agent")
     make_key(folder / "certified")
@@ -118,8 +117,6 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     finally:
         started.terminate()
         started.wait()
-        module_lab.down()
-        module_lab.drop(image)
 
 
 def write_site(lab: Lab, folder: Path, nodes: dict[str, Node]) -> None:

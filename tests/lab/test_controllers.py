@@ -165,6 +165,7 @@ def test_a_node_that_vanishes_in_the_middle_is_given_up_and_the_others_go_on(two
     gone.run(f"rm {LEASE}")
 
 
+@pytest.mark.slow
 def test_apply_against_upgrade_leaves_no_node_between_two_locks(two: Site) -> None:
     """Run two rounds of `scripts/campaign controllers`."""
     result: list[str] = []

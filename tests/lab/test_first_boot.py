@@ -88,6 +88,7 @@ def test_a_server_without_gpus_says_so_and_is_left_alone(
     assert [(each["state"], each["step"]) for each in hook.posted] == [("failed", "look")]
 
 
+@pytest.mark.slow
 def test_bad_days_end_in_a_clear_state_and_are_mended(lab: Lab, folder: Path) -> None:
     """Fail on one server with the mirror down, a wrong hash, a full disk and a power cut, and recover."""
     lock = write_fleet(folder, light=True)

@@ -13,8 +13,8 @@ from gpuprov.lab import Lab
 from tests.campaign._minimal_nodes import COLUMNS, Trials
 
 SYSTEM = "debian12"
-ROLES = ["firewall", "system_tuning"]
-"""Roles that install what the smallest system lacks: nftables and D-Bus."""
+ROLES = ["firewall"]
+"""Roles that install what the smallest system lacks, here nftables."""
 
 
 @pytest.fixture

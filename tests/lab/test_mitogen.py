@@ -20,6 +20,8 @@ from gpuprov.model.lock import read_lock
 from tests.lab.command_line import PROGRAM, gpuprov
 from tests.lab.stub_compiler import play_compiler
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "persistence": True,
     "tuning": {"environment": {"OMP_NUM_THREADS": 8}, "limits": {"nofile": 4096}},

@@ -10,7 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
+
+pytestmark = pytest.mark.slow
 
 SCENARIOS = sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml"))
 

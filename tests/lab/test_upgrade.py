@@ -6,10 +6,8 @@ The tests build on each other: the fleet moves to the other lock and back, and e
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,13 +16,8 @@ from tests.lab.upgrade_fleet import NEWER, OLDER, Fleet, provisioned
 
 
 @pytest.fixture(scope="module")
-def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    image = f"upgrade-{os.getpid()}"
-    try:
-        yield provisioned(module_lab, tmp_path_factory.mktemp("fleet"), 2, image)
-    finally:
-        module_lab.down()
-        module_lab.drop(image)
+def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return provisioned(module_lab, tmp_path_factory.mktemp("fleet"), 2)
 
 
 def test_the_plan_shows_the_gate_and_changes_nothing(fleet: Fleet) -> None:

@@ -19,9 +19,8 @@ from gpuprov.lab import Lab, Node
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import write_lock
 from tests.lab.command_line import gpuprov, start
-from tests.lab.stub_compiler import play_compiler
+from tests.lab.provisioned_node import NEWER, OLDER, provisioned_image
 
-NEWER, OLDER = "535.309.01", "535.261.03"
 MIRRORED = ("580.95.05", "580.126.16")
 # By then all other packages are installed, and apt would read Debian's lists for seconds each time.
 MIRROR_ALONE = "rm /etc/apt/sources.list.d/debian.sources && apt-get -q update"
@@ -101,32 +100,26 @@ class Fleet:
         return {node.name: node.run(command, check=False).stdout.strip() for node in self.nodes}
 
 
-def provisioned(lab: Lab, folder: Path, count: int, image: str, *, played: bool = True) -> Fleet:
-    """Return nodes with the newer driver: one is provisioned and saved, and the others start from its image.
+def provisioned(lab: Lab, folder: Path, count: int) -> Fleet:
+    """Start nodes that have the newer driver, with a simulated compiler."""
+    names = [f"node{number}" for number in range(1, count + 1)]
+    return _brought(lab, folder, lab.up(gpu="a100x4", image=provisioned_image(), names=names))
 
-    Args:
-        image: name of the saved image; the caller drops it.
-        played: use a stub instead of the compiler; otherwise building a module takes minutes.
-    """
-    [node] = lab.up(1, gpu="a100x4", names=["node1"])
-    if played:
-        play_compiler(node, NEWER, OLDER)
 
-    def write() -> None:
-        fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
-        [group] = fleet["groups"].values()
-        # A node that builds its own module can fail without the others.
-        group["stack"] = {"repository": "distribution", "module_build": "dkms"}
-        write_locks(folder, fleet, (NEWER, OLDER))
+def compiled(lab: Lab, folder: Path) -> Fleet:
+    """Make a node that has the newer driver, with the distribution's compiler: minutes for each module."""
+    return _brought(lab, folder, lab.up(1, gpu="a100x4", names=["node1"]))
 
-    write()
-    apply(Fleet([node], folder))
-    lab.save(node, image)
-    node.start()
-    if count > 1:
-        lab.up(gpu="a100x4", image=image, names=[f"node{number}" for number in range(2, count + 1)])
-    write()
-    return Fleet(lab.nodes(), folder)
+
+def _brought(lab: Lab, folder: Path, nodes: list[Node]) -> Fleet:
+    fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
+    [group] = fleet["groups"].values()
+    # A node that compiles for itself can fail alone.
+    group["stack"] = {"repository": "distribution", "module_build": "dkms"}
+    write_locks(folder, fleet, (NEWER, OLDER))
+    made = Fleet(nodes, folder)
+    apply(made)
+    return made
 
 
 def mirrored(

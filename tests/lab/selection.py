@@ -1,0 +1,148 @@
+"""pytest plugin: the node tests that `scripts/test` runs without --all, and the order of the files.
+
+Without --all these are the tests of the main promises, and of the roles that the working tree changes. Files
+run longest first, by the durations that `scripts/test --all --store-durations` measured.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+FOLDER = Path(__file__).parent
+DURATIONS = FOLDER / "durations.json"
+"""Name of a file → seconds of all its tests, four files at a time on two cores."""
+PROMISES = {
+    "a fresh node is in its declared state after one run, a second run changes nothing": ("test_roles",),
+    "both witnesses see a fault, and apply corrects it": ("test_mutations",),
+    "SSH hardening locks nobody out": (
+        "test_ssh_hardening::test_nothing_differs_and_nothing_fails_afterwards",
+        "test_ssh_hardening::test_a_change_that_shuts_us_out_is_taken_back_and_told",
+        "test_deadman::test_of_two_runs_at_once_one_is_armed",
+        "test_deadman::test_a_connection_lost_after_disarm_loses_no_change",
+    ),
+    "an upgrade moves all nodes or none, and there is a way back": (
+        "test_upgrade::test_the_plan_shows_the_gate_and_changes_nothing",
+        "test_upgrade::test_a_canary_that_fails_goes_back_and_stops_the_run",
+    ),
+    "a fresh server becomes verified without a login": (
+        "test_first_boot::test_a_fresh_server_is_verified_with_nobody_watching",
+    ),
+}
+"""Promise → its tests: a file of this folder, or a test of one."""
+ROLE = re.compile(r"(?:roles|gpuprov/roles|gpuprov/drift/observations)/(\w+)[/.]|.*/suite/test_(\w+)\.py")
+TESTED_IN = {
+    "container_toolkit": "test_containerd",
+    "cuda_toolkit": "test_repository",
+    "cudnn": "test_repository",
+    "fabric_manager": "test_repository",
+    "firewall": "test_ssh_hardening",
+    "nccl": "test_network",
+    "package_pins": "test_nvidia_driver",
+    "packages": "test_nvidia_driver",
+    "preflight": "test_roles",
+    "profiling_tools": "test_repository",
+    "repositories": "test_mirror_days",
+}
+"""Role without a file of its own → the file with its tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Define the plugin's options."""
+    group = parser.getgroup("node tests")
+    group.addoption("--promises", action="store_true", help="only main promises, and roles that changed")
+    group.addoption("--store-durations", action="store_true", help=f"write {DURATIONS.name}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select tests and put the longest files in front."""
+    if config.getoption("--promises"):
+        chosen = [each for promised in PROMISES.values() for each in promised] + sorted(changed_files())
+        kept = [item for item in items if _is_chosen(item, chosen)]
+        dropped = [item for item in items if item not in kept]
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+    durations: dict[str, float] = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -durations.get(item.path.stem, max(durations.values())))
+
+
+def _is_chosen(item: pytest.Item, chosen: Iterable[str]) -> bool:
+    test = item.nodeid.partition("::")[2].partition("[")[0]
+    return item.path.stem in chosen or f"{item.path.stem}::{test}" in chosen
+
+
+def changed_files() -> set[str]:
+    """Return the node test files of this folder for what the working tree or its branch changes."""
+    found = set()
+    for path in _changed_paths():
+        if match := ROLE.fullmatch(path) or ROLE.match(path):
+            role = match[1] or match[2]
+            found.add(TESTED_IN.get(role, f"test_{role}"))
+        elif path.startswith("tests/lab/test_"):
+            found.add(Path(path).stem)
+    return {name for name in found if (FOLDER / f"{name}.py").exists()}
+
+
+def _changed_paths() -> list[str]:
+    base = _git("merge-base", "HEAD", "@{upstream}").strip() or "HEAD"
+    return [
+        *_git("diff", "--name-only", base).splitlines(),
+        *_git("ls-files", "--others", "--exclude-standard").splitlines(),
+    ]
+
+
+def _git(*arguments: str) -> str:
+    """Return what git prints; nothing where it fails, such as in a clone without an upstream branch."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Iterator[None]:
+    """Name what was left out, and store durations if wanted."""
+    result = yield
+    if config.getoption("--store-durations"):
+        _store(terminalreporter)
+    if config.getoption("--promises"):
+        left = _left_out(terminalreporter)
+        files = ", ".join(f"{name.removeprefix('test_')} {count}" for name, count in left.items())
+        terminalreporter.write_line(f"left out, in `scripts/test --all`: {sum(left.values())} tests: {files}")
+    return result
+
+
+def _left_out(reporter: pytest.TerminalReporter) -> dict[str, int]:
+    """Return file → number of its test functions that did not run. With xdist only the workers collect."""
+    left = {}
+    for path in sorted(FOLDER.glob("test_*.py")):
+        tests = set(re.findall(r"(?m)^def (test_\w+)", path.read_text()))
+        ran = {
+            report.nodeid.partition("::")[2].partition("[")[0]
+            for report in _reports(reporter)
+            if report.nodeid.startswith(f"{path.relative_to(ROOT)}::")
+        }
+        if tests - ran:
+            left[path.stem] = len(tests - ran)
+    return left
+
+
+def _reports(reporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:
+    for reports in reporter.stats.values():
+        yield from (each for each in reports if isinstance(each, pytest.TestReport))
+
+
+def _store(reporter: pytest.TerminalReporter) -> None:
+    seconds: dict[str, float] = defaultdict(float)
+    for report in _reports(reporter):
+        seconds[Path(report.nodeid.partition("::")[0]).stem] += report.duration
+    measured = {name: round(value) for name, value in sorted(seconds.items())}
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    DURATIONS.write_text(json.dumps(known | measured, indent=1) + "\n")
