@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the code, and files of the repository that stand outside docs/."""
+"""Generated pages of the site, and pages from files outside docs/."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ import yaml  # noqa: E402
 from gpuprov.inventory.schemas import SHAPES, json_schema  # noqa: E402
 
 BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE")
-MADE = "*This page is made from the code by `scripts/docs`.*\n"
+MADE = "*`scripts/docs` generates this page from the code.*\n"
 Cells = Iterable[str]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, and files beside docs/ that pages link to."""
+    """Add the generated pages, and files outside docs/ that pages link to."""
     for name, text in pages().items():
         files.append(File.generated(config, name, content=text))
     for name in BESIDE:
@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files that stand above docs/ in the repository, and beside its pages in the site."""
+    """Change links to files outside docs/ into links to their pages in the site."""
     depth = page.file.src_uri.count("/")
     for name in (*BESIDE, "README.md", "examples"):
         site = {"LICENSE": "LICENSE.txt", "README.md": "index.md"}.get(name, name)
@@ -55,24 +55,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Options without a default say so: mkdocs-click prints click's own word for it."""
+    """Remove click's internal value that mkdocs-click prints for options without a default."""
     return html.replace("<code>Sentinel.UNSET</code>", "")
 
 
 def _moved(text: str, below: str, instead: str = "") -> str:
-    """A page whose links go from elsewhere."""
+    """Return a page with its relative links changed for its place in the site."""
     if below:
         return text.replace(f"]({below}", "](").replace("](examples/README.md", "](guides/fleets.md")
     return re.sub(r"\]\((?!http|#|/)", f"]({instead}", text)
 
 
 def pages() -> dict[str, str]:
-    """Path in the site → Markdown."""
+    """Return path in the site → Markdown of the generated pages."""
     return {
-        "reference/fleet.md": model("fleet", "fleet.yml", "What is wanted, in a person's words."),
-        "reference/profile.md": model("profile", "Profiles", "What one kind of server is and must be."),
+        "reference/fleet.md": model(
+            "fleet", "fleet.yml", "A fleet states what is wanted: hosts, profiles, stacks and settings."
+        ),
+        "reference/profile.md": model(
+            "profile", "Profiles", "A profile states what one kind of server is and should be."
+        ),
         "reference/lock.md": model(
-            "lock", "The lock", "The exact meaning of a fleet; written by `gpuprov lock`."
+            "lock", "The lock", "The lock states the exact meaning of a fleet. `gpuprov lock` writes it."
         ),
         "reference/commands.md": commands(),
         "reference/exit-codes.md": exit_codes(),
@@ -86,7 +90,7 @@ def pages() -> dict[str, str]:
 
 
 def table(head: Cells, rows: Iterable[Cells]) -> str:
-    """A table of Markdown."""
+    """Return a table in Markdown."""
     lines = [list(head), ["---"] * len(list(head)), *(list(row) for row in rows)]
     return "".join(f"| {' | '.join(_cell(each) for each in line)} |\n" for line in lines)
 
@@ -96,7 +100,7 @@ def _cell(text: str) -> str:
 
 
 def model(what: str, title: str, about: str) -> str:
-    """Every key of a file, a table for each record."""
+    """Return the page of a file's keys, with a table for each record."""
     schema = json_schema(what)
     records = {SHAPES[what].__name__: schema, **schema["$defs"]}
     parts = [
@@ -133,7 +137,7 @@ def _default(each: dict[str, Any]) -> str:
 
 
 def _kind(each: dict[str, Any]) -> str:
-    """What may stand there: a type with its bounds, or a record."""
+    """Return the type of a value with its bounds, or a link to its record."""
     if "$ref" in each:
         name = each["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -157,28 +161,28 @@ def _kind(each: dict[str, Any]) -> str:
 
 
 def commands() -> str:
-    """Every verb with its options, by mkdocs-click."""
+    """Return the page of all commands with their options, for mkdocs-click."""
     return (
         "# Commands\n\n"
-        "Every verb takes `-h`. Node arguments are names, ranges (`gpu[01-64]`) or groups.\n\n"
+        "Every command has the option `-h`. Node arguments are names, ranges (`gpu[01-64]`) or groups.\n\n"
         "::: mkdocs-click\n    :module: gpuprov.cli.common.group\n    :command: gpuprov\n"
         "    :prog_name: gpuprov\n    :depth: 1\n    :style: table\n    :list_subcommands: true\n"
     )
 
 
 EXITS = {
-    "OK": "Done; nothing differs.",
-    "FAILED": "A node failed, or a check did. The lines before say which node, which task or check.",
-    "USAGE": "A mistake on the command line or in a file. The message names file and line, and what was expected.",
-    "DRIFT": "Something differs from the lock. `gpuprov plan` says what apply would do about it.",
-    "UNREACHABLE": "Some nodes could not be reached. The line of each says why, and where its address is stated.",
-    "REFUSED": "No such stack can work, or a gate is shut. The message names the rule in brackets: see [Rules](rules.md).",
+    "OK": "Success; nothing differs.",
+    "FAILED": "A node or a check failed. The output names the node and the task or check.",
+    "USAGE": "An error on the command line or in a file. The message names file and line, and the expected value.",
+    "DRIFT": "Something differs from the lock. `gpuprov plan` shows what apply would change.",
+    "UNREACHABLE": "Some nodes could not be reached. The line of each contains the reason, and where its address is stated.",
+    "REFUSED": "The stack is not possible, or a gate is closed. The message names the rule in brackets: see [Rules](rules.md).",
     "INTERRUPTED": "Ctrl-C, or a signal.",
 }
 
 
 def exit_codes() -> str:
-    """The exit codes, and which one wins."""
+    """Return the page of exit codes and their precedence."""
     from gpuprov.errors import Exit, worst
 
     rows = [[f"{int(code)}", code.name.lower(), EXITS[code.name]] for code in Exit]
@@ -187,11 +191,11 @@ def exit_codes() -> str:
         key=lambda code: [worst(code, each) == code for each in Exit].count(False),
     )
     said = ", ".join(str(int(code)) for code in order)
-    return f"# Exit codes\n\n{MADE}\n{table(['code', 'name', 'means'], rows)}\nWhen several hold, the first of these wins: {said}.\n"
+    return f"# Exit codes\n\n{MADE}\n{table(['code', 'name', 'meaning'], rows)}\nIf several apply, the first in this order is used: {said}.\n"
 
 
 def checks() -> str:
-    """Every check of the lock, who looks, and how it is mended."""
+    """Return the page of all checks: their roles, and whether drift or verify runs them."""
     from gpuprov.drift.observations import OBSERVERS
 
     seen: dict[str, tuple[str, str]] = {}
@@ -208,11 +212,11 @@ def checks() -> str:
         )
         rows.append([f"`{check}`", words, of, who or "drift"])
     about = (
-        "A check has one id everywhere: in `plan`, `drift`, `verify`, reports and metrics. Drift sees it in the facts of one "
-        "probe, verify by testinfra's own commands; where both look, a fault that only one sees is a bug. Checks of one "
-        "witness alone need a command on the node.\n"
+        "A check has the same id in `plan`, `drift`, `verify`, reports and metrics. Drift reads it from the facts of one "
+        "probe, verify with testinfra's commands. If both have a check and only one reports a fault, that is a bug. Checks "
+        "that only verify has need a command on the node.\n"
     )
-    return f"# Checks\n\n{about}\n{MADE}\n{table(['check', 'what must be so', 'role', 'seen by'], rows)}"
+    return f"# Checks\n\n{about}\n{MADE}\n{table(['check', 'condition', 'role', 'in'], rows)}"
 
 
 def _functions(path: Path) -> Iterator[ast.FunctionDef]:
@@ -227,7 +231,7 @@ def _marks(function: ast.FunctionDef) -> Iterator[list[str]]:
 
 
 def rules() -> str:
-    """Rules of the resolver: what each says, and what mends a refusal."""
+    """Return the page of the resolver's rules and the changes that satisfy them, and of other refusals."""
     from gpuprov.locking.resolve.checks.mends import documented, mends
 
     found: dict[str, str] = {}
@@ -245,10 +249,10 @@ def rules() -> str:
         for rule in refused
     ]
     return (
-        "# Rules and refusals\n\nWhere no stack can work, `gpuprov lock` and `gpuprov resolve` end with exit code 5 and name the rule in "
-        "brackets, and what would work. Any one change of the last column may mend it; the message says which does.\n\n"
-        f"{MADE}\n## What refuses\n\n{table(['rule', 'what must hold', 'change one of'], rows)}\n"
-        f"## What only warns\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in told))}\n"
+        "# Rules and refusals\n\nIf no stack is possible, `gpuprov lock` and `gpuprov resolve` end with exit code 5. The message names the "
+        "rule in brackets, and which of the changes in the last column would satisfy it.\n\n"
+        f"{MADE}\n## Rules that refuse a stack\n\n{table(['rule', 'condition', 'change one of'], rows)}\n"
+        f"## Rules that only warn\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in told))}\n"
         + preflight()
         + gate()
     )
@@ -263,7 +267,7 @@ def _ruled(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def _said(function: ast.FunctionDef, functions: list[ast.FunctionDef]) -> str:
-    """A function's own words, or those of what calls it."""
+    """Return the first paragraph of a function's docstring, or of that of its caller."""
     if own := ast.get_docstring(function):
         return own.split("\n\n")[0]
     for other in functions:
@@ -275,15 +279,15 @@ def _said(function: ast.FunctionDef, functions: list[ast.FunctionDef]) -> str:
 
 
 CALLS = {
-    "difference": "what differs from the old lock, as `gpuprov drift` says it",
-    "str": "why the node did not answer",
+    "difference": "a difference from the old lock, as `gpuprov drift` prints it",
+    "str": "the reason why the node did not answer",
     "lease": "leased by …, run …, since …, until …",
 }
-"""What the gate says by a function or a record of its own, and what that is."""
+"""Functions and records in the gate's messages, and descriptions of their text."""
 
 
 def gate() -> str:
-    """What shuts the gate of an upgrade."""
+    """Return the section of findings that stop an upgrade."""
     rows: list[list[str]] = []
     for function in _functions(ROOT / "gpuprov/upgrade/gate.py"):
         for each in ast.walk(function):
@@ -295,11 +299,11 @@ def gate() -> str:
                     else []
                 )
                 rows += [row] if row and row not in rows else []
-    return f"\n## What shuts the gate of an upgrade\n\n{table(['gate', 'as it is said'], sorted(rows))}"
+    return f"\n## Findings that stop an upgrade\n\n{table(['gate', 'message'], sorted(rows))}"
 
 
 def _in_words(text: ast.expr, function: ast.FunctionDef) -> str:
-    """What an expression says to a person, with … for what is filled in."""
+    """Return the text of a message's expression, with … for inserted values."""
     if isinstance(text, ast.Name):
         given = {
             target.id: each.value
@@ -320,26 +324,26 @@ def _in_words(text: ast.expr, function: ast.FunctionDef) -> str:
 
 
 def _filled(part: ast.expr, function: ast.FunctionDef) -> str:
-    """… for a value, and the words of a sentence that was begun before."""
+    """Return … for a value, or the text of a variable that holds the start of the message."""
     value = part.value if isinstance(part, ast.FormattedValue) else part
     return _in_words(value, function) if isinstance(value, ast.Name) and value.id == "said" else "…"
 
 
 def faults() -> str:
-    """What the doctor knows."""
+    """Return the page of the doctor's faults."""
     data = json.loads((ROOT / "gpuprov/doctor/data/faults.json").read_text(encoding="utf-8"))
     rows = (
         [f"`{key}`", text if isinstance(text, str) else json.dumps(text)]
         for key, text in data["faults"].items()
     )
-    return f"# Faults that the doctor knows\n\n`gpuprov doctor` finds these by what a machine says of itself.\n\n{MADE}\n{table(['fault', 'what it is'], rows)}"
+    return f"# Faults known to the doctor\n\n`gpuprov doctor` finds these faults in the readings of a machine.\n\n{MADE}\n{table(['fault', 'description'], rows)}"
 
 
 def roles() -> str:
-    """Every role: what it does, and its variables."""
+    """Return the page of all roles with their variables."""
     from gpuprov.roles import ROLES
 
-    parts = [f"# Roles\n\nIn the order in which a node is brought to its lock.\n\n{MADE}"]
+    parts = [f"# Roles\n\nThe roles are listed in the order in which apply runs them.\n\n{MADE}"]
     for role in ROLES:
         path = ROOT / "roles" / role.name / "meta/argument_specs.yml"
         if not path.exists():
@@ -350,7 +354,7 @@ def roles() -> str:
             for name, option in main.get("options", {}).items()
         ]
         settings = ", ".join(f"[`{each}`](fleet.md#settings)" for each in role.settings) or "none"
-        guarded = "\n\nRuns only while the dead man's switch is armed." if role.guarded else ""
+        guarded = "\n\nIt runs only while the dead man's switch is armed." if role.guarded else ""
         said = f"{_prose(main.get('description', ''))}{guarded}\n\nSettings: {settings}."
         parts.append(
             f"## {role.name}\n\n**{main['short_description']}.** {said}\n\n{table(['variable', 'meaning', 'type', 'default'], rows)}"
@@ -367,7 +371,7 @@ def _json(option: dict[str, Any]) -> str:
 
 
 def documents() -> str:
-    """The JSON documents that verbs print and keep."""
+    """Return the page of the JSON documents that commands print and store."""
     pattern = re.compile(r'"(gpuprov\.[a-z_.-]+/\d+)"')
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted((ROOT / "gpuprov").rglob("*.py")):
@@ -379,36 +383,34 @@ def documents() -> str:
         for name, paths in sorted(found.items())
     )
     return (
-        "# JSON documents\n\nWith `-o json` a verb prints one document on stdout whose `schema` says what it is; people's text is on "
-        "stderr. The number after the slash changes when a key goes or changes its meaning; keys may be added.\n\n"
-        "Schemas of the files that people write: `gpuprov inventory schema fleet`, `profile`, `lock`.\n\n"
-        f"{MADE}\n{table(['schema', 'where it is made'], rows)}"
+        "# JSON documents\n\nWith `-o json` a command prints one document to stdout; its key `schema` names the format. Other messages "
+        "go to stderr. The number after the slash changes if a key is removed or changes its meaning; keys may be added.\n\n"
+        "Schemas of the files that you write: `gpuprov inventory schema fleet`, `profile`, `lock`.\n\n"
+        f"{MADE}\n{table(['schema', 'source file'], rows)}"
     )
 
 
 def profiles() -> str:
-    """The profiles that are shipped."""
+    """Return the page of the shipped profiles."""
     from gpuprov.model.profile import shipped_profiles
 
     rows = (
         [f"`{name}`", each.description, f"`{each.extends}`" if each.extends else ""]
         for name, each in shipped_profiles()
     )
-    return f"# Profiles that are shipped\n\n{MADE}\n{table(['profile', 'what it is', 'extends'], rows)}"
+    return f"# Shipped profiles\n\n{MADE}\n{table(['profile', 'description', 'extends'], rows)}"
 
 
 def _sentences(template: str) -> list[str]:
-    """A sentence with … for what is filled in, or those between which a template chooses."""
+    """Return the sentence of a template with … for inserted values, or all sentences that it selects from."""
     if re.fullmatch(r"\{\{.*\}\}", template.strip(), re.DOTALL) and template.count("{{") == 1:
         return [" ".join(words.split()) for words in re.findall(r"'([^']+)'", template)]
     return [re.sub(r"\{\{.*?\}\}", "…", template, flags=re.DOTALL)]
 
 
 def preflight() -> str:
-    """What refuses a node before anything is changed on it."""
+    """Return the section of reasons for which the role preflight refuses a node."""
     found = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
     said = [words for each in found["__preflight_objections"] for words in _sentences(each["says"])]
     rows = ([seen, do] for seen, _, do in (each.partition(";") for each in said))
-    return (
-        f"\n## What refuses a node before apply changes it\n\n{table(['as it is said', 'what to do'], rows)}"
-    )
+    return f"\n## Reasons to refuse a node before apply\n\n{table(['message', 'action'], rows)}"

@@ -85,9 +85,9 @@ def _markdown(cells: dict[Cell, str]) -> Iterator[str]:
     systems = [system for system in SYSTEMS if system in {cell[0] for cell in cells}]
     yield "# Test results of single roles on minimal systems"
     yield ""
-    yield "`scripts/campaign minimal --markdown` generates this page. A cell is the number of systems on which"
-    yield f"the test passed. Systems: {', '.join(systems)}. A node has `debootstrap --variant=minbase`, systemd,"
-    yield "a kernel, openssh-server and python3."
+    yield "`scripts/campaign minimal --markdown` generates this page. A cell is the number of systems on"
+    yield f"which the test passed. Systems: {', '.join(systems)}. A node has `debootstrap --variant=minbase`,"
+    yield "systemd, a kernel, openssh-server and python3."
     yield ""
     yield "| role | " + " | ".join(COLUMNS) + " |"
     yield "|---" * (len(COLUMNS) + 1) + "|"

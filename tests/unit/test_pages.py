@@ -152,10 +152,10 @@ def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
 
 def test_refusals_are_words_and_each_of_a_node_says_what_to_do(site: Path) -> None:
     page = (site / "reference/rules.html").read_text(encoding="utf-8")
-    text = page.partition('<h2 id="what-refuses-a-node')[2].partition("</article>")[0]
+    text = page.partition('<h2 id="reasons-to-refuse-a-node')[2].partition("</article>")[0]
     for code in ("(each)", "str(", "{", "<td>said</td>", "<td>…; …</td>"):
         assert code not in text, code
-    node = text.partition('<h2 id="what-shuts')[0]
+    node = text.partition('<h2 id="findings-that-stop')[0]
     assert "no key of DKMS is enrolled" in node
     assert "<td></td>" not in node
 
