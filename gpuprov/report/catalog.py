@@ -41,7 +41,9 @@ def describe_record(record: dict[str, Any]) -> Iterator[str]:
         if name not in ("source", "doubts") and value not in (None, [], {}, ""):
             yield f"{name.replace('_', ' '):<{width}}{_text(value)}"
     if record.get("doubts"):
-        yield "\ndoubts"
+        yield ""
+        yield "doubts"
         yield from (f"  - {doubt['text']} [{'; '.join(doubt['source'])}]" for doubt in record["doubts"])
-    yield "\nsources"
+    yield ""
+    yield "sources"
     yield from (f"  - {line}" for line in record["source"])

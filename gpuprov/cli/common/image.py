@@ -92,7 +92,7 @@ def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
     if output == "json":
         options.print_json({**verdict.document(), "not_judged": waiting})
     else:
-        for line in [recap(verdict, details=verbose > 0), *waiting_lines(waiting)]:
+        for line in [*recap(verdict, details=verbose > 0).splitlines(), *waiting_lines(waiting)]:
             say(line)
     return verdict.exit_code
 

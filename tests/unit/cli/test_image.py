@@ -122,3 +122,11 @@ def test_it_asks_before_it_changes_the_machine_that_it_runs_on(
 ) -> None:
     assert run(["apply", "--image", "train", "--lock", str(lock)]) == 2
     assert "would make this tree an image" in capsys.readouterr().err
+
+
+def test_failed_checks_are_printed_on_their_own_lines(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verbs, "_look", lambda _: verdict(SEEN, WRONG))
+    assert run(["verify", "--image", "train", "--lock", str(lock)]) == 1
+    assert "\\n" not in capsys.readouterr().out

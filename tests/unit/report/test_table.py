@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuprov.report.catalog import describe_record
 from gpuprov.report.table import aligned
 
 
@@ -10,3 +11,9 @@ def test_columns_are_as_wide_as_what_a_terminal_shows() -> None:
     assert list(aligned(rows)) == ["NAME  WHAT     N", "a     日本", "bb    [bold]x  1"]
     assert list(aligned([("a", "b")], indent="  ")) == ["  a  b"]
     assert list(aligned([])) == []
+
+
+def test_a_record_is_one_field_a_line() -> None:
+    doubt = {"text": "unproven", "source": ["a list"]}
+    lines = list(describe_record({"name": "H100", "doubts": [doubt], "source": ["pci.ids"]}))
+    assert lines == ["name    H100", "", "doubts", "  - unproven [a list]", "", "sources", "  - pci.ids"]
