@@ -83,7 +83,7 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     if found is None:
         errors = str(reported.get("errors", "")).strip().splitlines()
         why = reported.get("error") or (errors[-1] if errors else f"exit code {reported.get('code')}")
-        yield Finding("warn", "dcgm.unknown", f"DCGM is installed and has no verdict: {why}")
+        yield Finding("warn", "dcgm.unknown", f"DCGM is installed and gave no result: {why}")
         return
     for result in found:
         if result.level != "ok":

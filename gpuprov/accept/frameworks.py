@@ -44,7 +44,7 @@ def _one(document: Mapping[str, Any], name: str, result: Mapping[str, Any]) -> I
             yield Finding("bad", "framework.slow", f"{text}; at least {SHARE:.0%} of it is expected")
     own, expected = result.get("nccl"), part(document, "between", "nccl").get("version")
     if own is not None and expected is not None and own != expected:
-        text = f"{who} brings NCCL {own}, the node has {expected}: both are used, by whoever loads which"
+        text = f"{who} brings NCCL {own}, the node has {expected}: a program uses the one that it loads"
         yield Finding("warn", "framework.nccl", text)
     if seen and not any(found for found in seen if number(found.get("bf16")) is None):
         rates = ", ".join(f"{number(each.get('bf16')) or 0:.1f}" for each in seen)

@@ -98,7 +98,7 @@ def _arrived(document: Document) -> Iterator[Finding]:
     """Check the data that was sent between GPUs."""
     for row in rows(document, "between", "pairs"):
         if row.get("wrong"):
-            text = f"GPU {row.get('from')}>{row.get('to')}: what arrives is not what was sent"
+            text = f"GPU {row.get('from')}>{row.get('to')}: the received data differs from the sent data"
             yield Finding("bad", "peer.wrong", text)
     for size in rows(document, "between", "nccl", "sizes"):
         for name in size:
@@ -122,10 +122,8 @@ def _numa(document: Document) -> Iterator[Finding]:
         host = part(gpu, "host")
         stated, near = number(host.get("stated")), number(host.get("near"))
         if stated is not None and near != stated:
-            text = f"GPU {gpu.get('index')} is on NUMA node {stated:.0f}, whose processors are kept from us"
-            yield Finding(
-                "bad", "host.numa", f"{text}: look at the affinity that the login or its slice gets"
-            )
+            text = f"GPU {gpu.get('index')} is on NUMA node {stated:.0f}, whose CPUs this login may not use"
+            yield Finding("bad", "host.numa", f"{text}: check the CPU affinity of the login and its slice")
 
 
 def _slowed(document: Document) -> Iterator[Finding]:
@@ -167,7 +165,7 @@ def _counted(document: Document) -> Iterator[Finding]:
             if _grew(part(old, "nvlinks", "errors"), part(row, "nvlinks", "errors"), name):
                 yield Finding("bad", f"nvlink.{name}", f"{where}: NVLink counted {name} errors under load")
         if _grew(old, row, "pcie_replays"):
-            yield Finding("warn", "pcie.replays", f"{where}: PCIe sent packets again under load")
+            yield Finding("warn", "pcie.replays", f"{where}: PCIe retransmitted packets under load")
     missing = set(before) - {str(row.get("uuid")) for row in rows(document, "after", "counters")}
     for uuid in sorted(missing):
         yield Finding("bad", "device.lost", f"{uuid} answered before the load and not after it")
@@ -189,7 +187,7 @@ def _drives(document: Document) -> Iterator[Finding]:
     for rate in rates(document, {}):
         if rate.measure == "nic" and rate.peak is not None and rate.value > rate.peak:
             text = f"{rate.where}: {rate.value:g} Gb/s, its PCIe link carries {rate.peak:.0f}"
-            yield Finding("warn", "nic.pcie", f"{text}: look at the slot and at what the link trained to")
+            yield Finding("warn", "nic.pcie", f"{text}: check its slot and the negotiated link")
 
 
 def _xids(document: Document) -> Iterator[Finding]:

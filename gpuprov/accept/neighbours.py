@@ -28,7 +28,7 @@ def within(rates: Iterable[Rate]) -> Iterator[Finding]:
         for rate in alike:
             if measure in MATRICES and rate.value < rule["min"] * best.value:
                 text = f"{rate.told}, {rate.value / best.value:.0%} of GPU {best.gpu}'s {best.value:.1f}"
-                yield Finding("bad", f"{measure}.node", f"{text}; {rule['who']} asks for {rule['min']:.0%}")
+                yield Finding("bad", f"{measure}.node", f"{text}; {rule['who']} expects {rule['min']:.0%}")
 
 
 def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]:
@@ -46,7 +46,7 @@ def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]
         for node, rate in measured:
             below = middle - rate.value
             if below > SPREAD * middle and 0.6745 * below > OUTLYING * mad:
-                text = f"{rate.told}, the middle of {len(values)} is {middle:.1f} (MAD {mad:.1f})"
+                text = f"{rate.told}, the median of {len(values)} is {middle:.1f} (MAD {mad:.1f})"
                 yield node, Finding("bad", f"{measure}.outlier", text)
 
 

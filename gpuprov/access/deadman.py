@@ -26,7 +26,7 @@ ABOVE = "/var/lib/gpuprov"
 FOLDER = f"{ABOVE}/deadman"
 OWN = (
     f"{{ find {ABOVE} -prune -user root ! -perm -020 ! -perm -002 | grep -q . ||"
-    f" {{ echo '{ABOVE} is not of root alone: look at what is in it, then chown root and chmod go-w' >&2;"
+    f" {{ echo 'other users can write to {ABOVE}: check its files, then chown root and chmod go-w' >&2;"
     " false; }; }"
 )
 """Check that only root may write `ABOVE`: another user could replace the switch with another script."""
@@ -72,7 +72,10 @@ def arm(session: Session, guard: Guard, token: str) -> None:
     ]
     output = as_root(session, f"({' && '.join(steps)}); code=$?; rm -f {new}; exit $code", guard.password)
     if output.code:
-        raise NodeFailed(f"the dead man's switch cannot be armed: {said(output)}", do="nothing was changed")
+        raise NodeFailed(
+            f"the dead man's switch cannot be armed: {said(output)}",
+            do="correct that and apply again; nothing was changed",
+        )
 
 
 def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
@@ -95,7 +98,7 @@ def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
     ]
     if not any(ipaddress.ip_address(source) in network for network in allowed):
         raise Refused(
-            f"the firewall would shut out {source}, where this very connection comes from",
+            f"the firewall would reject {source}, the source address of this connection",
             do="add its network to settings.firewall.ssh_from and lock again",
         )
 
@@ -115,7 +118,7 @@ def source_address(session: Session) -> str:
         return str(ipaddress.ip_address(found[1] if found else ""))
     except ValueError:
         raise NodeFailed(
-            f"the node does not say where connections come from: {found[0] if found else 'no answer'}",
+            f"the node does not report the connection's source address: {found[0] if found else 'no answer'}",
             expected="sshd's SSH_CONNECTION",
         ) from None
 
@@ -184,13 +187,13 @@ def undo(
                 )
             if answer.code == KEPT:
                 return None
-            now = f"the node has not taken the change back: {said(answer)}"
+            now = f"the node has not undone the change: {said(answer)}"
             if answer.code == NOT_ARMED:
                 return NodeFailed(f"{why.seen}; {now}", do=f"look at {FOLDER}/history on the node")
         time.sleep(2)
     return NodeFailed(
         f"{why.seen}; {now}",
-        do=f"the node restores by itself within {guard.seconds} s of the change, or when it is booted",
+        do=f"wait: the node restores its old state {guard.seconds} s after the change, or at its next boot",
     )
 
 

@@ -56,7 +56,7 @@ def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connec
                 f"{host} is reached on port {stated.port}, and settings.ssh has sshd listen on "
                 + ", ".join(map(str, ports)),
                 do="state that port in settings.ssh.port or in the group's ssh; leave settings.ssh out for a"
-                " group behind a router that leads ports elsewhere",
+                " group behind a router that forwards other ports",
             )
         if stated.user == "root" and ssh.root == "no":
             raise Refused(

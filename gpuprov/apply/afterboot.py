@@ -37,7 +37,7 @@ CLEARED = ("/tmp", "/run", "/var/run", "/dev/shm")  # noqa: S108 - what a boot m
 DOWN_S = 300.0
 TEXT = """\
 [Unit]
-Description=gpuprov goes on after the reboot that it asked for ({run})
+Description=Continuation of a gpuprov run after its reboot ({run})
 After=multi-user.target network-online.target
 Wants=network-online.target
 
@@ -149,7 +149,7 @@ def refuse_what_is_lost(password: str | None) -> None:
         cleared = next((each for each in CLEARED if Path(place).is_relative_to(each)), None)
         if cleared:
             raise Cannot(
-                f"{place} may not survive the boot, which may clear {cleared}",
+                f"{place} may be deleted at boot, which can clear {cleared}",
                 do="move gpuprov and the fleet elsewhere, or reboot it yourself, then apply again",
             )
 

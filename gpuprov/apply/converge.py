@@ -172,7 +172,7 @@ def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
     if not left:
         return NodeOutcome()
     said = "; ".join(f"{each.check} is still {_words(each.actual)}{_because(each)}" for each in left)
-    do = f"take it out there or state it in the lock, then: gpuprov apply -l {plan.name}"
+    do = f"remove that setting or state it in the lock, then: gpuprov apply -l {plan.name}"
     event = {"host": plan.name, "role": left[0].role, "task": "Look again", "status": "failed"}
     return NodeOutcome(failed=[{**event, "msg": f"{said}; {do}"}])
 
@@ -234,13 +234,13 @@ def _reboot_here(run: RunContext, name: str, result: Convergence) -> None:
 
 def _go_down(run: RunContext, name: str, result: Convergence) -> None:
     if run.afterwards is None:
-        raise GpuprovError("this machine is not rebooted", do="reboot it yourself, then apply again")
+        raise GpuprovError("this run cannot reboot this machine", do="reboot it yourself, then apply again")
     if run.leases:
         run.leases.require(name)
     [way] = targets(run.lock, [name])
     if not run.consent.force:
         refuse_running_jobs(way, run.options.become_password)
-    run.narrate(f"{name}: rebooting this machine; the run goes on by itself in its next boot")
+    run.narrate(f"{name}: rebooting this machine; the run continues after the boot")
     changed = {node: outcome.changed for node, outcome in result.outcomes.items()}
     go_down(run.id, way, run.afterwards, changed, password=run.options.become_password)
 

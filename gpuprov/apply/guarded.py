@@ -114,7 +114,7 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
     first = next(each for each in known if each.group is node.group)
     if first is node or first.failure is None:
         return False
-    node.fail(GpuprovError(f"left as it is, because {first.target.name} failed: {first.failure.seen}"))
+    node.fail(GpuprovError(f"not changed, because {first.target.name} failed: {first.failure.seen}"))
     return True
 
 
@@ -126,7 +126,7 @@ def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
         if not armed:
             return
         run.narrate(
-            f"{fold(armed)}: back to old SSH and firewall in {guard.seconds} s unless a new login works"
+            f"{fold(armed)}: the old SSH and firewall return in {guard.seconds} s unless a new login works"
         )
         tokens = {"ssh_hardening_guard": run.id, "firewall_guard": run.id}
         variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
@@ -160,7 +160,7 @@ def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) ->
     node.own = sessions.enter_context(own_sshd(node.session, guard))
     if not node.own.sources:
         run.narrate(
-            f"{node.target.name}: no SSH login is open whose reach under the new firewall can be tried"
+            f"{node.target.name}: no SSH connection is open whose address can be tested with the new firewall"
         )
     return node.own.sources
 

@@ -25,6 +25,7 @@ from gpuprov.apply.leases import PATIENCE_S, Leases, Terms
 from gpuprov.apply.node.lease import HAND_S
 from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import state_dir
+from gpuprov.files.writing import make_folders
 from gpuprov.model.lock import Lock
 from gpuprov.model.selection import narrowed
 from gpuprov.ssh import elsewhere
@@ -121,10 +122,10 @@ def _leased(
 def _folder(name: str) -> Iterator[Path]:
     """Create a worker's folder for an attempt; it is removed at the end, after its files were sent."""
     above = state_dir() / "hands"
-    above.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folders(above)
     with tempfile.TemporaryDirectory(prefix="", dir=above, ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) / name
-        folder.mkdir()
+        make_folders(folder)
         yield folder
 
 

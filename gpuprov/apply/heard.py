@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from gpuprov.apply.context import Event, RunContext
 from gpuprov.errors import NodeFailed
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.untrusted import below, on_one_line, shown
 
 FILE_CHARACTERS = 4 << 20
@@ -116,10 +116,10 @@ class Hearing:
             found = _TOLD.validate_python(message)
             event = read_event(message["event"]) if found.event else {}
         except (ValueError, RecursionError):
-            raise NodeFailed("a worker told what cannot be read") from None
+            raise NodeFailed("a worker sent an event that cannot be read") from None
         if found.event is not None:
             if event.get("host") not in (None, *names):
-                raise NodeFailed(f"a worker told of {shown(event.get('host'))}, which it does not have")
+                raise NodeFailed(f"a worker reported on {shown(event.get('host'))}, which it was not given")
             self.run.listen({**event, "stream": number})
         elif found.line is not None:
             self.run.narrate(on_one_line(found.line))
@@ -130,15 +130,17 @@ class Hearing:
         """Write a file into the attempt's folder; if its name has two parts, into a subfolder."""
         if not is_kept(file):
             raise NodeFailed(
-                f"a worker sent the file {shown(file)}", expected="one that our playbooks have written"
+                f"a worker sent the file {shown(file)}", expected="a file that gpuprov's playbooks write"
             )
         self._files[number] += 1
         if self._files[number] > FILES:
-            raise NodeFailed("a worker sent more files than our playbooks write", expected=f"at most {FILES}")
+            raise NodeFailed(
+                "a worker sent more files than gpuprov's playbooks write", expected=f"at most {FILES}"
+            )
         part, _, name = file.rpartition("/")
         folder = below(self.run.folder, f"hand-{int(number)}")
         place = below(below(folder, part) if part else folder, name)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(place.parent)
         if place.is_symlink():
             place.unlink()
         replace_file(place, text.encode("utf-8", "replace"), mode=0o600)

@@ -21,7 +21,7 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import InvalidInput, NodeFailed
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.inventory.firstboot.files import (
     NODE,
     UNIT,
@@ -67,13 +67,13 @@ def image_lock(lock: Lock, group: str) -> Lock:
     if named == "running" and len(there) != 1:
         raise InvalidInput(
             f"the lock is for the running kernel, and this tree has {', '.join(there) or 'none'}",
-            expected="the kernel that machines made from it will run",
+            expected="the kernel that machines of this image will run",
             do=f"install it, or state groups.{group}.settings.kernel in fleet.yml and lock again",
         )
     if named != "running" and named not in there:
         raise InvalidInput(
             f"the lock is for the kernel {named}, and this tree has {', '.join(there) or 'none'}",
-            do="install it here first, or lock for another",
+            do="install it here first, or lock for another kernel",
         )
     kernel = Setting(
         value=there[0] if named == "running" else named, reason="the kernel of this tree", source="image"
@@ -93,7 +93,7 @@ def make_image(run: RunContext) -> Image:
         GpuprovError: Ansible itself could not run.
     """
     if os.geteuid() != 0:
-        raise InvalidInput("an image is made by root", do="run it with sudo")
+        raise InvalidInput("gpuprov apply --image needs root", do="run it with sudo")
     [group] = run.lock.groups.values()
     image = Image(roles=postponed_roles(group))
     plan = _plan(image, _look(run))
@@ -128,11 +128,11 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
     program = str(Path(sys.executable).with_name("gpuprov"))
     for file in first_boot_files(own_lock(lock, group), Wishes(Installation(program=program))):
         path = Path(file.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent, 0o755)
         replace_file(path, file.text, file.mode)
     for name in ("done", "state.json"):  # of the build machine, if it had a first boot of this kind
         (ENDED / name).unlink(missing_ok=True)
-    WANTED.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(WANTED.parent, 0o755)
     WANTED.unlink(missing_ok=True)
     WANTED.symlink_to(UNIT_PATH)
 

@@ -46,8 +46,8 @@ class Lease:
         """Advice about another run's lease."""
         resumable = any(f"-{verb}-" in self.run for verb in RESUMABLE)
         if self.is_hand and not resumable:
-            where = f"the same command, {HAND_S:.0f} s later, where it was typed"
-            return f"wait for its worker; if that died or was cut off: {where}"
+            where = f"run the same command on the same controller, {HAND_S:.0f} s later"
+            return f"wait for its worker; if that ended or lost its connection: {where}"
         return "wait for it, or resume it there" if resumable else "wait for it, or interrupt it there"
 
     @property
@@ -68,7 +68,9 @@ class Lease:
     def refusal(self, run: str = "") -> Refused:
         """Return the refusal for another run, or for another attempt of the same run."""
         if run == self.family:
-            return InOtherHands(str(self), do="wait for that worker, or end it, then the same command again")
+            return InOtherHands(
+                str(self), do="wait for that worker or end it, then run the same command again"
+            )
         return Refused(str(self), do=self.advice)
 
 

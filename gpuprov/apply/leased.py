@@ -44,7 +44,10 @@ def _objection(planned: NodeDrift, now: NodeDrift) -> GpuprovError | None:
     new = [each.check for each in now.drift if each.check not in known]
     if not new:
         return None
-    return Refused(f"changed since the plan was made: {', '.join(new)}", do="apply again by a new plan")
+    return Refused(
+        f"changed since the plan was made: {', '.join(new)}",
+        do="run gpuprov apply again, which makes a new plan",
+    )
 
 
 def _tell(run: RunContext, errors: Mapping[str, GpuprovError]) -> None:

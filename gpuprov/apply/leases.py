@@ -221,7 +221,7 @@ class Leases:
             return NodeFailed("it is not leased to this run")
         if now <= self._until[name]:
             return None
-        why = self._silent.get(name, "this controller slept")
+        why = self._silent.get(name, "this controller was suspended")
         return NodeFailed(f"its lease could not be renewed in time: {why}")
 
     def _renew_in_time(self) -> None:

@@ -1,7 +1,8 @@
 """Strategy plugin of Ansible: Mitogen's if Mitogen is installed, otherwise Ansible's own.
 
 Mitogen keeps one Python process on each node and runs every module in it; Ansible starts one for each task
-and sends the module with it. The effect on a node is the same.
+and sends the module with it. The effect on a node is the same. Mitogen has its own connections, for which the
+size of an answer is not limited (SECURITY.md states which limits apply).
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ def settings() -> dict[str, str]:
     found = find_spec("ansible_mitogen")
     refusal = unfit() if found and found.origin else "Mitogen is not installed"
     if refusal or not found or not found.origin:
-        LOG.debug("Ansible carries out tasks in its own way: %s", refusal)
+        LOG.debug("tasks run with Ansible's own strategy: %s", refusal)
         return {}
-    LOG.debug("Ansible carries out tasks in Mitogen's way")
+    LOG.debug("tasks run with Mitogen's strategy")
     plugins = Path(found.origin).parent / "plugins/strategy"
-    return {"ANSIBLE_STRATEGY": "mitogen_linear", "ANSIBLE_STRATEGY_PLUGINS": str(plugins)}
+    return {
+        "ANSIBLE_STRATEGY": "mitogen_linear",
+        "ANSIBLE_STRATEGY_PLUGINS": str(plugins),
+        "ANSIBLE_TRANSPORT": "ssh",  # the only name for which Mitogen uses its own connection
+    }
 
 
 def unfit() -> str:
@@ -40,5 +45,5 @@ def unfit() -> str:
     if mitogen < OLDEST:
         return f"Mitogen {mitogen} is installed, and {OLDEST} is needed: pip install 'mitogen>={OLDEST}'"
     if not CORES[0] <= core < CORES[1]:
-        return f"ansible-core {core} is installed, and Mitogen is tried with {CORES[0]} up to {CORES[1]}"
+        return f"ansible-core {core} is installed, and Mitogen is tested with {CORES[0]} up to {CORES[1]}"
     return ""

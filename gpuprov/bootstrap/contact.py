@@ -111,7 +111,7 @@ class Contact:
         raise Unreachable(
             f"{user}@{self.target.address} refused {', '.join(tried)}"
             if tried
-            else f"{user}@{self.target.address} was offered no key: there is none here",
+            else f"{user}@{self.target.address} was offered no key: this machine has none",
             do="state --user with --identity, or --ask-pass; see gpuprov bootstrap --help",
         )
 

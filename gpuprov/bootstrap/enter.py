@@ -58,7 +58,7 @@ def enter(contact: Contact, login: Login, system: str) -> Entered:
         return Entered(door, door.log_in(replace(login, password=password)), password)
     if others:
         raise Unreachable(
-            f"{refused[0].seen}; nor is there a key for {', '.join(others)}",
+            f"{refused[0].seen}; there is no key for {', '.join(others)} either",
             do="state --user with --identity, or --ask-pass; see gpuprov bootstrap --help",
         )
     raise refused[0]

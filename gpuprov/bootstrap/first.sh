@@ -32,7 +32,7 @@ install() {
     elif command -v zypper; then
         zypper -q -n install "$1"
     else
-        echo "neither apt-get nor dnf nor zypper is here"
+        echo "neither apt-get nor dnf nor zypper is installed"
         false
     fi
 }
@@ -60,9 +60,9 @@ if [ "$admin" != root ]; then
     if ! runuser -u "$admin" -- sudo -n true 2>/dev/null; then
         rule="$admin ALL=(ALL:ALL) NOPASSWD: ALL"
         file=/etc/sudoers.d/90-gpuprov
-        told=$(echo "$rule" | visudo -cqf - 2>&1) || fail "sudo does not take a rule for $admin: $told"
+        told=$(echo "$rule" | visudo -cqf - 2>&1) || fail "visudo rejects the rule for $admin: $told"
         told=$(echo "$rule" | replace_file $file 440 2>&1) || fail "$file cannot be written: $told"
-        runuser -u "$admin" -- sudo -n true || fail "$admin has no sudo without a password in spite of $file"
+        runuser -u "$admin" -- sudo -n true || fail "sudo asks $admin for a password in spite of $file"
         echo "changed sudo for $admin"
     fi
 fi

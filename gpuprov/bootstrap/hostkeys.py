@@ -11,7 +11,7 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from gpuprov.errors import InvalidInput, Unreachable
-from gpuprov.files.writing import append_lines
+from gpuprov.files.writing import append_lines, make_folders
 from gpuprov.model.exclusive import exclusive
 from gpuprov.ssh.failures import stranger
 from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
@@ -60,14 +60,14 @@ class HostKeys:
                 return True
             if known:
                 raise Unreachable(
-                    f"the host key of {address} is {fingerprint(key)}, another than in {file.path}",
+                    f"the host key of {address} is {fingerprint(key)}, not the one in {file.path}",
                     do="make sure that it is the right machine, then remove the old key with "
                     f"`ssh-keygen -R '{names[0]}' -f {file.path}`",
                 )
         if self._vouched is not None:
             raise Unreachable(
                 f"{self._vouched.path} has no key of {address}",
-                expected=f"its {fingerprint(key)}, if that is the machine{self._vouched.complaint()}",
+                expected=f"its {fingerprint(key)}, if that is the right machine{self._vouched.complaint()}",
             )
         return False
 
@@ -99,7 +99,7 @@ class HostKeys:
 
     def _add(self, names: tuple[str, ...], stated: dict[str, paramiko.PKey]) -> None:
         with exclusive(self.path):  # threads of this run and other runs pin keys, too
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folders(self.path.parent)
             now = read_known_hosts(self.path) if self.path.exists() else KnownHosts(self.path)
             known = now.keys(*names)
             fresh = [key for kind, key in stated.items() if kind not in known]

@@ -53,6 +53,6 @@ def _key(path: Path) -> str:
         raise InvalidInput(
             f"{path} has {len(stated)} keys (lines {where}{', …' if len(stated) > 5 else ''})",
             expected=ONE,
-            do="each key that is to be installed in a file of its own: --key A.pub --key B.pub",
+            do="write each key into a separate file: --key A.pub --key B.pub",
         )
     return stated.popitem()[1]

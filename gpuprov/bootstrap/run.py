@@ -169,7 +169,7 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
         finally:
             entered.contact.close()
         if unread := keys(way).pin(*way.pinned_as, node.host_keys):
-            node.notes.append(f"host keys left out, which cannot be read: {unread}")
+            node.notes.append(f"host keys that cannot be read, not pinned: {unread}")
 
     node.failure = contained(node.name, log_in)
     contact.close()
@@ -192,10 +192,12 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
     if "done" not in result:
         user = session.target.route.user
         if named := NAMED.search(output.stdout.decode("utf-8", "replace")):
-            raise AnotherUser(f"{user} may not log in, nor use sudo: {named[0]}", named[1])
+            raise AnotherUser(f"{user} can neither log in nor use sudo: {named[0]}", named[1])
         if EXPIRED.search((output.stderr + output.stdout).decode("utf-8", "replace")):
-            raise NodeFailed(f"{user} must change its expired password first", do="log in by hand once")
-        raise NodeFailed(f"{user} cannot become root by sudo: {said(output)}", do="give --ask-sudo-pass")
+            raise NodeFailed(
+                f"{user} must change its expired password first", do="log in once with ssh and change it"
+            )
+        raise NodeFailed(f"{user} cannot become root by sudo: {said(output)}", do="give --ask-become-pass")
     node.changed += result.get("changed", [])
     node.notes += result.get("note", [])
     node.host_keys = result.get("hostkey", [])

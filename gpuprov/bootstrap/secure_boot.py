@@ -84,19 +84,23 @@ def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolmen
     if seen.on is None:
         return Enrolment(notes=["no EFI: Secure Boot cannot be on"])
     known = certificate.fingerprint in seen.enrolled
-    state = "on" if seen.on else "off: switch it on in the firmware's setup, or by the cloud's property"
+    state = (
+        "on"
+        if seen.on
+        else "off: switch it on in the firmware's setup, or with the property of the cloud's machine"
+    )
     done = Enrolment(notes=[f"Secure Boot is {state}", f"the kernel trusts {_listed(seen)}"])
     if known:
         done.notes.append(f"the certificate of {certificate.signer} is enrolled")
     elif cloud := next((how for vendor, how in CLOUDS.items() if seen.vendor.startswith(vendor)), None):
-        done.notes.append(f"the certificate of {certificate.signer} is not enrolled; it takes {cloud}")
+        done.notes.append(f"the certificate of {certificate.signer} is not enrolled; it needs {cloud}")
     else:
         _request(name, session, certificate, done)
     return done
 
 
 def _listed(seen: SecureBoot) -> str:
-    return ", ".join(seen.trusted) or "no certificate that it tells of"
+    return ", ".join(seen.trusted) or "no certificate that it lists"
 
 
 def _request(name: str, session: Session, certificate: Certificate, done: Enrolment) -> None:
@@ -107,17 +111,17 @@ def _request(name: str, session: Session, certificate: Certificate, done: Enrolm
     result = output.stdout.decode("utf-8", "replace").split()
     if output.code or not result:
         raise NodeFailed(
-            f"mokutil does not take the certificate of {certificate.signer}: {said(output)}",
-            do=f"try `mokutil --import` on {name} by hand",
+            f"mokutil does not accept the certificate of {certificate.signer}: {said(output)}",
+            do=f"run `mokutil --import` on {name} yourself",
         )
     if "installed" in result:
         done.changed.append("mokutil installed")
     if "waiting" in result:
         done.notes.append(
-            f"the certificate of {certificate.signer} waits for the console since an earlier request; with"
-            " its password lost, `mokutil --revoke-import` there, and bootstrap again"
+            f"the certificate of {certificate.signer} is requested and waits for the console; if its"
+            " password is lost, run `mokutil --revoke-import` on the node and bootstrap again"
         )
         return
     done.changed.append(f"enrolment of the certificate of {certificate.signer} requested")
     done.notes.append(AT_THE_CONSOLE.format(password=password))
-    done.notes.append(f"afterwards `gpuprov bootstrap {name}` says whether it is enrolled")
+    done.notes.append(f"afterwards `gpuprov bootstrap {name}` reports whether it is enrolled")

@@ -21,7 +21,7 @@ from gpuprov.catalog.trust import is_signed, remembered
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.files.runs import state_dir
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 
 OWN = Path(__file__).parent / "data"
 """Data files of the release shipped with gpuprov."""
@@ -159,9 +159,9 @@ def pinned(stated: str, sha256: str) -> Release:
     release = Release(store() / sha256, version(stated), sha256)
     if not (release.folder / MANIFEST).is_file():
         raise Refused(
-            f"the lock was made with catalog {release}, which is not here: there is {current()}",
-            do=f"bring it: gpuprov catalog update --release {stated}; "
-            "or move the lock to today's: gpuprov lock --upgrade",
+            f"the lock was made with catalog {release}, which is not installed; the newest is {current()}",
+            do=f"install it: gpuprov catalog update --release {stated}; "
+            "or update the lock: gpuprov lock --upgrade",
         )
     check(release)
     return release
@@ -177,7 +177,7 @@ def check(release: Release) -> None:
     if found != release.sha256:
         raise Refused(
             f"catalog {release} in {release.folder} was changed: its files have sha256 {found[:12]}…",
-            do="remove that folder, and bring the release again: gpuprov catalog update",
+            do="remove that folder, and install the release again: gpuprov catalog update",
         )
 
 
@@ -201,7 +201,7 @@ def read_manifest(text: bytes, name: str) -> dict[str, str]:
         numbered = VERSION.fullmatch(stated)[0]  # type: ignore[index]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidInput(
-            f"{name} is no manifest of a catalog", expected="gpuprov.catalog-release/1"
+            f"{name} is not the manifest of a catalog", expected="gpuprov.catalog-release/1"
         ) from None
     if schema != "gpuprov.catalog-release/1" or not isinstance(number, int) or number > FORMAT:
         raise InvalidInput(
@@ -239,7 +239,7 @@ def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | 
 
 def _lay(folder: Path, files: Mapping[str, bytes]) -> None:
     """Create a folder of files; another process may create the same one at the same time."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(folder.parent)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         for name, content in files.items():

@@ -23,11 +23,11 @@ def one_key(keys: Keys, name: str) -> str:
         InvalidInput: it is not a key file.
     """
     found = fingerprints(keys)
-    surplus = beside(keys, found[0]) if found else ["no key that gpgv takes"]
+    surplus = beside(keys, found[0]) if found else ["no key that gpgv accepts"]
     if surplus:
         raise Refused(
             f"the key file {name} holds {', '.join([*found[:1], *surplus])}",
-            expected="one key and nothing besides: each of them could sign a catalog",
+            expected="exactly one key, because each key could sign a catalog",
             do="gpg --armor --export FINGERPRINT >FILE, then gpuprov catalog update --key FILE",
         )
     return found[0]

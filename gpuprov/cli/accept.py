@@ -31,37 +31,44 @@ if TYPE_CHECKING:
     help="how long the load lasts",
 )
 @click.option(
-    "--drained", is_flag=True, help="a scheduler's program runs there, and it gives out no jobs now"
+    "--drained",
+    is_flag=True,
+    help="run although a scheduler is installed; you confirm that the nodes are drained",
 )
 @click.option(
     "--floor",
     "floors",
     multiple=True,
     metavar="NAME=VALUE",
-    help="the least that a measurement may be, instead of what is published: bf16=650",
+    help="minimum of a measurement, in place of the published one: bf16=650; repeatable",
 )
 @click.option(
-    "--libraries", multiple=True, metavar="FOLDER", help="where libcublasLt and libnccl are on the nodes"
+    "--libraries",
+    multiple=True,
+    metavar="FOLDER",
+    help="folder of libcublasLt and libnccl on the nodes; repeatable",
 )
 @click.option(
-    "--baseline", metavar="RUN", help="also say what became slower since a run: `latest`, its id, or a file"
+    "--baseline",
+    metavar="RUN",
+    help="also report what is slower than in an earlier run: `latest`, its id, or a file",
 )
 @click.option(
     "--measured",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="judge again what was measured before: a file of `-o json`",
+    help="judge saved measurements, a file from `-o json`, in place of new ones; repeatable",
 )
 @click.option(
     "--framework",
     metavar="PYTHON",
-    help="also measure with the PyTorch, JAX or TensorFlow of that interpreter on the nodes",
+    help="also measure with the PyTorch, JAX or TensorFlow of this Python interpreter on the nodes",
 )
-@click.option("--across", is_flag=True, help="between NODES instead: find the node or link that is slow")
+@click.option("--across", is_flag=True, help="measure between NODES instead, and find a slow node or link")
 @click.option(
     "--fabric",
     type=click.Choice(["ib", "roce", "efa", "socket"]),
-    help="what has to carry the traffic between nodes  [default: RDMA where all have an active port]",
+    help="transport required between nodes  [default: RDMA if all have an active port]",
 )
 @options.identity_option
 @options.known_hosts_option
@@ -81,22 +88,21 @@ def command(
     identity: str | None,
     known_hosts: str | None,
 ) -> int:
-    """Load every GPU of NODES, and judge what it delivers. Changes no setting of the GPUs.
+    """Run a load test on every GPU of NODES, and judge the results. Changes no setting of the GPUs.
 
     NODES are names, ranges or groups of the lock, or, without a lock, [USER@]HOST[:PORT]. Memory, copies,
-    matrix products, power and errors of each GPU, and all that joins them, are held against the vendor's
-    peak, published floors and their neighbours. A node whose GPUs are in use is refused. `quick` takes about
+    matrix products, power and errors of each GPU, and the links between GPUs, are compared with the vendor's
+    peak, published floors and the other GPUs. A node whose GPUs are in use is refused. `quick` takes about
     20 s, `full` two minutes. `--across` measures between NODES, through NCCL, in at most 8 rounds of pairs
-    and larger groups. Exit 1 when a node is rejected, 4 when one was not reached, 5 when one was
-    refused.
+    and larger groups. Exit 1 if a node is rejected, 4 if a node is unreachable, 5 if a node is refused.
     """
     from gpuprov.accept.judge import document, judge
 
     if sum((local, bool(measured), bool(chosen.stated))) > 1:
-        raise InvalidInput("no node is named", do="give one of NODES, --local and --measured")
+        raise InvalidInput("more than one of NODES, --local and --measured", do="give one of them")
     if across:
         if local or measured:
-            raise InvalidInput("--across on one machine", do="name two nodes or more")
+            raise InvalidInput("--across with --local or --measured", do="name two or more nodes")
         from gpuprov.cli.accept_across import measure_across
 
         return measure_across(
@@ -231,7 +237,9 @@ def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
     folders = [folder for folder in run_folders("accept") if (folder / KEPT).is_file()]
     if stated == "latest":
         if not folders:
-            raise InvalidInput("no run of accept is kept", do="run it without --baseline first")
+            raise InvalidInput(
+                "there is no saved run of accept", do="run `gpuprov accept` without --baseline first"
+            )
         path = folders[-1] / KEPT
     else:
         kept = state_dir() / "runs" / stated / KEPT
@@ -247,9 +255,9 @@ def _of_file(path: Path) -> dict[str, Answer]:
         found: dict[str, Answer] = {str(each["node"]): dict(each["measured"]) for each in result["nodes"]}
         schema = result["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path}: {error}", expected="a file of `gpuprov accept -o json`") from None
+        raise InvalidInput(f"{path}: {error}", expected="output of `gpuprov accept -o json`") from None
     if schema != SCHEMA:
-        raise InvalidInput(f"{path}: schema {schema!r}", expected="a file of `gpuprov accept -o json`")
+        raise InvalidInput(f"{path}: schema {schema!r}", expected="output of `gpuprov accept -o json`")
     return found
 
 
@@ -264,7 +272,7 @@ def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     folder = new_run("accept")
     write_text(folder / KEPT, json.dumps(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
-    options.note(f"kept as {folder / KEPT}")
+    options.note(f"saved as {folder / KEPT}")
 
 
 def _print(judged: list[Acceptance], result: dict[str, Any], output: str) -> None:

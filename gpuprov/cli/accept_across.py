@@ -46,10 +46,12 @@ def measure_across(
     names = [node.name for node in nodes]
     if is_engaged():
         raise InvalidInput(
-            "--across by workers", expected="one controller that talks to all of them", do="--workers none"
+            "--across with --workers",
+            expected="a controller that reaches all nodes itself",
+            do="--workers none",
         )
     if len(names) < 2:
-        raise InvalidInput(f"--across with {len(names)} node", expected="two or more")
+        raise InvalidInput(f"--across with {len(names)} node", expected="two or more nodes")
     payload = program.fabric(password=password, folders=folders, drained=drained)
     with Mesh(names, over_ssh(nodes, payload)) as mesh:
         outcome = search_across(
@@ -59,7 +61,7 @@ def measure_across(
     folder = new_run("accept")
     write_text(folder / KEPT, json.dumps(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
-    options.note(f"kept as {folder / KEPT}")
+    options.note(f"saved as {folder / KEPT}")
     if output == "json":
         options.print_json(result)
     else:

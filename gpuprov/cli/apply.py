@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @options.on_nodes
 @this_machine.local_option
-@click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the batches of the lock")
+@click.option("--reboot", is_flag=True, help="reboot nodes that need it, in the lock's batches")
 @click.option("--full", is_flag=True, help="run every role, not only those that the plan names")
 @click.option(
     "--role",
@@ -39,25 +39,26 @@ if TYPE_CHECKING:
     type=click.IntRange(20, 3600),
     default=180,
     show_default=True,
-    help="seconds until a node takes back a change of SSH or firewall that no new login has proved",
+    help="seconds until a node reverts a change of SSH or firewall that no new login has confirmed",
 )
 @click.option("--no-verify", is_flag=True, help="do not verify afterwards")
 @click.option("--allow-downgrade", is_flag=True, help="downgrade packages that are newer than the lock's")
-@click.option("--force", is_flag=True, help="go on where GPUs are in use; logged on the node")
-@click.option("--image", is_flag=True, help="this tree is an image of a group that is being made; see below")
+@click.option("--force", is_flag=True, help="change a node although its GPUs are in use; logged on the node")
+@click.option("--image", is_flag=True, help="apply to this root tree as an image for group NODES; see below")
 @click.option(
     "--modules-out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="with --image: write the modules that were compiled here, for --modules on the controller",
+    help="with --image: write the compiled modules to this file, for --modules on the controller",
 )
 @click.option(
     "--modules",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="put the modules of this file into the store first: an image's, or with --image an export's",
+    help="first add the modules of this file to the store: from an image; with --image from"
+    " `gpuprov inventory export`",
 )
-@click.option("--continue", "waiting", metavar="RUN", help="go on after a reboot of this machine")
-@click.option("-C", "--check", is_flag=True, help="change nothing, say what would change")
-@click.option("-D", "--diff", is_flag=True, help="show what changes in files")
+@click.option("--continue", "waiting", metavar="RUN", help="continue RUN after a reboot of this machine")
+@click.option("-C", "--check", is_flag=True, help="change nothing, show what would change")
+@click.option("-D", "--diff", is_flag=True, help="show the changes in files")
 @options.yes_option
 @options.verbose_option
 def command(
@@ -80,18 +81,18 @@ def command(
     yes: bool,
     verbose: int,
 ) -> Exit:
-    """Change nodes to match the lock, running only the roles that drift calls for; then verify.
+    """Change nodes to match the lock: run only the roles whose checks differ, then verify.
 
-    Where nothing differs, nothing is started. A node is rebooted only with --reboot or the fleet's consent.
-    A node that is leased to another run is left alone (exit 5).
+    If nothing differs, nothing is started. A node is rebooted only with --reboot or if the fleet allows it.
+    A node that another run has leased is skipped (exit 5).
 
-    With --image, NODES is a group, and the tree that this runs in becomes an image for it: nothing is
-    started, no GPU is needed, and what only a booted machine can be is left for its first boot
+    With --image, NODES is a group, and the root tree that this runs in becomes an image for it: nothing is
+    started, no GPU is needed, and the first boot does what only a booted machine can do
     (docs/first-boot.md).
 
-    With --local, this machine is the node; where there is no lock yet, the machine is read, and fleet.yml and
-    the lock are written first. It is rebooted last of all, and the run continues by itself in the next boot:
-    `gpuprov history` tells how it ended.
+    With --local, this machine is the node. Without a lock, the machine is read first, and fleet.yml and the
+    lock are written. It is rebooted last, and the run continues by itself in the next boot:
+    `gpuprov history` shows the result.
     """
     from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.proposal import propose
@@ -115,7 +116,7 @@ def command(
             modules_out=modules_out,
         )
     if modules_out:
-        raise InvalidInput("--modules-out", expected="with --image: what the image compiled is written")
+        raise InvalidInput("--modules-out without --image", do="add --image, or leave out --modules-out")
     if waiting is not None:
         return _continue(waiting, output)
     chosen = replace(chosen, local=local)
@@ -126,7 +127,7 @@ def command(
         from gpuprov.apply.modules.brought import take_in
 
         for kept in take_in(chosen.lock, modules):
-            options.note(f"the {kept.build} is in the store, by an image")
+            options.note(f"added to the store, built in an image: {kept.build}")
     how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     trust = trust_lines(chosen.lock, proposal.plans)
@@ -181,7 +182,7 @@ def _continue(name: str, output: str) -> Exit:
     with gone_when_done(options.note):
         run, asked = this_machine.recall(name)
         run = replace(run, listen=progress.event)
-        options.note(f"going on with {name} after the reboot")
+        options.note(f"continuing {name} after the reboot")
         proposal = this_machine.settled_proposal(run, asked["names"])
         result, verdict = _change(run, proposal, progress, Path(asked["lock"]), verified=asked["verified"])
         return _conclude(run, proposal, result, verdict, output)
@@ -215,11 +216,9 @@ def _conclude(
         for line in recap_lines(result, verdict, proposal.unanswered):
             tell(line)
         if failed := unexplained(result, verdict):
-            options.note(f"to look for faults of the machine itself: gpuprov doctor {fold(failed)}")
+            options.note(f"to check the machine itself for faults: gpuprov doctor {fold(failed)}")
     if result.reboot_needed:
         nodes = fold(result.reboot_needed)
-        options.note(
-            f"{nodes} must reboot before the driver is the lock's: gpuprov apply --reboot -l {nodes}"
-        )
+        options.note(f"{nodes} must reboot to load the lock's driver: gpuprov apply --reboot -l {nodes}")
     options.note(f"logs of this run: {run.folder}")
     return conclusion(proposal.unanswered, result, verdict)

@@ -29,22 +29,30 @@ existing = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.command()
 @click.argument("hosts", nargs=-1)
 @click.option("-F", "--fleet", "fleet_path", type=Path, default=Path("fleet.yml"), show_default=True)
-@click.option("--user", help="who may log in now; if not stated, as ~/.ssh/config says, or a cloud image's")
+@click.option("--user", help="user that can log in now  [default: of ~/.ssh/config, or of the cloud image]")
+@click.option("--port", type=click.IntRange(1, 65535), help="current SSH port  [default: the fleet's]")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="where SSH answers now, if not where the fleet says"
+    "--identity",
+    type=existing,
+    help="private key that can log in now  [default: the agent and the usual keys]",
 )
-@click.option("--identity", type=existing, help="the key that opens now; else the agent and the usual keys")
-@click.option("-k", "--ask-pass", is_flag=True, help="ask for the password that opens now; sudo's too")
-@click.option("--password-fd", type=int, help="read that password from this file descriptor, one line")
+@click.option("-k", "--ask-pass", is_flag=True, help="ask for the current login password; also used for sudo")
+@click.option("--password-fd", type=int, help="read the login password from this file descriptor (one line)")
 @click.option(
-    "--ask-sudo-pass", is_flag=True, help="ask for sudo's password, where it is another than the login's"
+    "-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password, if it is not the login password"
 )
-@click.option("--key", "keys", type=existing, multiple=True, help="public key to let in; ssh.identity_file's")
 @click.option(
-    "--host-key", type=existing, help="known-hosts file that vouches for host keys; others are refused"
+    "--key",
+    "keys",
+    type=existing,
+    multiple=True,
+    help="public key to install  [default: that of ssh.identity_file]; repeatable",
 )
-@click.option("--accept-new", is_flag=True, help="trust unknown host keys without a comparison")
-@click.option("--keep-passwords", is_flag=True, help="keep password logins on")
+@click.option(
+    "--host-key", type=existing, help="known-hosts file with the expected host keys; other keys are refused"
+)
+@click.option("--accept-new", is_flag=True, help="trust unknown host keys without comparison")
+@click.option("--keep-passwords", is_flag=True, help="keep password logins enabled")
 @options.forks_option
 @options.output_option
 def command(
@@ -55,7 +63,7 @@ def command(
     identity: Path | None,
     ask_pass: bool,
     password_fd: int | None,
-    ask_sudo_pass: bool,
+    ask_become_pass: bool,
     keys: tuple[Path, ...],
     host_key: Path | None,
     accept_new: bool,
@@ -63,12 +71,12 @@ def command(
     forks: int,
     output: str,
 ) -> Exit:
-    """Take HOSTS (all of fleet.yml if none) from the login a cloud hands over to the fleet's own.
+    """Install keys and sudo on HOSTS (by default all of fleet.yml), pin host keys, disable passwords.
 
-    The fleet's user gets the public keys and sudo, Python is there, host keys are pinned in the fleet's
-    known-hosts file, and password logins are switched off once a new login by key has worked. Nothing changes
-    where this is done already. Where the fleet states secure_boot, the enrolment of its certificate is
-    prepared, with what is left to do at the console.
+    The fleet's user gets the public keys and sudo, Python is installed, host keys are pinned in the fleet's
+    known-hosts file, and password logins are disabled after a new login by key has worked. Nothing changes
+    where this is done already. If the fleet states secure_boot, the enrolment of its certificate is
+    prepared, and the remaining steps at the console are printed.
     """
     from gpuprov.bootstrap.contact import Login
     from gpuprov.bootstrap.hostkeys import HostKeys
@@ -88,7 +96,7 @@ def command(
         certificate=read_certificate(fleet_path.parent / signing.certificate) if signing else None,
     )
     password = _password(password_fd, ask=ask_pass)
-    sudo = click.prompt("sudo password", hide_input=True, err=True) if ask_sudo_pass else None
+    sudo = options.ask_password(ask_become_pass)
     login = Login(user, port, identity, password, sudo, _asked_once())
     paths = dict.fromkeys(each.route.known_hosts[0] for each in chosen)
     files = {path: HostKeys(Path(path).expanduser(), host_key) for path in paths}
@@ -118,7 +126,9 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
         except ValueError as error:
             raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
     if unknown := sorted(set(wanted) - set(known)):
-        raise InvalidInput(f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group there first")
+        raise InvalidInput(
+            f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group of fleet.yml first"
+        )
     chosen = [known[name] for name in dict.fromkeys(wanted or known)]
     if here := [each.name for each in chosen if each.address == LOCAL]:
         raise InvalidInput(f"{here[0]} is this machine, which needs no login", do="gpuprov lock")
@@ -146,7 +156,7 @@ def _asked_once() -> Callable[[], str | None]:
     def ask() -> str | None:
         with mutex:
             if not known and sys.stdin.isatty():
-                known.append(click.prompt("no key is taken; password", hide_input=True, err=True))
+                known.append(click.prompt("no key is accepted; password", hide_input=True, err=True))
             return known[0] if known else None
 
     return ask
@@ -160,10 +170,10 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
             return True
         if not sys.stdin.isatty():
             options.note(
-                "these host keys cannot be compared without a terminal: give --host-key FILE, or --accept-new"
+                "host keys cannot be compared without a terminal: give --host-key FILE, or --accept-new"
             )
             return False
-        return click.confirm("Are these the keys that your provider shows?", err=True)
+        return click.confirm("Are these the host keys that your provider shows?", err=True)
 
     return ask
 

@@ -32,7 +32,7 @@ class TablesToo(click.Group):
 
 @click.group(cls=TablesToo)
 def command() -> None:
-    """Browse the catalog, or keep it true: `gpuprov catalog gpus`, `gpuprov catalog show H100-SXM5-80GB`."""
+    """Browse and update the catalog: `gpuprov catalog gpus`, `gpuprov catalog show H100-SXM5-80GB`."""
 
 
 for name, verb in (("update", update), ("check", check), ("refresh", refresh), ("release", release)):
@@ -45,10 +45,10 @@ for name, verb in (("update", update), ("check", check), ("refresh", refresh), (
 @catalog_option
 @output_option
 def browse(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output: str) -> int:
-    """List TABLE (gpus, drivers, cuda, cudnn, nccl, os, frameworks, ...), or `show NAME`: one record with
-    its sources.
+    """List TABLE (gpus, drivers, cuda, cudnn, nccl, os, frameworks, ...), or `show NAME`: print one record
+    with its sources.
 
-    NAME is a GPU by any of its names, a driver branch or version, a system, a release, a known issue, a
+    NAME is any name of a GPU, a driver branch or version, a system, a release, a known issue, a
     policy.
     """
     from gpuprov.catalog.browse import COLUMNS, SCHEMA, TABLES, show

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.lock_option
-@click.option("--indexes", is_flag=True, help="ask the repositories, the archives and the package index too")
+@click.option("--indexes", is_flag=True, help="also read the repositories, archives and package index")
 @from_option
 @key_option
 @options.output_option
 def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, output: str) -> Exit:
-    """Say what is stale: the catalog by the calendar, the lock's pin, and with --indexes what the world's
-    lists hold that the catalog does not know.
+    """Report what is stale: the catalog by its date, the lock's catalog and, with --indexes, what published
+    indexes contain and the catalog does not.
 
-    Exit 0 when nothing is, 3 otherwise.
+    Exit 0 if nothing is stale, 3 otherwise.
     """
     from gpuprov.catalog import load
     from gpuprov.catalog.releases import current

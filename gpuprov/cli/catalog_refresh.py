@@ -21,12 +21,12 @@ from_option = click.option(
     "--from",
     "base",
     metavar="FOLDER|URL",
-    help="a mirror in NVIDIA's layout (compute/cuda/repos, libnvidia-container): it alone is read",
+    help="read only this mirror, in NVIDIA's layout (compute/cuda/repos, libnvidia-container)",
 )
 key_option = click.option(
     "--key",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="its public key; without one NVIDIA's own must have signed",
+    help="public key that signed the mirror  [default: NVIDIA's]",
 )
 
 
@@ -36,23 +36,23 @@ key_option = click.option(
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="the data files  [default: those of this checkout]",
+    help="folder of the data files  [default: this checkout's]",
 )
-@click.option("--write", is_flag=True, help="write what is proposed; without it nothing changes")
+@click.option("--write", is_flag=True, help="write the proposed changes; without it nothing changes")
 @click.option(
     "--overwrite",
     multiple=True,
     metavar="KEY",
-    help="write this too, though it was stated by hand; repeatable",
+    help="also overwrite this key, which was entered by hand; repeatable",
 )
 def command(
     base: str | None, key: Path | None, data: Path | None, write: bool, overwrite: tuple[str, ...]
 ) -> Exit:
-    """Read what can be read (NVIDIA's repositories, wheels' metadata, lists of GPUs in driver packages,
+    """Read the published sources (NVIDIA's repositories, wheels' metadata, lists of GPUs in driver packages,
     distributions' archives), and propose changes to the catalog's records, each with its source and day.
 
-    `+` is a new record, `~` a changed field, `!` would overwrite what a person stated. Exit 0 when nothing is
-    proposed or it was written, 3 otherwise.
+    `+` is a new record, `~` a changed field, `!` a change that would overwrite an entry made by hand. Exit 0
+    if nothing is proposed or the changes were written, 3 otherwise.
     """
     from gpuprov.catalog.loading import read_data
     from gpuprov.catalog.releases import OWN
@@ -64,8 +64,8 @@ def command(
     folder = data or OWN
     if write and data is None and not (OWN.parents[2] / "pyproject.toml").is_file():
         raise InvalidInput(
-            "this gpuprov is installed: its own data are not to be changed",
-            do="gpuprov catalog update brings newer ones; in a checkout: scripts/catalog refresh --write",
+            "this gpuprov is an installed package, whose data files must not be changed",
+            do="for a newer catalog: gpuprov catalog update; in a checkout: scripts/catalog refresh --write",
         )
     day = datetime.now(UTC).date().isoformat()
     catalog, old = read_data(folder), proposals.read_documents(folder)
@@ -77,7 +77,9 @@ def command(
         else:
             options.note(f"not read: {each.what}: {each.why}")
     if not readings:
-        raise InvalidInput("nothing could be read", do="see above; or name a mirror: --from FOLDER")
+        raise InvalidInput(
+            "no source could be read", do="see the reasons above, or name a mirror: --from FOLDER"
+        )
     proposal, last_read = propose(catalog, old, readings, day)
     picked = proposals.chosen(proposal.changes, overwrite)
     sources = {each.source: each.about for each in readings}
@@ -88,7 +90,7 @@ def command(
             options.note(f"{path} written")
         return Exit.OK
     if proposal.changes:
-        options.note("nothing written: --write writes what is proposed; review it as any change")
+        options.note("nothing was written: add --write, then review the changed files")
     return Exit.DRIFT if proposal.changes else Exit.OK
 
 
@@ -105,4 +107,4 @@ def _show(
     for line in diff(old, new):
         say(line)
     left = len(proposal.changes) - len(picked)
-    say(f"{len(picked)} changes, {left} that would overwrite, {len(proposal.remarks)} for a person")
+    say(f"{len(picked)} changes, {left} that would overwrite, {len(proposal.remarks)} to review by hand")

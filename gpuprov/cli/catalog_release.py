@@ -13,15 +13,15 @@ from gpuprov.errors import Exit
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--signer", required=True, metavar="KEY", help="whose key signs, as gpg --local-user takes it")
-@click.option("--version", "stated", help="by default the day that the newest of its files speaks of")
+@click.option("--signer", required=True, metavar="KEY", help="signing key, as for gpg --local-user")
+@click.option("--version", "stated", help="version of the release  [default: the newest date in its files]")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="the files to seal, by default those of this gpuprov",
+    help="folder of the data files  [default: this gpuprov's]",
 )
 def command(folder: Path, signer: str, stated: str | None, data: Path | None) -> Exit:
-    """Seal this catalog into FOLDER and write a wheel of gpuprov-catalog next to it, for `catalog update`."""
+    """Write this catalog into FOLDER, signed, and a gpuprov-catalog wheel next to it for `catalog update`."""
     from gpuprov.catalog.releases import OWN
     from gpuprov.locking.catalogs.sealing import seal
 

@@ -13,18 +13,18 @@ from gpuprov.errors import Exit
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--release", "stated", metavar="VERSION", help="that one, and no other: 2026.11.22")
+@click.option("--release", "stated", metavar="VERSION", help="exactly this release: 2026.11.22")
 @click.option(
     "--key",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="public key of whoever signs catalogs; remembered",
+    help="public key that signs catalogs; stored for later updates",
 )
 def command(source: str | None, stated: str | None, key: Path | None) -> Exit:
-    """Bring a newer catalog here, from SOURCE: a folder, a wheel of gpuprov-catalog, its URL; by default the
-    package index that pip is set up with.
+    """Install a newer catalog from SOURCE: a folder, a wheel of gpuprov-catalog, or its URL; by default from
+    the package index that pip is configured with.
 
-    What is signed by another key is refused. Fleets that are locked keep the catalog that their lock pins,
-    until `gpuprov lock --upgrade`.
+    A catalog signed by another key is refused. A locked fleet keeps the catalog that its lock pins until
+    `gpuprov lock --upgrade`.
     """
     from gpuprov.catalog.releases import current
     from gpuprov.locking.catalogs.update import update
@@ -33,9 +33,9 @@ def command(source: str | None, stated: str | None, key: Path | None) -> Exit:
     options.note(f"from {done.place}, signed by {done.key}")
     if current().sha256 == done.release.sha256 != done.before.sha256:
         say(f"catalog {done.before.version} → {done.release}")
-        options.note("locked fleets keep theirs until: gpuprov lock --upgrade")
+        options.note("locked fleets keep their catalog until: gpuprov lock --upgrade")
     elif done.release.sha256 == done.before.sha256:
-        say(f"catalog {done.release} is here already")
+        say(f"catalog {done.release} is already installed")
     else:
-        say(f"catalog {done.release} is here for locks that pin it; {current()} stays the newest")
+        say(f"catalog {done.release} is installed for locks that pin it; {current()} is still the newest")
     return Exit.OK

@@ -21,9 +21,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST...]")
-@click.option("--local", is_flag=True, help="look at this machine, without SSH")
-@click.option("--facts", "saved", type=FILE, help="judge a saved look (`--save`) instead of a machine")
-@click.option("--save", type=FILE, help="keep what was read of the one machine in this file, as JSON")
+@click.option("--local", is_flag=True, help="check this machine, without SSH")
+@click.option("--facts", "saved", type=FILE, help="judge facts saved by --save, in place of a machine")
+@click.option("--save", type=FILE, help="save the facts of the one machine to this file, as JSON")
 @click.option(
     "--load",
     "seconds",
@@ -31,16 +31,16 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     is_flag=False,
     flag_value=5.0,
     metavar="[SECONDS]",
-    help="say where the bottleneck is, from a sample of so many seconds (5) under load",
+    help="find the bottleneck from a sample of SECONDS (5) under load",
 )
 @click.option(
     "--bundle",
     type=FILE,
-    help="write what a vendor's support asks for of the one machine here: chosen fields, shown before",
+    help="write a bundle for the vendor's support: chosen fields of the one machine, shown first",
 )
-@click.option("--show", "whole", is_flag=True, help="--bundle: print every file of it")
+@click.option("--show", "whole", is_flag=True, help="with --bundle: print every file of the bundle")
 @options.yes_option
-@click.option("--brief", is_flag=True, help="one line for each fault")
+@click.option("--brief", is_flag=True, help="print one line for each fault")
 @options.lock_option
 @options.forks_option
 @options.identity_option
@@ -49,9 +49,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "html"]), default="table", show_default=True
 )
-@click.option("--html", type=FILE, help="also write a page here")
-@click.option("--junit", type=FILE, help="also write JUnit XML here")
-@click.option("--prometheus", type=FILE, help="also write a textfile for Prometheus's node exporter here")
+@click.option("--html", type=FILE, help="also write an HTML page to this file")
+@click.option("--junit", type=FILE, help="also write JUnit XML to this file")
+@click.option(
+    "--prometheus", type=FILE, help="also write metrics for node_exporter's textfile collector to this file"
+)
 def command(
     hosts: tuple[str, ...],
     local: bool,
@@ -72,24 +74,27 @@ def command(
     junit: Path | None,
     prometheus: Path | None,
 ) -> int:
-    """Look at HOSTs ([USER@]HOST[:PORT], or nodes of the lock) as they are, and say what is wrong.
+    """Check HOSTs ([USER@]HOST[:PORT], or nodes of the lock) for faults, and show how to fix them.
 
-    No fleet and no lock is needed, and nothing is changed. Exit 1 when something is broken or degraded, 4
-    when a host was not reached. What could not be read is reported as unknown.
+    No fleet and no lock is needed, and nothing is changed. Exit 1 if something is broken or degraded, 4 if a
+    host is unreachable. Facts that could not be read are reported as unknown.
     """
-    if sum((bool(hosts), local, saved is not None)) != 1:
-        raise InvalidInput("no host is named", do="name hosts, or give --local, or --facts FILE")
+    if (stated := sum((bool(hosts), local, saved is not None))) != 1:
+        raise InvalidInput(
+            "more than one of HOSTs, --local and --facts" if stated else "no host is named",
+            do="name hosts, or give --local, or --facts FILE",
+        )
     if save is not None and len(hosts) > 1:
-        raise InvalidInput("--save keeps one machine's look", do="name one host")
+        raise InvalidInput(f"--save with {len(hosts)} hosts", do="name one host")
     if (whole or yes) and bundle is None:
-        raise InvalidInput("--show and --yes are for --bundle", do="give --bundle FILE, or leave them out")
+        raise InvalidInput("--show or --yes without --bundle", do="give --bundle FILE, or leave them out")
     if seconds is not None and (saved or save):
-        raise InvalidInput("--load is a sample, not a look that is saved", do="leave out --facts and --save")
+        raise InvalidInput("--load with --facts or --save", do="leave out --load, or the other")
     if bundle is not None:
         if saved is not None:
             return _bundle(bundle, _saved(saved), whole=whole, yes=yes)
         if not local and len(targets := _targets(hosts, lock_path, identity, known_hosts)) != 1:
-            raise InvalidInput("--bundle is of one machine", do="name one host, or give --local")
+            raise InvalidInput(f"--bundle with {len(targets)} hosts", do="name one host, or give --local")
         seen = _examined_here() if local else _examined(targets[0], options.ask_password(ask_become_pass))
         return _bundle(bundle, seen, whole=whole, yes=yes)
     if saved is not None:
@@ -120,7 +125,7 @@ def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:
         options.note(line)
     options.ask(f"write this to {path}", yes=yes)
     pack(path, bundle)
-    say(f"{path} is written; what was left out is in LEFT-OUT.txt in it")
+    say(f"{path} written; LEFT-OUT.txt in it lists what was left out")
     return Exit.OK
 
 
@@ -170,7 +175,7 @@ def _saved(path: Path) -> Examination:
         answer = json.loads(path.read_text(encoding="utf-8"))
         return examination(Facts.from_answer(answer if isinstance(answer, dict) else {}))
     except (OSError, ValueError, NodeFailed) as error:
-        raise InvalidInput(f"{path}: {error}", expected="a file of `gpuprov doctor --save`") from None
+        raise InvalidInput(f"{path}: {error}", expected="a file written by `gpuprov doctor --save`") from None
 
 
 def _sample_here(seconds: float) -> Diagnosis:

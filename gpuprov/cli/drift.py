@@ -29,7 +29,7 @@ WATCH_S = 30.0
 @click.option(
     "--baseline",
     metavar="RUN",
-    help="only what is new since a run: `latest`, or one of `gpuprov history`",
+    help="show only what is new since a run: `latest`, or an id of `gpuprov history`",
     shell_complete=completion.runs,
 )
 @click.option(
@@ -38,10 +38,13 @@ WATCH_S = 30.0
     is_flag=False,
     flag_value=WATCH_S,
     metavar="[SECONDS]",
-    help=f"look again at an interval ({WATCH_S:g} s) and say what changed, until interrupted",
+    help=f"read again every SECONDS ({WATCH_S:g}) and print changes, until interrupted",
 )
 @click.option(
-    "--against-majority", "uniform", is_flag=True, help="nodes unlike most of the others; see below"
+    "--against-majority",
+    "uniform",
+    is_flag=True,
+    help="show nodes that differ from most of the others; see below",
 )
 @options.identity_option
 @options.known_hosts_option
@@ -59,17 +62,17 @@ def command(
 ) -> Exit:
     """Read every node, and show what differs from the lock. Changes nothing.
 
-    NODES are names, ranges (gpu[01-64]) or groups; none means all. Exit 3 when something differs.
+    NODES are names, ranges (gpu[01-64]) or groups; by default all. Exit 3 if something differs.
 
-    With --against-majority nodes are compared with each other: those of a group of the lock, or, without a
-    lock, NODES as [USER@]HOST[:PORT].
+    With --against-majority, nodes are compared with each other: the nodes of a group of the lock or, without
+    a lock, NODES as [USER@]HOST[:PORT].
     """
     chosen = replace(chosen, local=local)
     look = partial(_look_around, chosen, identity, known_hosts) if uniform else partial(_look, chosen, local)
     if baseline and watch:
-        raise InvalidInput("--watch says what changes anyway", do="leave out --baseline")
+        raise InvalidInput("--watch with --baseline", do="leave out --baseline: --watch prints changes only")
     if local and uniform:
-        raise InvalidInput("one machine has no majority", do="leave out --local or --against-majority")
+        raise InvalidInput("--local with --against-majority", do="leave out --local or --against-majority")
     if watch is not None:
         return _watch(look, watch, output, reports)
     return _look_once(look, baseline, output, reports)

@@ -19,7 +19,7 @@ from gpuprov.errors import Exit
 @catalog_option
 @output_option
 def command(component: str, catalog_dirs: tuple[Path, ...], output: str, **stated: Any) -> int:
-    """Explain COMPONENT (driver, module, cuda, cudnn, nccl, fabric_manager, ...) of one machine's stack."""
+    """Explain the version of COMPONENT (driver, module, cuda, cudnn, nccl, ...) in one machine's stack."""
     from gpuprov.locking.resolve.explain import explain
 
     explanation = explain(component, read_request(stated), read_catalog(catalog_dirs))

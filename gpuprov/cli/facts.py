@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("host", required=False, shell_complete=completion.nodes)
-@click.option("--local", is_flag=True, help="look at this machine")
+@click.option("--local", is_flag=True, help="read this machine")
 @click.option("--smi-xml", "capture", metavar="FILE", help="read a saved `nvidia-smi -q -x`; `-` is stdin")
 @click.option(
     "--lock",
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("fleet.lock.yml"),
     show_default=True,
-    help="a host named there is reached as it says",
+    help="lock that states how its hosts are reached",
 )
 @options.identity_option
 @options.known_hosts_option
@@ -48,12 +48,15 @@ def command(
     workers: str | None,
     output: str,
 ) -> int:
-    """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of a saved answer of nvidia-smi.
+    """Show the facts of HOST ([USER@]HOST[:PORT]), of this machine, or of saved output of nvidia-smi.
 
-    Exit 1 when a saved answer is none, is cut off, or says that nvidia-smi failed.
+    Exit 1 if the saved output has another format, is cut off, or reports that nvidia-smi failed.
     """
-    if sum((host is not None, local, capture is not None)) != 1:
-        raise InvalidInput("no host is named", do="name one host, or give --local, or --smi-xml FILE")
+    if (stated := sum((host is not None, local, capture is not None))) != 1:
+        raise InvalidInput(
+            "more than one of HOST, --local and --smi-xml" if stated else "no host is named",
+            do="name one host, or give --local, or --smi-xml FILE",
+        )
     if capture is not None:
         return _show_capture(capture, output)
     if local:

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("node", required=False, shell_complete=completion.nodes)
-@click.option("--since", metavar="RUN", help="what changed since that run")
-@click.option("--to", "until", metavar="RUN", default="latest", show_default=True, help="up to that run")
+@click.option("--since", metavar="RUN", help="show what changed since this run")
+@click.option(
+    "--to", "until", metavar="RUN", default="latest", show_default=True, help="with --since: up to this run"
+)
 @click.option(
     "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="number of runs to show"
 )
-@click.option("--run", "result", metavar="RUN", help="what an upgrade or a rollback did, step by step")
-@click.option("--signed", is_flag=True, help="the modules that the site's key has signed, newest first")
+@click.option("--run", "result", metavar="RUN", help="show the steps of an upgrade or a rollback")
+@click.option("--signed", is_flag=True, help="list the modules that the site's key has signed, newest first")
 @options.output_option
 def command(
     node: str | None,
@@ -33,9 +35,9 @@ def command(
     signed: bool,
     output: str,
 ) -> Exit:
-    """List the runs of drift, apply and verify, newest first; or tell the story of one NODE.
+    """List the runs of drift, apply and verify, newest first; or show the history of one NODE.
 
-    RUN is an id of the list, the last letters of one, or `latest`.
+    RUN is an id of the list, its last letters, or `latest`.
     """
     from gpuprov.history import History
 
@@ -119,7 +121,7 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
 
     result = list(history.of_node(node, last=last))
     if not result:
-        raise InvalidInput(f"no run has looked at {node!r}", do="`gpuprov history` lists the runs")
+        raise InvalidInput(f"no run has read {node!r}", do="`gpuprov history` lists the runs")
     if output == "json":
         runs = [{"run": line.id, "at": line.at, "verb": line.verb, **asdict(seen)} for line, seen in result]
         options.print_json({"schema": "gpuprov.history/1", "node": node, "runs": runs})

@@ -18,9 +18,9 @@ from gpuprov.errors import InvalidInput
     help="profile of the servers; `gpuprov inventory profiles` lists them",
 )
 @click.option(
-    "--instance", help="in place of a profile: a cloud's machine type; `gpuprov catalog instances` lists them"
+    "--instance", help="in place of --profile: a cloud's machine type; `gpuprov catalog instances` lists them"
 )
-@click.option("--local", is_flag=True, help="read this machine and write the fleet that fits it")
+@click.option("--local", is_flag=True, help="read this machine, and write a fleet that matches it")
 @click.option("--hosts", help="host names, as a range: gpu[01-08]")
 @click.option("--os", "system", shell_complete=completion.systems, help="debian12, ubuntu24.04, rhel9, …")
 @click.option("--group", help="the group's name  [default: gpu; with --local the profile's]")
@@ -49,7 +49,7 @@ def command(
     if local:
         if profile or instance or hosts or system:
             raise InvalidInput(
-                "--local beside --profile, --instance, --hosts or --os",
+                "--local with --profile, --instance, --hosts or --os",
                 do="leave them out: --local reads them from this machine",
             )
         from gpuprov.cli.common.this_machine import write_fleet_here
@@ -66,15 +66,15 @@ def command(
     if missing := {name: example for name, (given, example) in needed.items() if not given}:
         raise InvalidInput(
             f"missing: {', '.join(missing)}",
-            do=f"add for example {' '.join(missing.values())}; or give --local for this machine alone",
+            do=f"add for example {' '.join(missing.values())}; or give --local for only this machine",
         )
     assert hosts is not None and system is not None  # noqa: S101, PT018 - needed, above
     kind = _of_instance(instance) if instance else {"profile": profile}
     load_profile(str(kind["profile"]), [Path("profiles")])
     if find_system(load(), system) is None:
         raise InvalidInput(
-            f"no repository of NVIDIA's serves {system}",
-            do="`gpuprov catalog os` lists those that are served",
+            f"no NVIDIA repository serves {system}",
+            do="`gpuprov catalog os` lists the supported systems",
         )
     where = {"site": site} if site else {}
     groups = {group or "gpu": {**kind, "hosts": hosts, "os": system, **where}}

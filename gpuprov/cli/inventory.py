@@ -25,13 +25,13 @@ lock_option = click.option(
     "--lock",
     "lock_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="its lock, where the roles' variables come from  [default: beside the fleet, if it is there]",
+    help="lock with the variables of the roles  [default: next to the fleet, if there is one]",
 )
 
 
 @click.group()
 def command() -> None:
-    """Hosts and groups for Ansible, from a fleet and back; what live hosts are."""
+    """List hosts and groups for Ansible, import an inventory, discover live hosts."""
 
 
 command.add_command(discover, "discover")
@@ -41,8 +41,8 @@ command.add_command(export, "export")
 @command.command("list")
 @fleet_option
 @lock_option
-@click.option("--list", "whole", is_flag=True, help="the whole inventory, as Ansible asks a script for it")
-@click.option("--host", help="one host's variables")
+@click.option("--list", "whole", is_flag=True, help="print the whole inventory, as an inventory script does")
+@click.option("--host", help="print one host's variables")
 def list_inventory(fleet: Path, lock_path: Path | None, whole: bool, host: str | None) -> int:
     """Print the fleet as a dynamic inventory (JSON with _meta).
 
@@ -78,21 +78,29 @@ def generate(folder: Path, fleet: Path, lock_path: Path | None) -> int:
     options.note(f"{folder}: {counts}; try: ansible-inventory -i {folder} --graph")
     if renamed := renamed_groups(inventory):
         words = ", ".join(f"{ours} is {theirs}" for ours, theirs in renamed.items())
-        options.note(f"names that Ansible takes: {words}")
+        options.note(f"renamed for Ansible: {words}")
     return Exit.OK
 
 
 @command.command("import")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--from", "form", type=click.Choice(FORMATS), help="format of SOURCES  [default: recognised]")
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice(FORMATS),
+    help="format of SOURCES; required for a file of an Ansible inventory  [default: recognised]",
+)
 @click.option("--profile", "profiles_", multiple=True, metavar="[GROUP=]NAME", help="profile of the servers")
 @click.option("--os", "systems", multiple=True, metavar="[GROUP=]ID", help="operating system of the servers")
 @click.option(
-    "--group", "wanted", multiple=True, help="of an inventory: a group to take, one for each kind of server"
+    "--group",
+    "wanted",
+    multiple=True,
+    help="of an Ansible inventory: group to import, one for each kind of server; repeatable",
 )
 @click.option("--user", help="SSH user")
 @click.option(
-    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write it here, not to stdout"
+    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write to this file, not to stdout"
 )
 def import_command(
     sources: tuple[Path, ...],
@@ -103,10 +111,11 @@ def import_command(
     user: str | None,
     fleet: Path | None,
 ) -> int:
-    """Make a fleet.yml of SOURCES: an Ansible inventory, a host list, Terraform's state, the metadata of
+    """Make a fleet.yml from SOURCES: an Ansible inventory, a host list, Terraform's state, the metadata of
     machines, slurm.conf.
 
-    Groups, addresses and variables are kept.
+    Groups, addresses and variables are kept. Variables that can decide what Ansible runs, and templates, are
+    named and left out. Scripts and plugins of an inventory are not run.
     """
     from gpuprov.inventory.imports import ImportHints, import_fleet
     from gpuprov.inventory.starting import write_fleet
@@ -115,7 +124,8 @@ def import_command(
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} already exists", do="name another with --fleet")
-    found = import_fleet(sources, ImportHints(_by_group(profiles_), _by_group(systems)), form, wanted)
+    hints = ImportHints(_by_group(profiles_), _by_group(systems))
+    found = import_fleet(sources, hints, form, wanted, options.note)
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}
     if fleet:
@@ -138,8 +148,8 @@ def _by_group(stated: tuple[str, ...]) -> dict[str, str]:
 def plugins() -> int:
     """Print the folder of Ansible inventory plugins, for ANSIBLE_INVENTORY_PLUGINS.
 
-    For an Ansible elsewhere that has no collection: with `plugin: gpuprov` in fleet.yml,
-    `ansible-inventory -i fleet.yml --graph` works then.
+    For an Ansible installation without the collection: with this folder and `plugin: gpuprov` in fleet.yml,
+    `ansible-inventory -i fleet.yml --graph` works.
     """
     from gpuprov.files.resources import share
 
@@ -150,7 +160,7 @@ def plugins() -> int:
 @command.command()
 @options.output_option
 def profiles(output: str) -> int:
-    """List the profiles that are shipped, and those in ./profiles."""
+    """List the built-in profiles, and those in ./profiles."""
     from gpuprov.model.profile import load_profile, profile_paths
 
     folders = [Path("profiles")]

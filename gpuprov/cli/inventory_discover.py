@@ -20,15 +20,13 @@ SCHEMA = "gpuprov.discovery/1"
 
 @click.command()
 @click.argument("hosts", nargs=-1, required=True)
-@click.option("--user", help="SSH user  [default: as ~/.ssh/config says, else root]")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="port of SSH  [default: as ~/.ssh/config says, else 22]"
-)
+@click.option("--user", help="SSH user  [default: of ~/.ssh/config, else root]")
+@click.option("--port", type=click.IntRange(1, 65535), help="SSH port  [default: of ~/.ssh/config, else 22]")
 @click.option("-i", "--identity", metavar="FILE", help="private key")
 @click.option("--known-hosts", metavar="FILE", help="known-hosts file with their host keys")
-@click.option("--jump", metavar="[USER@]HOST[:PORT]", help="jump host to go through")
+@click.option("--jump", metavar="[USER@]HOST[:PORT]", help="jump host")
 @click.option(
-    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write the fleet file here"
+    "-F", "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write the fleet to this file"
 )
 @options.forks_option
 @options.password_option
@@ -45,11 +43,11 @@ def command(
     ask_become_pass: bool,
     output: str,
 ) -> int:
-    """Ask HOSTS what they are, name the nearest profile and what is missing, and propose a fleet file.
+    """Read HOSTS, name the nearest profile of each and what is missing, and propose a fleet file.
 
-    HOSTS are names, ranges (gpu[01-08]), [USER@]HOST[:PORT] or networks (10.0.0.0/24); addresses there
-    where nothing speaks SSH are passed over. Changes nothing. Exit 3 when a host has less than its profile,
-    4 when one cannot be asked or none answers.
+    HOSTS are names, ranges (gpu[01-08]), [USER@]HOST[:PORT] or networks (10.0.0.0/24), whose addresses
+    without SSH are skipped. Changes nothing. Exit 3 if a host has less than its profile, 4 if a host cannot
+    be read or none answers.
     """
     from pydantic import ValidationError
 

@@ -29,7 +29,7 @@ FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypil
 @click.argument("nodes", nargs=-1)
 @options.lock_option
 @options.limit_option
-@click.option("--live", is_flag=True, help="ask the nodes for processors, memory, and the cores near GPUs")
+@click.option("--live", is_flag=True, help="read processors, memory and the cores near GPUs from the nodes")
 @click.option(
     "--name", default="gpuprov", show_default=True, help="name of the fleet or pool (dstack, skypilot)"
 )
@@ -47,10 +47,10 @@ def command(
     ask_become_pass: bool,
     first_boot: FirstBoot,
 ) -> int:
-    """Print the lock's NODES (all, if none are named) for a scheduler or launcher, or user-data for a GROUP.
+    """Print the lock's NODES (by default all) for a scheduler or launcher, or user-data for a GROUP.
 
     slurm: node lines of slurm.conf; gres: gres.conf; hostfile: Open MPI's, DeepSpeed's, Horovod's; mpich;
-    kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm wants --live: it counts
+    kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm needs --live, for
     processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
     (docs/first-boot.md).
     """
@@ -69,7 +69,7 @@ def command(
         for node, error in live_nodes(lock, names, load(), forks=forks, password=password):
             found.append(node)
             if error:
-                options.note(f"{node.name}: as the lock knows it, {error}")
+                options.note(f"{node.name}: exported from the lock only: {error}")
                 failed.append(error)
     else:
         found = list(locked_nodes(lock, names, load()))
@@ -91,11 +91,11 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
     data = user_data(first_boot_files(own, wishes), compress=stated.compress)
     if stated.lock_out and stated.lock_url:
         write_lock(own, stated.lock_out)
-        options.note(f"put {stated.lock_out} at {public_url(stated.lock_url)}")
+        options.note(f"upload {stated.lock_out} to {public_url(stated.lock_url)}")
     if stated.modules_out and stated.modules_url:
-        options.note(f"put {stated.modules_out} at {public_url(stated.modules_url)}")
+        options.note(f"upload {stated.modules_out} to {public_url(stated.modules_url)}")
     give(data)
-    options.note(f"user-data of {len(data)} bytes; clouds take {LIMIT} at the least")
+    options.note(f"user-data of {len(data)} bytes; all clouds accept up to {LIMIT}")
     return Exit.OK
 
 
@@ -113,14 +113,14 @@ def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
     group = lock.groups[name]
     if not group.components.driver.builders:
         raise InvalidInput(
-            f"--modules-url, and every machine of {name} compiles for itself",
-            do=f"state stack: {{builder: NODE}} in groups.{name} and lock again",
+            f"--modules-url, but every machine of {name} compiles its own modules",
+            do=f"state stack: {{builder: NODE}} in groups.{name}, then run `gpuprov lock`",
         )
     builds = store_of(lock).of(group)
     if not builds:
         builders = fold(group.components.driver.builders)
         compiled = f"gpuprov apply -l {builders}, which compiles it"
-        brought = "gpuprov apply --modules FILE, which --modules-out of `gpuprov apply --image` wrote"
+        brought = "gpuprov apply --modules FILE, with a file from `gpuprov apply --image --modules-out FILE`"
         raise InvalidInput(
             f"the store has no module {group.components.driver.version} for {name}",
             expected=f"a build by {builders}",
@@ -129,7 +129,7 @@ def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
     archive = bundled(builds, FLEET)
     replace_file(stated.modules_out, archive)
     for each in builds:
-        options.note(f"the {each.build} comes along")
+        options.note(f"included: {each.build}")
     return Modules(stated.modules_url, digest(archive))
 
 

@@ -24,7 +24,7 @@ name_option = click.option("--name", "lab_name", default="default", show_default
 
 @click.group()
 def command() -> None:
-    """Throwaway real nodes on this machine (needs root; Debian only)."""
+    """Create disposable nodes on this machine (needs root; Debian only)."""
 
 
 @command.command()
@@ -34,8 +34,8 @@ def command() -> None:
 @click.option(
     "--os", "system", help="debian12 (the default), debian13, or the smallest of either: debian12-minimal"
 )
-@click.option("--gpu", metavar="MACHINE", help="machine the GPU simulator plays, such as h200x4")
-@click.option("--vm", "virtual", is_flag=True, help="machines with a kernel of their own, emulated: slow")
+@click.option("--gpu", metavar="MACHINE", help="machine that the GPU simulator imitates, such as h200x4")
+@click.option("--vm", "virtual", is_flag=True, help="virtual machines with their own kernel, emulated (slow)")
 @click.option("--image", help="start from a saved image instead of a fresh system")
 @click.option(
     "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write a fleet.yml for the lab's nodes"
@@ -54,9 +54,9 @@ def up(
     lab_name: str,
     output: str,
 ) -> int:
-    """Add nodes; each answers SSH when this returns."""
+    """Add nodes, and wait until each answers SSH."""
     if fleet and not profile:
-        raise InvalidInput("--fleet without --profile", do="say what the nodes are to become")
+        raise InvalidInput("--fleet without --profile", do="name the nodes' profile: --profile NAME")
     lab = _lab(lab_name)
     nodes = lab.up(count, system, gpu, image=image, virtual=virtual)
     if fleet and profile:
@@ -68,21 +68,21 @@ def up(
 
 @command.command()
 @click.argument("nodes", nargs=-1)
-@click.option("--all", "every_lab", is_flag=True, help="all labs that are not in use")
+@click.option("--all", "every_lab", is_flag=True, help="remove all labs that are not in use")
 @name_option
 def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
-    """Remove NODES, or all nodes of the lab, and every trace of them."""
+    """Remove NODES, or all nodes of the lab, with all their files."""
     from gpuprov.lab import lab_names
 
     if every_lab and (nodes or _stated("lab_name")):
         raise InvalidInput(
-            "--all, which means all labs that are not in use, and names",
-            do="`--name LAB` alone takes down all nodes of a lab",
+            "--all with --name or NODES",
+            do="give only --all for all labs that are not in use, or only `--name LAB` for one lab",
         )
     for name in lab_names() if every_lab else [lab_name]:
         lab = _lab(name)
         if every_lab and lab.in_use:
-            note(f"lab: {name} is in use; `gpuprov lab down --name {name}` takes it down all the same")
+            note(f"lab: {name} is in use; `gpuprov lab down --name {name}` removes it anyway")
         else:
             lab.down(nodes or None)
     return Exit.OK
@@ -119,7 +119,7 @@ def ssh(node: str, words: tuple[str, ...], lab_name: str) -> int:
 @click.argument("nodes", nargs=-1, required=True)
 @name_option
 def reboot(nodes: tuple[str, ...], lab_name: str) -> int:
-    """Restart NODES, one after another; each answers SSH again when this returns."""
+    """Restart NODES one after another, and wait until each answers SSH."""
     lab = _lab(lab_name)
     for node in [lab.node(name) for name in nodes]:
         node.reboot()
@@ -136,11 +136,13 @@ def reboot(nodes: tuple[str, ...], lab_name: str) -> int:
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="port to serve on"
 )
-@click.option("--mood", default="well", show_default=True, help="a bad day: gone, broken, slow or silent")
+@click.option(
+    "--mood", default="well", show_default=True, help="fault to simulate: gone, broken, slow or silent"
+)
 def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: str) -> int:
-    """Build a mirror of NVIDIA's repositories in FOLDER, of stubs, and serve it to nodes until Ctrl-C.
+    """Build a mirror of NVIDIA's repositories in FOLDER from stub packages, and serve it until Ctrl-C.
 
-    Prints what a fleet.yml needs to use it. A FOLDER that holds a mirror already is served as it is.
+    Prints the lines for fleet.yml. A FOLDER that already contains a mirror is served unchanged.
     """
     from gpuprov.catalog import load
     from gpuprov.lab.mirror import nvidia
@@ -148,7 +150,7 @@ def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: s
     from gpuprov.lab.network import GATEWAY
 
     if mood not in MOODS:
-        raise InvalidInput(f"no mood {mood!r}", expected=f"one of {', '.join(MOODS)}")
+        raise InvalidInput(f"--mood {mood}", expected=f"one of {', '.join(MOODS)}")
     built = nvidia.Mirror(folder.resolve(), folder.resolve() / "keys/mirror.asc")
     if not built.key.exists():
         note(f"lab: building {', '.join(systems)} in {folder}")

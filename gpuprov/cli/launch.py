@@ -36,18 +36,22 @@ def _job_options(verb: F) -> F:
     for decorate in reversed(
         (
             click.argument("program", nargs=-1, required=True, metavar="PROGRAM [ARGUMENTS]..."),
-            click.option("--hosts", help="node set, gpu[01-02]; instead of the lock's hosts"),
-            click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each of --hosts"),
+            click.option("--hosts", help="node set, such as gpu[01-02], in place of the lock's hosts"),
+            click.option("--gpus-per-node", type=click.IntRange(1), help="number of GPUs of each of --hosts"),
             options.lock_option,
             options.limit_option,
             click.option("--devices", help="GPUs that take part on each node: 0,1  [default: all]"),
             click.option(
                 "--topology",
                 type=click.Path(dir_okay=False, path_type=Path),
-                help="a saved `nvidia-smi topo -m`: bind to the CPUs nearest to each GPU",
+                help="saved `nvidia-smi topo -m`: bind ranks to the CPUs nearest to their GPU",
             ),
             click.option(
-                "-e", "--env", multiple=True, metavar="NAME=VALUE", help="a variable of every process"
+                "-e",
+                "--env",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="environment variable of every process; repeatable",
             ),
             click.option("--port", type=click.IntRange(1, 65535), default=29500, show_default=True),
             options.output_option,
@@ -69,13 +73,13 @@ def _add(name: str, summary: str) -> None:
 
 
 _add("torchrun", "Print a command for each node, with rendezvous endpoint and node rank.")
-_add("mpirun", "Print one command of Open MPI, with ranks next to their GPUs.")
-_add("horovodrun", "Print one command of Horovod.")
+_add("mpirun", "Print one Open MPI command, with ranks bound near their GPUs.")
+_add("horovodrun", "Print one horovodrun command.")
 
 
 @command.command("docker", context_settings=_OPTIONS_FIRST)
 @click.option("--image", required=True)
-@click.option("--plain", is_flag=True, help="start PROGRAM itself, without torchrun")
+@click.option("--plain", is_flag=True, help="start PROGRAM directly, without torchrun")
 @_job_options
 def docker_command(image: str, plain: bool, output: str, **stated: Any) -> int:
     """Print a command for each node: a container with the GPUs, and torchrun in it."""

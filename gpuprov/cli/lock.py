@@ -17,19 +17,19 @@ from gpuprov.errors import Exit, InvalidInput, did_you_mean
     "--lock",
     "lock_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="the file to write  [default: fleet.lock.yml beside the fleet]",
+    help="the file to write  [default: fleet.lock.yml next to the fleet]",
 )
-@click.option("--check", is_flag=True, help="write nothing; exit 3 when the lock is not current")
-@click.option("--upgrade", is_flag=True, help="move to what would be chosen today: COMPONENTs, or all")
+@click.option("--check", is_flag=True, help="write nothing; exit 3 if the lock is stale")
+@click.option("--upgrade", is_flag=True, help="resolve again: all components, or only the named COMPONENTs")
 @click.argument("components", metavar="[COMPONENT]...", nargs=-1, shell_complete=completion.components)
 def command(
     fleet: Path, lock_path: Path | None, check: bool, upgrade: bool, components: tuple[str, ...]
 ) -> Exit:
-    """Work out exactly what fleet.yml means: versions, packages, settings, each with its reason.
+    """Resolve fleet.yml to exact versions, packages and settings, each with its reason.
 
-    What is locked stays as it is while the fleet allows it, and the lock keeps its catalog; --upgrade takes
-    the newest catalog that is here, and moves everything, or the COMPONENTs named: driver (with fabric
-    manager and what else goes with it), cuda, cudnn, nccl, docker, containerd (with Docker, where that is
+    Locked versions and the lock's catalog are kept while the fleet allows it. --upgrade uses the newest
+    installed catalog, and resolves all components again, or only the named ones: driver (with fabric manager
+    and the other packages of its version), cuda, cudnn, nccl, docker, containerd (with Docker, if that is
     locked too), container_toolkit, dcgm.
     """
     from gpuprov.locking.build import build_lock
@@ -48,7 +48,7 @@ def command(
             f"{', '.join(named)} named without --upgrade", do=f"gpuprov lock --upgrade {' '.join(named)}"
         )
     moving = named or MOVABLE if upgrade else ()
-    with waiting("reading what repositories hold"):
+    with waiting("reading the repositories"):
         lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.warn)
     moved = changes(previous, lock)
     if check:

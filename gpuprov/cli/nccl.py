@@ -27,23 +27,25 @@ T = TypeVar("T")
 
 @click.group()
 def command() -> None:
-    """Read NCCL's own log and judge it."""
+    """Judge NCCL's log, derive its network settings, measure an all-reduce."""
 
 
 @command.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--expect", "intra", type=click.Choice(["p2p", "nvlink"]), help="the path within a node")
+@click.option(
+    "--expect", "intra", type=click.Choice(["p2p", "nvlink"]), help="path that is expected within a node"
+)
 @click.option(
     "--expect-inter",
     "inter",
     type=click.Choice(["ib", "roce", "efa", "socket"]),
-    help="the path between nodes",
+    help="path that is expected between nodes",
 )
 def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | None) -> int:
-    """Read the output of a job run with NCCL_DEBUG=INFO; several files of one job, or `-`, are one log.
+    """Judge the output of a job that ran with NCCL_DEBUG=INFO; several files, or `-`, are read as one log.
 
-    Exits with 1 when an expectation is given and the verdict is bad.
+    Exit 1 if an expectation is given and the verdict is bad.
     """
     from gpuprov.nccl.log import read_log
     from gpuprov.nccl.verdict import ExpectedPaths, judge_log
@@ -71,13 +73,18 @@ command.add_command(derive)
 @options.identity_option
 @options.known_hosts_option
 @click.option("--gpus", type=click.IntRange(2), help="number of GPUs that take part  [default: all]")
-@click.option("--disable-p2p", is_flag=True, help="without paths between GPUs: through host memory")
-@click.option("--socket-only", is_flag=True, help="over plain sockets")
-@click.option("--compare", is_flag=True, help="all three, one after the other")
+@click.option("--disable-p2p", is_flag=True, help="disable direct paths between GPUs; use host memory")
+@click.option("--socket-only", is_flag=True, help="use plain sockets only")
+@click.option("--compare", is_flag=True, help="measure all three variants one after the other")
 @click.option("--parameters", type=float, help="estimate the all-reduce of a model of this size: 7e9")
-@click.option("--python", help="an interpreter that has PyTorch")
+@click.option("--python", help="interpreter that has PyTorch")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=300, show_default=True, help="seconds a run may take"
+    "--timeout",
+    "timeout_s",
+    type=float,
+    default=300,
+    show_default=True,
+    help="time limit of one run, in seconds",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def check(
@@ -96,10 +103,10 @@ def check(
     output: str,
 ) -> int:
     """Measure an all-reduce between the GPUs of HOST (a node of the lock, or [USER@]HOST[:PORT]), or of this
-    machine, against what its links can do.
+    machine, and compare it with the limit of the links.
 
-    nccl-tests measure where they are on the PATH, else libnccl itself, else PyTorch (or always, with
-    --python). Nothing is set on the machine: variants differ by the environment of what is started there.
+    nccl-tests are used if they are on the PATH, otherwise libnccl, otherwise PyTorch (always with --python).
+    No setting of the machine changes: variants differ in the environment of the started programs.
     """
     from gpuprov.accept.allreduce import write_script
     from gpuprov.nccl.check import (
@@ -117,7 +124,9 @@ def check(
     if sum((disable_p2p, socket_only, compare)) > 1:
         raise InvalidInput("more than one of --disable-p2p, --socket-only, --compare", do="give one of them")
     if local == (host is not None):
-        raise InvalidInput("no host is named", do="name one host, or give --local")
+        raise InvalidInput(
+            "both HOST and --local" if local else "no host is named", do="name one host, or give --local"
+        )
     one: Variant = "no-p2p" if disable_p2p else "socket" if socket_only else "default"
     wanted = [variant for variant in VARIANTS if compare or variant == one]
 

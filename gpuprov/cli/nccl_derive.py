@@ -25,13 +25,21 @@ SCHEMA = "gpuprov.nccl_environment/1"
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[NODES|FACTS]...")
 @options.fleet_option("the fleet of NODES")
-@click.option("--write", is_flag=True, help="record it beside the fleet, where `gpuprov lock` takes it from")
+@click.option(
+    "--write", is_flag=True, help="save the result next to the fleet, where `gpuprov lock` reads it"
+)
 @click.option(
     "--topology",
     type=click.Path(dir_okay=False, path_type=Path),
     help="with FACTS: a saved `nvidia-smi topo -m` of one of the nodes",
 )
-@click.option("-e", "--site", multiple=True, metavar="NAME=VALUE", help="a value of the site's own: it wins")
+@click.option(
+    "-e",
+    "--site",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="value of the site, which has precedence; repeatable",
+)
 @options.forks_option
 @options.password_option
 @options.output_option
@@ -45,19 +53,19 @@ def derive(
     ask_become_pass: bool,
     output: str,
 ) -> int:
-    """Derive NCCL's network environment of nodes from what they have, with a reason each.
+    """Derive the NCCL network environment of nodes from their hardware, each value with a reason.
 
-    NODES are hosts or groups of the fleet, none means all; or FACTS, files of `gpuprov facts -o json` (`-`
-    is stdin). Values in settings.nccl are the site's own: they win, and must name what is there.
+    NODES are hosts or groups of the fleet, by default all. FACTS are files of `gpuprov facts -o json` (`-` is
+    stdin). The site's values in settings.nccl have precedence, and must name existing devices.
 
-    Exits with 1 when a node has no usable network, a value of the site fits nothing, or nodes disagree.
+    Exit 1 if a node has no usable network, a value of the site matches nothing, or nodes disagree.
     """
     from gpuprov.nccl.live import derive_fleet
 
     stated = dict(_pair(text) for text in site)
     saved = [source for source in sources if source == "-" or Path(source).is_file()]
     if saved and (len(saved) < len(sources) or write):
-        raise InvalidInput("saved facts do not go with --write, nor with nodes", do="name nodes of the fleet")
+        raise InvalidInput("saved facts with --write or with nodes", do="name nodes of the fleet")
     failed: dict[str, GpuprovError] = {}
     if saved:
         groups = {"": _saved(saved, topology, stated)}
@@ -74,7 +82,7 @@ def derive(
 
         options.note(f"{write_record(fleet, groups)} written; next: gpuprov lock")
     elif write:
-        options.note("nothing written: every node of a group has to answer and to agree")
+        options.note("nothing was written: all nodes of a group must answer and agree")
     return worst(Exit.FAILED if bad else Exit.OK, *(error.exit_code for error in failed.values()))
 
 
@@ -106,7 +114,7 @@ def _facts(name: str) -> Facts:
     try:
         answer = json.loads(_text(name))
     except ValueError:
-        raise InvalidInput(f"{name}: not JSON", expected="the output of `gpuprov facts -o json`") from None
+        raise InvalidInput(f"{name}: not JSON", expected="output of `gpuprov facts -o json`") from None
     return Facts.from_answer(answer if isinstance(answer, dict) else {})
 
 

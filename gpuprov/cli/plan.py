@@ -19,7 +19,7 @@ from gpuprov.errors import Exit
 def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     """Show which roles `gpuprov apply` would run on which nodes, and which would reboot. Changes nothing.
 
-    Exit 0 when there is nothing to do, 3 when there is.
+    Exit 0 if there is nothing to do, 3 otherwise.
     """
     from gpuprov.apply.context import Options
     from gpuprov.apply.proposal import propose

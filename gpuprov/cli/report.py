@@ -15,9 +15,9 @@ from gpuprov.errors import Exit
 @report_options
 @options.output_option
 def command(run: str, reports: ReportFiles, output: str) -> Exit:
-    """Tell what RUN saw: an id of `gpuprov history`, the last letters of one, or `latest`.
+    """Show the results of RUN: an id of `gpuprov history`, its last letters, or `latest`.
 
-    With --html, --junit or --prometheus files are written and nothing is printed. Looks at no node.
+    With --html, --junit or --prometheus files are written and nothing is printed. No node is read.
     """
     from gpuprov.history import History
     from gpuprov.report.documents import drift_document

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.command()
 @request_options
 @click.option(
-    "--batch", metavar="FILE", help="JSON lines, one request each; `-` is stdin; one answer a line, in order"
+    "--batch",
+    metavar="FILE",
+    help="file of JSON lines, one request each; `-` is stdin; prints one answer per line, in order",
 )
 @click.option("--sources", "show_sources", is_flag=True, help="list the sources of each statement")
 @catalog_option
@@ -31,15 +33,15 @@ if TYPE_CHECKING:
 def command(
     batch: str | None, show_sources: bool, catalog_dirs: tuple[Path, ...], output: str, **stated: Any
 ) -> int:
-    """Resolve one machine: what is stated is judged, what is not is chosen.
+    """Resolve one machine's stack: check the stated versions, and choose the others.
 
-    Exit 0 when the stack works (warnings included), 5 when it is refused, 2 when a name is not understood.
+    Exit 0 if the stack works (also with warnings), 5 if it is refused, 2 if a name is unknown.
     """
     catalog = read_catalog(catalog_dirs)
     if batch is not None:
         if any(stated.values()):
             raise InvalidInput(
-                "--batch beside a request", do="put the request into the file, or leave --batch out"
+                "--batch with a request", do="put the request into the file, or leave --batch out"
             )
         return _batch(batch, catalog)
     from gpuprov.locking.resolve import resolve
@@ -88,7 +90,7 @@ def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
     try:
         raw = json.loads(line)
         if not isinstance(raw, dict):
-            raise InvalidInput(f"not an object: {line.strip()[:60]}", expected="one JSON object a line")
+            raise InvalidInput(f"not an object: {line.strip()[:60]}", expected="one JSON object per line")
         named = {"id": raw.pop("id")} if "id" in raw else {}
         return {**resolve(Request.from_mapping(raw), catalog).to_json(), **named}
     except (ValueError, RecursionError) as error:

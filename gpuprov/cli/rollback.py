@@ -14,21 +14,23 @@ from gpuprov.errors import Exit
 @click.command()
 @options.on_nodes
 @local_option
-@click.option("--to", "run_name", metavar="RUN", help="back to before that upgrade  [default: the latest]")
+@click.option(
+    "--to", "run_name", metavar="RUN", help="return to the state before this upgrade  [default: the latest]"
+)
 @click.option(
     "--resume",
     metavar="[RUN]",
     is_flag=False,
     flag_value="latest",
-    help="go on with a rollback whose controller died  [default: the latest]",
+    help="continue a rollback whose controller died  [default: the latest]",
 )
 @options.yes_option
 def command(
     chosen: options.Chosen, output: str, local: bool, run_name: str | None, resume: str | None, yes: bool
 ) -> Exit:
-    """Bring nodes back to what they were before an upgrade: packages, files, units; rebooted, verified.
+    """Return nodes to their state before an upgrade (packages, files, units), reboot and verify them.
 
-    Without NODES, all that the upgrade touched. In batches as `rollout` in fleet.yml says, without canaries.
+    By default all nodes that the upgrade changed, in the batches of `rollout` in fleet.yml, without canaries.
     """
     from gpuprov.cli.common import upgrade_run
     from gpuprov.files.runs import run_folder
@@ -44,7 +46,7 @@ def command(
     source, names = find_upgrade(run_name, chosen.names)
     old, new = map(chosen.placed, unpack(source))
     context = upgrade_run.upgrade_context(chosen, old, new, run_folder("rollback"), source)
-    options.ask(f"bring {fold(names)} back to before {source.name}", yes=yes)
+    options.ask(f"return {fold(names)} to the state before {source.name}", yes=yes)
     order = rollback_order(context, names)
     for line in order_lines(order):
         options.note(line)

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     type=click.Choice(["systemd", "cron", "github", "gitlab"]),
     default="systemd",
     show_default=True,
-    help="what the files are for",
+    help="program that runs the job",
 )
 @options.lock_option
 @click.option(
-    "--to", "new_path", type=click.Path(path_type=Path, dir_okay=False), help="upgrade: to which lock"
+    "--to", "new_path", type=click.Path(path_type=Path, dir_okay=False), help="upgrade: the lock to move to"
 )
-@click.option("--notify", metavar="COMMAND", help="gets the report on its standard input")
+@click.option("--notify", metavar="COMMAND", help="command that gets the report on its standard input")
 @click.option(
     "--user",
     default="gpuprov",
     show_default=True,
-    help="systemd: who runs it; it must read the lock's folder, and needs no other right here",
+    help="systemd: user of the job; it must be able to read the lock's folder, and needs no other right",
 )
 @click.option(
     "--metrics",
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="write the files there instead of showing them, for example /etc/systemd/system",
+    help="write the files to this folder, such as /etc/systemd/system, in place of printing them",
 )
 def command(
     what: str,
@@ -68,15 +68,15 @@ def command(
     wheel: str | None,
     folder: Path | None,
 ) -> Exit:
-    """Write what runs `gpuprov drift` every night, or `gpuprov upgrade` when the fleet's window opens.
+    """Write a job that runs `gpuprov drift` every night, or `gpuprov upgrade` when the fleet's window opens.
 
-    `modules` applies the driver's role every night where it differs: a kernel that came with updates has
-    its module then, compiled once and handed out, before a node boots it. Nodes whose GPUs are in use are
-    left alone.
+    `modules` applies the driver's role every night where it differs: a kernel that updates have installed
+    gets its module, compiled once and distributed, before a node boots it. Nodes whose GPUs are in use are
+    skipped.
 
-    For systemd and cron of this machine, or as a job of GitHub or GitLab that installs gpuprov from --wheel,
-    has a key from the forge's secrets, keeps JUnit XML and opens an issue. Nothing is enabled: that stays
-    your own step, and is named at the end.
+    The job is for systemd or cron of this machine, or for GitHub or GitLab, where it installs gpuprov from
+    --wheel, reads its SSH key from the forge's secrets, stores JUnit XML and opens an issue. Nothing is
+    enabled: the commands for that are printed at the end.
     """
     from gpuprov.inventory.wheel import wheel_of_job
     from gpuprov.model.documents import write_text
@@ -84,9 +84,15 @@ def command(
 
     of_a_forge = kind in ("github", "gitlab")
     if wheel and not of_a_forge:
-        raise InvalidInput("--wheel is for github and gitlab", do="leave it out")
+        raise InvalidInput(
+            f"--wheel with --as {kind}", do="leave out --wheel, which is for github and gitlab"
+        )
     if metrics and (what != "drift" or kind not in ("systemd", "cron")):
-        raise InvalidInput("--metrics is for drift by systemd or cron", do="leave it out")
+        raise InvalidInput(
+            f"--metrics for {what} with --as {kind}",
+            expected="drift by systemd or cron",
+            do="leave out --metrics",
+        )
     job = replace(_job(what, lock_path, new_path, notify), user=user)
     if metrics:
         job = replace(job, metrics=metrics.absolute() / "gpuprov.prom")
@@ -118,7 +124,7 @@ def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) 
         read_lock(lock_path)
         return schedule.drift(here, notify) if what == "drift" else schedule.modules(here, notify)
     if new_path is None:
-        raise InvalidInput("no lock to upgrade to is named", do="give --to NEW.lock.yml")
+        raise InvalidInput("--to is missing", do="give --to NEW.lock.yml")
     rollout = read_lock(new_path).rollout
     return schedule.upgrade(here, new_path.absolute(), rollout.window if rollout else None, notify)
 
@@ -133,8 +139,8 @@ def _as_user(user: str, *needed: Path) -> None:
     for path in needed:
         if wall := closed(path, user):
             options.warn(
-                f"{user} cannot reach {path}: {wall} is closed to others;"
-                " have gpuprov and the fleet below /opt or /srv, or give --user root"
+                f"{user} cannot read {path}: other users have no access to {wall};"
+                " move gpuprov and the fleet below /opt or /srv, or give --user root"
             )
 
 

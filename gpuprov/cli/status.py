@@ -29,7 +29,7 @@ WATCH_S = 5.0
 
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODES]")
-@click.option("--local", is_flag=True, help="this machine, without SSH")
+@click.option("--local", is_flag=True, help="read this machine, without SSH")
 @click.option(
     "--watch",
     "interval",
@@ -37,10 +37,10 @@ WATCH_S = 5.0
     is_flag=False,
     flag_value=WATCH_S,
     metavar="[SECONDS]",
-    help=f"stay, and read again at an interval ({WATCH_S:g} s): full-screen on a terminal, lines otherwise",
+    help=f"keep running and read again every SECONDS ({WATCH_S:g}): full-screen on a terminal, else lines",
 )
-@click.option("--folded", is_flag=True, help="one line for each node")
-@click.option("--odd", "only_odd", is_flag=True, help="only what stands out")
+@click.option("--folded", is_flag=True, help="show one line for each node")
+@click.option("--odd", "only_odd", is_flag=True, help="show only lines that differ from the majority")
 @options.lock_option
 @options.limit_option
 @options.identity_option
@@ -58,13 +58,13 @@ def command(
     known_hosts: str | None,
     output: str,
 ) -> int:
-    """Show utilisation, memory, power, temperature, clocks, throttling, ECC and who is on each GPU.
+    """Show utilisation, memory, power, temperature, clocks, throttling, ECC and the users of each GPU.
 
-    NODES are nodes or groups of the lock, or [USER@]HOST[:PORT]; none means all of the lock. What differs
-    from the majority is highlighted. Exit 4 when a node was not reached, 1 when one did not answer.
+    NODES are nodes or groups of the lock (by default all), or [USER@]HOST[:PORT]. Values that differ from
+    the majority are highlighted. Exit 4 if a node is unreachable, 1 if a node does not answer.
     """
     if local and (nodes or limit):
-        raise InvalidInput("--local is this machine alone", do="leave out the nodes, or --local")
+        raise InvalidInput("--local with nodes", do="leave out the nodes, or --local")
     targets = [] if local else _targets(nodes, limit, lock_path, identity, known_hosts)
     view = View(folded, only_odd)
     if interval is None:

@@ -26,8 +26,13 @@ from gpuprov.topology.verdict import as_document
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "svg"]), default="table", show_default=True
 )
-@click.option("--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), help="also draw it here")
-@click.option("--expect-nvlink", is_flag=True, help="the board joins all GPUs by NVLink: a gap is a fault")
+@click.option(
+    "--svg",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="also write a drawing to this file",
+)
+@click.option("--expect-nvlink", is_flag=True, help="report a pair of GPUs without NVLink as a fault")
 def command(
     source: str | None,
     local: bool,
@@ -38,8 +43,8 @@ def command(
     picture: Path | None,
     expect_nvlink: bool,
 ) -> int:
-    """Look at HOST, a node of the lock or [USER@]HOST[:PORT]; or at this machine; or read FILE, a saved
-    `nvidia-smi topo -m` (`-` is standard input).
+    """Show the topology of HOST (a node of the lock, or [USER@]HOST[:PORT]), of this machine, or of FILE, a
+    saved `nvidia-smi topo -m` (`-` is standard input).
 
     For a node of the lock whose board has NVLink, --expect-nvlink is the default.
     """
@@ -102,7 +107,7 @@ def _complain(complaint: str, output: str, code: Exit) -> int:
     if output == "json":
         options.print_json({"schema": SCHEMA, "error": complaint})
     else:
-        show(f"gpuprov: the driver answers: {complaint}", err=True)
+        show(f"gpuprov: the driver reports: {complaint}", err=True)
     return code
 
 

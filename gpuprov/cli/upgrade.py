@@ -23,16 +23,16 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @options.on_nodes
 @local_option
-@click.option("--to", "new_path", type=FILE, help="the lock to move to; --lock is the one nodes have now")
+@click.option("--to", "new_path", type=FILE, help="the lock to move to; --lock is the current one")
 @click.option("--plan", "only_plan", is_flag=True, help="show the gate and the order, then stop")
-@click.option("--accept", multiple=True, metavar="CHECK", help="let this drift pass the gate; recorded")
-@click.option("--because", default="", metavar="TEXT", help="why that drift is accepted; recorded")
+@click.option("--accept", multiple=True, metavar="CHECK", help="accept this drift at the gate; recorded")
+@click.option("--because", default="", metavar="TEXT", help="reason for accepting that drift; recorded")
 @click.option(
     "--resume",
     metavar="[RUN]",
     is_flag=False,
     flag_value="latest",
-    help="go on with a run whose controller died  [default: the latest]",
+    help="continue a run whose controller died  [default: the latest]",
 )
 @options.yes_option
 def command(
@@ -48,9 +48,9 @@ def command(
 ) -> Exit:
     """Move a running fleet from its lock to the next one: canaries first, then batch by batch.
 
-    Nothing moves while the gate is shut (exit 5). Every node is drained, changed, rebooted and verified; the
-    first bad batch stops everything, and what failed goes back to its last good set. The rules are `rollout`
-    in fleet.yml.
+    Nothing changes while the gate is shut (exit 5). Every node is drained, changed, rebooted and verified.
+    The first bad batch stops the upgrade, and failed nodes return to their last good set. The rules are
+    `rollout` in fleet.yml.
     """
     from gpuprov.cli.common import upgrade_run
     from gpuprov.files.runs import run_folder
@@ -63,9 +63,7 @@ def command(
     if resume is not None:
         return upgrade_run.follow(upgrade_run.resume(resume, "upgrade", chosen), chosen.lock_path, output)
     if new_path is None:
-        raise InvalidInput(
-            "no lock to upgrade to is named", do="give --to NEW.lock.yml, or --resume to go on with a run"
-        )
+        raise InvalidInput("--to is missing", do="give --to NEW.lock.yml, or --resume to continue a run")
     if accept and not because:
         raise InvalidInput(f"--accept {accept[0]} without a reason", do="add --because TEXT")
     new = chosen.placed(read_lock(new_path))

@@ -20,14 +20,14 @@ SCHEMA = "gpuprov.validation/1"
     "--lock",
     "lock_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="its lock  [default: beside the fleet, if it is there]",
+    help="its lock  [default: next to the fleet, if there is one]",
 )
 @options.output_option
 def command(fleet: Path, lock_path: Path | None, output: str) -> Exit:
-    """Check fleet.yml, the profiles next to it and the lock: every mistake with its file and line.
+    """Check fleet.yml, the profiles next to it and the lock; show every error with its file and line.
 
-    Nothing is fetched and no node is asked, so that it can run before every commit. Exit 2 for a mistake, 5
-    where no such stack can work, 3 where the lock was made from other files.
+    Nothing is downloaded and no node is read, so it can run before every commit. Exit 2 for an error, 5 if
+    no such stack can work, 3 if the lock was made from other files.
     """
     from gpuprov.locking.validation import validate_files
 

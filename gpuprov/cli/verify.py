@@ -16,15 +16,19 @@ from gpuprov.errors import Exit
 @click.command()
 @options.on_nodes
 @local_option
-@click.option("--image", is_flag=True, help="this tree is an image of a group: look at what one shows")
-@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="also write JUnit XML here")
+@click.option(
+    "--image", is_flag=True, help="this root tree is an image of group NODES: check what an image can show"
+)
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="also write JUnit XML to this file"
+)
 @options.verbose_option
 def command(
     chosen: options.Chosen, output: str, local: bool, image: bool, junit: Path | None, verbose: int
 ) -> Exit:
     """Check every node against the lock, and show where it differs. Changes nothing.
 
-    NODES are names, ranges (gpu[01-64]) or groups; none means all. -v shows the details of a failure.
+    NODES are names, ranges (gpu[01-64]) or groups; by default all. -v shows the details of a failure.
     """
     if image:
         from gpuprov.cli.common.image import verify_image

@@ -16,21 +16,23 @@ from gpuprov.errors import InvalidInput, Unreachable
 
 @click.group()
 def command() -> None:
-    """Other machines that reach nodes for a controller: their certificates and their service."""
+    """Make certificates for sites whose workers reach nodes for a controller, and serve a site."""
 
 
 @command.command()
-@click.option("--site", "sites", multiple=True, required=True, help="name of a site, as fleet.yml has it")
+@click.option(
+    "--site", "sites", multiple=True, required=True, help="name of a site, as in fleet.yml; repeatable"
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="the coordinator's certificates; ~/.config/gpuprov/workers unless stated",
+    help="folder of the coordinator's certificates  [default: ~/.config/gpuprov/workers]",
 )
 def certificates(sites: tuple[str, ...], folder: Path | None) -> int:
-    """Make certificates for sites, and what signs them where it is missing.
+    """Make certificates for sites, and the authority that signs them if it is missing.
 
-    A certificate names its site: the service that has it gets the nodes of that site and no others. Copy each
-    site's folder to the machine that serves it, then remove it here.
+    A certificate names its site: its service gets only the nodes of that site. Copy each site's folder to
+    the machine that serves the site, then remove it here.
     """
     from gpuprov.ssh.workers.certificates import make_certificates
     from gpuprov.ssh.workers.identity import default_folder
@@ -46,13 +48,21 @@ def certificates(sites: tuple[str, ...], folder: Path | None) -> int:
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="the site's folder, of `gpuprov workers certificates`",
+    help="the site's folder, from `gpuprov workers certificates`",
 )
 @click.option("--listen", default="0.0.0.0:8790", show_default=True, metavar="ADDRESS:PORT")
-@click.option("--processes", type=click.IntRange(1, 999), help="start so many workers; one a processor")
-@click.option("--scheduler", metavar="tls://HOST:PORT", help="the site's own Dask scheduler instead")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 999),
+    help="number of workers to start  [default: one per processor]",
+)
+@click.option(
+    "--scheduler",
+    metavar="tls://HOST:PORT",
+    help="use the site's own Dask scheduler in place of workers of this service",
+)
 def serve(folder: Path, listen: str, processes: int | None, scheduler: str | None) -> int:
-    """Serve a site: take orders of the coordinator over TLS, and reach nodes from here."""
+    """Serve a site: accept tasks from the coordinator over TLS, and reach the site's nodes from here."""
     try:
         import distributed  # noqa: F401
     except ImportError:
@@ -76,5 +86,5 @@ def serve(folder: Path, listen: str, processes: int | None, scheduler: str | Non
         try:
             asyncio.run(serve(context, host.strip("[]"), int(port), connect, note))
         except OSError as error:
-            raise Unreachable(f"{listen} cannot be listened on: {error.strerror}") from None
+            raise Unreachable(f"cannot listen on {listen}: {error.strerror}") from None
     return 0

@@ -152,7 +152,7 @@ class Examination(Facts):
     def taken(self, name: str) -> str | None:
         """Return the version of a driver library that the loader finds, from the target of its link."""
         path = self.raw("libraries")["taken"].get(name)
-        found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", path or "")
+        found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)\Z", path or "")
         return found[1] if found else None
 
 

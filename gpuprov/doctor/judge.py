@@ -123,7 +123,7 @@ def scope(seen: Examination) -> Iterable[str]:
                 "may be hidden; allow sudo without a password, or give it with -K"
             )
         if seen.in_container:
-            yield "inside a container: the host's modules, services, packages and log are not seen from here"
+            yield "inside a container: the host's modules, services, packages and log are not visible"
     except GpuprovError as error:
         yield str(error)
 

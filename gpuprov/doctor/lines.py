@@ -13,7 +13,7 @@ from gpuprov.untrusted import ShellLine, shell
 def without_variable(path: str, name: str) -> ShellLine:
     """Return `sudo sed -i -E '/^…NAME=/d' FILE`: for files of NAME=VALUE, with or without `export`."""
     if not re.fullmatch(r"\w+", name, re.ASCII):
-        return shell("take the line out of {}", path)
+        return shell("remove the line from {}", path)
     return _sed(rf"/^[[:space:]]*(export[[:space:]]+)?{name}=/d", path)
 
 
@@ -32,13 +32,13 @@ def without_line(place: str) -> ShellLine:
     path, _, number = place.rpartition(":")
     if path and re.fullmatch("[0-9]{1,9}", number):
         return _sed(f"{number}s/^/# /", path)
-    return shell("take it out of: {}", place)
+    return shell("remove it from: {}", place)
 
 
 def without_text(path: str, text: str) -> ShellLine:
     """Return the command that deletes the lines with exactly this text from a file."""
     if "|" in text or not text.isprintable():  # sed's delimiter; characters that no shell line can have
-        return shell("take the line {} out of {}", text, path)
+        return shell("remove the line {} from {}", text, path)
     literal = re.sub(r"([][\\.*^$+?(){}])", r"\\\1", text)
     return _sed(rf"\|^[[:space:]]*{literal}[[:space:]]*$|d", path)
 

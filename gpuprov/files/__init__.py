@@ -1,1 +1,1 @@
-"""Files of this machine: state folders, locks, replacing a file in one step, files that are installed with gpuprov."""
+"""Files of this machine: state folders, locks, replacing a file in one step, files installed with gpuprov."""

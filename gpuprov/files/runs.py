@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -14,6 +15,7 @@ import platformdirs
 
 from gpuprov.errors import Refused
 from gpuprov.files.mutex import NotOurs, own_folder
+from gpuprov.files.writing import make_folders
 
 LOG = logging.getLogger(__name__)
 
@@ -81,8 +83,13 @@ def new_run(verb: str) -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create the folder of a run."""
-    folder.mkdir(parents=True, mode=0o700)
+    """Create the folder of a run, accessible only to its owner.
+
+    Raises:
+        OSError: it exists already, or cannot be created.
+    """
+    if not make_folders(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     LOG.info("run %s", folder)
     return folder
 

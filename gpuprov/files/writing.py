@@ -45,6 +45,15 @@ def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int |
     gpuprov_replace.replace(str(path), data, mode, follow=True)
 
 
+def make_folders(path: Path, mode: int = 0o700) -> list[str]:
+    """Create a folder and its missing parents with a mode, independent of the umask; keep existing ones.
+
+    Returns:
+        The paths of the created folders, the outermost first.
+    """
+    return gpuprov_replace.make_folders(str(path.absolute()), mode)
+
+
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Append lines to a file that others write to as well, in one step; existing lines are kept.
 

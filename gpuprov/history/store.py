@@ -14,6 +14,7 @@ from typing import Any, Self, get_args
 from gpuprov.drift.judge import Difference, NodeDrift, Status
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.files.runs import state_dir
+from gpuprov.files.writing import make_folders
 from gpuprov.history.record import Group, Run
 
 VERSION = 1
@@ -53,7 +54,7 @@ class History(AbstractContextManager["History"]):
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or state_dir() / "history.sqlite"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folders(self.path.parent)
             self.path.touch(mode=0o600)
         except OSError as error:
             raise InvalidInput(

@@ -108,7 +108,7 @@ def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) ->
     if both:
         raise InvalidInput(
             f"groups.{name}.vars states {', '.join(both)}, which the lock decides",
-            do="say it in the group's stack, settings or hardware",
+            do="state it in the group's stack, settings or hardware",
         )
 
 

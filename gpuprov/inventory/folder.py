@@ -12,7 +12,7 @@ from gpuprov.inventory.ansible import AnsibleInventory
 from gpuprov.model.documents import write_text
 from gpuprov.untrusted import AnsibleText
 
-HEADER = "# Written by `gpuprov inventory generate` from the fleet; change that, and write it again.\n"
+HEADER = "# Written by `gpuprov inventory generate` from the fleet: edit the fleet, then generate again.\n"
 
 
 def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:

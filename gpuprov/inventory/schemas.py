@@ -23,10 +23,11 @@ NAMES: list[dict[str, Any]] = [TEXT, {"type": "array", "items": TEXT}]
 HOST = {"anyOf": [TEXT, {"type": "null"}, {"$ref": "#/$defs/Host"}]}
 HOSTS = {
     "Group": {
-        "description": "gpu[01-08], a list of such, or a mapping of name to address or {address, ssh}",
+        "description": "a range such as gpu[01-08], a list of ranges, or a mapping of name to address or"
+        " {address, ssh}",
         "anyOf": [*NAMES, {"type": "object", "additionalProperties": HOST}],
     },
-    "FurtherGroup": {"description": "gpu[01-08], or a list of such", "anyOf": NAMES},
+    "FurtherGroup": {"description": "a range such as gpu[01-08], or a list of ranges", "anyOf": NAMES},
 }
 
 

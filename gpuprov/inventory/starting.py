@@ -15,8 +15,8 @@ from gpuprov.model.fleet import parse_fleet
 
 HEADER = """\
 # yaml-language-server: $schema={schema}
-# What is wanted. `gpuprov lock` works out exactly what that means.
-plugin: gpuprov.gpuprov.gpuprov   # so that Ansible reads this file as an inventory
+# The declared state. `gpuprov lock` resolves it to exact versions and settings.
+plugin: gpuprov.gpuprov.gpuprov   # lets Ansible read this file as an inventory
 """
 STACK = ("driver", "cuda", "cudnn", "nccl", "docker", "container_toolkit", "dcgm")
 SETTINGS = ("power_limit", "clocks", "mig", "scratch", "storage_clients")

@@ -61,7 +61,7 @@ def wheel_by_url(stated: str | None) -> Wheel:
     """
     if stated is None:
         raise InvalidInput(
-            "no wheel of gpuprov is named, and no package index is asked for one",
+            "no wheel of gpuprov is named; it is not looked up in a package index",
             expected=f"--wheel {EXPECTED}",
             do=f"`{MAKE}` in a checkout of gpuprov (or `pip wheel --no-deps .` and sha256sum), "
             "put the wheel where it can be fetched, and give --wheel",
@@ -98,8 +98,8 @@ def wheel_of_job(stated: str | None, folder: Path) -> Wheel:
         if not _PLAIN_URL.fullmatch(wheel.place):
             raise InvalidInput(
                 f"--wheel {public_url(wheel.place)}",
-                expected="a URL without password and query: the job is a file of a repository",
-                do="put the wheel into the repository and give its path, or a URL that needs neither",
+                expected="a URL without password and query, because the job is a file of a repository",
+                do="add the wheel to the repository and give its path, or give a URL that needs neither",
             )
         return wheel
     path = Path(stated).absolute()

@@ -125,7 +125,7 @@ class Finder:
         keys = self._catalog.facts["systems"]["signing_keys"]
         known = next((key for key in keys if key["id"] == key_file.removesuffix(".pub")), None)
         if known is None:
-            raise InvalidInput(f"the catalog knows no key of NVIDIA's for {system.title}")
+            raise InvalidInput(f"the catalog has no key of NVIDIA for {system.title}")
         return published_key(
             f"{url.rstrip('/')}/{key_file}",
             fingerprint=known.get("fingerprint"),

@@ -99,7 +99,7 @@ def release_for(
         release = current()
     elif previous.catalog is None:
         if current().folder != own().folder:
-            narrate(f"the lock pins no catalog, so gpuprov's own counts; --upgrade takes {current()}")
+            narrate(f"the lock pins no catalog, so gpuprov's own is used; --upgrade uses {current()}")
         return own(), None
     else:
         release = pinned(previous.catalog.version, previous.catalog.sha256)

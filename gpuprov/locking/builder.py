@@ -43,7 +43,7 @@ def with_builder(
         return components
     if not builders:
         raise InvalidInput(
-            f"{group}: no node has a compiler", do="name one that compiles: stack: {builder: …}"
+            f"{group}: no node has a compiler", do="state a builder with a compiler: stack: {builder: …}"
         )
     if not components.driver.shared:
         key = "builder" if builders else "compiler"
@@ -52,7 +52,7 @@ def with_builder(
         )
     if len(set(builders)) < len(builders) or (IMAGE in builders and len(builders) > 1):
         raise InvalidInput(
-            f"{group}: stack.builder is {', '.join(builders)}", expected=f"different hosts, or {IMAGE} alone"
+            f"{group}: stack.builder is {', '.join(builders)}", expected=f"different hosts, or only {IMAGE}"
         )
     if unknown := [name for name in builders if name not in (*hosts, IMAGE)]:
         raise InvalidInput(

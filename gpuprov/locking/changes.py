@@ -39,7 +39,7 @@ def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
         before = dict(old.groups[name].components.each()) if old and name in old.groups else {}
         found += [
             f"{name}: {kind} stays {each.version}: fleet.yml, its profile and the repositories allow nothing"
-            " newer; where fleet.yml states a version, change it there first"
+            " newer; if fleet.yml states a version, change it there first"
             for kind, each in group.components.each()
             if kind in asked and kind in before and before[kind].version == each.version
         ]

@@ -39,7 +39,7 @@ def check_containers(
         return
     if stated.get("default_runtime") == "nvidia" and "container_toolkit" not in found:
         raise Refused(
-            f"{name}: containers.default_runtime is nvidia, and no container_toolkit is asked for",
+            f"{name}: containers.default_runtime is nvidia, and the stack has no container_toolkit",
             do="add container_toolkit: auto to the stack",
         )
     if stated.get("cdi"):
@@ -51,11 +51,14 @@ def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str,
     if "docker" not in found or not stated or stated == (AUTO,):
         return
     if ABSENT in stated:
-        raise Refused(f"{name}: docker runs on containerd, which must not be there", do="drop one of them")
+        raise Refused(
+            f"{name}: docker needs containerd, which the stack states as absent", do="remove one of the two"
+        )
     locked = found["containerd"].version
     if not matches_upstream(locked, stated[0]):
         raise Refused(
-            f"{name}: docker comes with containerd {locked}, not {stated[0]}", do="drop its version"
+            f"{name}: docker comes with containerd {locked}, not {stated[0]}",
+            do="remove containerd's version",
         )
 
 
@@ -69,5 +72,5 @@ def _check_interface(
     for need in unmet_containerd_needs(catalog, release, version(toolkit.version) if toolkit else None):
         said = f"{name}: {need.what} needs containerd {need.at_least} or newer, not {locked}"
         if need.from_toolkit is None:
-            raise Refused(said, do="take cdi out of containers: pods get GPUs by the runtime nvidia as well")
+            raise Refused(said, do="remove containers.cdi: pods get GPUs through the runtime nvidia as well")
         narrate(f"{said}: lock an older container_toolkit")

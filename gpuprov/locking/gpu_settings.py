@@ -27,10 +27,10 @@ def check_gpu_settings(
     if stated("mig") and gpu.mig is False:
         raise Refused(
             f"{name}: {gpu.id} cannot be divided into GPU instances [gpu-mig]",
-            do="drop mig from the settings",
+            do="remove mig from the settings",
         )
     if stated("ecc") and gpu.ecc is False:
-        narrate(f"{name}: {gpu.id} ({gpu.segment}) has no ECC to switch: nothing is set")
+        narrate(f"{name}: {gpu.id} ({gpu.segment}) has no ECC setting: nothing is set")
     elif stated("ecc") and gpu.ecc is None and gpu.segment in ("geforce", "laptop"):
         narrate(f"{name}: {gpu.id} ({gpu.segment}) may have no ECC: where it has none, nothing is set")
     if stated("clocks") and gpu.segment not in ("data-center", "workstation"):

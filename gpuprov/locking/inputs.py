@@ -13,7 +13,7 @@ from gpuprov.model.profile import ResolvedProfile, load_profile
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.nccl.record import NcclRecord, read_record
 
-STALE = "was not made from {fleet} and its profiles as they are now"
+STALE = "was not made from {fleet} and its profiles in their current state"
 
 
 def profile_folders(fleet: Fleet, folder: Path) -> list[Path]:

@@ -32,6 +32,6 @@ def _client(kind: str, system: System, catalog: Catalog) -> StorageClient:
     if found is None:
         raise Refused(
             f"no package is known that mounts {kind} on {system.title}",
-            do="take it out of storage_clients, or add a record to a catalog of your own (catalog_dirs)",
+            do="remove it from storage_clients, or add a record to a catalog of your own (catalog_dirs)",
         )
     return found

@@ -69,7 +69,8 @@ def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[s
     """
     if len(stated_texts(policy, "cuda")) > 1 and {ABSENT, AUTO} & set(stated_texts(policy, "cuda")):
         raise InvalidInput(
-            f"cuda: {', '.join(stated_texts(policy, 'cuda'))}", expected="versions, or one word alone"
+            f"cuda: {', '.join(stated_texts(policy, 'cuda'))}",
+            expected=f"versions, or only {ABSENT} or {AUTO}",
         )
     kept: dict[str, str] = {}
     toolkits: dict[str, str] = {}
@@ -127,7 +128,7 @@ def resolve_group(
 def _refusal(name: str, answer: Answer) -> Refused:
     rules = "; ".join(f"{each.text} [{each.rule}]" for each in answer.violations)
     would = "; ".join(each.text for each in answer.nearest)
-    less = "no single change would work: state less under `stack`; what is not stated is chosen"
+    less = "no single change works: state less under `stack`; gpuprov chooses what is not stated"
     return Refused(
         f"{name}: no such stack can work: {rules}", do=f"what would work: {would}" if would else less
     )

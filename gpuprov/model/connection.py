@@ -13,9 +13,9 @@ from pydantic import Field, field_validator
 
 from gpuprov.model.documents import Strict
 
-HOST_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-USER_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?$")
-BRACKETS = re.compile(r"^\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?$")
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?")
+BRACKETS = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?")
 LOCAL = "local"
 """Address of the machine that gpuprov itself runs on: SSH is not used."""
 NO_JUMP = "none"
@@ -23,23 +23,25 @@ NO_JUMP = "none"
 
 
 class Connection(Strict):
-    """How the controller reaches hosts; None is left to `~/.ssh/config`, then to ssh's defaults and root."""
+    """How the controller reaches hosts; None defaults to `~/.ssh/config`, then to ssh's defaults and root."""
 
-    user: str | None = Field(default=None, description="who logs in")
-    port: int | None = Field(default=None, ge=1, le=65535, description="where SSH answers")
-    identity_file: str | None = Field(default=None, description="the private key, and no other")
-    known_hosts: str | None = Field(default=None, description="the file of their host keys")
+    user: str | None = Field(default=None, description="user that logs in")
+    port: int | None = Field(default=None, ge=1, le=65535, description="SSH port")
+    identity_file: str | None = Field(
+        default=None, description="file of the private key; no other key is offered"
+    )
+    known_hosts: str | None = Field(default=None, description="file of the host keys")
     jump: str | None = Field(
         default=None,
-        description="the host to go through, [USER@]HOST[:PORT]; several with commas, the nearest first;"
-        " `none` goes straight",
+        description="jump host, [USER@]HOST[:PORT]; several with commas, the nearest first;"
+        " `none` connects directly",
     )
 
     @field_validator("user")
     @classmethod
     def _is_a_name(cls, user: str | None) -> str | None:
-        if user is not None and not USER_NAME.match(user):
-            raise ValueError("the name of a user, such as ubuntu")
+        if user is not None and not USER_NAME.fullmatch(user):
+            raise ValueError("a user name such as ubuntu")
         return user
 
     @field_validator("jump")
@@ -78,9 +80,9 @@ def parse_destination(text: str) -> Destination:
         ValueError: none of these formats; the message states the error.
     """
     name, at, place = text.rpartition("@")
-    if at and ("@" in name or not USER_NAME.match(name)):
-        raise ValueError(f"{text!r} has no user before the @")
-    bracketed = BRACKETS.match(place)
+    if at and ("@" in name or not USER_NAME.fullmatch(name)):
+        raise ValueError(f"{text!r} has no valid user before the @")
+    bracketed = BRACKETS.fullmatch(place)
     if bracketed:
         host, port = bracketed["host"], bracketed["port"]
     elif _is_ipv6(place):
@@ -92,7 +94,7 @@ def parse_destination(text: str) -> Destination:
         raise ValueError(
             f"{text!r} has more than one port; an IPv6 address with a port is written [ADDRESS]:PORT"
         )
-    if not (HOST_NAME.match(host) or _is_ipv6(host)):
+    if not (HOST_NAME.fullmatch(host) or _is_ipv6(host)):
         raise ValueError(f"{text!r} names no host: letters, digits, '.', '_' and '-', or an address")
     if port is not None and not (port.isdecimal() and port.isascii() and 1 <= int(port[:9]) <= 65535):
         raise ValueError(f"the port of {text!r} is not a number from 1 to 65535")

@@ -35,18 +35,20 @@ from gpuprov.model.stack import StackPolicy
 
 
 def _host_name(name: str) -> str:
-    if not HOST_NAME.match(name):
+    if not HOST_NAME.fullmatch(name):
         raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
     return name
 
 
 class Host(Strict):
-    """One host: where it is, and what is stated of the way to it alone."""
+    """One host: its address, and its own SSH values."""
 
     address: str = Field(
-        description="a name or an address, of DNS or of ~/.ssh/config, or HOST:PORT; `local` is this machine"
+        description="a name in DNS or ~/.ssh/config, an address, or HOST:PORT; `local` is this machine"
     )
-    ssh: Connection | None = Field(default=None, description="how it is reached, where that is its own")
+    ssh: Connection | None = Field(
+        default=None, description="SSH values of this host, which override the group's"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +66,7 @@ class Host(Strict):
             if value is None or not isinstance(ssh, dict):
                 continue
             if ssh.get(key, value) != value:
-                raise ValueError(f"one {key}: the address says {value}, ssh.{key} says {ssh[key]}")
+                raise ValueError(f"one {key}: the address has {value}, ssh.{key} is {ssh[key]}")
             ssh = {**ssh, key: value}
         return {**whole, "ssh": ssh} if ssh else whole
 
@@ -77,10 +79,10 @@ class Host(Strict):
 
 
 class Group(Strict):
-    """Hosts of one kind. `entries`, written as `hosts`, become name → host, whichever way they were written.
+    """Hosts of one kind. `entries` (`hosts` in the file) is name → host for each of its formats.
 
-    `hardware`, `stack` and `settings` are laid over the profile's; `vars` are the site's own Ansible
-    variables, which go into inventories as they are.
+    `hardware`, `stack` and `settings` override the profile's; `vars` are the site's own Ansible variables,
+    which inventories contain unchanged.
     """
 
     model_config = ConfigDict(populate_by_name=False)
@@ -89,13 +91,19 @@ class Group(Strict):
     entries: dict[Annotated[str, AfterValidator(_host_name)], Host] = Field(alias="hosts")
     os: str
     arch: str = "x86_64"
-    site: str | None = Field(default=None, description="where they stand: a data centre, a cloud's region")
+    site: str | None = Field(
+        default=None, description="location of the hosts: a data centre, a cloud's region"
+    )
     hardware: HardwareProfile = HardwareProfile()
     stack: StackPolicy = StackPolicy()
     settings: Settings = Settings()
-    floors: Floors | None = Field(default=None, description="the least that `gpuprov accept` may measure")
-    vars: dict[str, Any] = Field(default={}, description="Ansible variables of the site's own")
-    ssh: Connection | None = Field(default=None, description="how they are reached, laid over the fleet's")
+    floors: Floors | None = Field(
+        default=None, description="minimum values that `gpuprov accept` may measure"
+    )
+    vars: dict[str, Any] = Field(default={}, description="the site's own Ansible variables")
+    ssh: Connection | None = Field(
+        default=None, description="SSH values of the group, which override the fleet's"
+    )
 
     @field_validator("entries", mode="before")
     @classmethod
@@ -126,7 +134,7 @@ class Group(Strict):
 
 
 class FurtherGroup(Strict):
-    """An Ansible group that is no kind of server: hosts of other groups, other groups, variables."""
+    """A further Ansible group, without a profile: hosts of other groups, other groups, variables."""
 
     hosts: list[str] = Field(default=[], description="some of the fleet's hosts, as a range or a list")
     children: list[str] = Field(default=[], description="other groups")
@@ -139,14 +147,14 @@ class FurtherGroup(Strict):
 
 
 class Mirror(Strict):
-    """Where a repository is for this site, and the keyring file that its signature is checked with."""
+    """A repository's place for this site, and the keyring file that its signature is checked with."""
 
     url: str = Field(pattern=r"^(https?|file):")
     key: str | None = None
     frozen: date | None = Field(
         default=None,
-        description="the day (UTC) of the snapshot, of a mirror that stands still on purpose: its indexes may"
-        " have expired since then, and may be older than those that were read of a later day",
+        description="the day (UTC) of the snapshot, for a mirror that is frozen on purpose: its indexes may"
+        " have expired since then, and may be older than indexes read before",
     )
 
     @model_validator(mode="before")
@@ -159,8 +167,8 @@ class Mirror(Strict):
     def _as_apt_says(cls, url: str) -> str:
         if "@" in urlsplit(url).netloc:
             raise ValueError(
-                "a URL without a login: others read it in locks, repository files and logs. The controller"
-                " takes login and password from ~/.netrc, nodes from /etc/apt/auth.conf.d"
+                "a URL without a login: locks, repository files and logs show it to others. The controller"
+                " reads login and password from ~/.netrc, nodes from /etc/apt/auth.conf.d"
             )
         # apt writes file:/srv for file:///srv, and the node reports apt's form.
         return re.sub("^file:/+", "file:/", url)
@@ -173,7 +181,7 @@ class Mirror(Strict):
 
 
 class Fleet(Strict):
-    """The whole file."""
+    """The whole fleet.yml."""
 
     plugin: Literal["gpuprov", "gpuprov.gpuprov.gpuprov"] | None = Field(
         default=None, description="lets `ansible-inventory -i fleet.yml` find gpuprov's inventory plugin"
@@ -184,10 +192,12 @@ class Fleet(Strict):
     ssh: Connection = Connection()
     reboot: Reboots = Reboots()
     rollout: Rollout | None = Field(default=None, description="how `gpuprov upgrade` moves the fleet")
-    secure_boot: SecureBoot | None = Field(default=None, description="whose signature modules have")
+    secure_boot: SecureBoot | None = Field(
+        default=None, description="certificate and key that sign kernel modules"
+    )
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     controllers: str | None = Field(
-        default=None, description="services of sites whose workers reach the hosts, as --workers states them"
+        default=None, description="services of sites whose workers reach the hosts, as in --workers"
     )
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
@@ -274,8 +284,8 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
         for host in group.hosts:
             if host in owner:
                 place = ("groups", name, "hosts", host)
-                seen = f"{host} is in group {owner[host]} already"
-                raise document.wrong("host-twice", place, seen, do="name it in one group alone")
+                seen = f"{host} is already in group {owner[host]}"
+                raise document.wrong("host-twice", place, seen, do="name it in only one group")
             owner[host] = name
 
 
@@ -302,7 +312,7 @@ def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():
         if name in fleet.groups:
-            raise document.wrong("group-twice", ("also", name), f"{name} is a group already")
+            raise document.wrong("group-twice", ("also", name), f"{name} is already a group")
         for key, known in (("hosts", hosts), ("children", groups)):
             for stated in getattr(further, key):
                 if stated not in known:
@@ -310,5 +320,5 @@ def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
                     raise document.wrong("unknown-name", ("also", name, key), seen)
     for host in fleet.host_vars:
         if host not in hosts:
-            seen = f"host_vars names {host}, which no group has"
+            seen = f"host_vars names {host}, which is in no group"
             raise document.wrong("unknown-name", ("host_vars", host), seen)

@@ -12,7 +12,7 @@ Rate = Annotated[float, Field(gt=0)]
 
 
 class Floors(Strict):
-    """Measurement → the site's own floor, which counts instead of what others publish."""
+    """Measurement → the site's own floor, which replaces the published one."""
 
     memory_read: Rate | None = Field(default=None, description="GB/s read by a kernel")
     memory_copy: Rate | None = Field(default=None, description="GB/s copied by the driver, both directions")
@@ -21,11 +21,11 @@ class Floors(Strict):
     h2d_far: Rate | None = Field(default=None, description="GB/s from the memory of another NUMA node")
     d2h_far: Rate | None = Field(default=None, description="GB/s to the memory of another NUMA node")
     bf16: Rate | None = Field(default=None, description="TFLOP/s at the power limit")
-    bf16_burst: Rate | None = Field(default=None, description="TFLOP/s before the power limit takes hold")
+    bf16_burst: Rate | None = Field(default=None, description="TFLOP/s before the power limit takes effect")
     fp16: Rate | None = Field(default=None, description="TFLOP/s")
     tf32: Rate | None = Field(default=None, description="TFLOP/s")
     fp8: Rate | None = Field(default=None, description="TFLOP/s at the power limit")
-    fp8_burst: Rate | None = Field(default=None, description="TFLOP/s before the power limit takes hold")
+    fp8_burst: Rate | None = Field(default=None, description="TFLOP/s before the power limit takes effect")
     fp64: Rate | None = Field(default=None, description="TFLOP/s")
     peer: Rate | None = Field(default=None, description="GB/s from one GPU of the node to another")
     all_reduce: Rate | None = Field(default=None, description="GB/s of bus bandwidth over the node's GPUs")

@@ -15,26 +15,26 @@ class GpuHardware(Strict):
     """The GPUs of one server."""
 
     model: str | None = Field(
-        default=None, description="a GPU of the catalog: its name, nvidia-smi's, or a PCI id (10de:2335)"
+        default=None, description="a GPU of the catalog: its name, nvidia-smi's name, or a PCI id (10de:2335)"
     )
     count: int | None = Field(default=None, ge=0, le=32)
-    nvlink: bool | None = Field(default=None, description="whether every pair of GPUs is joined by NVLink")
+    nvlink: bool | None = Field(default=None, description="whether every pair of GPUs is connected by NVLink")
     nvswitches: int | None = Field(default=None, ge=0, le=32, description="NVSwitches on the PCI bus")
 
 
 class NvmeHardware(Strict):
     """Local NVMe drives."""
 
-    count: int | None = Field(default=None, ge=0, description="drives, at least")
-    total_tb: float | None = Field(default=None, ge=0, description="all of them, at least, in 10^12 B")
+    count: int | None = Field(default=None, ge=0, description="minimum number of drives")
+    total_tb: float | None = Field(default=None, ge=0, description="minimum total capacity in 10^12 B")
 
 
 class NicHardware(Strict):
-    """Network ports of one kind and speed; `rdma` is InfiniBand or RoCE, whichever the site has."""
+    """Network ports of one kind and speed; `rdma` is InfiniBand or RoCE."""
 
     kind: NicKind
-    speed_gbits: int = Field(gt=0, le=3200, description="of one port, at least")
-    count: int = Field(default=1, ge=1, le=64, description="ports, at least")
+    speed_gbits: int = Field(gt=0, le=3200, description="minimum speed of one port in Gb/s")
+    count: int = Field(default=1, ge=1, le=64, description="minimum number of ports")
 
     def __str__(self) -> str:
         words = {"ethernet": "Ethernet", "infiniband": "InfiniBand", "roce": "RoCE", "rdma": "RDMA"}
@@ -42,10 +42,12 @@ class NicHardware(Strict):
 
 
 class HardwareProfile(Strict):
-    """What the server is made of; what is not stated is not checked."""
+    """The hardware of a server; values that are not stated are not checked."""
 
     gpu: GpuHardware = GpuHardware()
-    cpu_cores: int | None = Field(default=None, ge=1, description="physical cores, at least")
-    memory_gib: int | None = Field(default=None, ge=1, description="memory as it is sold")
+    cpu_cores: int | None = Field(default=None, ge=1, description="minimum number of physical cores")
+    memory_gib: int | None = Field(default=None, ge=1, description="installed memory in GiB")
     nvme: NvmeHardware = NvmeHardware()
-    nics: list[NicHardware] = Field(default=[], description="ports that carry data; management is not listed")
+    nics: list[NicHardware] = Field(
+        default=[], description="network ports for data, without management ports"
+    )

@@ -34,7 +34,7 @@ from gpuprov.model.stack import BuilderName
 
 
 class Setting(Strict):
-    """One value a node must have, why, and where that was decided."""
+    """A value that a node must have, its reason, and its source."""
 
     value: Any
     reason: str
@@ -42,13 +42,13 @@ class Setting(Strict):
 
 
 class Component(Strict):
-    """One piece of the software stack at exactly one version.
+    """One part of the software stack at exactly one version.
 
-    `packages` are asked for by name; `closure` is everything of the same family that comes with them,
-    `packages` included: it is installed in one transaction and held. Both map package → exact version.
-    `beside` names packages of the system's own archive that have to be there, in whatever version it has.
-    `stream` is the dnf module stream (`nvidia-driver:580-open`) that has to be enabled before.
-    `hold_patterns` match, from their start, names of packages that unattended upgrades must leave alone.
+    `packages` are requested by name; `closure` has them and all packages of the same family that are
+    installed with them, in one transaction, and held. Both map package → exact version. `beside` names
+    packages of the system's own archive that must be installed, in any version. `stream` is the dnf module
+    stream (`nvidia-driver:580-open`) that must be enabled before. `hold_patterns` match the start of the
+    names of packages that unattended upgrades must not change.
     """
 
     version: str
@@ -69,10 +69,11 @@ COMPILED = re.compile(r"(?<!no)-dkms")
 class Driver(Component):
     """The NVIDIA driver: its branch and which kernel modules it uses.
 
-    `module_package` brings the module or its source; a precompiled one has the version of its kernel.
-    `build` is `once` where nodes take what `builder` compiled: a host of the fleet, several whose builds must
-    be the same bytes, or `image`. A lock of before without a builder trusts none, and each node compiles.
-    `builder_reason` says what that trust means. With a `compiler` that is absent only builders have one.
+    `module_package` contains the module or its source; a precompiled one has the version of its kernel.
+    `build` is `once` if nodes install modules that `builder` compiled: a host of the fleet, several whose
+    builds must be the same bytes, or `image`. An older lock without a builder trusts no builder, and each
+    node compiles. `builder_reason` states what that trust means. If `compiler` is `absent`, only builders
+    have a compiler.
     """
 
     branch: int
@@ -112,9 +113,9 @@ class Driver(Component):
 
 
 class Cuda(Component):
-    """CUDA toolkits, which live side by side; `version` is the default one's.
+    """CUDA toolkits, installed in parallel; `version` is the default toolkit's.
 
-    `toolkits` maps what an installation is called (`12.8`, as in /usr/local/cuda-12.8) to its exact version.
+    `toolkits` maps the name of an installation (`12.8`, as in /usr/local/cuda-12.8) to its exact version.
     """
 
     default: str
@@ -122,10 +123,10 @@ class Cuda(Component):
 
 
 class Components(Strict):
-    """The software stack of a group; what is not there is not managed.
+    """The software stack of a group; a component that is missing here is not managed.
 
-    Fabric manager, NSCQ, NVSDM, NVLSM and IMEX stand here where the hardware needs them, at the driver's own
-    version (but NVLSM, which has one of its own), and move with it in one transaction.
+    Fabric manager, NSCQ, NVSDM, NVLSM and IMEX are included if the hardware needs them, at the driver's
+    version (NVLSM has a separate version), and change with the driver in one transaction.
     """
 
     driver: Driver
@@ -161,11 +162,11 @@ class Components(Strict):
 
 
 class Repository(Strict):
-    """Where packages come from: `url` as apt or dnf write it; empty `suites` means a flat repository.
+    """A source of packages: `url` in the form of apt or dnf; empty `suites` means a flat repository.
 
-    `url` null means: as the node's own package manager is configured; only `components` are added.
-    `signed_by` is the armored key that its index was checked with, null where the node's own keys do.
-    `frozen` is the day (UTC) of a mirror that stands still on purpose: its Valid-Until does not count.
+    If `url` is null, the configuration of the node's package manager is kept, and only `components` are
+    added. `signed_by` is the armored key that the index was checked with, null if the node's own keys apply.
+    `frozen` is the day (UTC) of a mirror that is frozen on purpose: its Valid-Until is ignored.
     """
 
     url: str | None = None
@@ -177,10 +178,10 @@ class Repository(Strict):
 
 
 class Hardware(Strict):
-    """What a node of the group must have; PCI ids as `10de:2335`. What is None or empty is not checked.
+    """The hardware that a node of the group must have; PCI ids as `10de:2335`.
 
-    `memory_mib` is the least that the kernel may report; the other numbers are the least as well, but for
-    `gpu_count`.
+    A value of None or an empty one is not checked. `gpu_count` is exact; the other numbers are minimums,
+    `memory_mib` of the memory that the kernel reports.
     """
 
     gpu_model: str
@@ -196,7 +197,7 @@ class Hardware(Strict):
 
 
 class Reboots(Strict):
-    """Consent to reboot, and how many nodes at a time."""
+    """Permission to reboot, and the number of nodes at a time."""
 
     allowed: bool = False
     batch: int = Field(default=1, ge=1)
@@ -206,8 +207,8 @@ class Reboots(Strict):
 class LockedGroup(Strict):
     """Hosts that must all be the same.
 
-    `hosts` maps a name to an address; `connections` a name to what is stated of the way to that host alone.
-    Neither has anything that the fleet does not state.
+    `hosts` maps a name to an address, `connections` a name to the host's own SSH values. Both contain only
+    what the fleet states.
     """
 
     profile: str
@@ -255,9 +256,9 @@ class CatalogPin(Strict):
 
 
 class Lock(Strict):
-    """The whole fleet. `inputs` is a digest of everything it was made from.
+    """The whole fleet. `inputs` is a digest of everything that the lock was made from.
 
-    `catalog` is None in a lock that was made before catalogs were pinned: the one of gpuprov itself counts.
+    A lock that was made before catalogs were pinned has None as `catalog`: gpuprov's own catalog is used.
     """
 
     schema_: Literal["gpuprov.lock/1"] = Field(alias="schema", default="gpuprov.lock/1")
@@ -349,7 +350,7 @@ def lock_of(document: Marked) -> Lock:
 
 def _how_to_make(path: Path) -> str:
     if path.name == "fleet.lock.yml":
-        return "run `gpuprov lock` to make it"
+        return "run `gpuprov lock` to write it"
     near = sorted(each.name for each in path.parent.glob("*.lock.yml"))
     there = f"name one that is there ({', '.join(near[:3])}), or make it: " if near else ""
     return f"{there}gpuprov lock --lock {shlex.quote(str(path))}"

@@ -16,7 +16,7 @@ Path_ = tuple[str | int, ...]
 FLOAT = "tag:yaml.org,2002:float"
 MENDS = {
     "but found '<block": "indent the line as its neighbours are",
-    "'\\t'": "indent with spaces, YAML allows no tabs there",
+    "'\\t'": "indent with spaces: YAML allows no tabs there",
     "mapping values are not allowed": "indent the line as its neighbours are, or put the value in quotes",
 }
 """Text in PyYAML's error → what to do about it."""

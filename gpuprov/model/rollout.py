@@ -19,14 +19,14 @@ Share = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^(100|[1-9]
 """A number of nodes, or a percentage of them: `3`, `10%`."""
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-CLOCK = re.compile(r"^([01]\d|2[0-3]):[0-5]\d$")
+CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 
 
 class Hook(Strict):
-    """A command of the site's own, or one that gpuprov knows (`use`), run once for each node.
+    """A command of the site (`run`), or one that gpuprov has (`use`), which runs once for each node.
 
-    It finds GPUPROV_NODE, GPUPROV_ADDRESS and GPUPROV_RUN in its environment, and may be run again for the
-    same node when a controller died while it ran.
+    Its environment has GPUPROV_NODE, GPUPROV_ADDRESS and GPUPROV_RUN. It may run again for the same node if
+    a controller died while it ran.
     """
 
     run: str | None = None
@@ -47,7 +47,7 @@ class Hook(Strict):
 
 
 class Hooks(Strict):
-    """What is done to a node around its change: before it, as a way back, and when it is to serve again."""
+    """Commands around the change of a node: before it, for a snapshot, and for its return to service."""
 
     drain: Hook | None = None
     snapshot: Hook | None = None
@@ -55,7 +55,7 @@ class Hooks(Strict):
 
 
 class Window(Strict):
-    """When nodes may move: from `start` to `end`, past midnight if that is earlier, on days that begin so."""
+    """The time in which nodes may change: on `days`, from `start` to `end` (the next day if earlier)."""
 
     days: list[Day] = Field(default=list(DAYS), min_length=1)
     start: str
@@ -65,7 +65,7 @@ class Window(Strict):
     @field_validator("start", "end")
     @classmethod
     def _clock(cls, stated: str) -> str:
-        if not CLOCK.match(stated):
+        if not CLOCK.fullmatch(stated):
             raise ValueError("a time of day such as 22:30")
         return stated
 
@@ -85,13 +85,13 @@ class Rollout(Strict):
     """The rules of an upgrade.
 
     Attributes:
-        canary: nodes that go first, alone; `one_per_group` or `none`.
+        canary: nodes that change first, in a separate batch; `one_per_group` or `none`.
         serial: sizes of the batches after them, as numbers or percentages of all; the last one repeats.
-        max_fail: how many nodes of a batch may fail before everything stops; a canary may never.
-        on_failure: `rollback` brings a failed node back to its last good set, `hold` leaves it drained.
-        together: sets of nodes that move as one, such as an NVLink domain.
-        settle_s: how long a node may take after its boot until everything is as it should be.
-        accept: the level of `gpuprov accept` that a node must pass before it serves again.
+        max_fail: number of nodes of a batch that may fail before the upgrade stops; a canary must not fail.
+        on_failure: `rollback` returns a failed node to its last good set, `hold` leaves it drained.
+        together: sets of nodes that change in the same batch, such as an NVLink domain.
+        settle_s: seconds after a boot in which a node must reach its declared state.
+        accept: the level of `gpuprov accept` that a node must pass before it returns to service.
     """
 
     canary: Literal["one_per_group", "none"] | list[str] = "one_per_group"

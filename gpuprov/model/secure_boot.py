@@ -8,17 +8,17 @@ from gpuprov.model.documents import Strict
 
 
 class KeyCommand(Strict):
-    """A command of the controller that signs, for a key that nothing else may touch."""
+    """A signing command on the controller, for a key that only this command can use."""
 
     command: str = Field(
         min_length=1,
-        description="gets a SHA-256 digest (32 bytes) on stdin and writes its RSA signature (PKCS #1 v1.5)"
-        " to stdout",
+        description="command that gets a SHA-256 digest (32 bytes) on stdin and writes its RSA signature"
+        " (PKCS #1 v1.5) to stdout",
     )
 
 
 class SecureBoot(Strict):
-    """The pair that modules are signed with. The key stays where it is: neither lock nor nodes know of it."""
+    """Certificate and key that sign kernel modules. The key is neither in the lock nor on nodes."""
 
     certificate: str = Field(description="file of the X.509 certificate that nodes enroll, in PEM or DER")
     key: str | KeyCommand = Field(
@@ -27,9 +27,9 @@ class SecureBoot(Strict):
 
 
 class LockedSecureBoot(Strict):
-    """What nodes must have enrolled, and what the signature of every module says of it.
+    """The certificate that nodes must have enrolled, and its names in the signature of every module.
 
-    `fingerprint` is the certificate's SHA-256; `signer` and `serial` are modinfo(8)'s words for a signature.
+    `fingerprint` is the certificate's SHA-256; `signer` and `serial` are values of a signature in modinfo(8).
     """
 
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")

@@ -11,7 +11,7 @@ from gpuprov.model.documents import DECIMAL, Strict
 
 def _version_text(stated: object) -> object:
     if isinstance(stated, float):
-        said = f'a version in quotes, "{DECIMAL}": YAML reads a bare one as the number {stated}'
+        said = f'a version in quotes, "{DECIMAL}": YAML reads it without quotes as the number {stated}'
         raise ValueError(said)  # noqa: TRY004 - pydantic's word for it
     return str(stated) if isinstance(stated, int) and not isinstance(stated, bool) else stated
 
@@ -30,10 +30,11 @@ LATER = ("builder", "compiler")
 
 
 class StackPolicy(Strict):
-    """What software is wanted, as far as anybody cares; the resolver chooses the rest.
+    """The stated software; the resolver chooses the rest.
 
-    The driver is always managed, and with it whatever the hardware needs at its version. Of the others only
-    what is stated: a version, the start of one, `auto` (the resolver chooses) or `none` (must not be there).
+    The driver is always managed, with the components that the hardware needs at its version. Other components
+    are managed only if stated: a version, the start of one, `auto` (the resolver chooses) or `none` (must be
+    absent).
     """
 
     prefer: Literal["lts", "production", "newest"] | None = None
@@ -42,33 +43,37 @@ class StackPolicy(Strict):
     module: Literal["open", "proprietary"] | None = None
     module_build: Literal["dkms", "once", "precompiled"] | None = Field(
         default=None,
-        description="compiled on each node (the default), by the stated builder for all that have its kernel"
-        " (the default where a builder is stated), or by the distribution (Ubuntu), which signs it",
+        description="compiled on each node (`dkms`, the default), by the stated builder for all nodes with"
+        " its kernel (`once`, the default with a builder), or by the distribution (`precompiled`, Ubuntu)",
     )
     builder: Annotated[tuple[BuilderName, ...] | None, BeforeValidator(_several)] = Field(
         default=None,
         min_length=1,
         max_length=4,
-        description="who compiles the module for the group, and so decides what runs in its kernels: a host"
-        " of the fleet, several whose builds must be the same, or `image`",
+        description="host that compiles the module for the group, whose kernels run its code: a host of the"
+        " fleet, several whose builds must be the same, or `image`",
     )
     compiler: Literal["absent"] | None = Field(
         default=None,
-        description="with a builder: the others get none, and a kernel waits there for its module",
+        description="with a builder: `absent` on the other nodes, where a new kernel waits for its module",
     )
     cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
         default=None, min_length=1, description="toolkits (12.8); of several the first is the default"
     )
     cudnn: VersionText | None = Field(default=None, description="9.15, or exactly: 9.15.0.57")
     nccl: VersionText | None = Field(default=None, description="2.29, or with its build: 2.29.7+cuda13.2")
-    docker: VersionText | None = Field(default=None, description="of the distribution's own archive: 20.10")
+    docker: VersionText | None = Field(
+        default=None, description="version in the distribution's archive: 20.10"
+    )
     containerd: VersionText | None = Field(
-        default=None, description="as the runtime of a Kubernetes node; of the same archive: 1.6"
+        default=None, description="runtime of a Kubernetes node; version in the distribution's archive: 1.6"
     )
     container_toolkit: VersionText | None = Field(default=None, description="1.20")
     dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")
     profiling_tools: Literal["auto", "none"] | None = Field(default=None, description="perf, sysstat, atop")
-    node_exporter: VersionText | None = Field(default=None, description="Prometheus' exporter of the node")
+    node_exporter: VersionText | None = Field(
+        default=None, description="version of Prometheus' node_exporter"
+    )
 
     @model_serializer(mode="wrap")
     def _without_new_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 _TYPES = r"(?:u?int(?:8|32|64)|half|float|double|bfloat16|f8e[45]m[23]|fp8\w*)"
 _FIGURES = r"([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)"
 _NCCL_TESTS_ROW = re.compile(
-    rf"(?<![\d.])(\d+)\s+\d+\s+{_TYPES}\s+\w+\s+(?:-?\d+\s+)?{_FIGURES}(?:\s+{_FIGURES})?\s*$"
+    rf"(?<![\d.])(\d+)\s+\d+\s+{_TYPES}\s+\w+\s+(?:-?\d+\s+)?{_FIGURES}(?:\s+{_FIGURES})?\s*\Z"
 )
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)")

@@ -111,7 +111,7 @@ def inspect_machine(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
     """
     found = sum(line.startswith("GPU ") for line in _smi(shell, "-L").splitlines())
     if gpus is not None and gpus > found:
-        raise InvalidInput(f"{gpus} GPUs asked for, {found} found", do="give --gpus as many or fewer")
+        raise InvalidInput(f"{gpus} GPUs requested, {found} found", do="give --gpus as many or fewer")
     taking_part = gpus or found
     if taking_part < 2:
         raise NodeFailed(f"{taking_part} GPU on {shell.where}", expected="two or more")

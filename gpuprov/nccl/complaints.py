@@ -31,7 +31,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Connection (?:refused|closed)|timed? ?out|No route to host|Network is unreachable|reset by peer",
-        "a peer is gone or not reachable: firewall, wrong NCCL_SOCKET_IFNAME, or another rank failed first",
+        "a peer ended or cannot be reached: firewall, wrong NCCL_SOCKET_IFNAME, or another rank failed first",
     ),
     (r"no (?:socket )?interface found", "NCCL_SOCKET_IFNAME names no interface of this node"),
     (r"out of memory", "GPU memory is full before NCCL can allocate its buffers"),
@@ -47,10 +47,10 @@ _CAUSES: tuple[tuple[str, str], ...] = (
         r"unhandled (?:system|cuda) error|nccl(?:System|UnhandledCuda|Internal|Remote)Error",
         "NCCL gave up: the first NCCL WARN above it names the cause",
     ),
-    (r"mismatch|invalid usage|ncclInvalid(?:Usage|Argument)", "the ranks do not call the same thing"),
+    (r"mismatch|invalid usage|ncclInvalid(?:Usage|Argument)", "the ranks do not call the same collective"),
     (
         r"Cuda failure|CUDA error|uncorrectable|unspecified launch failure",
-        "the GPU failed beneath NCCL: look at `dmesg` for Xid",
+        "the GPU failed during the NCCL operation: look in `dmesg` for Xid",
     ),
 )
 _FRAMEWORK = re.compile(

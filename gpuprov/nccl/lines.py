@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 _MARK = re.compile(r"[NR]CCL (INFO|WARN) ")
 _SPEAKER = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[-?\d+\] (?:\S+:\d+(?: \([^)]*\))? )?$"
+    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[-?\d+\] (?:\S+:\d+(?: \([^)]*\))? )?\Z"
 )
 _LONGEST_PREFIX = 400
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

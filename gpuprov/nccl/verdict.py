@@ -18,7 +18,7 @@ Inter = Literal["ib", "roce", "efa", "socket"]
 
 # Interfaces that carry no traffic between machines: loopback, and those of container engines and hypervisors.
 _LOCAL_ONLY = re.compile(
-    r"lo\d*$|docker|virbr|br-|veth|cni|flannel|cali|cilium|lxc|podman|vmnet|vnet|tap|dummy"
+    r"lo\d*\Z|docker|virbr|br-|veth|cni|flannel|cali|cilium|lxc|podman|vmnet|vnet|tap|dummy"
 )
 _RDMA = {"ib", "roce", "efa"}
 
@@ -129,7 +129,7 @@ def _why_not_p2p(log: NcclLog, slow: dict[str, int]) -> list[str]:
             "the driver could not enable P2P between some GPUs (IOMMU or PCIe ACS on, or no support)"
         )
     if len(log.hosts) > (log.nodes or 1):
-        reasons.append("the ranks run in containers of their own: share --ipc=host, or one container a node")
+        reasons.append("each rank runs in a separate container: use --ipc=host, or one container per node")
     return reasons or [
         "the GPUs may have no P2P with each other (see `gpuprov topo`), PCIe ACS or the IOMMU may be on, "
         "or each rank may see its own GPU only (containers, CUDA_VISIBLE_DEVICES)"
@@ -144,7 +144,7 @@ def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
     if not kinds:
         if wanted.inter is None:
             return []
-        text = f"{wanted.inter} expected between nodes, but nothing passes between nodes in this log"
+        text = f"{wanted.inter} expected between nodes, but this log has no path between nodes"
         return [Finding("warn", "inter.transport", text)]
     names = _counted(log.transports["inter"]) or f"{log.network}"
     if wanted.inter and kinds != {wanted.inter}:
@@ -153,7 +153,7 @@ def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
         return [Finding("bad", "inter.transport", text)]
     if "socket" in kinds and log.hcas and not wanted.inter:
         ports = ", ".join(str(hca) for hca in sorted(log.hcas))
-        text = f"plain sockets between nodes although {ports} are there: {'; '.join(_why_not_rdma(log))}"
+        text = f"plain sockets between nodes although {ports} exist: {'; '.join(_why_not_rdma(log))}"
         return [Finding("bad", "inter.transport", text)]
     return [Finding("ok", "inter.transport", f"between nodes: {names}")]
 
@@ -217,7 +217,7 @@ def _interfaces(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
         return []
     several = (log.nodes or 1) > 1
     end = "other machines cannot be reached over it" if several else "more nodes could not be reached over it"
-    text = f"NCCL talks over {', '.join(used)}: {end}; set NCCL_SOCKET_IFNAME to the fabric's NIC (`=eth0`)"
+    text = f"NCCL uses {', '.join(used)}: {end}; set NCCL_SOCKET_IFNAME to the fabric's NIC (`=eth0`)"
     return [Finding("bad" if several else "warn", "interface.local", text)]
 
 
@@ -261,7 +261,7 @@ def _complaints(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 def _results(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
     if log.results.wrong:
-        text = f"{log.results.wrong} wrong values in nccl-tests: data is corrupted on the way"
+        text = f"{log.results.wrong} wrong values in nccl-tests: data is corrupted in transit"
         return [Finding("bad", "results.wrong", text)]
     if log.results.peak is None:
         return []

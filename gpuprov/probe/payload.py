@@ -12,7 +12,6 @@ import ast
 import base64
 import hashlib
 import json
-import math
 import re
 import secrets
 import shlex
@@ -27,6 +26,7 @@ from typing import Any
 from gpuprov.errors import NodeFailed
 from gpuprov.files.resources import share
 from gpuprov.untrusted import on_one_line
+from gpuprov.untrusted.parsing import read_json
 
 MODULES = (
     *("base", "effective", "system", "secure_boot", "packages", "gpu", "network", "hardware", "services"),
@@ -42,6 +42,8 @@ STATUS_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_samp
 CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Maximum size of an answer in bytes, compressed and uncompressed."""
+_UNPACKING = Lock()
+"""Lock of the unpacking: memory for it is needed once, and not for each connection."""
 DEPTH_LIMIT = 64
 """Maximum nesting of an answer; a daemon.json is its most deeply nested part."""
 
@@ -249,7 +251,8 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
             "the answer is damaged: its checksum differs",
             do="check what the login's start files print",
         )
-    return _unpack(body)
+    with _UNPACKING:
+        return _unpack(body)
 
 
 def is_answered(stdout: bytes, nonce: str) -> bool:
@@ -268,8 +271,8 @@ def _unpack(body: bytes) -> dict[str, Any]:
         text = unpacker.decompress(base64.b64decode(body, validate=True), ANSWER_LIMIT)
         if unpacker.unconsumed_tail:
             raise NodeFailed(f"the answer unpacks to more than {ANSWER_LIMIT} bytes")
-        document = json.loads(text, parse_constant=_refused, parse_float=_finite)
-    except (ValueError, zlib.error, RecursionError) as error:
+        document = read_json(text, ANSWER_LIMIT)
+    except (ValueError, zlib.error) as error:
         raise NodeFailed(
             f"the answer is no document: {str(error)[:100]}", do="check the node's python3"
         ) from None
@@ -284,15 +287,6 @@ def _unpack(body: bytes) -> dict[str, Any]:
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refused(text[:20])
 
 
 def _deeper(document: object, levels: int) -> bool:

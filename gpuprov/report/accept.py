@@ -26,7 +26,7 @@ def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
     for gpu in dict.fromkeys(each.gpu for each in nodes if each.rates):
         alike = [each for each in nodes if each.rates and each.gpu == gpu]
         yield ""
-        yield f"{on_one_line(gpu) or 'GPU of an unknown name'} on {fold(each.node for each in alike)}"
+        yield f"{on_one_line(gpu) or 'GPU with an unknown name'} on {fold(each.node for each in alike)}"
         yield from aligned(_table([rate for each in alike for rate in each.rates]), indent="  ")
 
 

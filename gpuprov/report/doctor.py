@@ -33,19 +33,19 @@ def _block(name: str, each: Diagnosis, *, brief: bool) -> Iterator[str]:
     for fault in each.faults:
         yield from _fault(fault, brief=brief)
     if each.unknown and not brief:
-        yield "  unknown   what could not be read, and so is not known to be healthy:"
+        yield "  unknown   these rules could not be checked:"
         yield from (f"{INDENT}  {on_one_line(line)}" for line in unknown_lines(each))
 
 
 def summary(each: Diagnosis) -> str:
-    """Return `2 broken, 1 risk; 3 questions without an answer`."""
+    """Return `2 broken, 1 risk; 3 rules not checked`."""
     if each.failure is not None:
         return str(each.failure)
     counts = Counter(fault.severity for fault in each.faults)
     result = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
     if not result:
         result = "no fault was found" if each.unknown else "healthy"
-    return result + (f"; {len(each.unknown)} questions without an answer" if each.unknown else "")
+    return result + (f"; {len(each.unknown)} rules not checked" if each.unknown else "")
 
 
 def unknown_lines(each: Diagnosis) -> Iterator[str]:
@@ -118,7 +118,7 @@ def doctor_metrics(found: Iterable[Diagnosis]) -> str:
     registry = CollectorRegistry()
     names = ["node", "rule", "severity"]
     faults = Gauge("gpuprov_doctor_fault", "Faults that the doctor found", names, registry=registry)
-    unknown = Gauge("gpuprov_doctor_unknown", "Rules that could not judge", ["node"], registry=registry)
+    unknown = Gauge("gpuprov_doctor_unknown", "Rules that could not be checked", ["node"], registry=registry)
     reached = Gauge("gpuprov_doctor_reached", "Whether the machine answered", ["node"], registry=registry)
     for each in found:
         reached.labels(each.host).set(0 if each.failure else 1)

@@ -41,7 +41,7 @@ class Row:
     cells: list[Cell]
 
 
-HOLDS = Cell("holds", "", "as the lock says")
+HOLDS = Cell("holds", "", "matches the lock")
 OTHER_GROUP = Cell("none", "", "not stated for this group")
 NO_ANSWER = Cell("lost", "", "the node did not answer")
 

@@ -30,7 +30,5 @@ def _as_result(check: str, difference: Difference | None) -> dict[str, Any]:
     if difference is None:
         return {"check": check, "status": "passed", "seconds": 0.0}
     seen = {"actual": difference.actual, "expected": difference.expected}
-    mend = (
-        f"role {difference.role}" if difference.role else "a reboot" if difference.reboot else "nothing here"
-    )
-    return {"check": check, "status": "failed", **seen, "detail": f"mended by {mend}", "seconds": 0.0}
+    mend = f"role {difference.role}" if difference.role else "a reboot" if difference.reboot else "no role"
+    return {"check": check, "status": "failed", **seen, "detail": f"fixed by {mend}", "seconds": 0.0}

@@ -96,7 +96,9 @@ def read_kept(run: str) -> Kept | None:
             try:
                 return Kept(run, nodes(json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InvalidInput(f"{path}: {error}", expected="what `gpuprov accept` keeps") from None
+                raise InvalidInput(
+                    f"{path}: {error}", expected="measurements saved by `gpuprov accept`"
+                ) from None
     return None
 
 
@@ -112,7 +114,7 @@ def write_page(run: str, path: Path) -> None:
     """
     now = read_kept(run)
     if now is None:
-        raise InvalidInput(f"nothing that was measured is kept of {run}", do="run `gpuprov accept` again")
+        raise InvalidInput(f"there are no saved measurements of {run}", do="run `gpuprov accept` again")
     earlier = (folder.name for folder in run_folders("accept") if folder.name < run)
     before = [kept for kept in map(read_kept, earlier) if kept is not None]
     write_text(path, render([*before[1 - RUNS :], now]))
@@ -157,7 +159,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _rules(top: float, peak: float | None, least: float | None, middle: float, unit: str) -> list[Rule]:
-    found = [Rule(_y(middle, top), "middle", f"middle {middle:.1f} {unit}")]
+    found = [Rule(_y(middle, top), "middle", f"median {middle:.1f} {unit}")]
     if peak:
         found.append(Rule(_y(peak, top), "peak", f"peak {peak:g} {unit}"))
     if least:
@@ -212,7 +214,7 @@ def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
     """Return the median of each node in each run, connected by lines."""
     places = _spread(len(runs))
     lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    panel = Panel("over time, the middle of each node", scale=_scale(top))
+    panel = Panel("over time, the median of each node", scale=_scale(top))
     panel.places = _labelled(places, [_day(kept.run) for kept in runs], 6)
     for x, kept in zip(places, runs, strict=True):
         by_name = {str(node["node"]): node for node in kept.nodes}

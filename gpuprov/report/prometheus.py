@@ -23,20 +23,22 @@ def write_textfile(run: Run, path: Path) -> None:
     try:
         write_to_textfile(str(path), _registry(run))
     except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}", do="name a folder that can be written") from None
+        raise InvalidInput(f"{path}: {error.strerror}", do="name a writable folder") from None
 
 
 def _registry(run: Run) -> CollectorRegistry:
     registry = CollectorRegistry()
-    nodes = Gauge("gpuprov_nodes", "Nodes by what a run found.", ["status"], registry=registry)
+    nodes = Gauge("gpuprov_nodes", "Nodes by result of the run.", ["status"], registry=registry)
     counts = Counter(node.status for node in run.nodes)
     for status in get_args(Status):
         nodes.labels(status).set(counts[status])
-    up = Gauge("gpuprov_node_in_sync", "1 where nothing differs from the lock.", ["node"], registry=registry)
-    reached = Gauge("gpuprov_node_answered", "1 where a node told its facts.", ["node"], registry=registry)
+    up = Gauge("gpuprov_node_in_sync", "1 if nothing differs from the lock.", ["node"], registry=registry)
+    reached = Gauge(
+        "gpuprov_node_answered", "1 if the facts of the node were read.", ["node"], registry=registry
+    )
     differs = Gauge(
         "gpuprov_check_differs",
-        "1 for each check that differs; a check that holds has no series.",
+        "1 for each check that differs; other checks have no series.",
         ["node", "check", "severity"],
         registry=registry,
     )
@@ -45,6 +47,6 @@ def _registry(run: Run) -> CollectorRegistry:
         reached.labels(node.name).set(node.reason is None)
         for each in node.drift:
             differs.labels(node.name, each.check, each.severity).set(1)
-    at = Gauge("gpuprov_checked_timestamp_seconds", "When the run looked.", registry=registry)
+    at = Gauge("gpuprov_checked_timestamp_seconds", "Time of the run.", registry=registry)
     at.set(datetime.fromisoformat(run.at).timestamp())
     return registry

@@ -31,7 +31,7 @@ _WIDTH = 100
 def describe(answer: Answer) -> Iterator[str]:
     """Yield lines for a terminal, stack first; a refusal has the rules first."""
     stack = answer.stack
-    machine = f"{', '.join(answer.gpus)} · {stack.os or 'unserved system'} {stack.arch}"
+    machine = f"{', '.join(answer.gpus)} · {stack.os or 'unsupported system'} {stack.arch}"
     yield f"{answer.verdict}: {machine}"
     if answer.verdict == "refused":
         yield from _section("violated", answer.violations)
@@ -77,12 +77,12 @@ def _lines(finding: RuleFinding) -> Iterator[str]:
 
 
 def _nearest(answer: Answer) -> Iterator[str]:
-    yield "\nwhat would work (one change)"
+    yield "\nwhat would work, with one change"
     for each in answer.nearest:
         note = "" if each.verdict == "ok" else f"  ({each.verdict})"
         yield f"  - {each.text}{note}"
     if not answer.nearest:
-        yield "  - nothing that changes one thing alone"
+        yield "  - no stack with only one change"
 
 
 def sources(answer: Answer) -> Iterator[str]:
@@ -101,4 +101,4 @@ def describe_explanation(explanation: Explanation) -> Iterator[str]:
         if newer.needs:
             yield from (line for finding in newer.needs for line in _lines(finding))
         else:
-            yield "  - would work; the policy or an older choice kept it out"
+            yield "  - would work, but the policy or an earlier choice excludes it"

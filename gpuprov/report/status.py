@@ -99,7 +99,7 @@ def status_table(
     gpus = sum(len(node.gpus) for node in nodes)
     odd_ones = sum(stands for _, stands in rows)
     table = Table(
-        title=f"{len(nodes)} nodes, {gpus} GPUs, {away} without an answer, {odd_ones} lines stand out",
+        title=f"{len(nodes)} nodes, {gpus} GPUs, {away} without an answer, {odd_ones} lines differ",
         caption=f"q quit  f {'GPUs' if folded else 'fold'}  o {'all' if only_odd else 'odd only'}  up/down  "
         f"{top + 1}-{min(len(shown), top + room)} of {len(shown)}",
         box=None,

@@ -42,7 +42,9 @@ def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
         for node in nodes
         if any(each.role is None or str(each.actual).startswith("unknown: ") for each in node.drift)
     ]
-    return f"the lock alone does not explain that: gpuprov doctor {fold(names)}" if names else None
+    return (
+        f"the lock does not explain this; to find the cause: gpuprov doctor {fold(names)}" if names else None
+    )
 
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
@@ -57,14 +59,14 @@ def _lines(result: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _change(change: Change) -> Iterator[str]:
     was, now = change.was, change.now
     if now is None:
-        yield "was not looked at"
+        yield "was not read"
         return
     if now.reason is not None and (was is None or was.status != now.status):
         yield f"{now.status}: {now.reason}"
     elif now.reason is None and was is not None and was.reason is not None:
         yield "answers again" + (", in sync" if now.status == "in_sync" else "")
     elif was is None and now.status == "in_sync":
-        yield "in sync, not looked at before"
+        yield "in sync, not read before"
     yield from (difference(each) for each in change.new)
     if now.reason is None:
         # Drift and verify format values differently: a check that still differs is already listed above.
@@ -88,7 +90,7 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
         for reason, names in reasons.items():
             where = "" if len(names) == len(group) else f" ({fold(names)})"
             yield f"    {reason}{where}"
-    cannot = "cannot be mended from here:"
+    cannot = "apply cannot fix this:"
     yield from _lines((plan.name, f"{cannot} {difference(each)}") for plan in plans for each in plan.beyond)
     yield from _lines((plan.name, line) for plan in plans for line in _newer(plan))
 

@@ -19,7 +19,7 @@ STANDS = {
     "new": "on the new lock",
     "old": "on the old lock",
     "held": "held, drained as it is",
-    "stuck": "NEEDS A HAND",
+    "stuck": "NEEDS REPAIR BY HAND",
 }
 
 
@@ -82,7 +82,7 @@ def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
 
 def journal_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the steps of a run from its journal: one line for each step of each batch, with nodes folded."""
-    yield f"{entries[0].at}  begun by {about.who}: {about.course}, {len(about.nodes)} nodes"
+    yield f"{entries[0].at}  started by {about.who}: {about.course}, {len(about.nodes)} nodes"
     if about.accepted:
         yield f"{entries[0].at}  accepted {', '.join(about.accepted)}: {about.because or 'no reason given'}"
     alike: dict[tuple[str, str, str, str], list[str]] = {}

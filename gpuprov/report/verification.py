@@ -40,4 +40,4 @@ def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
         yield f"  expected  {value(expected)}"
         yield f"  seen      {value(actual)}"
         yield from (f"  {line}" for line in (looked_at if details else ()))
-        yield f"  to mend   {to_mend.replace(found[0][0], fold(names))}"
+        yield f"  to fix    {to_mend.replace(found[0][0], fold(names))}"

@@ -81,7 +81,7 @@ def parse_certificate(content: bytes) -> Certificate:
     certificate = read(content)
     public = certificate.public_key()
     if not isinstance(public, RSAPublicKey) or public.key_size < LEAST_BITS:
-        raise ValueError("its key is not of that kind")
+        raise ValueError("its key is of another type or size")
     names = certificate.issuer.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return Certificate(
         der=certificate.public_bytes(Encoding.DER),

@@ -43,7 +43,7 @@ def items(content: bytes) -> Iterator[Item]:
     while at < len(content):
         start, tag, size, at = at, content[at], *_length(content, at + 1)
         if at + size > len(content):
-            raise ValueError("an element that is longer than what it is in")
+            raise ValueError("an element is longer than its container")
         yield Item(tag, content[at : at + size], content[start : at + size])
         at += size
 
@@ -55,5 +55,5 @@ def _length(content: bytes, at: int) -> tuple[int, int]:
         return first, at + 1
     count = first & 0x7F
     if not 1 <= count <= 4 or at + 1 + count > len(content):
-        raise ValueError("an element without a length")
+        raise ValueError("an element has no length")
     return int.from_bytes(content[at + 1 : at + 1 + count], "big"), at + 1 + count

@@ -51,9 +51,9 @@ def key(stated: str | KeyCommand, folder: Path) -> Sign:
     if stated.startswith(PKCS11):
         if "pin-value=" in stated:
             raise InvalidInput(
-                "secure_boot.key has the PIN of the token in its URI, for everybody who reads fleet.yml",
-                expected="a PIN in a file of yours, or none",
-                do="pin-source=FILE in place of pin-value=…",
+                "secure_boot.key has the PIN of the token in its URI, which every reader of fleet.yml sees",
+                expected="a PIN in a file that only you can read, or none",
+                do="write pin-source=FILE instead of pin-value=…",
             )
         return partial(_by_token, stated)
     return _of_file(folder / stated)
@@ -70,7 +70,9 @@ def _of_file(path: Path) -> Sign:
     try:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise InvalidInput(
-                f"{where} is open to others", expected="to its owner alone", do=f"chmod 600 {path}"
+                f"{where} is readable by others",
+                expected="readable only by its owner",
+                do=f"chmod 600 {path}",
             )
         content = path.read_bytes()
         load = load_pem_private_key if b"-----BEGIN" in content else load_der_private_key
@@ -86,7 +88,7 @@ def _of_file(path: Path) -> Sign:
     except ValueError:
         raise InvalidInput(f"{where} cannot be read as a private key", expected="PEM or DER") from None
     if not isinstance(private, RSAPrivateKey):
-        raise InvalidInput(f"{where} is no RSA key", expected="the key of an RSA certificate")
+        raise InvalidInput(f"{where} is not an RSA key", expected="the key of an RSA certificate")
     return lambda digest: private.sign(digest, PKCS1v15(), Prehashed(hashes.SHA256()))
 
 

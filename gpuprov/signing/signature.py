@@ -68,7 +68,7 @@ def signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
         certificate.public_key.verify(value, digest, PKCS1v15(), Prehashed(hashes.SHA256()))
     except InvalidSignature:
         raise GpuprovError(
-            f"what was signed with secure_boot.key does not verify with the certificate of"
+            f"the signature by secure_boot.key does not verify with the certificate of"
             f" {certificate.signer} ({certificate.serial})",
             expected="the key of that certificate, and an RSA signature (PKCS #1 v1.5) of a SHA-256 digest",
             do="state the certificate and the key of one pair in secure_boot of fleet.yml",

@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, ValidationError
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.untrusted import printable
+from gpuprov.untrusted.parsing import count_values
 
 ERRORS: Mapping[str, type[GpuprovError]] = {
     kind.__name__: kind for kind in (GpuprovError, NodeFailed, InvalidInput, Unreachable, Refused)
@@ -36,10 +37,10 @@ def read_error(document: object) -> GpuprovError:
         ValueError: the document is not an error.
     """
     if not isinstance(document, Mapping):
-        raise ValueError("an error has to be an object")  # noqa: TRY004 - as pydantic expects it
+        raise ValueError("an error is not an object")  # noqa: TRY004 - as pydantic expects it
     parts = [document.get(name, "") for name in ("kind", "seen", "expected", "do")]
     if not all(isinstance(part, str) for part in parts) or parts[0] not in ERRORS:
-        raise ValueError("an error has a kind, and what was seen, was expected and is to be done as text")
+        raise ValueError("an error needs a known kind, and seen, expected and do as text")
     kind, seen, expected, do = (printable(part[:TEXT]) for part in parts)
     return ERRORS[kind](seen, expected=expected, do=do)
 
@@ -61,12 +62,14 @@ def write_answer(found: Any, answer: Any, most: int) -> str:
         most: maximum length of the JSON in characters.
 
     Raises:
-        NodeFailed: the JSON is longer, or the result is not of the type.
+        NodeFailed: the JSON is longer or has too many values, or the result is not of the type.
     """
     try:
-        text = _adapter(answer).dump_json(found, warnings="error").decode()
+        packed = _adapter(answer).dump_json(found, warnings="error")
+        count_values(packed)
+        text = packed.decode()
     except (PydanticSerializationError, ValueError) as error:
-        raise NodeFailed(f"a result that is no JSON: {error}"[:TEXT]) from None
+        raise NodeFailed(f"the result is not JSON: {error}"[:TEXT]) from None
     if len(text) > most:
         raise NodeFailed(f"answered {len(text)} characters", expected=f"at most {most}")
     return text
@@ -76,11 +79,16 @@ def read_answer(text: str, answer: Any) -> Any:
     """Return the result in a JSON text.
 
     Raises:
-        NodeFailed: the result is not of the type.
+        NodeFailed: the result has too many values, or is not of the type.
     """
     try:
+        count_values(text.encode("utf-8", "surrogatepass"))
         return _adapter(answer).validate_json(text, strict=True)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False, include_input=False)
         place = ".".join(map(str, first["loc"]))
-        raise NodeFailed(printable(f"an answer of another shape: {place} {first['msg']}"[:TEXT])) from None
+        raise NodeFailed(
+            printable(f"the answer has an unexpected form: {place} {first['msg']}"[:TEXT])
+        ) from None
+    except ValueError as error:
+        raise NodeFailed(f"the answer cannot be read: {error}") from None

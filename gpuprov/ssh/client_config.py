@@ -100,7 +100,7 @@ def _complaint(text: str) -> str:
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = (re.sub(r"^(.+?):? line (\d+): ", r"\1:\2: ", line) for line in lines if " line " in line)
-    return next(named, lines[-1] if lines else "it says nothing")
+    return next(named, lines[-1] if lines else "no message")
 
 
 @lru_cache(maxsize=4)

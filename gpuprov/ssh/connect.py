@@ -15,6 +15,7 @@ from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.ssh.credentials import Credentials
 from gpuprov.ssh.failures import stranger, unreachable
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
+from gpuprov.ssh.packets import ENDLESS, LimitedTransport
 from gpuprov.ssh.route import Route
 
 # Paramiko logs the exceptions that it raises; gpuprov prints them itself.
@@ -35,10 +36,10 @@ class ClosedUnheard(Unreachable):
 
     def __init__(self, way: Route) -> None:
         super().__init__(
-            f"{way.address} closes connections before sshd says a word: too many logins at once "
-            "(MaxStartups), this address is shut out for a while after failed ones (PerSourcePenalties), or "
-            "a proxy answers in place of a host that is down",
-            do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never shut out",
+            f"{way.address} closes connections before sshd answers: too many logins at once "
+            "(MaxStartups), this address is blocked for a while after failed ones (PerSourcePenalties), or "
+            "a proxy answers for a host that is down",
+            do="wait a minute, use fewer --forks; networks in settings.ssh.exempt are never blocked",
         )
 
 
@@ -122,6 +123,7 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
             "auth_strategy": credentials,
             "banner_timeout": limits.connect_s,
             "auth_timeout": limits.connect_s,
+            "transport_factory": LimitedTransport,
         },
     )
     _trust_known_hosts_only(connection, way)
@@ -137,7 +139,8 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
         refused = isinstance(cause, paramiko.AuthenticationException)
         if isinstance(cause, paramiko.ssh_exception.IncompatiblePeer) or (refused and credentials.beyond):
             raise BeyondParamiko from error
-        if "Error reading SSH protocol banner" in str(cause) and time.monotonic() < silent:
+        closed = "Error reading SSH protocol banner" in str(cause) and ENDLESS not in str(cause)
+        if closed and time.monotonic() < silent:
             raise ClosedUnheard(way) from None
         raise unreachable(way, cause, credentials.tried) from error
     return connection

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.files.runs import state_dir
+from gpuprov.files.writing import make_folders
 from gpuprov.untrusted import LogFormatter, on_one_line
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ def unexpected(node: str, error: Exception) -> NodeFailed:
     path = state_dir() / "unexpected.log"
     seen = f"what it sent could not be read ({type(error).__name__})"
     if isinstance(error, OSError):
-        seen = f"not asked, or its answer not kept: {on_one_line(str(error))}"
+        seen = f"the request failed, or its answer could not be stored: {on_one_line(str(error))}"
     failure = NodeFailed(
         seen,
         do=f"the traceback is in {path}: check its Python and login shell, or report it",
@@ -56,7 +57,7 @@ def _keep(path: Path, node: str, error: Exception) -> None:
         "gpuprov", logging.ERROR, "", 0, "%s", (node,), (type(error), error, error.__traceback__)
     )
     with _ONE_AT_A_TIME:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         path.touch(mode=0o600)
         handler = _Log(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(LogFormatter("%(asctime)s %(message)s"))

@@ -9,6 +9,7 @@ import paramiko
 
 from gpuprov.errors import Unreachable
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts
+from gpuprov.ssh.packets import ENDLESS
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_OUT, UNKNOWN_NAME
 
@@ -34,8 +35,8 @@ def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Un
         if not tried:
             files = ", ".join(route.identity_files)
             return Unreachable(
-                f"{who} was offered no key: there is none in {files}, nor in an agent",
-                do="name one in ssh.identity_file, or ssh-add it",
+                f"{who} was offered no key: neither {files} nor an agent has one",
+                do="state a key in ssh.identity_file, or ssh-add it",
             )
         return Unreachable(
             f"{who} refused " + (f"the key {stated}" if stated else f"every key offered: {', '.join(tried)}"),
@@ -66,7 +67,7 @@ def stranger(address: str, file: KnownHosts, key: paramiko.PKey) -> Unreachable:
     if place := file.revocation(key):
         return Unreachable(
             f"the host key of {address} is revoked in {place}",
-            do="others may hold it: give the machine a new one, and pin that",
+            do="create a new host key on the machine and pin that; others may have this one",
         )
     return Unreachable(
         f"the host key of {address} is not known",
@@ -82,9 +83,11 @@ def reason(error: BaseException) -> str:
     if isinstance(error, socket.gaierror):
         return NO_SUCH_NAME
     if isinstance(error, paramiko.ChannelException):
-        return f"the jump host says: {error.text.lower()}"
+        return f"the jump host reports: {error.text.lower()}"
     if isinstance(error, TimeoutError):
         return TIMED_OUT
+    if ENDLESS in str(error):
+        return ENDLESS
     if any(words in str(error) for words in SILENCE):
         return SILENT
     if isinstance(error, OSError) and error.strerror:

@@ -138,8 +138,8 @@ class KnownHosts:
             except ValueError as error:
                 if line.lstrip(" \t").startswith(REVOKED):
                     raise InvalidInput(
-                        f"{self.path}:{number}: {REVOKED} without a key that can be read: {error}",
-                        do="correct the line: until then no key of the file can be trusted",
+                        f"{self.path}:{number}: {REVOKED} has no readable key: {error}",
+                        do="correct the line: until then no key of the file is trusted",
                     ) from error
                 self.broken[number] = str(error)
                 continue
@@ -204,7 +204,7 @@ def read_known_hosts(path: Path) -> KnownHosts:
         if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
             raise InvalidInput(
                 f"{path} can be written by every user of this machine",
-                expected="a file that its owner alone may write",
+                expected="a file that only its owner can write",
                 do=f"check the keys in it, then `chmod o-w {path}`",
             )
         text = path.read_bytes()

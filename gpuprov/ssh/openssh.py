@@ -131,7 +131,7 @@ def run_command(
     if time.monotonic() - begun >= seconds:
         raise NodeFailed(f"no answer within {seconds:g} s of running a command")
     if code == SSH_FAILED:
-        raise Unreachable(of_openssh(_clean(b"".join(said))) or "ssh did not get in")
+        raise Unreachable(of_openssh(_clean(b"".join(said))) or "ssh could not log in")
     return code, answer, b"".join(said)
 
 

@@ -174,15 +174,15 @@ def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> 
         return None
     if depth == HOPS_AT_MOST:
         raise InvalidInput(
-            f"more than {HOPS_AT_MOST} hosts to go through, the last one {hops}",
-            do="check for a circle, see ProxyJump in ~/.ssh/config",
+            f"more than {HOPS_AT_MOST} jump hosts, the last one {hops}",
+            do="check ProxyJump in ~/.ssh/config for a loop",
         )
     before, _, last = hops.rpartition(",")
     try:
         user, host, port = parse_destination(last.removeprefix("ssh://"))
     except ValueError as error:
         raise InvalidInput(
-            f"the host {last!r} to go through: {error}", do="see ProxyJump in ~/.ssh/config"
+            f"the jump host {last!r}: {error}", do="correct ProxyJump in ~/.ssh/config"
         ) from None
     there = client_config(host, user, port, otherwise=None)
     itself = (_first(there, "hostname") or host, port or int(_first(there, "port") or 22)) == to

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 NO_SUCH_NAME = "no such host name"
-SILENT = "something listens there, but does not answer"
+SILENT = "the port is open, but does not answer"
 TIMED_OUT = "timed out"
 UNKNOWN_NAME = "neither DNS nor ~/.ssh/config knows it"
 LOOK_THERE = "check the address, and that it is up"
@@ -41,7 +41,7 @@ def of_openssh(text: str) -> str:
     if line == _REFUSED_KEY:
         for pattern, sentence in _HOST_KEYS:
             if found := re.search(pattern, text):
-                return sentence.format(re.sub(r"^\[(.*)\]:\d+$", r"\1", found[1]))
+                return sentence.format(re.sub(r"^\[(.*)\]:\d+\Z", r"\1", found[1]))
     for pattern, sentence in _OPENSSH:
         if found := re.fullmatch(pattern, line):
             first, *others = [*found.groups(), ""]

@@ -22,7 +22,7 @@ _ANY_HEADING = re.compile("|".join(_HEADINGS.values()))
 _GPU = re.compile(r"GPU\d+")
 _DEVICE = re.compile(r"[A-Za-z][\w.:-]*")
 _CELL = re.compile(r"X|NV\d+|PSB|PIX|PXB|PHB|NODE|SYS|SOC|C2C|N/A|NS|UNK|ERR!?|\?+")
-_LEGEND = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$")
+_LEGEND = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*")
 _DRIVER_ERROR = re.compile(
     r"NVIDIA-SMI has failed|Failed to initialize NVML|couldn't communicate|No devices were found"
     r"|Driver/library version mismatch|Unable to determine the device handle|GPU is lost"
@@ -146,7 +146,7 @@ def _rows(lines: list[str], columns: list[str], headings: list[str]) -> Rows:
     for line in lines:
         if _is_header(line):
             break
-        if named := _LEGEND.match(line):
+        if named := _LEGEND.fullmatch(line):
             legend[named[1]] = named[2]
             continue
         name = next(iter(line.split()), "")

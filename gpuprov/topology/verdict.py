@@ -98,7 +98,7 @@ def _over_sockets(topology: Topology) -> list[Finding]:
         return []
     text = (
         f"{len(far)} of {len(topology.gpu_pairs)} GPU pairs reach each other over the interconnect "
-        f"between sockets: {_folded_pairs(far)}; keep a job's GPUs on one socket where it does not need all"
+        f"between sockets: {_folded_pairs(far)}; keep a job's GPUs on one socket if it does not need all"
     )
     return [Finding("warn", "gpu.socket", text)]
 
@@ -108,7 +108,11 @@ def _unknown_words(topology: Topology) -> list[Finding]:
     if not odd:
         return []
     words = ", ".join(sorted({link.kind for link in odd}))
-    return [Finding("warn", "path.unknown", f"{len(odd)} paths are given as {words}: the driver cannot tell")]
+    return [
+        Finding(
+            "warn", "path.unknown", f"{len(odd)} paths are given as {words}: the driver does not know them"
+        )
+    ]
 
 
 def _nics(topology: Topology) -> list[Finding]:

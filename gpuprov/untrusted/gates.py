@@ -260,7 +260,7 @@ def _unsafe(document: object) -> object:
     if isinstance(document, Mapping):
         for key in document:
             if str(key).startswith("__ansible"):
-                raise NodeFailed(f"{shown(key)} as a key", expected="no key of Ansible's own")
+                raise NodeFailed(f"{shown(key)} as a key", expected="no key that Ansible reserves")
         return {key: _unsafe(value) for key, value in document.items()}
     if isinstance(document, (list, tuple)):
         return [_unsafe(value) for value in document]

@@ -47,7 +47,7 @@ def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
     if keyring is None:
         raise InvalidInput(
             f"no key is known for {url}",
-            do="name the repository's key file, or say `unsigned` to take it without a check",
+            do="name the repository's key file, or state `unsigned` to use it without a check",
         )
     return None if keyring == UNSIGNED else keyring
 
@@ -89,7 +89,9 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
     if any(not verdict.trouble for verdict in verdicts):
         return
     if not verdicts:
-        raise Refused(f"{name} is not signed", do="the mirror must be signed, or declared trusted as it is")
+        raise Refused(
+            f"{name} is not signed", do="sign the mirror, or declare it trusted without a signature"
+        )
     first = verdicts[0]
     raise Refused(f"{name} is {first.trouble}", do=first.do)
 
@@ -127,14 +129,14 @@ def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
         return _Verdict(
             key,
             f"signed with {weak}, which is broken",
-            "the repository has to be signed with SHA-256 or better",
+            "sign the repository with SHA-256 or better",
         )
     if "GOODSIG" in said and "VALIDSIG" in said:
         return _Verdict(key, "", "")
     return _Verdict(
         key,
-        f"not what key {key} signed",
-        "the file was changed on its way or on the mirror: do not install from it",
+        f"not the file that key {key} signed",
+        "do not install from it: the file was changed in transit or on the mirror",
     )
 
 

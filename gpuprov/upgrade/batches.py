@@ -60,7 +60,7 @@ def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
         if moving and len(moving) < len(members):
             rest = sorted(members.difference(moving))
             raise Refused(
-                f"{text} moves as one, but {', '.join(rest)} would stay behind", do="name all of its nodes"
+                f"{text} is upgraded as one, and {', '.join(rest)} is left out", do="name all of its nodes"
             )
         unit_of |= dict.fromkeys(moving, moving)
     return list(dict.fromkeys(unit_of.values()))

@@ -68,7 +68,7 @@ class Ahead:
         if stranded:
             builders = sorted({by for name in stranded for build in needs[name] for by in build.builders})
             raise Refused(
-                f"{fold(stranded)}: no new module for any kernel there; only {fold(builders)} compiles it",
+                f"{fold(stranded)}: no new module for the kernels there; only {fold(builders)} compiles it",
                 do=f"upgrade {fold(builders)} as well, with the same kernel",
             )
 
@@ -106,7 +106,7 @@ class Ahead:
             if not packed:
                 continue
             if len(packed) < len(builders):
-                raise NodeFailed(f"{fold(packed)} alone built the {build}", expected=f"{fold(builders)}")
+                raise NodeFailed(f"only {fold(packed)} built the {build}", expected=f"{fold(builders)}")
             made = {name: self._fetched(build, name, about) for name, about in packed.items()}
             self._store.keep(build, made)
             self._context.narrate(f"the {build} is in the store, by {fold(builders)}")

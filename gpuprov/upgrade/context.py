@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.files.runs import make_folder
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.model.lock import Lock, LockedGroup, Reboots, read_lock, write_lock
 from gpuprov.model.rollout import Rollout
 
@@ -64,7 +64,7 @@ def pack(run: Path, old: Lock, new: Lock) -> None:
     write_lock(new, run / NEW)
     if new.fleet:
         replace_file(run / FLEET, str(new.fleet))
-    (run / RECORDS).mkdir()
+    make_folders(run / RECORDS)
 
 
 def unpack(run: Path) -> tuple[Lock, Lock]:

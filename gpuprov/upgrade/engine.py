@@ -144,7 +144,7 @@ class Engine:
         bad = [node for node in batch.nodes if known[node].failed]
         if len(bad) <= batch.may_fail:
             return None
-        return f"{batch.name} is bad: {fold(bad)} failed, {batch.may_fail} may"
+        return f"{batch.name} failed: {fold(bad)}; allowed failures: {batch.may_fail}"
 
     def _outcome(self, stopped: str | None) -> Outcome:
         known = self.progress()

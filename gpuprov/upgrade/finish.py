@@ -34,7 +34,9 @@ def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
         if everywhere and not outcome.stopped:
             known = read_lock(lock_path) if lock_path.exists() else lock
             write_lock(as_stated(lock, known), lock_path)
-            context.narrate(f"every node is on it: {lock_path} is the {end} lock now; commit it")
+            context.narrate(
+                f"every node has the {end} lock's versions: {lock_path} now has that lock; commit it"
+            )
 
 
 def _record(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:

@@ -143,7 +143,7 @@ def judge_node(
 
 def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Collection[str]) -> NodeGate:
     if not facts.is_root:
-        result = "no root rights there: sudo asks for a password (-K)"
+        result = "no root rights on the node: sudo asks for a password (-K)"
         return NodeGate(name, (Finding("bad", "reach", result),), {})
     old, new = context.groups[name]
     moves = _moves(facts, new)
@@ -196,12 +196,20 @@ def _packages(
         if lacking := missing((name, version) for name, (_, version) in moves.items()):
             yield Finding("bad", "packages", f"no repository of the node has {lacking}; lock again")
     elif moves:
-        yield Finding("warn", "packages", "other repositories than now: proven when packages are fetched")
+        yield Finding(
+            "warn",
+            "packages",
+            "the new lock has other repositories: packages are checked when they are fetched",
+        )
     if lacking := missing((name, was) for name, (was, _) in moves.items()):
-        yield Finding("bad", "way-back", f"{lacking} is in no repository and not on the node: no way back")
+        yield Finding(
+            "bad",
+            "way-back",
+            f"{lacking} is in no repository and not on the node: a rollback cannot install it",
+        )
     if broken := facts.packages.broken:
         names = ", ".join(package.name for package in broken[:3])
-        yield Finding("bad", "packages", f"{names} half installed: run `dpkg --configure -a` there")
+        yield Finding("bad", "packages", f"{names} half installed: run `dpkg --configure -a` on the node")
     if busy := facts.state.package_manager_busy:
         yield Finding("bad", "packages", f"{busy} holds the package manager's lock")
 
@@ -236,7 +244,9 @@ def _trust(facts: Facts, stated: LockedSecureBoot | None) -> Iterator[Finding]:
     if stated is None:
         if facts.loaded_driver is None:
             yield Finding(
-                "bad", "secure-boot", "Secure Boot is on, and no module built here is known to load"
+                "bad",
+                "secure-boot",
+                "Secure Boot is on, and no loaded module shows that modules built on this node are trusted",
             )
     elif stated.fingerprint not in facts.secure_boot.enrolled:
         said = f"the certificate of {stated.signer} ({stated.serial}) is not enrolled"
@@ -252,7 +262,11 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
     """Yield programs that use the GPUs; NVIDIA's own daemons do not count."""
     if users := gpu_users(facts):
         said = f"the GPUs are in use by {', '.join(users)}"
-        yield Finding("warn", "idle", f"{said}; to be drained") if drained else Finding("bad", "idle", said)
+        yield (
+            Finding("warn", "idle", f"{said}; the node is drained first")
+            if drained
+            else Finding("bad", "idle", said)
+        )
 
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def header(entries: Sequence[Entry]) -> Header:
         InvalidInput: the journal has no header: the run had not begun.
     """
     if not entries or entries[0].step != RUN:
-        raise InvalidInput("the run's journal has no beginning: nothing was done", do="start a new one")
+        raise InvalidInput("the run's journal is empty: nothing was changed", do="start a new run")
     data: dict[str, Any] = dict(entries[0].data)
     batches = tuple(Batch(each["name"], tuple(each["nodes"]), each["may_fail"]) for each in data["batches"])
     return Header(**{**data, "batches": batches, "accepted": tuple(data["accepted"])})

@@ -37,7 +37,7 @@ class Journal(AbstractContextManager["Journal"]):
         except BlockingIOError:
             self._file.close()
             raise Refused(
-                f"another gpuprov is at work on {path.parent.name}", do="wait for it to end"
+                f"another gpuprov process works on {path.parent.name}", do="wait for it to end"
             ) from None
         self._file.seek(0)
         text = self._file.read()

@@ -99,7 +99,7 @@ snapshot="gpuprov-$GPUPROV_RUN-$GPUPROV_NODE"
             "snapshot": """\
 query="[?name=='$GPUPROV_NODE'].[resourceGroup, storageProfile.osDisk.managedDisk.id]"
 found=$(az vm list --query "$query" --output tsv) && set -- $found || exit
-[ $# = 2 ] || { echo "not one machine is called $GPUPROV_NODE: ${found:-none is}"; exit 1; }
+[ $# = 2 ] || { echo "expected one machine named $GPUPROV_NODE, found: ${found:-none}"; exit 1; }
 snapshot="gpuprov-$GPUPROV_RUN-$GPUPROV_NODE"
 [ "$(az snapshot show --resource-group "$1" --name "$snapshot" --query provisioningState --output tsv \\
     2>/dev/null)" = Succeeded ] ||

@@ -51,7 +51,7 @@ def _waited(
     """Return the errors that remain after interrupted workers of this run have ended, or `PATIENCE_S`."""
     if not errors or not all(map(_is_own, errors.values())):
         return errors
-    narrate(f"waiting for workers that were cut off and may be at work on {fold(errors)}")
+    narrate(f"waiting for workers that lost their connection and may still change {fold(errors)}")
     return _refused(leases.take(errors, patience_s=PATIENCE_S))
 
 

@@ -21,8 +21,8 @@ def wait_for_orphans(context: UpgradeContext) -> None:
     result = False
     while orphans := ansible_at_work(context.folder):
         if not result:
-            context.narrate(f"waiting for what the last controller left at work (process {orphans[0]})")
+            context.narrate(f"waiting for process {orphans[0]}, which the last controller left running")
             result = True
         if time.monotonic() > deadline:
-            raise Refused(f"process {orphans[0]} of this run is still at work", do="end it and resume again")
+            raise Refused(f"process {orphans[0]} of this run still runs", do="end it and resume again")
         time.sleep(0.5)

@@ -171,6 +171,8 @@ def _wheel(job: Job) -> Wheel:
 def _in_utc(job: Job) -> Sequence[str]:
     if job.zone != "UTC":
         raise InvalidInput(
-            f"the window is in {job.zone}", expected="UTC, as CI knows no other", do="state it in UTC"
+            f"the window is in {job.zone}",
+            expected="UTC, the only time zone of CI schedules",
+            do="state it in UTC",
         )
     return job.at.split(":")

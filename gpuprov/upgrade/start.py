@@ -33,7 +33,9 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
                 f"{name} would go from {old.os} {old.arch} to {new.os} {new.arch}", do="reinstall it"
             )
         if not old.os.startswith(DEBIANS):
-            raise Refused(f"{name} runs {old.os}", expected=f"a system of {' or '.join(DEBIANS)} to upgrade")
+            raise Refused(
+                f"{name} runs {old.os}", expected=f"{' or '.join(DEBIANS)}, which gpuprov can upgrade"
+            )
     order = batches(_grouped(context.lock, names), context.rollout)
     hooks.check_hooks(context)
     return order

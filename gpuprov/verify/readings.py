@@ -24,7 +24,7 @@ def own_unit_state(host: Node, unit: str) -> str:
         if re.search(r"(?m)^ExecStart=.", part):
             command = part
     theirs = re.match(r"# /(?:etc|run)/", command) and "# Written by gpuprov" not in command
-    return f"{state}, with a command of somebody else's" if state == "enabled" and theirs else state
+    return f"{state}, with another command" if state == "enabled" and theirs else state
 
 
 def reads_elsewhere(host: Node, unit: str, path: str) -> bool:

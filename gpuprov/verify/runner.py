@@ -150,13 +150,26 @@ def _wait(command: list[str], folder: Path, timeout_s: float, password: str | No
         return f"pytest was ended after {timeout_s:g} s"
     finally:
         os.close(reader)
-    *_, last = ["no word", *done.stdout.strip().splitlines()]
+    *_, last = ["no output", *done.stdout.strip().splitlines()]
     return f"pytest ended with status {done.returncode}: {last}"
 
 
 def _isolated(folder: Path) -> list[str]:
-    """Return options that exclude the ini files, caches and plugins of the operator's own pytest."""
-    ours = ["-p", "no:cacheprovider", "-p", "gpuprov.verify.plugin", "-q", "--tb=no", "--no-summary"]
+    """Return options that exclude the ini files, caches and plugins of the operator's own pytest.
+
+    pytest's own folder of temporary files has a predictable name, which any user can create first.
+    """
+    ours = [
+        "--basetemp",
+        str(folder / "tmp"),
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "gpuprov.verify.plugin",
+        "-q",
+        "--tb=no",
+        "--no-summary",
+    ]
     return ["-c", os.devnull, "--rootdir", str(folder), *ours]
 
 

@@ -125,7 +125,7 @@ class Shell:
                 if not ready or len(self._out.data) + len(self._err.data) > MAX_ANSWER_BYTES:
                     self.close()
                     raise NoAnswer(
-                        f"no end to the answer of `{command}`" if ready else f"no answer to `{command}`",
+                        f"the answer of `{command}` did not end" if ready else f"no answer to `{command}`",
                         expected=f"at most {MAX_ANSWER_BYTES >> 20} MiB within {self.timeout_s:g} s",
                     )
                 if not all(key.data.read() for key, _ in ready):
@@ -135,7 +135,7 @@ class Shell:
         status = out[1].strip()
         if not status.isdigit() or len(status) > 9:
             self.close()
-            raise NodeFailed(f"`{command}` ended with a status that is no number")
+            raise NodeFailed(f"`{command}` ended with a status that is not a number")
         return int(status), out[0], err[0]
 
     def _lost(self) -> NodeFailed | Unreachable:
@@ -216,7 +216,7 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         program = command.split(maxsplit=1)[0]
         if self.budget_s <= 0 or program in self._hung:
             reason = f"{program} hung before" if program in self._hung else "the node's time is used up"
-            return NoAnswer(f"`{command}` was not asked: {reason}")
+            return NoAnswer(f"`{command}` was not run: {reason}")
         started = time.monotonic()
         try:
             return self.result(self.shell.ask(command), command)

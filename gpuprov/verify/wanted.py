@@ -99,4 +99,4 @@ def to_mend(expectation: Expectation, node: str) -> str:
         return f"gpuprov apply --reboot -l {node}"
     if expectation.role:
         return f"gpuprov apply -l {node}"
-    return f"look at {node} itself: no role can mend this"
+    return f"check {node} itself: no role can repair this"

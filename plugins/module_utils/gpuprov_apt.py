@@ -37,7 +37,7 @@ class Cause(NamedTuple):
 
 PINNING = re.compile("nvidia-driver-pinning-|cuda-repository-pin")
 """Packages whose configuration selects the version of other packages, even after they are removed."""
-PURGED = re.compile(PINNING.pattern + "|containerd$")
+PURGED = re.compile(PINNING.pattern + r"|containerd\Z")
 """Packages that are removed with their configuration: pinning packages, and containerd, whose configuration
 file must be installed again with the package. No other package is ever purged: a purge may delete data, as
 that of docker.io does."""

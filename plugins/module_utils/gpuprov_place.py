@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 LINKS_MAX = 40
 """Largest number of links in one path, as in the kernel."""
+LARGEST = 16 << 20
+"""Largest size in bytes of a file that is read: known_hosts with three keys of 20,000 hosts has about 15 MB.
+Some files belong to other users, and a sparse file can have any size."""
 KEPT_ATTRIBUTES = ("user.", "security.selinux", "security.SMACK64", "system.posix_acl_access")
 """Prefixes of extended attributes that are properties of the file. Others, such as security.ima, describe its
 content."""
@@ -78,7 +81,7 @@ class Place:
         """Read a regular file with its attributes; a link counts as no file.
 
         Raises:
-            OSError: it cannot be read, or is not a regular file.
+            OSError: it cannot be read, is not a regular file, or has more than `LARGEST` bytes.
         """
         about = self.about()
         if about is None or stat.S_ISLNK(about.st_mode):
@@ -95,7 +98,10 @@ class Place:
             return Old(b"", about)
         with os.fdopen(handle, "rb") as stream:
             about = os.fstat(handle)
-            text = stream.read() if content else b""
+            if content and about.st_size > LARGEST:
+                reason = f"has {about.st_size} bytes; expected at most {LARGEST}"
+                raise OSError(errno.EFBIG, reason, self.path)
+            text = stream.read(about.st_size + 1) if content else b""
             if content and len(text) != about.st_size:
                 raise Changed(self.path, "was changed by another program while it was read")
             return Old(text, about, attributes_of(handle))

@@ -76,7 +76,7 @@ def read(path: str, follow: bool = False) -> "bytes | None":
     """Return the content of a regular file; None if there is no file.
 
     Raises:
-        OSError: it cannot be read, or is not a regular file.
+        OSError: it cannot be read, is not a regular file, or is too large.
     """
     with Place(path, follow) as place:
         old = place.read()
@@ -87,14 +87,19 @@ def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> 
     """Create a folder and its missing parents, with this mode (independent of the umask) and owner.
 
     Returns:
-        The paths of the created folders, the outermost first.
+        The paths of the folders that this process created, the outermost first.
     """
     path = path.rstrip("/")
     if not path or os.path.isdir(path):
         return []
     above = make_folders(os.path.dirname(path), mode, owner)
     with Place(path, follow=True) as place:
-        os.mkdir(place.name, mode, dir_fd=place.folder)  # SELinux's label depends on the name
+        try:
+            os.mkdir(place.name, mode, dir_fd=place.folder)  # SELinux's label depends on the name
+        except FileExistsError:
+            if os.path.isdir(path):  # another process has created it
+                return above
+            raise
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(place.name, flags, dir_fd=place.folder)
         try:

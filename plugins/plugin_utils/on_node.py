@@ -18,6 +18,8 @@ from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import comp
 
 CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 UTILITIES = Path(__file__).parents[1] / "module_utils"
+SIZE, VALUES = 8 << 20, 1 << 17
+"""Maximum number of characters and of values (`[`, `{` and `,`) of a script's answer, before it is parsed."""
 
 
 class OnNode(ActionBase):
@@ -87,9 +89,11 @@ def _imported(source: str) -> dict[str, str]:
 def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
     """Return the task's result from a script's output."""
     printed, _newline, last = said["stdout"].rstrip().rpartition("\n")
+    if len(last) > SIZE or sum(map(last.count, "[{,")) > VALUES:
+        raise AnsibleActionFail(f"{script} gave no answer: its document is too large")
     try:
         document = json.loads(last) if said["rc"] == 0 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         words = (said["stderr"].strip() or last).rpartition("\n")[2] or f"it exited with {said['rc']}"

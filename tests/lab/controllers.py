@@ -48,7 +48,9 @@ class Controller:
     def environment(self) -> dict[str, str]:
         """Return an environment with this controller's home, state and certificates, without an SSH agent."""
         inherited = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
-        return {**inherited, **self.tls, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state")}
+        own = {"HOME": self.home, "XDG_STATE_HOME": self.home / "state"}
+        own["DASK_TEMPORARY_DIRECTORY"] = self.home / "dask"
+        return {**inherited, **self.tls, **{name: str(path) for name, path in own.items()}}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a program as this controller."""

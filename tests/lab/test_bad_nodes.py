@@ -50,7 +50,7 @@ TROUBLE = {
 }
 SAID = {
     "refusing": ("unreachable", "no SSH on port 22: connection refused; check the address"),
-    "silent": ("unreachable", "no SSH on port 22: something listens there, but does not answer"),
+    "silent": ("unreachable", "no SSH on port 22: the port is open, but does not answer"),
     "impostor": ("unreachable", "the host key of {address} has changed; make sure"),
     "absent": ("unreachable", "no SSH on port 22: "),
     "leaving": ("error", "no answer from the probe"),
@@ -146,7 +146,7 @@ def test_exit_codes(fleet: Path, nodes: str, code: int) -> None:
 
 def test_lines_for_a_person(fleet: Path) -> None:
     result = gpuprov(fleet, "drift", "good,refusing,half,snakeless", code=1)
-    assert result.stderr == "the lock alone does not explain that: gpuprov doctor good\n"
+    assert result.stderr == "the lock does not explain this; to find the cause: gpuprov doctor good\n"
     lines = result.stdout.splitlines()
     assert (
         sum(

@@ -109,7 +109,7 @@ def test_an_image_s_own_user_is_found_and_root_let_in(site: Site, name: str) -> 
     image_user(site.nodes[name], name)
     said = site.bootstrap(name)
     if name == "debian":  # cloud-init has added the fleet's key for root with a refusal
-        assert "cloud-init's line that turned root away taken out" in said
+        assert "cloud-init's line that rejected logins as root removed" in said
     assert "may log in as root" in said
     site.ready(name)
 

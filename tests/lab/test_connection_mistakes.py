@@ -27,7 +27,7 @@ LATER = {("bootstrap", "not-confirmed"), ("bootstrap", "wrong-key"), ("bootstrap
 """Bootstrap logs in with another key, and confirms host keys itself."""
 WRITTEN = {
     "203.0.113.7:40022:1": "has more than one port",
-    "{address: 203.0.113.7:22, ssh: {port: 23}}": "the address says 22, ssh.port says 23",
+    "{address: 203.0.113.7:22, ssh: {port: 23}}": "the address has 22, ssh.port is 23",
     "{address: gpu01, ssh: {jump: 'gate:22x'}}": "the port of 'gate:22x'",
     "{address: gpu01, ssh: {prt: 22}}": "unknown key 'prt'",
 }

@@ -23,7 +23,7 @@ KINDS = {
     "rtx3080": ("dev-rtx3080", 1),
 }
 SLOW_PORT = "1 x 100 Gb/s Ethernet, 1 x 50 Gb/s Ethernet instead of 2 x 100 Gb/s Ethernet"
-LESS_MEMORY = "16 GiB memory instead of 31 at the least"
+LESS_MEMORY = "16 GiB memory instead of at least 31"
 # name → (machine, preparation step, the difference that discovery prints, the check that drift reports)
 FAULTS = {
     "faulty1": ("h100x8", without_gpu("0000:d1:00.0"), "7 of 8 GPUs (H100 SXM5 80GB)", "gpu.count"),

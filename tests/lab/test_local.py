@@ -96,11 +96,11 @@ def test_guarded_roles_prove_a_login_through_the_machine_s_own_sshd(here: LocalN
     keys = here.node.run(f"cat {KEYS}; stat -c '%a %u' {KEYS}").stdout
     fleet(here, ssh={"policy": "modern"}, firewall={"ssh_from": ["10.0.0.0/8"]})
     done = here.gpuprov("apply", "--yes", code=1)
-    assert "the firewall would shut out 198.18." in done.stdout, "this test's own login comes from there"
+    assert "the firewall would reject 198.18." in done.stdout, "this test's own login comes from there"
     assert here.node.run(f"cat {KEYS}; stat -c '%a %u' {KEYS}").stdout == keys
     fleet(here, ssh={"policy": "modern"}, firewall={"ssh_from": ["10.0.0.0/8", "198.18.0.0/15"]})
     done = here.gpuprov("apply", "--yes")
-    assert "back to old SSH and firewall in" in done.stderr
+    assert "the old SSH and firewall return in" in done.stderr
     accepted = here.node.run(
         "journalctl -b -u ssh --no-pager | grep -c 'Accepted publickey .* from 127.0.0.1'"
     )

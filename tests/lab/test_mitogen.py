@@ -33,7 +33,7 @@ SETTINGS = {
 CONFIG = "/etc/docker/daemon.json"
 DROP_IN = Path("/etc/systemd/system/docker.service.d/hand.conf")
 REFUSING = f"[Service]\nExecStartPre=/bin/sh -c '! grep -qs shm {CONFIG}'\n"
-OWN, MITOGEN = "in its own way", "in Mitogen's way"
+OWN, MITOGEN = "with Ansible's own strategy", "with Mitogen's strategy"
 OF_THE_NODE = ("ssh_host_*", "machine-id", "hostname", "hosts", "key.json", "ld.so.cache", "*~")
 """Files that differ on every node: names, keys, generated files, copies with a time in their names."""
 STATE = (
@@ -67,7 +67,7 @@ class Pair:
             code=None,
             program=program,
         )
-        assert f"carries out tasks {way}" in done.stdout + done.stderr
+        assert f"tasks run {way}" in done.stdout + done.stderr
         return done.stdout + done.stderr
 
 

@@ -183,7 +183,7 @@ def test_a_changed_byte_in_the_store_is_refused(fleet: Fleet) -> None:
     done = fleet.gpuprov("apply", "--yes", "-l", "node2")
     fleet.archive.write_bytes(whole)
     assert done.returncode == 5, done.stderr
-    assert "is not what was kept" in done.stderr
+    assert "does not match its record" in done.stderr
 
 
 def test_a_changed_byte_on_the_way_is_refused(fleet: Fleet) -> None:

@@ -73,16 +73,16 @@ def test_each_refusal_is_one_line(scale: Scale) -> None:
         return err
 
     plain = scale.crew.address.replace("tls://", "tcp://")
-    assert "is plain TCP: anybody can answer there" in result("--workers", plain, code=5)
+    assert "is plain TCP, without authentication" in result("--workers", plain, code=5)
     assert "has no certificate of this fleet" in result("--workers", scale.crew.found, code=5)
-    assert "sudo's password does not go to workers" in result("-K", "--workers", scale.crew.address, code=5)
+    assert "sudo's password is not sent to workers" in result("-K", "--workers", scale.crew.address, code=5)
     text = (scale.crew.folder / "fleet.lock.yml").read_text()
     elsewhere = yaml.safe_load(text)
     for group in elsewhere["groups"].values():
         group["site"] = "mars"
     (scale.crew.folder / "mars.lock.yml").write_text(yaml.safe_dump(elsewhere))
     said = result("--lock", "mars.lock.yml", "--workers", scale.crew.address, code=5)
-    assert "no service is proven to be of the site mars; there is main" in said
+    assert "no service has a certificate of the site mars; connected: main" in said
     folder = scale.crew.here.home / ".config/gpuprov"
     folder.rename(folder.with_name("away"))
     try:

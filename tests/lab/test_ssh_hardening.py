@@ -182,7 +182,7 @@ def test_a_change_that_shuts_us_out_is_taken_back_and_told(hardened: Hardened) -
     path.write_text(locked)
     assert failed.returncode == 1, failed.stderr
     assert "a new login did not work" in failed.stderr + failed.stdout
-    assert "left as it is, because" not in failed.stdout  # a node of another group is not a canary
+    assert "not changed, because" not in failed.stdout  # a node of another group is not a canary
     assert {"ssh.undone"} <= set.union(*hardened.differs().values())
     mended = apply(hardened.folder)
     assert mended.returncode in (0, 3), mended.stderr

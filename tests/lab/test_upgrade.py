@@ -79,7 +79,7 @@ def test_a_canary_that_fails_goes_back_and_stops_the_run(fleet: Fleet) -> None:
     done = fleet.upgrade(OLDER, canary=["node2"], serial=[1])
     assert done.returncode == 1, done.stderr
     assert fleet.ends(done) == {"node1": "old", "node2": "new"}, done.stdout + done.stderr
-    assert "batch 1 is bad: node1 failed" in json.loads(done.stdout)["stopped"]
+    assert "batch 1 failed: node1;" in json.loads(done.stdout)["stopped"]
     assert fleet.loaded() == {"node1": NEWER, "node2": OLDER}
     fleet.nodes[0].run(f"mv /root/away /root/stub-{OLDER}.ko")
     back = fleet.gpuprov("rollback", "node2", "--yes", "-o", "json")

@@ -40,7 +40,7 @@ MALFORMED: dict[str, tuple[Answer, str]] = {
     "utf-8": (packed(b'{"schema": "\xff"}'), "the answer is no document"),
     "list": (answering([]), "no mapping of at most 64 levels"),
     "seconds": (answering({**healthy(), "seconds": "long"}), "took no number of seconds"),
-    "no number": (packed(b'{"seconds": NaN}'), "NaN is no number"),
+    "no number": (packed(b'{"seconds": NaN}'), "NaN is not a number"),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_node_that_does_not_say_where_we_come_from_fails_alone(where: bytes) -
     def answer(command: str) -> bytes:
         return b"Welcome\n" + command.encode().replace(b"$SSH_CONNECTION", where)
 
-    with pytest.raises(NodeFailed, match="does not say where connections come from"):
+    with pytest.raises(NodeFailed, match="does not report the connection's source address"):
         source_address(session(answer))
 
 

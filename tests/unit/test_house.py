@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
+from re import _constants, _parser  # type: ignore[attr-defined]
 
 import grimp
 import pytest
@@ -19,6 +22,8 @@ SHARED = {path.stem for path in UTILITIES.glob("*.py")}
 """Modules that roles' scripts and an upgrade's acts on nodes share; they are sent with both."""
 SENT = ("gpuprov.untrusted.urls", "urls")
 """Modules of other rooms that are sent to nodes too, and their names there."""
+CALL = re.compile(r"re\.(?!escape)\w+")
+"""Functions of `re` whose first argument is a pattern."""
 OF_THE_LAB = ("gpuprov.lab", "gpuprov.catalog", "gpuprov.errors", "gpuprov.locking.repository")
 
 
@@ -100,3 +105,38 @@ def within(module: str) -> bool:
 def room(module: str) -> str:
     """Return a module's room, such as `drift` for `gpuprov.drift.judge`; the package is its own room."""
     return module.split(".")[1] if "." in module else module
+
+
+def test_an_end_of_text_is_no_end_of_line() -> None:
+    """Refuse `$` without re.MULTILINE: it also matches before a final newline; `\\Z` and fullmatch do not."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for folder in ("gpuprov", "plugins", "roles")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, text, multiline in patterns(ast.parse(path.read_text()))
+        if not multiline and has_dollar(text)
+    ]
+    assert not found, found
+
+
+def patterns(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Yield line, pattern and whether it is multiline, of the calls of `re` with a literal or an f-string."""
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and CALL.fullmatch(ast.unparse(call.func)) and call.args:
+            first, flags = call.args[0], " ".join(map(ast.unparse, [*call.args[1:], *call.keywords]))
+            parts = first.values if isinstance(first, ast.JoinedStr) else [first]
+            texts = [part.value if isinstance(part, ast.Constant) else "x" for part in parts]
+            if all(isinstance(text, str) for text in texts):
+                yield call.lineno, "".join(texts), "re.M" in flags
+
+
+def has_dollar(pattern: str) -> bool:
+    """Return whether a pattern contains `$` outside re.MULTILINE, at any depth."""
+    parsed = _parser.parse(pattern)
+
+    def within(part: object) -> bool:
+        if isinstance(part, tuple) and part[:1] == (_constants.AT,):
+            return part[1] is _constants.AT_END
+        return isinstance(part, (_parser.SubPattern, tuple, list)) and any(map(within, part))
+
+    return not parsed.state.flags & re.MULTILINE and within(parsed)

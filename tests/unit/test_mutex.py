@@ -15,8 +15,9 @@ import pytest
 from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit, Refused
 from gpuprov.files import mutex
-from gpuprov.files.runs import cache_dir, state_dir
+from gpuprov.files.runs import cache_dir, make_folder, new_run, state_dir
 from gpuprov.model.exclusive import exclusive
+from gpuprov.ssh.workers.certificates import make_certificates
 
 
 def test_it_is_sent_to_nodes() -> None:
@@ -124,6 +125,23 @@ def test_the_state_is_the_operators_alone_whatever_the_umask(
     assert lock[1] == 0o600
     private = dict.fromkeys(("a/state/gpuprov", "a/state/gpuprov/locks", "a/cache/gpuprov"), 448)
     assert modes == {"a/state": 0o755, "a/cache": 0o755, **private}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_run_and_certificates_are_the_operators_alone_whatever_the_umask(
+    own_state: Path, tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        run_folder = new_run("apply")
+        make_certificates(tmp_path / "config/gpuprov/workers", ["fra1"])
+    finally:
+        os.umask(before)
+    made = [run_folder, *run_folder.parents[:1], *(tmp_path / "config").rglob("*")]
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "config", *made] if path.is_dir()}
+    assert modes == {0o700}
+    with pytest.raises(FileExistsError):
+        make_folder(run_folder)
 
 
 def test_a_state_that_others_may_write_is_refused_by_every_verb(

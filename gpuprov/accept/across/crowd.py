@@ -75,10 +75,10 @@ class Crowd:
     def _conclude(self, node: str | None) -> None:
         self._over = True
         text = (
-            f"all-reduce of {len(self.nodes)} nodes reaches {self.whole:.1f} GB/s, of pairs {self.usual:.1f}"
+            f"all-reduce reaches {self.whole:.1f} GB/s on {len(self.nodes)} nodes, {self.usual:.1f} on pairs"
         )
         if node is None:
             self.verdict = Verdict("bad", "group", (), f"{text}; no single node explains it")
         else:
-            text = f"{node}: {text}; without it all are as fast: it slows whoever works with it in numbers"
+            text = f"{node}: {text}; without this node it is as fast as on pairs: the node slows large groups"
             self.verdict = Verdict("bad", "group", (node,), text)

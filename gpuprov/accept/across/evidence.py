@@ -63,9 +63,9 @@ class Seen:
         words = {
             "fine": f"{self.value:.1f} GB/s",
             "slow": f"{self.value:.1f} of {self.middle:.1f} GB/s",
-            "late": f"{self.value:.0f} µs, the middle is {self.middle:.0f} µs",
-            "wrong": "what arrives is not what was sent",
-            "dead": "no exchange came to an end",
+            "late": f"{self.value:.0f} µs, the median is {self.middle:.0f} µs",
+            "wrong": "the received data differs from the sent data",
+            "dead": "no exchange finished",
         }
         return words[self.kind]
 

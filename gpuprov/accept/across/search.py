@@ -58,7 +58,7 @@ class Search:
             found.append(self.crowd.verdict)
         if self.rounds and len(alive) > 1 and not any(seen.kind == "fine" for seen in self.evidence.seen):
             found = [each for each in found if each.rule == "lost"]
-            found.append(Verdict("bad", "group", alive, "no group came to its end: look at one pair by hand"))
+            found.append(Verdict("bad", "group", alive, "no group finished: test one pair by hand"))
         return [self._completed(each) for each in found]
 
     def _completed(self, verdict: Verdict) -> Verdict:

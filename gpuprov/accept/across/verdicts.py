@@ -57,7 +57,7 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
         names = tuple(sorted(alike, key=place.__getitem__))
         if len(names) > 1:
             seen = [each for node in names for each in evidence.of_node(node)]
-            text = f"between {fold(names)} and the others: {_described(seen)}; to one another they are sound"
+            text = f"between {fold(names)} and the others: {_described(seen)}; among one another they pass"
             found.append(Verdict("bad", "between", names, text))
         else:
             found.append(_of_node(evidence, names[0]))
@@ -69,7 +69,7 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
         if link not in twice:
             a, b = sorted(link, key=place.__getitem__)
             level: Level = "bad" if any(each.kind == "wrong" for each in seen) else "warn"
-            text = f"between {a} and {b}: {_described(seen)}; seen in round {seen[0].round} alone"
+            text = f"between {a} and {b}: {_described(seen)}; seen only in round {seen[0].round}"
             found.append(Verdict(level, "once", (a, b), text))
     return found
 
@@ -129,7 +129,7 @@ def _of_links(
             ways = {(each.sender, each.receiver) for each in seen}
             way = "from {} to {}".format(*ways.pop()) if len(ways) == 1 else f"between {a} and {b}"
             found.append(
-                Verdict("bad", "link", (a, b), f"{way}: {_described(seen)}; both are sound to others")
+                Verdict("bad", "link", (a, b), f"{way}: {_described(seen)}; both pass with other nodes")
             )
     return found
 

@@ -45,7 +45,9 @@ def prove(gpu: "Gpu") -> "Values":
     gpu.free(address)
     if differs or not inverse or inverse["words"] != size // 4:
         raise Failed(
-            "the comparing kernel told {} of its own pattern and {} of another".format(differs, inverse)
+            "the comparing kernel reports {} for its own pattern and {} for the inverse".format(
+                differs, inverse
+            )
         )
     return {"words": len(places) * 4, "right": True}
 

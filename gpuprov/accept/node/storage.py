@@ -37,7 +37,7 @@ def drives(root: str = "/sys") -> "list[Values]":
     for name in names_in(root + "/block"):
         folder = root + "/block/" + name
         size = int(text_in(folder + "/size") or 0) * 512
-        if re.match(r"nvme\d+n\d+$", name) and size:
+        if re.fullmatch(r"nvme\d+n\d+", name) and size:
             found.append(dict(link(os.path.realpath(folder)), name=name, bytes=size))
     return found[:DRIVES_AT_MOST]
 
@@ -80,7 +80,7 @@ def link(path: str) -> "Values":
     """Return the nearest PCI device at or above a sysfs path: its address, and its current link."""
     while len(path) > 1:
         address = os.path.basename(path)
-        if re.match(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", address):
+        if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address):
             # "16.0 GT/s PCIe": 2.5, 5, 8, 16, 32 GT/s are generations 1 to 5.
             speed = re.match(r"(\d+(?:\.\d+)?) GT/s", text_in(path + "/current_link_speed"))
             width = text_in(path + "/current_link_width")

@@ -155,7 +155,7 @@ class Crew:
             if worker.alive:
                 worker.order(name, arguments)
             elif worker.answer is None or "error" not in worker.answer:
-                worker.answer = {"error": "it did not live to be asked"}
+                worker.answer = {"error": "its process ended before the request"}
         while any(worker.busy for worker in workers) and time.monotonic() < until:
             self._listen(min(0.5, max(0.0, until - time.monotonic())))
         for worker in workers:

@@ -43,8 +43,8 @@ run_in() { # state: print the token of the run in it
 
 not_armed() { # token
     case $1 in
-    "$(run_in restoring)") echo "the time is over, and the old state is coming back" ;;
-    "$(run_in restored)") echo "the time was over, and the old state is back" ;;
+    "$(run_in restoring)") echo "the time is over, and the old state is being restored" ;;
+    "$(run_in restored)") echo "the time was over, and the old state is restored" ;;
     *) echo "the dead man's switch is not armed for $1" ;;
     esac >&2
     exit 3
@@ -111,7 +111,7 @@ table() {
 write_units() { # seconds
     cat >$units/gpuprov-deadman.service <<EOF_UNIT || return
 [Unit]
-Description=Give back SSH and firewall as they were
+Description=Restore the old SSH and firewall
 StartLimitIntervalSec=0
 [Service]
 Type=oneshot
@@ -129,7 +129,7 @@ AccuracySec=100ms
 EOF_UNIT
     cat >$units/gpuprov-deadman-boot.service <<EOF_UNIT || return
 [Unit]
-Description=Give back SSH and firewall as they were before a change that a boot cut short
+Description=Restore the old SSH and firewall after a boot interrupted a change
 DefaultDependencies=no
 RequiresMountsFor=/var/lib/gpuprov /etc
 After=local-fs.target systemd-remount-fs.service
@@ -171,10 +171,10 @@ arm() { # seconds, token, login
     [ -d /run/systemd/system ] || refuse "systemd does not run here"
     one_at_a_time 20 || refuse "another run is at work here"
     if exists $home/armed || exists $home/restoring; then
-        refuse "another run is changing SSH or firewall here, or was cut short a moment ago"
+        refuse "another run is changing SSH or firewall here, or was interrupted a moment ago"
     fi
     mkdir -p /run/sshd
-    told=$(sshd -t 2>&1) || refuse "sshd -t is not content with what is there already: $told"
+    told=$(sshd -t 2>&1) || refuse "sshd -t reports an error in the current files: $told"
     trap give_up EXIT
     trap 'exit 4' HUP INT TERM
     find $home -maxdepth 2 '(' -name 'switch.*' -mmin +60 -o -path '*/kept/*' -mtime +7 ')' -delete || :
@@ -259,7 +259,7 @@ remove() {
 refill_path() { # path: restore what existed before
     before=$(saved_as "$1")
     if ! exists "$before"; then
-        echo "$before is gone, and $1 is left as it is" >&2
+        echo "$before is missing, and $1 is not restored" >&2
         return 1
     fi
     if [ ! -d "${1%/*}" ]; then return 0; fi
@@ -284,7 +284,7 @@ same_owner() {
 give_back() {
     status=0
     if [ ! -s $home/present ]; then
-        echo "$home/present is gone: what was there is not known" >&2
+        echo "$home/present is missing: the old files are not known" >&2
         return 1
     fi
     while read -r mode owner path; do

@@ -84,7 +84,7 @@ def authorize(file: str, owner: str, login: str, *keys: str) -> None:
         kept = [line for line in lines if not turned_away(line)]
         there = {word for line in kept if not line.lstrip().startswith(b"#") for word in line.split()}
         new = [key for blob, key in wanted.items() if blob not in there]
-        said[:] = [f"cloud-init's line that turned {login} away taken out"] * (len(kept) < len(lines))
+        said[:] = [f"cloud-init's line that rejected logins as {login} removed"] * (len(kept) < len(lines))
         said.extend(f"key {os.fsdecode(key.split()[-1])} may log in as {login}" for key in new)
         return kept + new
 

@@ -27,7 +27,7 @@ add() { # login, seconds, kind, key
     account=$(getent passwd "$1") || refuse "there is no account $1 here"
     home=$(echo "$account" | cut -d: -f6)
     owner=$(echo "$account" | cut -d: -f3,4)
-    options=$(effective "$1") || refuse "sshd -T says nothing for $1: is sshd installed, and content with its files?"
+    options=$(effective "$1") || refuse "sshd -T fails for $1: check that sshd is installed and its files are valid"
     file=$(echo "$options" | sed -n 's/^authorizedkeysfile //p' | cut -d' ' -f1 | sed "s#%h#$home#g; s#%u#$1#g; s#%%#%#g")
     case $file in
     none | "") refuse "sshd reads no file of keys for $1 (AuthorizedKeysFile none)" ;;

@@ -46,7 +46,9 @@ def take_in(lock: Lock, file: Path) -> list[Kept]:
         GpuprovError: a build cannot be signed.
     """
     if not any(IMAGE in group.components.driver.builders for group in lock.groups.values()):
-        raise InvalidInput("--modules, and the lock trusts no image", do="state stack: {builder: image}")
+        raise InvalidInput(
+            "--modules, and the lock trusts no image's modules", do="state stack: {builder: image}"
+        )
     store = store_of(lock)
     return _brought(lock, file, lambda about, archive: store.keep(build_in(about), {IMAGE: archive}))
 
@@ -69,12 +71,12 @@ def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> li
             if build.builders and build in wanted:
                 kept.append(take(about, archive))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, NodeFailed) as error:
-        raise InvalidInput(f"{file} cannot be taken: {error}", expected=EXPECTED) from None
+        raise InvalidInput(f"{file} cannot be used: {error}", expected=EXPECTED) from None
     if not kept:
         drivers = [group.components.driver for group in lock.groups.values()]
         wants = {f"{driver.version} by {', '.join(driver.builders) or 'no builder'}" for driver in drivers}
         raise InvalidInput(
-            f"{file} has no module that the lock is for",
+            f"{file} has no module for this lock",
             expected=" or ".join(sorted(wants)),
             do="make it with the driver and the builder of this lock",
         )

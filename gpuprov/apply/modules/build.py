@@ -121,10 +121,12 @@ def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
         if stated.get("name") == "nvidia":
             flavours.add("open" if "GPL" in stated.get("license", "") else "proprietary")
     if modules and flavours != {build.flavour}:
-        found = " and ".join(sorted(flavours)) or "not among them"
+        found = " and ".join(sorted(flavours)) or "missing"
         raise NodeFailed(f"the module nvidia is {found}", expected=str(build))
     if len(seen) != 1:
-        raise NodeFailed(f"{len(modules)} modules with {len(seen)} vermagics", expected="one in all")
+        raise NodeFailed(
+            f"{len(modules)} modules with {len(seen)} vermagics", expected="one vermagic for all modules"
+        )
     return seen.pop()
 
 
@@ -139,7 +141,7 @@ def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     if set(made) != set(build.builders):
         by = fold(made) or "no builder"
-        raise NodeFailed(f"the {build} by {by}", expected=f"by {fold(build.builders)}, whom the lock trusts")
+        raise NodeFailed(f"the {build} by {by}", expected=f"by {fold(build.builders)}, which the lock trusts")
     (first, archive), *others = sorted(made.items())
     modules = bare(archive)
     check(build, modules)
@@ -149,7 +151,7 @@ def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
         if other != sums:
             differing = sorted(name for name in sums | other if sums.get(name) != other.get(name))
             raise NodeFailed(
-                f"{first} and {builder} do not agree: {', '.join(differing)} differs, signatures left aside",
+                f"{first} and {builder} built different modules, signatures aside: {', '.join(differing)}",
                 expected="the same bytes of the same source, kernel and compiler",
                 do="compare packages, kernel headers and compilers of both; docs/guides/modules.md",
             )

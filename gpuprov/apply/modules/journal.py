@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import state_dir
+from gpuprov.files.writing import make_folders
 from gpuprov.untrusted import json_line
 
 
@@ -57,7 +58,7 @@ def record(entries: Iterable[Signed]) -> None:
     """
     lines = "".join(f"{json_line(asdict(entry))}\n" for entry in entries).encode()
     try:
-        path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(path().parent)
         file = os.open(path(), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             _append(file, lines)
@@ -67,7 +68,7 @@ def record(entries: Iterable[Signed]) -> None:
         raise GpuprovError(
             f"the journal of signatures {path()} cannot be written: {error.strerror}",
             expected="a line for every module that is signed; these are not kept",
-            do="make room or give it back to you, then again",
+            do="free space or restore your access to it, then run the command again",
         ) from None
 
 

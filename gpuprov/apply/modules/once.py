@@ -110,7 +110,7 @@ class Once:
         do = "state stack: {builder: NODE} in fleet.yml, and gpuprov lock"
         if signed := [name for name in untrusting if self._hosts[name].secure_boot]:
             raise Refused(
-                f"{fold(signed)}: the lock names no builder, and only what a trusted builder made is signed",
+                f"{fold(signed)}: the lock names no builder, and only a trusted builder's modules are signed",
                 do=do,
             )
         if untrusting:
@@ -144,7 +144,7 @@ class Once:
         for build, nodes in chosen.items():
             count = len(self._wanting(build))
             what_for = f"once for {count} nodes" if count > 1 else "for the nodes that have its kernel"
-            verb = "compiles" if len(nodes) == 1 else "compile, each for itself,"
+            verb = "compiles" if len(nodes) == 1 else "each compile"
             self._run.narrate(f"{fold(nodes)} {verb} the {build}, {what_for}")
 
     def _offers(self, node: str) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Once:
                 missing[build] = [name for name in wanting if self._name(name) in build.builders]
                 if old := self._store.leftover(build):
                     self._run.narrate(
-                        f"{old} has builds of no stated builder, which are not used: rm -r {old}"
+                        f"{old} has builds without a stated builder, which are not used: rm -r {old}"
                     )
         return missing
 
@@ -210,7 +210,7 @@ class Once:
         nodes = {self._name(name): name for name in self._hosts}
         if absent := [builder for builder in build.builders if builder not in nodes]:
             raise NodeFailed(
-                f"{fold(absent)} is no host of the lock", do="bring its modules: docs/guides/modules.md"
+                f"{fold(absent)} is not a host of the lock", do="bring its modules: docs/guides/modules.md"
             )
         made = {}
         for builder in build.builders:

@@ -37,8 +37,8 @@ def _sign(fleet: Path | None, stated: LockedSecureBoot, module: bytes) -> bytes:
         if certificate.fingerprint == stated.fingerprint:
             return sign(module)
     raise Refused(
-        f"the lock wants modules signed for the certificate of {stated.signer} ({stated.serial}), and no"
-        f" fleet beside it states that one in secure_boot",
+        f"the lock wants modules signed for the certificate of {stated.signer} ({stated.serial}), and the"
+        f" fleet's file does not state that certificate in secure_boot",
         expected=str(fleet or "the fleet's file"),
-        do="gpuprov lock, or run it where the fleet and its key are",
+        do="run gpuprov lock, or work on the controller that has the fleet's file and key",
     )

@@ -26,7 +26,7 @@ from gpuprov.apply.modules.build import Build, agreed, bare, build_of, check, di
 from gpuprov.apply.modules.packing import compressed, pack, suffix_of, unpack
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov.files.runs import now, state_dir
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.model.lock import LockedGroup
 from gpuprov.untrusted import Vermagic, below, vermagic
 
@@ -168,7 +168,7 @@ class Store:
         build, document = build_in(about), json.loads(about)
         sums = {name: digest(content) for name, content in unpack(archive).items()}
         if digest(archive) != document["sha256"] or sums != document["modules"]:
-            raise NodeFailed(f"the {build} is not what was kept", do="export it again")
+            raise NodeFailed(f"the {build} differs from its checksums", do="export it again")
         if document["certificate"] != self._certificate:
             seen = document["certificate"] or "no certificate"
             raise NodeFailed(f"the {build} is signed by {seen[:64]}", expected=self._certificate or "none")
@@ -190,7 +190,7 @@ class Store:
             "at": now(),
         }
         folder = self._folder(build)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(folder)
         replace_file(folder / ARCHIVE, archive)
         replace_file(folder / ABOUT, json.dumps(about, indent=1).encode())
         return Kept(build, folder / ARCHIVE, digest(archive), sums, stated)
@@ -213,9 +213,9 @@ class Store:
             packed = kept.archive.read_bytes()
         if kept.build != build or digest(packed) != kept.sha256:
             raise Refused(
-                f"{kept.archive} is not what was kept: SHA-256 {digest(packed)[:16]}…",
+                f"{kept.archive} does not match its record: SHA-256 {digest(packed)[:16]}…",
                 expected=f"{kept.sha256[:16]}…",
-                do=f"rm -r {folder}, then again",
+                do=f"rm -r {folder}, then run the command again",
             )
         return kept
 
@@ -268,7 +268,9 @@ def _readable(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, NodeFailed) as error:
-        raise Refused(f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then again") from None
+        raise Refused(
+            f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then run the command again"
+        ) from None
 
 
 def bundled(builds: Iterable[Kept], fleet: Path) -> bytes:

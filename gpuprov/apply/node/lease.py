@@ -87,7 +87,7 @@ def complaint(run: str) -> str:
     held = current()
     if held and held["run"] == run:
         return ""
-    return "leased by {holder}, run {run}".format(**held) if held else "leased to no run any more"
+    return "leased by {holder}, run {run}".format(**held) if held else "no longer leased to a run"
 
 
 def family(run: str) -> str:
@@ -171,7 +171,7 @@ def _leave_earlier_hands_behind(run: str) -> None:
     except (OSError, ValueError, TypeError):
         known = {}
     if known.get(family(run), 0) > number:
-        raise OSError(errno.ESTALE, "a later hand of this run has had the node", path)
+        raise OSError(errno.ESTALE, "a later attempt of this run has changed the node", path)
     known.pop(family(run), None)
     known[family(run)] = number
     _write(path, dict(list(known.items())[-RUNS_KEPT:]))

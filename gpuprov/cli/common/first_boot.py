@@ -44,8 +44,8 @@ class FirstBoot:
         for what in ("lock", "modules"):
             if bool(getattr(self, f"{what}_url")) != bool(getattr(self, f"{what}_out")):
                 raise InvalidInput(
-                    f"one of --{what}-url and --{what}-out",
-                    expected="both: the file that is written, and the address where you put it",
+                    f"only one of --{what}-url and --{what}-out",
+                    expected="both: the file to write, and the URL that you upload it to",
                 )
         wheel = wheel_by_url(self.wheel)
         how = Installation(wheel.place, wheel.sha256, index=self.index)
@@ -58,37 +58,45 @@ def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--wheel",
         metavar="URL#sha256=HASH",
-        help="cloud-init: gpuprov's wheel; it has the hashes of everything else that is installed",
+        help="cloud-init: gpuprov's wheel; it contains the hashes of all other packages to install",
     )
     @click.option(
         "--index",
         metavar="URL",
-        help="cloud-init: package index for what gpuprov needs, in place of pip's usual one",
+        help="cloud-init: package index for gpuprov's requirements, in place of pip's default",
     )
-    @click.option("--lock-url", metavar="URL", help="cloud-init: the machine fetches its lock, by its hash")
+    @click.option(
+        "--lock-url", metavar="URL", help="cloud-init: the machine fetches its lock here, and checks its hash"
+    )
     @click.option(
         "--lock-out",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="cloud-init: write that lock here, for you to put it there",
+        help="cloud-init: write that lock to this file, for you to upload",
     )
     @click.option(
-        "--modules-url", metavar="URL", help="cloud-init: the machine fetches compiled modules, by their hash"
+        "--modules-url",
+        metavar="URL",
+        help="cloud-init: the machine fetches compiled modules here, and checks their hash",
     )
     @click.option(
         "--modules-out",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="cloud-init: write the store's modules for GROUP here, for you to put them there",
+        help="cloud-init: write the store's modules for GROUP to this file, for you to upload",
     )
-    @click.option("--report", metavar="URL", help="cloud-init: POST here how it ended")
+    @click.option("--report", metavar="URL", help="cloud-init: POST the result to this URL")
     @click.option("--no-reboot", is_flag=True, help="cloud-init: the machine must not reboot itself")
     @click.option(
         "--patience",
         type=click.IntRange(0, 86400),
         default=1800,
         show_default=True,
-        help="cloud-init: seconds of a boot in which transient trouble is tried again",
+        help="cloud-init: seconds of a boot in which transient errors are retried",
     )
-    @click.option("--compress", is_flag=True, help="cloud-init: gzip, where the cloud takes bytes")
+    @click.option(
+        "--compress",
+        is_flag=True,
+        help="cloud-init: compress with gzip, if the cloud accepts binary user-data",
+    )
     @functools.wraps(verb)
     def with_first_boot(**others: Any) -> Any:
         own = {name: others.pop(name) for name in FirstBoot.__dataclass_fields__}

@@ -18,7 +18,7 @@ from gpuprov.errors import Exit, GpuprovError, did_you_mean
 
 LOG = logging.getLogger("gpuprov")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-FULL = "make room, or name folders that can be written: XDG_STATE_HOME, XDG_CACHE_HOME, TMPDIR"
+FULL = "make room, or name writable folders: XDG_STATE_HOME, XDG_CACHE_HOME, TMPDIR"
 
 
 class VerbGroup(click.Group):
@@ -136,7 +136,9 @@ def _of_this_machine(error: Exception) -> GpuprovError:
     place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     if error.errno in NO_ROOM:
         return GpuprovError(f"{place or 'standard output or a file: '}{error.strerror}", do=FULL)
-    return GpuprovError(f"{place}{error.strerror or error}", do="--debug keeps where that came from")
+    return GpuprovError(
+        f"{place}{error.strerror or error}", do="repeat with --debug: the log then has the origin"
+    )
 
 
 def _told(error: GpuprovError) -> Exit:

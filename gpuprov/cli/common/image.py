@@ -25,7 +25,7 @@ def group_of(chosen: options.Chosen) -> str:
     named = chosen.stated or tuple(chosen.lock.groups)
     if len(named) != 1:
         raise InvalidInput(
-            f"{len(named)} groups", expected="one: an image is for one", do="name a group of the lock"
+            f"{len(named)} groups", expected="one: an image is for one group", do="name a group of the lock"
         )
     return named[0]
 
@@ -57,9 +57,9 @@ def apply_image(
 
     group = group_of(chosen)
     lock = image_lock(chosen.lock, group)
-    options.ask("make this tree an image", yes=yes)
+    options.ask("turn this root tree into an image", yes=yes)
     for kept in lay_in(lock, modules) if modules else ():
-        options.note(f"the {kept.build} is in this tree's store")
+        options.note(f"added to this tree's store: {kept.build}")
     progress, how = Progress(options.note), Options(1, verbosity=verbose)
     run = RunContext(lock, new_run("apply"), how, consent, progress.event, options.note)
     with progress.alive():

@@ -18,6 +18,7 @@ import click
 
 from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import new_id, state_dir
+from gpuprov.files.writing import make_folders
 from gpuprov.untrusted import LogFormatter
 
 KEPT = 200
@@ -35,11 +36,9 @@ def with_verbosity(command: click.Command) -> click.Command:
     further: list[click.Parameter] = []
     if "verbose" not in own:
         names = ["--verbose"] if _taken(command, "-v") else ["-v", "--verbose"]
-        further.append(_flag(names, "verbose", "say more on stderr"))
+        further.append(_flag(names, "verbose", "print more on stderr"))
     if "debug" not in own:
-        further.append(
-            _flag(["--debug"], "debug", "say what is typed on nodes, and where an error comes from")
-        )
+        further.append(_flag(["--debug"], "debug", "log remote commands and the origin of errors"))
     command.params.extend(further)
     return command
 
@@ -87,7 +86,7 @@ class Kept(logging.FileHandler):
 
     def _make(self) -> None:
         folder = Path(self.baseFilename).parent
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(folder)
         for old in sorted(folder.glob("*.log"))[: -KEPT + 1 or None]:
             old.unlink(missing_ok=True)
         Path(self.baseFilename).touch(mode=0o600)
@@ -130,4 +129,4 @@ def said(text: str) -> None:
 def failed(error: GpuprovError) -> None:
     """Log an error, with --debug also its traceback."""
     LOG.error("%s", error, extra={"said": True})
-    LOG.debug("where that came from", exc_info=error)
+    LOG.debug("origin of the error", exc_info=error)

@@ -9,19 +9,19 @@ from gpuprov.errors import Exit
 
 EXITS = {
     Exit.OK: "done; nothing differs",
-    Exit.FAILED: "a node failed, or a check did",
-    Exit.USAGE: "a mistake on the command line or in a file",
+    Exit.FAILED: "a node or a check failed",
+    Exit.USAGE: "an error on the command line or in a file",
     Exit.DRIFT: "something differs from the lock",
     Exit.UNREACHABLE: "some nodes could not be reached",
-    Exit.REFUSED: "no such stack can work, or a gate is shut",
+    Exit.REFUSED: "refused: no such stack can work, or a gate is closed",
     Exit.INTERRUPTED: "interrupted",
 }
 FILES = {
-    "fleet.yml": "what is wanted: hosts, profiles, versions, settings",
-    "fleet.lock.yml": "what that means exactly; written by gpuprov lock",
-    "profiles/": "the site's own profiles, beside the fleet",
-    "~/.ssh/config": "how hosts are reached, where the fleet does not say it",
-    "$XDG_STATE_HOME/gpuprov/runs": "what each run saw and did",
+    "fleet.yml": "the declared state: hosts, profiles, versions, settings",
+    "fleet.lock.yml": "the exact state, written by gpuprov lock",
+    "profiles/": "the site's own profiles, next to fleet.yml",
+    "~/.ssh/config": "how hosts are reached, unless fleet.yml states it",
+    "$XDG_STATE_HOME/gpuprov/runs": "the results and changes of each run",
     "$XDG_STATE_HOME/gpuprov/logs": "a log of each call",
 }
 ENVIRONMENT = {
@@ -43,11 +43,11 @@ def manual() -> str:
             _section("SYNOPSIS", ".B gpuprov\n.I VERB\n[OPTIONS] [ARGUMENTS]"),
             _section(
                 "DESCRIPTION",
-                "fleet.yml says what is wanted. gpuprov lock works out exactly what that means: every\n"
-                "version with its reason. plan and drift say what differs on the nodes, apply changes\n"
-                "only that, verify looks again by other means, upgrade and rollback move a running\n"
+                "fleet.yml declares the state. gpuprov lock resolves it to exact versions and settings,\n"
+                "each with its reason. plan and drift show what differs on the nodes, apply changes\n"
+                "only that, verify checks again by other means, upgrade and rollback move a running\n"
                 "fleet. Nodes are reached by SSH and need no agent.\n"
-                ".PP\nEvery verb takes --help, --verbose and --debug.",
+                ".PP\nEvery verb has --help, --verbose and --debug.",
             ),
             _list("VERBS", verbs),
             _list("EXIT STATUS", {str(int(code)): EXITS[code] for code in Exit}),

@@ -67,18 +67,20 @@ forks_option = click.option(
 )
 password_option = click.option("-K", "--ask-become-pass", is_flag=True, help="ask for sudo's password")
 identity_option = click.option(
-    "-i", "--identity", metavar="FILE", help="private key for a host that the lock does not name"
+    "-i", "--identity", metavar="FILE", help="private key for hosts that are not in the lock"
 )
-known_hosts_option = click.option("--known-hosts", metavar="FILE", help="known-hosts file with its host keys")
+known_hosts_option = click.option(
+    "--known-hosts", metavar="FILE", help="known-hosts file with their host keys"
+)
 workers_option = click.option(
     "--workers",
     metavar="ADDRESS",
-    help="have workers reach the nodes: local[:N] starts N here, tls://HOST:PORT are sites; `none` overrides"
-    " the lock's",
+    help="reach the nodes through workers: local[:N] starts N here, tls://HOST:PORT are sites; `none`"
+    " overrides the lock's",
 )
 NO_WORKERS = "none"
-verbose_option = click.option("-v", "--verbose", count=True, help="say more; again for Ansible's own -v")
-yes_option = click.option("--yes", is_flag=True, help="do not ask")
+verbose_option = click.option("-v", "--verbose", count=True, help="print more; -vv also passes -v to Ansible")
+yes_option = click.option("--yes", is_flag=True, help="do not ask for confirmation")
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
         if workers in (None, NO_WORKERS):
             return verb(chosen=chosen, **others)
         if others.get("local") or others.get("image"):
-            raise InvalidInput("this machine is the node, and workers are others", do="leave out --workers")
+            raise InvalidInput("workers cannot reach this machine as a node", do="leave out --workers")
         known = chosen.lock.hosts() if lock_path.is_file() else {}
         hosts = {name: known[name] for name in chosen.names} if known else {}
         with crew(workers, hosts, password=ask_become_pass):
@@ -207,7 +209,7 @@ def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> I
     from gpuprov.ssh.workers import hire
 
     if any(group.hosts[name] == LOCAL for name, group in hosts.items()):
-        raise InvalidInput("this machine is the node, and workers are others", do="leave out --workers")
+        raise InvalidInput("workers cannot reach this machine as a node", do="leave out --workers")
     sites = {name: group.site for name, group in hosts.items()}
     with hire(workers, sites, password=password, narrate=note):
         yield

@@ -57,9 +57,13 @@ class ReportFiles:
 def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add --html, --junit and --prometheus to a verb, which is called with `reports`."""
 
-    @click.option("--html", type=FILE, help="write a page here: a heat map, or what accept measured as plots")
-    @click.option("--junit", type=FILE, help="write JUnit XML here")
-    @click.option("--prometheus", type=FILE, help="write a textfile for Prometheus's node exporter here")
+    @click.option(
+        "--html", type=FILE, help="write an HTML page to this file: a heat map, or plots of a run of accept"
+    )
+    @click.option("--junit", type=FILE, help="write JUnit XML to this file")
+    @click.option(
+        "--prometheus", type=FILE, help="write metrics for node_exporter's textfile collector to this file"
+    )
     @functools.wraps(verb)
     def with_reports(*, html: Path | None, junit: Path | None, prometheus: Path | None, **others: Any) -> Any:
         return verb(reports=ReportFiles(junit, html, prometheus), **others)

@@ -42,7 +42,7 @@ _OPTIONS = (
     click.option("--module-build", metavar="HOW", help="dkms, or precompiled: Ubuntu's signed modules"),
     click.option("--container-toolkit", metavar="VERSION"),
     click.option("--fabric-manager", "--fabricmanager", "fabricmanager", metavar="VERSION"),
-    click.option("--kernel", metavar="RELEASE", help="the kernel that boots next, as uname -r says it"),
+    click.option("--kernel", metavar="RELEASE", help="release of the kernel that boots next, as in uname -r"),
     click.option(
         "--framework", metavar="NAME==VERSION", help="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15"
     ),
@@ -50,8 +50,10 @@ _OPTIONS = (
     click.option(
         "--compat", metavar="VERSION", help="forward-compatibility package by CUDA version, or none"
     ),
-    click.option("--repository", metavar="ID", help="where the driver comes from: nvidia or distribution"),
-    click.option("--prefer", metavar="POLICY", help="for what is not stated: production, lts, newest"),
+    click.option("--repository", metavar="ID", help="source of the driver: nvidia or distribution"),
+    click.option(
+        "--prefer", metavar="POLICY", help="policy for versions that are not stated: production, lts, newest"
+    ),
 )
 
 
@@ -67,7 +69,7 @@ catalog_option = click.option(
     "catalog_dirs",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="folder with a site's own records; repeatable",
+    help="folder with the site's own catalog records; repeatable",
 )
 
 
@@ -82,12 +84,12 @@ def read_request(stated: dict[str, Any]) -> Request:
     if not stated.get("gpu"):
         raise InvalidInput(
             "--gpu is missing",
-            do='give --gpu "H100 SXM5 80GB" or the like, once for each model; `gpuprov catalog gpus` lists '
+            do='give --gpu for each model, such as --gpu "H100 SXM5 80GB"; `gpuprov catalog gpus` lists '
             "them; fleet.yml is not read: fleet.lock.yml has the reasons of a fleet",
         )
     if not stated.get("os"):
         raise InvalidInput(
-            "--os is missing", do="give --os ubuntu24.04 or the like; `gpuprov catalog os` lists them"
+            "--os is missing", do="give for example --os ubuntu24.04; `gpuprov catalog os` lists them"
         )
     return Request.from_mapping({**stated, "gpu": list(stated["gpu"])})
 

@@ -21,5 +21,7 @@ def warn_if_stale(lock: Lock, lock_path: Path) -> None:
     except GpuprovError as error:
         return warn(str(error))
     if fleet:
-        warn(f"{lock_path} {STALE.format(fleet=fleet)}; the lock counts until you run `gpuprov lock`")
+        warn(
+            f"{lock_path} {STALE.format(fleet=fleet)}; the lock is used as it is until you run `gpuprov lock`"
+        )
     return None

@@ -27,7 +27,7 @@ LOCK = "apply.lock.yml"
 SETTLE_S = 90.0
 """Seconds after a boot in which its units start."""
 
-local_option = click.option("--local", is_flag=True, help="this machine is the node: work here, without SSH")
+local_option = click.option("--local", is_flag=True, help="use this machine as the node, without SSH")
 
 
 def first_files(lock_path: Path) -> None:
@@ -77,7 +77,7 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
     [(named, stated)] = document["groups"].items()
     document["groups"] = {group or named: {**stated, **({"site": site} if site else {})}}
     write_fleet(fleet, document)
-    options.note(f"this machine fits the profile {stated['profile']}")
+    options.note(f"this machine matches the profile {stated['profile']}")
     for difference in nearest.differences:
         options.note(f"    it has {difference}: stated in {fleet}")
     options.note(f"{fleet} written; next: gpuprov lock")
@@ -115,7 +115,7 @@ def _leaving(run: RunContext, lock_path: Path, changed: Mapping[str, int]) -> No
     asked = _asked(run.folder)
     write_text(run.folder / STATE, json.dumps({**asked, "changed": dict(changed)}, indent=1))
     here = [name for name, group in run.lock.hosts().items() if group.hosts[name] == LOCAL]
-    said = "rebooting; the run goes on by itself in the next boot (journalctl -u gpuprov-resume)"
+    said = "rebooting; the run continues by itself in the next boot (journalctl -u gpuprov-resume)"
     nodes = [NodeDrift(name, "error", reason=said) for name in here]
     keep(of_nodes(run.id, "apply", run.lock, lock_path, nodes), options.note)
 
@@ -134,7 +134,7 @@ def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
     folder = known_run(name)
     asked = _asked(folder) if folder else {}
     if folder is None or not asked:
-        raise InvalidInput(f"no apply {name!r} waits for a boot", do="gpuprov apply")
+        raise InvalidInput(f"no apply {name!r} is waiting for a reboot", do="gpuprov apply")
     lock_path = Path(asked["lock"])
     run = RunContext(
         read_lock(folder / LOCK),

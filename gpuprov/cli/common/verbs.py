@@ -4,38 +4,38 @@ from __future__ import annotations
 
 # verb → (module under gpuprov.cli that defines `command`, one-line description)
 VERBS: dict[str, tuple[str, str]] = {
-    "init": ("init", "write a fleet.yml to start from"),
-    "bootstrap": ("bootstrap", "make first contact: from a cloud's login to the fleet's own, key-only"),
-    "validate": ("validate", "check fleet.yml, profiles and lock: every mistake with file and line"),
-    "lock": ("lock", "work out the exact meaning of fleet.yml, as fleet.lock.yml"),
-    "resolve": ("resolve", "choose one machine's stack, or say why there is none"),
-    "explain": ("explain", "say why this version was chosen, and what a newer one would need"),
+    "init": ("init", "write a first fleet.yml"),
+    "bootstrap": ("bootstrap", "install keys and sudo on new hosts, pin host keys, disable passwords"),
+    "validate": ("validate", "check fleet.yml, profiles and lock; show every error with file and line"),
+    "lock": ("lock", "resolve fleet.yml to exact versions and settings: fleet.lock.yml"),
+    "resolve": ("resolve", "choose one machine's stack, or explain why there is none"),
+    "explain": ("explain", "explain why a version was chosen, and what a newer one would need"),
     "plan": ("plan", "show what would change, where and why"),
     "apply": ("apply", "change nodes to match the lock, then verify"),
     "verify": ("verify", "check every node against the lock, with testinfra"),
     "drift": ("drift", "show what differs from the lock, in seconds"),
-    "upgrade": ("upgrade", "move from one lock to the next: gate, canary, batches, and a way back"),
+    "upgrade": ("upgrade", "move from one lock to the next: gate, canary, batches, rollback"),
     "rollback": ("rollback", "go back to the last good set"),
     "schedule": (
         "schedule",
-        "write what runs drift every night, or an upgrade in its window: systemd, cron, CI",
+        "write systemd, cron or CI jobs that run drift every night, or an upgrade in its window",
     ),
-    "history": ("history", "show what runs saw, one node's story, what changed between two"),
-    "report": ("report", "write a recorded run as a page, JUnit XML or metrics"),
-    "facts": ("facts", "show what a node says of itself"),
-    "doctor": ("doctor", "find what is wrong with a GPU server, and what mends it; no fleet needed"),
-    "accept": ("accept", "prove under load that a node's GPUs deliver, and find the slow one"),
+    "history": ("history", "show earlier runs, one node's history, changes between two runs"),
+    "report": ("report", "write a recorded run as HTML, JUnit XML or metrics"),
+    "facts": ("facts", "show the facts of a node: hardware, driver, packages"),
+    "doctor": ("doctor", "find the faults of a GPU server and how to fix them; no fleet needed"),
+    "accept": ("accept", "test a node's GPUs under load, and find the slow one"),
     "status": ("status", "show every GPU of the fleet now: load, memory, power, clocks, users"),
-    "topo": ("topo", "show how GPUs, NICs and CPUs of a node are joined"),
+    "topo": ("topo", "show how GPUs, NICs and CPUs of a node are connected"),
     "inventory": (
         "inventory",
-        "list hosts and groups for Ansible, from a fleet and back; discover live hosts",
+        "list hosts and groups for Ansible, import an inventory, discover live hosts",
     ),
-    "nccl": ("nccl", "judge NCCL's own log, derive its network, measure an all-reduce"),
+    "nccl": ("nccl", "judge NCCL's log, derive its network settings, measure an all-reduce"),
     "launch": ("launch", "print the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
-    "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; keep them current"),
+    "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; update the catalog"),
     "workers": ("workers", "make certificates for sites whose workers reach nodes, and serve a site"),
-    "lab": ("lab", "make throwaway real nodes on this machine, with simulated GPUs"),
+    "lab": ("lab", "create disposable nodes on this machine, with simulated GPUs"),
 }
 
 
@@ -49,6 +49,6 @@ def overview() -> str:
         f"Verbs:\n{verbs}\n"
         "Options:\n"
         f"  {'--version':<{width + 2}}show the version and exit\n"
-        f"  {'-h, --help':<{width + 2}}show this message; `gpuprov VERB --help` tells more\n\n"
+        f"  {'-h, --help':<{width + 2}}show this message; for a verb: `gpuprov VERB --help`\n\n"
         "Exit codes: 0 done, 1 failed, 2 usage, 3 drift, 4 unreachable, 5 refused, 130 interrupted\n"
     )

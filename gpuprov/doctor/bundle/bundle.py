@@ -23,7 +23,7 @@ LEFT_OUT = (
     "names of hosts, addresses, serial numbers, UUIDs",
     "journals, output of units, logs of builds, arguments, names and variables of programs",
     "configuration of Docker, containerd, sources of packages, mounts, PAM and modprobe",
-    "nvidia-bug-report.sh, which packs all of these: run it yourself, and read its file before you send it",
+    "nvidia-bug-report.sh, which packs all of these: run it yourself, and read the file before you send it",
 )
 """Values that the table does not contain."""
 _TIME = matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)")

@@ -64,7 +64,7 @@ def no_unified_memory(seen: Examination) -> Iterator[Fault]:
             f"nvidia-modprobe: {helper or 'not installed'}",
             f"/dev: {listed(list(seen.state.device_nodes), 8)}",
         ),
-        "nothing has loaded it since boot",
+        "no program has loaded it since boot",
         (
             shell("sudo modprobe nvidia_uvm"),
             shell("echo nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"),
@@ -123,8 +123,7 @@ def no_persistence(seen: Examination) -> Iterator[Fault]:
         "risk",
         f"persistence mode is off on GPU {listed(off, 8)}",
         ("nvidia-smi -q: Persistence Mode Disabled", f"nvidia-persistenced.service: {state}"),
-        "each first use starts the GPU anew, seconds long; clocks, power limit and volatile counters "
-        "are lost",
+        "each first use initialises the GPU, for seconds; clocks, power limit and volatile counters are lost",
         (
             shell("sudo nvidia-smi -pm 1")
             if unit and unit.active

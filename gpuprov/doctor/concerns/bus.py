@@ -19,13 +19,13 @@ def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
     if not seen.pci_gpus and wanted and not seen.smi.gpus:
         yield Fault(
             "broken",
-            "no NVIDIA GPU stands on the PCI bus, and NVIDIA's packages are installed",
+            "no NVIDIA GPU is on the PCI bus, and NVIDIA's packages are installed",
             ("/sys/bus/pci/devices: no device of vendor 10de, class 03",),
             "the card is not seated or has no power, its slot is switched off in the BIOS, or this virtual "
-            "machine was given none",
+            "machine has none",
             (
                 shell("lspci -nn -d 10de:"),
-                shell("look at seating, power cables and the BIOS; power off for a minute"),
+                shell("check seating, power cables and the BIOS; power off for a minute"),
             ),
         )
 
@@ -41,7 +41,7 @@ def lost(seen: Examination) -> Iterator[Fault]:
             "broken",
             f"{what} {port.address} has fallen off the bus",
             (f"/sys/bus/pci/devices/{port.address}/config: reads all ones",),
-            "PCIe link, power or heat at that slot; a driver cannot bring it back",
+            "PCIe link, power or heat at that slot; the driver cannot recover it",
             (
                 shell("sudo poweroff, wait a minute with the power cut, start again"),
                 shell("when it comes back: reseat the card and its power cables, then have it replaced"),
@@ -144,10 +144,10 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
             "hint" if some else "risk",
             f"{len(held)} of {len(seen.pci_gpus)} GPUs are set aside for virtual machines: {listed(held)}",
             tuple(f"/sys/bus/pci/devices/{address}/driver: vfio-pci" for address in held[:4]),
-            "the host's programs do not see them; right on a hypervisor, a leftover elsewhere",
+            "the host's programs do not see them; expected on a hypervisor, otherwise a leftover",
             (
-                shell("to have one back: echo ADDRESS | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind"),
-                shell("and take its id out of vfio-pci.ids (kernel command line, /etc/modprobe.d)"),
+                shell("to release one: echo ADDRESS | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind"),
+                shell("and remove its id from vfio-pci.ids (kernel command line, /etc/modprobe.d)"),
             ),
         )
 
@@ -189,11 +189,11 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
                 f"/sys/bus/pci/devices: {len(bound)} NVIDIA GPUs",
                 f"nvidia-smi -q -x: {smi.error or f'{len(smi.gpus)} GPUs'}",
             ),
-            "the driver could not start that GPU, or it was lost since",
+            "the driver could not start that GPU, or has lost it since",
             (
                 shell("sudo dmesg | grep NVRM | grep -iF {}", missing[0].removesuffix(".0")),
                 shell(
-                    "power the machine off for a minute; a GPU that stays away is to be reseated or replaced"
+                    "power the machine off for a minute; if the GPU is still missing: reseat or replace it"
                 ),
             ),
         )

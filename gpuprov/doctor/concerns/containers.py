@@ -108,7 +108,7 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
             "daemon.json names the runtime nvidia, and nvidia-container-runtime is not installed"
             + (": no container starts, as it is the default" if default == "nvidia" else ""),
             (f"/etc/docker/daemon.json: {stated}", "nvidia-container-runtime: not in PATH"),
-            "the toolkit was removed and its configuration stayed",
+            "the toolkit was removed and its configuration remains",
             (shell("sudo apt install nvidia-container-toolkit"), shell("sudo systemctl restart docker")),
             KEEP,
         )
@@ -129,11 +129,11 @@ def stale_specification(seen: Examination) -> Iterator[Fault]:
                 + (f"driver {listed(wrong)}, {loaded.version} runs" if wrong and loaded else "other GPUs"),
                 (
                     *([f"{path}: libraries of {listed(wrong)}"] if wrong else []),
-                    *([f"{path}: {listed(gone)}, which are not there"] if gone else []),
+                    *([f"{path}: {listed(gone)}, which do not exist"] if gone else []),
                 ),
                 "containers started by CDI fail: no such file or directory",
                 (shell("sudo nvidia-ctk cdi generate --output={}", path),),
-                "settings.containers.cdi: true (made anew at every boot and change of the driver)",
+                "settings.containers.cdi: true (generated again at every boot and change of the driver)",
             )
 
 
@@ -169,7 +169,7 @@ def lost_device_rules(seen: Examination) -> Iterator[Fault]:
                 f"docker info: cgroup driver {info or 'systemd by default'}",
                 "/dev/char: no link of NVIDIA's (195:*)",
             ),
-            "systemd sets the device rules anew and cannot resolve devices without such links; in the "
+            "systemd sets the device rules again and cannot resolve devices without such links; in the "
             "container: "
             "Failed to initialize NVML: Unknown Error",
             (
@@ -188,7 +188,7 @@ def wrong_ldconfig(seen: Examination) -> Iterator[Fault]:
         right = "@/sbin/ldconfig.real" if seen.os.id == "ubuntu" else "@/sbin/ldconfig"
         yield Fault(
             "degraded",
-            f"the toolkit is to run {raw['ldconfig']}, which is not there",
+            f"the toolkit is configured to run {raw['ldconfig']}, which does not exist",
             (f'/etc/nvidia-container-runtime/config.toml: ldconfig = "{raw["ldconfig"]}"',),
             "a file of another distribution; containers with GPUs do not start",
             (shell("sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig={}", right),),
@@ -204,7 +204,7 @@ def no_cgroups(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "risk",
             "the toolkit leaves out control groups (no-cgroups), as rootless engines need, and dockerd "
-            "is root's",
+            "runs as root",
             ("/etc/nvidia-container-runtime/config.toml: no-cgroups = true",),
             "in containers: Failed to initialize NVML: Unknown Error",
             (shell("sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false"),),
@@ -225,7 +225,7 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
             "risk",
             f"containers with GPUs have 64 MiB of /dev/shm: {listed(small)}",
             tuple(f"docker inspect {name}: ShmSize 64 MiB" for name in small[:3]),
-            "data loaders die of a bus error, NCCL fails to make its segments",
+            "data loaders end with a bus error, NCCL fails to create its segments",
             (shell("start them with --shm-size=1g (or more), or --ipc=host"),),
             "settings.containers.shm_size: 1g",
         )

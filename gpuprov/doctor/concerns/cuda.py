@@ -33,7 +33,7 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
         if compat
         else "a library of another driver is found first",
         (
-            shell("take {} out of /etc/ld.so.conf.d, then: sudo ldconfig", path.rpartition("/")[0]),
+            shell("remove {} from /etc/ld.so.conf.d, then: sudo ldconfig", path.rpartition("/")[0]),
             shell("nvidia-smi; ldconfig -p | grep libcuda"),
         ),
     )
@@ -45,7 +45,7 @@ def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
     found = {
         path: values["LD_LIBRARY_PATH"]
         for path, values in seen.environment.items()
-        if re.search(r"/compat(?:[:/]|$)", values.get("LD_LIBRARY_PATH", ""))
+        if re.search(r"/compat(?:[:/]|\Z)", values.get("LD_LIBRARY_PATH", ""))
     }
     paths, places = list(found), [f"{path}: {value}" for path, value in found.items()]
     consumer = [gpu.name or "" for gpu in seen.gpus if re.search("GeForce|TITAN", gpu.name or "")]
@@ -104,7 +104,7 @@ def copies(seen: Examination) -> Iterator[Fault]:
     found = seen.raw("libraries")["copies"]
     versions: dict[str, list[str]] = {}
     for path, real in found.items():
-        result = re.search(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", real)
+        result = re.search(r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z", real)
         if result and "/compat" not in path:
             versions.setdefault(result[1], []).append(path)
     own = seen.taken("libcuda.so.1")
@@ -114,7 +114,7 @@ def copies(seen: Examination) -> Iterator[Fault]:
     if len(versions) > 1:
         yield Fault(
             "risk",
-            f"libcuda is there in {len(versions)} versions: {listed(sorted(versions))}",
+            f"{len(versions)} versions of libcuda are installed: {listed(sorted(versions))}",
             tuple(f"{version}: {paths[0]}" for version, paths in versions.items()),
             "leftovers of another driver; which one a program takes depends on its path",
             tuple(
@@ -140,8 +140,8 @@ def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
     if lacking and not seen.in_container:
         yield Fault(
             "broken" if seen.smi.error else "degraded",
-            f"the loader does not find {' and '.join(lacking)}",
-            ("ldconfig -p: no line of it",),
+            f"the dynamic loader does not find {' and '.join(lacking)}",
+            ("ldconfig -p: not listed",),
             "the library package is missing, or the cache was not renewed",
             (
                 shell("sudo ldconfig"),
@@ -175,7 +175,7 @@ def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
             "risk",
             "the driver's shared memory management (HMM) complains",
             tuple(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
-            "with some kernels CUDA fails with 802 or 304 though the fabric is set up",
+            "with some kernels CUDA fails with 802 or 304 although the fabric is set up",
             (
                 shell(
                     "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee "

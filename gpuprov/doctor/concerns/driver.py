@@ -53,7 +53,7 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
     lines = seen.log_lines("API mismatch") if "kernel_log" not in seen.missing else []
     yield Fault(
         "broken",
-        f"the module that runs is {loaded.version}, the libraries are {other}: every CUDA program fails",
+        f"the loaded module is {loaded.version}, the libraries are {other}: every CUDA program fails",
         (
             f"/proc/driver/nvidia/version: {loaded.version}",
             f"libnvidia-ml.so.1, as the loader takes it: {library or 'of an unknown version'}",
@@ -104,12 +104,12 @@ def absent(seen: Examination) -> Iterator[Fault]:
         return
     yield Fault(
         "broken",
-        f"{len(seen.pci_gpus)} NVIDIA GPUs, and no driver of NVIDIA's is installed",
+        f"{len(seen.pci_gpus)} NVIDIA GPUs, and no NVIDIA driver is installed",
         ("/proc/driver/nvidia/version: absent", f"packages: no driver ({seen.packages.manager})"),
         "the machine was never provisioned, or the driver was removed",
         (
             shell("gpuprov init, gpuprov lock, gpuprov apply: installs a set that is known to work"),
-            shell("or by hand: gpuprov resolve --gpu NAME --os NAME says which packages"),
+            shell("or by hand: gpuprov resolve --gpu NAME --os NAME lists the packages"),
         ),
         "a group with this host and a profile",
     )
@@ -146,7 +146,7 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
             f"on disk for {seen.kernel}: {module.path if module else 'none'}",
             *([f"nvidia-smi: {seen.smi.error[:120]}"] if seen.smi.error else []),
         ),
-        "it was not loaded at boot, or loading failed; `modprobe` says why",
+        "it was not loaded at boot, or loading failed; `modprobe` prints the reason",
         (shell("sudo modprobe nvidia"), shell("sudo dmesg | grep -iE 'nvidia|NVRM' | tail")),
         "a group with this host and stack.driver",
     )
@@ -210,13 +210,13 @@ def two_installations(seen: Examination) -> Iterator[Fault]:
         "risk" if seen.loaded_driver else "degraded",
         "NVIDIA's .run installer was used here" + (f", beside the package {package}" if package else ""),
         (*(f"{path}: present" for path in leftovers), *([f"package: {package}"] if package else [])),
-        "two installers overwrite each other's files; the next upgrade of either breaks the other",
+        "two installers overwrite each other's files; an upgrade by one breaks the other",
         (
             shell("sudo {} --uninstall", leftovers[0])
             if "uninstall" in leftovers[0]
             else shell("sudo nvidia-uninstall"),
         ),
-        "stack.driver: VERSION (packages alone)",
+        "stack.driver: VERSION (packages only)",
     )
 
 

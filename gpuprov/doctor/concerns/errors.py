@@ -67,7 +67,7 @@ ACTIONS: dict[str, Callable[[str], ShellLine]] = {
     "reboot": lambda gpu: shell("drain the node, then: sudo reboot"),
     "node reboot required": lambda gpu: shell("drain the node, then: sudo reboot"),
     "drain p2p": lambda gpu: shell(
-        "stop programs that use several GPUs on this node; the GPU's own may go on"
+        "stop programs that use several GPUs on this node; programs on only this GPU can continue"
     ),
     "drain and reset": lambda gpu: shell(
         "let the programs on it end and start none, then: sudo nvidia-smi --gpu-reset -i {}", gpu
@@ -163,9 +163,9 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
         number = _index(seen, gpu)
         yield Fault(
             "degraded" if folded == "drain p2p" else "broken",
-            f"the driver wants for GPU {number}: {action}",
+            f"the driver recommends for GPU {number}: {action}",
             (where,),
-            "an error that the GPU cannot get over by itself; this advice sums up the Xids before it",
+            "an error from which the GPU cannot recover alone; this action summarises the Xids before it",
             (_advice(action, number),),
             urgent=True,
         )
@@ -173,7 +173,7 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
 
 def _advice(action: str, gpu: str) -> ShellLine:
     known = ACTIONS.get(action.lower())
-    return known(gpu) if known else shell("do what the driver says: {}", action)
+    return known(gpu) if known else shell("take the action that the driver names: {}", action)
 
 
 def _health(seen: Examination) -> tuple[Health, ...]:
@@ -242,7 +242,7 @@ def _weigh(
 ) -> tuple[Severity, str]:
     gpu, code = events[0].gpu, events[0].code
     if known.severity in ("broken", "degraded") and over:
-        return "risk", "the driver wants nothing any more: history, unless it comes again"
+        return "risk", "the driver recommends no action any more: no action unless it recurs"
     elsewhere = [other for other, its in groups if its == code and other != gpu]
     if (
         known.severity == "hint"
@@ -250,7 +250,7 @@ def _weigh(
         and len(events) >= REPEATED
         and not elsewhere
     ):
-        return "risk", "on this GPU alone: test it (dcgmi diag -r 3, when it is idle)"
+        return "risk", "only on this GPU: test it (dcgmi diag -r 3, when it is idle)"
     return known.severity, ""
 
 
@@ -278,7 +278,7 @@ def sxids(seen: Examination) -> Iterator[Fault]:
             (f"kernel log, {age(lines[-1].age_s)} ago: {lines[-1].text[:200]}",),
             "NVSwitch or a link of it; jobs over NVLink fail or hang until it is reset"
             if fatal
-            else "corrected or contained; a link that shows it again and again is bad",
+            else "corrected or contained; a link that reports it repeatedly is defective",
             (shell("drain the node, then: sudo reboot   (GPUs and switches have to be reset together)"),)
             if fatal
             else (shell("watch whether it grows: sudo dmesg | grep SXid"),),

@@ -64,7 +64,7 @@ def manager(seen: Examination) -> Iterator[Fault]:
         ),
         "NVSwitches are set up by the fabric manager, of the driver's own version, before CUDA can start"
         if not installed or not unit or not unit.active
-        else "the fabric manager runs and has not come to its end; training failed, or it is still under way",
+        else "the fabric manager runs and has not finished; training failed, or is still in progress",
         (
             *([] if installed else [shell("sudo apt install nvidia-fabricmanager-{}={}-*", branch, version)]),
             shell("sudo systemctl enable --now nvidia-fabricmanager"),
@@ -87,15 +87,15 @@ def manager_version(seen: Examination) -> Iterator[Fault]:
         return
     for name in seen.packages.by_name:
         version = seen.packages.version(name)
-        if not version or not re.match(r"(?:cuda-drivers|nvidia)-fabric-?manager(?:-\d+)?$", name):
+        if not version or not re.fullmatch(r"(?:cuda-drivers|nvidia)-fabric-?manager(?:-\d+)?", name):
             continue
         bare = re.sub(r"^\d+:", "", version).split("-")[0]
         if re.match(r"\d{3}\.\d+", bare) and bare != seen.loaded_driver.version:
             yield Fault(
                 "broken" if has_switches(seen) else "risk",
-                f"the fabric manager is {bare}, the driver that runs is {seen.loaded_driver.version}",
+                f"the fabric manager is {bare}, the loaded driver is {seen.loaded_driver.version}",
                 (f"package {name} {version}", f"/proc/driver/nvidia/version: {seen.loaded_driver.version}"),
-                "it refuses a driver of another version",
+                "it rejects a driver of another version",
                 (
                     shell("sudo apt install {}={}-*", name, seen.loaded_driver.version),
                     shell("sudo systemctl restart {}", UNIT),
@@ -123,7 +123,7 @@ def subnet_manager(seen: Examination) -> Iterator[Fault]:
             "broken",
             f"the subnet manager of the NVLink switches cannot work: no {' and no '.join(lacking)}",
             tuple(waits_for_fabric(seen)[:4]),
-            "from NVLink 5 on the fabric manager starts nvlsm, which speaks to the switches over ib_umad",
+            "from NVLink 5 on the fabric manager starts nvlsm, which accesses the switches through ib_umad",
             (
                 shell("sudo apt install nvlsm infiniband-diags"),
                 shell("sudo modprobe ib_umad"),
@@ -144,12 +144,12 @@ def imex(seen: Examination) -> Iterator[Fault]:
     if unit is None or not unit.active or not nodes:
         yield Fault(
             "degraded",
-            "IMEX is not at work: NVLink reaches no other tray, NCCL falls back to the network",
+            "IMEX does not run: NVLink reaches no other tray, NCCL falls back to the network",
             (
-                f"nvidia-imex.service: {f'{unit.load_state}, {unit.active_state}' if unit else 'not told'}",
+                f"nvidia-imex.service: {f'{unit.load_state}, {unit.active_state}' if unit else 'not known'}",
                 f"/etc/nvidia-imex/nodes_config.cfg: {nodes if nodes is not None else 'absent'}",
             ),
-            "all trays of an NVLink domain have to run it, with the same list of nodes",
+            "all trays of an NVLink domain must run it, with the same list of nodes",
             (
                 shell("write every node's address into /etc/nvidia-imex/nodes_config.cfg"),
                 shell("sudo systemctl enable --now nvidia-imex"),
@@ -171,9 +171,9 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
         if failed or health.degraded_fabric:
             yield Fault(
                 "broken" if failed else "degraded",
-                f"GPU {gpu.index}: the fabric came to its end with {gpu.fabric_status}"
+                f"GPU {gpu.index}: the fabric's set-up ended with {gpu.fabric_status}"
                 if failed
-                else f"GPU {gpu.index}: the fabric's health is not whole",
+                else f"GPU {gpu.index}: the fabric is degraded",
                 (
                     f"nvidia-smi -q: fabric {gpu.fabric_state}, {gpu.fabric_status}",
                     *health.degraded_fabric[:4],
@@ -250,8 +250,13 @@ def link_errors(seen: Examination) -> Iterator[Fault]:
                     f"nvidia-smi nvlink -e: GPU {gpu} link {link}: {count}"
                     for link, count in list(bad.items())[:4]
                 ),
-                "replays and recoveries cost bandwidth; a link whose counters grow is bad",
-                (shell("again in an hour: nvidia-smi nvlink -e -i {}; replace what grows", gpu),),
+                "replays and recoveries reduce bandwidth; a link whose counters grow is defective",
+                (
+                    shell(
+                        "repeat in an hour: nvidia-smi nvlink -e -i {}; replace links whose counters grow",
+                        gpu,
+                    ),
+                ),
             )
 
 

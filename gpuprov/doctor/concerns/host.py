@@ -51,7 +51,7 @@ def governor(seen: Examination) -> Iterator[Fault]:
         "hint",
         f"processors run under {listed(sorted(saving))}",
         (f"scaling_governor: {', '.join(f'{name} on {count}' for name, count in saving.items())}",),
-        "a core that has to wake up feeds a GPU late",
+        "a core at low frequency delays the GPU that it serves",
         (shell("sudo cpupower frequency-set -g performance"),),
         "settings.tuning.governor: performance",
     )
@@ -93,7 +93,7 @@ def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
             f"{free * size // 1048576} GiB of {total // 1048576} GiB are set aside as huge pages and free",
             (f"/proc/meminfo: HugePages_Total {info.get('HugePages_Total')}, Free {free} of {size} KiB",),
             "programs that do not ask for huge pages cannot use that memory",
-            (shell("sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d or the kernel line"),),
+            (shell("sudo sysctl vm.nr_hugepages=0, and remove it from /etc/sysctl.d or the kernel line"),),
             "settings.tuning.sysctl: {vm.nr_hugepages: 0}",
         )
 
@@ -117,7 +117,7 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
             "risk",
             f"{available // 1024} MiB of {total // 1024} MiB of memory are available",
             (f"/proc/meminfo: MemAvailable {available} kB",),
-            "the kernel is about to end programs",
+            "the kernel will soon kill programs",
             (shell("ps -eo rss,pid,comm --sort=-rss | head"),),
         )
 
@@ -131,7 +131,7 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
         group = "cgroup" in killed[-1].text
         yield Fault(
             "risk",
-            f"the kernel has ended {len(killed)} programs for want of memory, the last "
+            f"the kernel has killed {len(killed)} programs for lack of memory, the last "
             f"{age(killed[-1].age_s)} ago",
             tuple(f"kernel log: {line.text[:160]}" for line in killed[-2:]),
             "the limit of a container or a job" if group else "the machine's memory",
@@ -211,7 +211,7 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
             "risk",
             f"the host's memory has corrected {corrected} errors",
             ("/sys/devices/system/edac/mc: ce_count",),
-            "a memory module wears out",
+            "a memory module degrades",
             (shell("ras-mc-ctl --summary"),),
         )
 
@@ -227,7 +227,7 @@ def limits(seen: Examination) -> Iterator[Fault]:
                 f"process {program.pid} ({program.name}) may lock {int(lock) // 1024} KiB of memory",
                 (f"/proc/{program.pid}/limits: Max locked memory {lock}",),
                 "RDMA registers memory by locking it: ibv_reg_mr fails with Cannot allocate memory",
-                (shell("ulimit -l unlimited for the login or service, then start it anew"),),
+                (shell("ulimit -l unlimited for the login or service, then restart it"),),
                 "settings.tuning.limits.memlock: unlimited",
             )
             break
@@ -285,13 +285,13 @@ def clock(seen: Examination) -> Iterator[Fault]:
             "degraded",
             f"the clock is {abs(int(result['offset_us'])) / 1e6:.1f} s off",
             (f"adjtimex: offset {result['offset_us']} us",),
-            "logs of several nodes do not fit together; certificates and rendezvous may fail",
+            "logs of several nodes cannot be compared; certificates and rendezvous may fail",
             (shell("sudo chronyc makestep   (or: sudo systemctl restart systemd-timesyncd)"),),
         )
     elif result["unsynchronised"] and not runs and not seen.virtual:
         yield Fault(
             "risk",
-            "nothing sets the clock",
+            "no time service sets the clock",
             ("adjtimex: unsynchronised", f"none of {listed(list(services), 5)} runs"),
             "it drifts; TLS, logs and rendezvous of several nodes depend on it",
             (
@@ -316,7 +316,7 @@ def boots(seen: Examination) -> Iterator[Fault]:
             "risk",
             f"{len(recent)} boots within a day",
             ("/var/log/wtmp: " + ", ".join(f"{age(now - stamp)} ago" for stamp in recent[-4:]),),
-            "somebody works on it, or it is unstable",
+            "an administrator reboots it, or it is unstable",
             (shell("journalctl --list-boots; the BMC's event log"),),
         )
 

@@ -32,7 +32,7 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
                 "broken" if sram or pending is None or pending else "degraded",
                 f"GPU {each.index}: {dram + sram} uncorrectable ECC errors since the driver was loaded",
                 (f"nvidia-smi -q -d ECC: volatile, DRAM {dram}, SRAM {sram}",),
-                "programs that touched that memory were ended (CUDA 214); results before it are not at risk",
+                "programs that used that memory were ended (CUDA 214); earlier results are valid",
                 (
                     shell("stop the programs, then: sudo nvidia-smi --gpu-reset -i {}", each.index),
                     shell("or: sudo reboot"),
@@ -92,7 +92,7 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
         if each.repairs.failed or each.repairs.unrepairable or rows > ROWS_LIMIT:
             yield Fault(
                 "broken",
-                f"GPU {each.index}: memory cannot be repaired any more ({rows} rows remapped)",
+                f"GPU {each.index}: memory can no longer be repaired ({rows} rows remapped)",
                 (
                     f"nvidia-smi -q -d ROW_REMAPPER: failure {'Yes' if each.repairs.failed else 'No'}, "
                     f"uncorrectable {rows}",
@@ -144,15 +144,15 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 f"GPU {gpu.index}: ECC is {_on(gpu.ecc.current)} and will be {_on(gpu.ecc.pending)} "
                 f"after a reset",
                 ("nvidia-smi -q -d ECC: Current and Pending differ",),
-                "somebody has changed it; memory size and errors change with it",
+                "it was changed by a user; memory size and error counts change with it",
                 (
                     *(
-                        [shell("sudo nvidia-smi -i {} -e 1   (if it is not meant)", gpu.index)]
+                        [shell("sudo nvidia-smi -i {} -e 1   (if it is not intended)", gpu.index)]
                         if not gpu.ecc.pending
                         else []
                     ),
                     shell(
-                        "when it is meant, and idle: sudo nvidia-smi --gpu-reset -i {}, or a reboot",
+                        "if it is intended, when idle: sudo nvidia-smi --gpu-reset -i {}, or a reboot",
                         gpu.index,
                     ),
                 ),
@@ -163,7 +163,7 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
                 "risk",
                 f"GPU {gpu.index}: ECC is off",
                 ("nvidia-smi -q -d ECC: Current Disabled",),
-                "bad memory gives wrong results without a word",
+                "defective memory gives wrong results without an error",
                 (shell("sudo nvidia-smi -i {} -e 1", gpu.index), shell("sudo reboot")),
                 "settings.ecc: true",
             )

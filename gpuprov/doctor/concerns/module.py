@@ -128,7 +128,7 @@ def blacklisted(seen: Examination) -> Iterator[Fault]:
                 "broken",
                 f"the module {name} is blacklisted",
                 (f"{places[name]}: keeps {name} out",),
-                "left by a switch of graphics (prime-select), a passthrough set-up or a failed installation",
+                "a leftover of prime-select, a passthrough set-up or a failed installation",
                 (without_line(places[name]), REBUILD, shell("sudo modprobe {}", name)),
             )
 
@@ -153,7 +153,7 @@ def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
         "broken",
         f"Secure Boot keeps NVIDIA's module out: it is signed by {signer}",
         (
-            f"firmware: Secure Boot is {'on' if seen.state.secure_boot else 'not told to be on'}",
+            f"firmware: Secure Boot is {'on' if seen.state.secure_boot else 'not reported as on'}",
             *([f"{module.path}: signer {signer}"] if module else []),
             *([f"enrolled keys: {listed(list(keys)) or 'none'}"] if keys is not None else []),
             *(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
@@ -212,7 +212,7 @@ def legacy_gpu(seen: Examination) -> Iterator[Fault]:
             tuple(f"kernel log: {line.text[:200]}" for line in lines[-1:]),
             "NVIDIA's newer branches leave out older architectures",
             (
-                shell("install branch {}", branch[1] if branch else "that the message names"),
+                shell("install branch {}", branch[1] if branch else "named in the message"),
                 shell("sudo reboot"),
             ),
             f"stack.driver: {branch[1] if branch else 'BRANCH'}",

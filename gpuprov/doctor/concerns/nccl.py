@@ -14,8 +14,8 @@ from gpuprov.untrusted import ShellLine, shell
 DMA_BUF_KERNEL = (5, 12)
 """First Linux version with which GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
 SWITCHES_OFF = {
-    "NCCL_P2P_DISABLE": "GPUs do not reach each other directly",
-    "NCCL_SHM_DISABLE": "processes of a node talk over the network",
+    "NCCL_P2P_DISABLE": "GPUs do not access each other directly",
+    "NCCL_SHM_DISABLE": "processes of a node communicate over the network",
     "NCCL_IB_DISABLE": "InfiniBand and RoCE are not used",
 }
 
@@ -60,11 +60,11 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
         stale = "free_callback" in line.text
         yield Fault(
             "risk" if stale else "degraded",
-            "a peer-memory registration outlived its program"
+            "a peer-memory registration remains after its program ended"
             if stale
             else "nvidia_peermem could not be loaded",
             (f"kernel log, {age(line.age_s)} ago: {line.text[:160]}",),
-            "an older driver's fault"
+            "a fault of older drivers"
             if stale
             else "the RDMA stack (DOCA-OFED) was installed after the driver, or has no peer-memory interface",
             (shell("restart the job; newer driver"),)
@@ -87,10 +87,10 @@ def nccl_variables(seen: Examination) -> Iterator[Fault]:
                     "degraded" if text[0] else "risk",
                     f"{name}={value} {text[1]}",
                     (f"{place}: {name}={value}",),
-                    "set by hand, for a test or on another machine",
+                    "set by a user, for a test or for another machine",
                     (
                         _unset(place, name),
-                        shell("gpuprov nccl derive HOST says what this machine needs"),
+                        shell("gpuprov nccl derive HOST prints what this machine needs"),
                     ),
                     "settings.nccl",
                 )
@@ -125,7 +125,7 @@ def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
         known = [hca.name for hca in seen.hcas]
         lost = [each for each in wanted if each and not any(hca.startswith(each) for hca in known)]
         return (
-            (True, f"names devices that are not here ({listed(lost)}); here: {listed(known)}")
+            (True, f"names devices that do not exist ({listed(lost)}); existing: {listed(known)}")
             if lost
             else None
         )
@@ -133,7 +133,7 @@ def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
         names = [each.lstrip("=") for each in value.split(",") if each]
         lost = [each for each in names if not any(nic.startswith(each) for nic in seen.nics)]
         return (
-            (True, f"names interfaces that are not here: {listed(lost)}")
+            (True, f"names interfaces that do not exist: {listed(lost)}")
             if lost and len(lost) == len(names)
             else None
         )
@@ -178,7 +178,7 @@ PROCESSORS = 16384
 def _cpus(text: str) -> set[int]:
     found: set[int] = set()
     listed = 0
-    for first, last in re.findall(r"(?:^|,)([0-9]{1,5})(?:-([0-9]{1,5}))?(?=,|$)", text):
+    for first, last in re.findall(r"(?:^|,)([0-9]{1,5})(?:-([0-9]{1,5}))?(?=,|\Z)", text):
         several = range(int(first), int(last or first) + 1)
         listed += len(several)
         if listed > PROCESSORS:  # each is listed once

@@ -33,12 +33,12 @@ def port_down(seen: Examination) -> Iterator[Fault]:
                 f"{hca.name} port {hca.port} is down ({result or hca.state})",
                 (
                     f"/sys/class/infiniband/{hca.name}/ports/{hca.port}: {hca.state}, "
-                    f"{result or 'physical state not told'}",
+                    f"{result or 'physical state not known'}",
                 ),
                 "no cable, a dead transceiver, or the switch's port is off"
                 if result != "Disabled"
                 else "switched off",
-                (shell("ibstat {}; look at cable and transceiver; the switch's port", hca.name),),
+                (shell("ibstat {}; check the cable, the transceiver and the switch's port", hca.name),),
             )
 
 
@@ -68,7 +68,7 @@ def waiting_for_a_subnet_manager(seen: Examination) -> Iterator[Fault]:
                 f"/sys/class/infiniband/{name.replace('/', '/ports/')}/state: INIT" for name in waiting[:4]
             ),
             "the cable is in and no subnet manager answers in the fabric",
-            (shell("one node or switch of the fabric has to run one: sudo systemctl enable --now opensm"),),
+            (shell("one node or switch of the fabric must run one: sudo systemctl enable --now opensm"),),
         )
 
 
@@ -91,7 +91,7 @@ def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
             ):
                 yield Fault(
                     "degraded",
-                    f"{name} runs at {rate:g} Gbit/s, its twins at {best:g}",
+                    f"{name} runs at {rate:g} Gbit/s, ports of the same kind at {best:g}",
                     (f"/sys/class/infiniband/{name.replace('/', '/ports/')}/rate: {text}",),
                     "negotiated down: cable, transceiver or the switch's port",
                     (shell("replace the cable; mlxlink -d DEVICE (speed, recommendation)"),),
@@ -136,8 +136,8 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
                 "risk",
                 f"{words[1]}: its link went down {count} times since the card was started",
                 (f"/sys/class/infiniband/{words[1]} link_downed: {count}",),
-                "a cable or transceiver that fails now and then, or maintenance of the switch",
-                (shell("replace the cable when it goes on"),),
+                "a cable or transceiver that fails intermittently, or maintenance of the switch",
+                (shell("replace the cable if this continues"),),
             )
 
 

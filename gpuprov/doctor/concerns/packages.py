@@ -35,7 +35,7 @@ def interrupted(seen: Examination) -> Iterator[Fault]:
                 *(f"dpkg: {text}" for text in broken[:4]),
                 *(["/var/lib/dpkg/updates: not empty"] if seen.packages.interrupted else []),
             ),
-            "an installation failed or was stopped; apt refuses everything until it is finished",
+            "an installation failed or was stopped; apt installs nothing until it is finished",
             (shell("sudo dpkg --configure -a"), shell("sudo apt --fix-broken install")),
         )
 
@@ -57,7 +57,7 @@ def unattended(seen: Examination) -> Iterator[Fault]:
                 'apt-config: APT::Periodic::Unattended-Upgrade "1"',
                 f"dpkg: {len(free)} driver packages are neither held nor excluded",
             ),
-            "after such an upgrade every CUDA program fails until the modules are loaded anew",
+            "after such an upgrade every CUDA program fails until the modules are reloaded",
             (shell("sudo apt-mark hold {}", shell_words(free[:6])),),
             "stack.driver: VERSION (packages are held, and named to unattended-upgrades)",
         )
@@ -81,7 +81,7 @@ def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
             "risk",
             "unattended upgrades reboot this machine by themselves",
             ('apt-config: Unattended-Upgrade::Automatic-Reboot "true"',),
-            "jobs are lost at night",
+            "such a reboot ends running jobs",
             (
                 shell(
                     "echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' | sudo tee "
@@ -96,21 +96,21 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
     """Report packages of one driver in several versions."""
     versions: dict[str, list[str]] = defaultdict(list)
     wanted = re.compile(
-        r"^(?:nvidia-(?:driver|utils|kernel-common|dkms|open|headless|smi|kernel-dkms|open-kernel-dkms)"
+        r"(?:nvidia-(?:driver|utils|kernel-common|dkms|open|headless|smi|kernel-dkms|open-kernel-dkms)"
         r"|libnvidia-(?:compute|gl|cfg1|decode|encode|ml1|ptxjitcompiler1)|libcuda1)"
-        r"(?:-\d+)?(?:-server)?(?:-open)?$"
+        r"(?:-\d+)?(?:-server)?(?:-open)?"
     )
     for name in seen.packages.by_name:
         version = seen.packages.version(name)
         bare = re.match(r"(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)", version or "")
-        if wanted.match(name) and bare:
+        if wanted.fullmatch(name) and bare:
             versions[bare[1]].append(name)
     if len(versions) > 1:
         yield Fault(
             "degraded",
             f"packages of the driver are of {len(versions)} versions: {listed(sorted(versions))}",
             tuple(f"{version}: {listed(names, 3)}" for version, names in sorted(versions.items())),
-            "a half-done upgrade, or two repositories that each give a part",
+            "an incomplete upgrade, or two repositories that each provide a part",
             (
                 shell(
                     "sudo apt install {}",
@@ -143,12 +143,12 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
     if foreign:
         yield Fault(
             "risk",
-            f"NVIDIA's repository is that of {listed(foreign)}, and this is {own}",
+            f"NVIDIA's repository is for {listed(foreign)}, and this system is {own}",
             tuple(f"sources: {uri}" for uri in nvidia[:4]),
             "packages of another release bring dependencies that do not fit",
             (
                 *map(_set_aside, files[:4]),
-                shell("and add the repository of {}, if it is wanted", own),
+                shell("and add the repository of {}, if you need it", own),
             ),
             "stack.repository: nvidia",
         )
@@ -165,7 +165,7 @@ def _set_aside(path: str) -> ShellLine:
     """
     if path.startswith("/etc/apt/sources.list.d/"):
         return shell("sudo mv {} {}", path, f"{path}.disabled")
-    return shell("take its line out of {}", path)
+    return shell("remove its line from {}", path)
 
 
 @rule("packages.space", "D22", "D112", source="choice")
@@ -179,6 +179,6 @@ def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
                 "degraded" if place == "/" or free < 20 else "risk",
                 f"{place} has {free} MiB free",
                 (f"statvfs {place}: {free} MiB",),
-                "the next kernel, initramfs or driver does not fit, and dpkg stops half way",
+                "the next kernel, initramfs or driver does not fit, and dpkg stops before it has finished",
                 (shell("sudo apt autoremove --purge; sudo apt clean; sudo journalctl --vacuum-size=200M"),),
             )

@@ -76,7 +76,7 @@ def numa_balancing(seen: Examination) -> Iterator[Fault]:
         "hint",
         "the kernel moves memory between NUMA nodes by itself",
         (f"kernel.numa_balancing: {seen.sysctls['kernel.numa_balancing']}",),
-        "page faults in the middle of training; programs that bind themselves do not need it",
+        "page faults in the middle of training; programs that set their NUMA affinity do not need it",
         (shell("echo kernel.numa_balancing=0 | sudo tee /etc/sysctl.d/90-numa.conf; sudo sysctl --system"),),
         "settings.tuning.numa_balancing: false",
     )
@@ -89,7 +89,7 @@ def numa_unknown(seen: Examination) -> Iterator[Fault]:
     if lost and len(seen.cpu.numa_nodes) > 1:
         yield Fault(
             "hint",
-            f"{len(lost)} GPUs tell no NUMA node, on a machine with {len(seen.cpu.numa_nodes)}",
+            f"{len(lost)} GPUs report no NUMA node, on a machine with {len(seen.cpu.numa_nodes)}",
             (f"/sys/bus/pci/devices/{lost[0]}/numa_node: -1",),
             "firmware or hypervisor hides it; NCCL and launchers cannot place processes",
             (shell("virtual machine: a topology file for NCCL (NCCL_TOPO_FILE)"), shell("gpuprov topo")),

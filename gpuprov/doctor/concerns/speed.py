@@ -27,11 +27,11 @@ _REASONS = {
     "hw_thermal_slowdown": (
         "broken",
         "is slowed down by its hardware for heat: clocks at half or less",
-        "cooling: fans, airflow, dust, the room",
+        "cooling: fans, airflow, dust, room temperature",
     ),
     "hw_power_brake_slowdown": (
         "degraded",
-        "is braked by the server's power supply",
+        "is slowed down by the server's power supply",
         "a power supply has failed, a cable is loose, or the BMC caps power",
     ),
     "hw_slowdown": (
@@ -42,11 +42,11 @@ _REASONS = {
     "sw_thermal_slowdown": (
         "degraded",
         "is slowed down by the driver for heat",
-        "airflow, hot neighbours, a high power limit; the core or its memory is near the threshold",
+        "airflow, hot neighbouring GPUs, a high power limit; the core or its memory is near the threshold",
     ),
     "sync_boost": (
         "degraded",
-        "is bound to a slower GPU by sync boost",
+        "is limited to the clock of a slower GPU by sync boost",
         "a group made with nvidia-smi boost-slider",
     ),
 }
@@ -72,7 +72,7 @@ def throttled(seen: Examination) -> Iterator[Fault]:
                 cause,
                 (
                     shell("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE"),
-                    shell("look at fans, filters and power supplies (BMC)"),
+                    shell("check fans, filters and power supplies (BMC)"),
                 ),
             )
 
@@ -93,7 +93,7 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
                 f"GPU {each.index} was slowed down since the driver was loaded: {listed(bad)}",
                 ("nvidia-smi -q -d PERFORMANCE: clocks event reasons counters",),
                 "under load it happens again",
-                (shell("look at it under load: gpuprov doctor --load 30"),),
+                (shell("observe it under load: gpuprov doctor --load 30"),),
             )
 
 
@@ -107,16 +107,16 @@ def hot(seen: Examination) -> Iterator[Fault]:
                 "degraded",
                 f"GPU {each.index} is {max(margin, 0)} degrees below its slowdown ({each.temperature} C)",
                 (f"nvidia-smi -q -d TEMPERATURE: {each.temperature} C, margin {margin} C",),
-                "airflow, hot neighbours, the room",
-                (shell("look at fans and filters; compare with the other GPUs of the node"),),
+                "airflow, hot neighbouring GPUs, room temperature",
+                (shell("check fans and filters; compare with the other GPUs of the node"),),
             )
         elif idle and (each.temperature or 0) >= IDLE_HOT_C:
             yield Fault(
                 "risk",
                 f"GPU {each.index} is {each.temperature} C warm and idle",
                 (f"nvidia-smi -q: {each.temperature} C at {each.utilization} % utilisation",),
-                "cooling is blocked, or a program runs that does not show",
-                (shell("look at fans and filters"),),
+                "cooling is blocked, or a program runs that is not listed",
+                (shell("check fans and filters"),),
             )
         fan = (each.fan or "").strip()
         if (fan == "0 %" and (each.temperature or 0) >= IDLE_HOT_C) or "ERR" in fan.upper():
@@ -124,7 +124,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
                 "broken",
                 f"GPU {each.index}: its fan does not turn ({fan}) at {each.temperature} C",
                 (f"nvidia-smi -q: Fan Speed {fan}",),
-                "the fan is dead, or its cable is off",
+                "the fan is defective, or its cable is disconnected",
                 (shell("have the fan or the card replaced"),),
             )
 
@@ -142,8 +142,8 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
             "degraded" if limit < LIMIT_SHARE * default else "hint",
             f"GPU {gpu.index} may draw {limit:g} W of its default {default:g} W",
             (f"nvidia-smi -q -d POWER: current limit {limit:g} W, default {default:g} W",),
-            "somebody has set it: a policy, or a leftover of a former user",
-            (shell("sudo nvidia-smi -i {} -pl {}   (if it is not meant)", gpu.index, f"{default:g}"),),
+            "it was set: a policy, or a leftover of a former user",
+            (shell("sudo nvidia-smi -i {} -pl {}   (if it is not intended)", gpu.index, f"{default:g}"),),
             f"settings.power_limit: {default:g}",
         )
 
@@ -162,10 +162,10 @@ def fixed_clocks(seen: Examination) -> Iterator[Fault]:
         if set_to and default and set_to < default:
             yield Fault(
                 "hint" if set_to >= CLOCK_SHARE * default else "degraded",
-                f"GPU {gpu.index}: application clocks are set to {set_to} MHz, {default} MHz is its own",
+                f"GPU {gpu.index}: application clocks are set to {set_to} MHz, the default is {default} MHz",
                 (f"nvidia-smi -q -d CLOCK: applications {set_to}, default {default} MHz",),
-                "somebody has set them",
-                (shell("sudo nvidia-smi -i {} -rac   (if it is not meant)", gpu.index),),
+                "they were set by a user",
+                (shell("sudo nvidia-smi -i {} -rac   (if it is not intended)", gpu.index),),
                 "settings.clocks",
             )
         busy = (health.utilization or 0) >= 90 and health.performance_state == "P0"
@@ -301,5 +301,5 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
                 f"PCIe device {words[1]}: {count} fatal link errors since boot",
                 (f"/sys/bus/pci/devices/{words[1]}/aer_dev_fatal: {count}",),
                 "the link broke down and was reset",
-                (shell("reseat the card or its riser; have it replaced when it comes again"),),
+                (shell("reseat the card or its riser; have it replaced if this recurs"),),
             )

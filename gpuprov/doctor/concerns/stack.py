@@ -91,7 +91,7 @@ def _fault(severity: str, finding: RuleFinding, seen: tuple[str, ...], answer: A
         finding.text,
         seen,
         f"rule {finding.rule} of the catalog: {finding.source[:160]}",
-        tuple(works) or (shell("gpuprov explain says what would work"),),
+        tuple(works) or (shell("gpuprov explain lists what would work"),),
         f"stack.{answer.nearest[0].change}: {answer.nearest[0].value}" if answer.nearest else "",
     )
 
@@ -111,9 +111,9 @@ def standing(seen: Examination) -> Request | None:
         driver=loaded.version,
         module="open" if loaded.open else "proprietary",
         cuda=_toolkit(seen),
-        cudnn=_version(seen, r"(?:lib)?cudnn\d(?:-cuda-\d+)?$"),
+        cudnn=_version(seen, r"(?:lib)?cudnn\d(?:-cuda-\d+)?"),
         nccl=_nccl(seen),
-        container_toolkit=_version(seen, r"nvidia-container-toolkit$"),
+        container_toolkit=_version(seen, r"nvidia-container-toolkit"),
         kernel=None if seen.in_container else seen.kernel,
     )
 
@@ -121,7 +121,7 @@ def standing(seen: Examination) -> Request | None:
 def _version(seen: Examination, pattern: str) -> str | None:
     for name in seen.packages.by_name:
         version = seen.packages.version(name)
-        if version and re.match(pattern, name):
+        if version and re.fullmatch(pattern, name):
             return re.sub(r"^\d+:", "", version).split("-")[0]
     return None
 
@@ -130,7 +130,7 @@ def _toolkit(seen: Examination) -> str | None:
     """Return the newest toolkit of NVIDIA's packages."""
     found = []
     for name in seen.packages.by_name:
-        result = re.match(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})$", name)
+        result = re.fullmatch(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})", name)
         if result and seen.packages.version(name):
             found.append((int(result[1]), int(result[2])))
     return ".".join(map(str, max(found))) if found else None

@@ -58,13 +58,13 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
                 "degraded" if free < 0.02 * total else "risk",
                 f"{point} has {free} MiB free of {total} MiB",
                 (f"statvfs /dev/shm: {free} of {total} MiB",),
-                "data loaders die of a bus error, NCCL: Error while creating shared memory segment",
+                "data loaders end with a bus error, NCCL: Error while creating shared memory segment",
                 (
                     shell("start the container with --shm-size=1g or --ipc=host")
                     if seen.in_container
                     else shell("sudo mount -o remount,size=50% /dev/shm   (and its line in /etc/fstab)")
                     if total < SMALL_SHM_MIB
-                    else shell("ls -la /dev/shm   (what dead programs left there can be removed)"),
+                    else shell("ls -la /dev/shm   (files of ended programs can be removed)"),
                 ),
                 "settings.containers.shm_size: 1g",
             )
@@ -83,7 +83,7 @@ def disk_errors(seen: Examination) -> Iterator[Fault]:
             "degraded" if lines[-1].age_s < 24 * 3600 else "risk",
             f"a disk fails: {len(lines)} messages, the last {age(lines[-1].age_s)} ago",
             tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
-            "a dying disk, its cable or controller; the GPU waits for it",
+            "a failing disk, its cable or controller; the GPU waits for it",
             (shell("sudo smartctl -a /dev/DEVICE   (or: sudo nvme smart-log /dev/nvmeN)"),),
         )
 
@@ -98,7 +98,7 @@ def read_only(seen: Examination) -> Iterator[Fault]:
                 "degraded",
                 f"{point} is read-only",
                 (f"/proc/mounts: {mount.source} {point} {','.join(mount.options)[:80]}",),
-                "the kernel does that after errors of the disk",
+                "the kernel remounts it after disk errors",
                 (
                     shell("sudo dmesg | grep -iF {}", mount.source.rpartition("/")[2]),
                     shell("sudo fsck, from a rescue system"),
@@ -113,9 +113,9 @@ def degraded_array(seen: Examination) -> Iterator[Fault]:
     if bad:
         yield Fault(
             "degraded",
-            "an array of disks lacks a disk",
+            "a disk is missing from an array",
             tuple(f"/proc/mdstat: {line[:120]}" for line in bad),
-            "a disk has failed; the next one takes the data",
+            "a disk has failed; the next failure loses data",
             (shell("cat /proc/mdstat; sudo mdadm --detail /dev/md0"),),
         )
 
@@ -135,9 +135,9 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
     if away:
         yield Fault(
             "degraded",
-            f"NFS server {listed(away)} does not answer, since {age(ages[away[0]])}",
+            f"NFS server {listed(away)} has not answered for {age(ages[away[0]])}",
             tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
-            "programs that read there wait, and their GPUs with them",
+            "programs that read from it wait, and their GPUs idle",
             (shell("ping {}; showmount -e {}", away[0], away[0]),),
         )
     elif back:
@@ -145,6 +145,6 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
             "hint",
             f"NFS server {listed(back)} did not answer for a while, {age(ages[back[0]])} ago",
             tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
-            "jobs stood still for so long",
-            (shell("look at the server's load at that time"),),
+            "jobs waited during that time",
+            (shell("check the server's load at that time"),),
         )

@@ -46,9 +46,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
             "degraded" if bad else "risk",
             f"{path} sets {name} for every login: {value or '(empty)'}",
             (f"{path}: {name}={value}", f"nvidia-smi: {count} GPUs"),
-            "CUDA finds no GPU (100) or another than meant (101)"
-            if bad
-            else "all but these are hidden from programs",
+            "CUDA finds no GPU (100) or another than intended (101)" if bad else "programs see only these",
             (shell("{}   (and log in again)", without_variable(path, name)),),
         )
 
@@ -72,7 +70,7 @@ def exclusive(seen: Examination) -> Iterator[Fault]:
             f"GPU {gpu.index}: compute mode {gpu.compute_mode}: {holder}",
             (f"nvidia-smi -q: Compute Mode {gpu.compute_mode}",),
             "a second program fails with CUDA error 46",
-            (shell("sudo nvidia-smi -i {} -c 0   (if it is not meant)", gpu.index),),
+            (shell("sudo nvidia-smi -i {} -c 0   (if it is not intended)", gpu.index),),
             "settings.compute_mode: default",
         )
 
@@ -121,17 +119,17 @@ def mig_left(seen: Examination) -> Iterator[Fault]:
     for gpu in seen.gpus:
         if gpu.mig.current and not gpu.mig_devices:
             if not seen.is_root:
-                raise Missing("smi", "who may not use an instance of MIG does not see it")
+                raise Missing("smi", "users without access to a MIG instance do not see it")
             yield Fault(
                 "broken",
-                f"GPU {gpu.index}: MIG is on, and no instance is made: CUDA sees no device (100)",
+                f"GPU {gpu.index}: MIG is on without instances: CUDA sees no device (100)",
                 ("nvidia-smi -q: Current MIG Mode Enabled, no MIG device",),
                 "left on by a former user, or instances were lost at the reboot",
                 (
                     shell("sudo nvidia-smi -i {} -mig 0", gpu.index),
-                    shell("or make instances: sudo nvidia-smi mig -cgi 0 -C"),
+                    shell("or create instances: sudo nvidia-smi mig -cgi 0 -C"),
                 ),
-                "settings.mig: []   (none is whole), or the profiles that are wanted",
+                "settings.mig: []   (off), or the profiles that you need",
             )
 
 
@@ -161,7 +159,9 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
                 (
                     shell("end its parent: ps -o ppid= -p {}", program.pid)
                     if dead
-                    else shell("what it waits for has to answer; else only a reboot frees the GPU"),
+                    else shell(
+                        "the device that it waits for must answer; otherwise only a reboot frees the GPU"
+                    ),
                 ),
             )
     if not seen.is_root or seen.in_container:
@@ -172,7 +172,7 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
         if unseen and (gpu.memory_used_mib or 0) > HELD_MIB and not gpu.mig.current:
             yield Fault(
                 "degraded",
-                f"GPU {gpu.index}: {gpu.memory_used_mib} MiB are taken, and no program holds it",
+                f"GPU {gpu.index}: {gpu.memory_used_mib} MiB are in use, and no program has the GPU open",
                 (
                     f"nvidia-smi: used {gpu.memory_used_mib} MiB, no process",
                     "/proc/*/fd: no process has the device open",

@@ -45,10 +45,10 @@ def memory_bound(sample: Sample) -> Iterator[Fault]:
         if (gpu.busy or 0) >= BUSY and (gpu.memory_busy or 0) > 0.8 and (gpu.power or 1) < 0.9:
             yield Fault(
                 "hint",
-                f"GPU {gpu.index} is bound by its memory: {percent(gpu.memory_busy)} of the time at it, "
+                f"GPU {gpu.index} is memory-bound: memory busy {percent(gpu.memory_busy)} of the time, "
                 f"{percent(gpu.power)} of its power",
                 (figures(gpu),),
-                "decoding, elementwise kernels: no fault of the machine",
+                "decoding, elementwise kernels: the machine has no fault",
                 (shell("fusion (torch.compile), quantisation, larger batches"),),
             )
 
@@ -62,13 +62,13 @@ def small_kernels(sample: Sample) -> Iterator[Fault]:
     for gpu in spinning:
         yield Fault(
             "degraded",
-            f"GPU {gpu.index} looks full ({percent(gpu.busy)}) at {percent(gpu.power)} of its power: "
+            f"GPU {gpu.index} looks fully used ({percent(gpu.busy)}) at {percent(gpu.power)} of its power: "
             f"small kernels",
             (
                 figures(gpu),
-                f"memory used {percent(gpu.memory)}, at memory {percent(gpu.memory_busy)} of the time",
+                f"memory used {percent(gpu.memory)}, memory busy {percent(gpu.memory_busy)} of the time",
             ),
-            "kernels too small to fill it, or launched one by one; utilisation counts any kernel as all",
+            "kernels too small to fill it, or launched one by one; utilisation counts any kernel as full use",
             (shell("larger batches, CUDA graphs, torch.compile"),),
         )
 
@@ -83,6 +83,6 @@ def compute_bound(sample: Sample) -> Iterator[Fault]:
             f"compute-bound, as it should be: {figures(full[0])}"
             + (f", and {len(full) - 1} more alike" if len(full) > 1 else ""),
             tuple(map(figures, full)),
-            "the GPU itself is the limit: nothing on the machine holds it up",
+            "the GPU itself is the limit: no other part of the machine delays it",
             (shell("faster only by less work: lower precision, better kernels, more GPUs"),),
         )

@@ -48,7 +48,7 @@ def storage(sample: Sample) -> Iterator[Fault]:
     if not ((waiting and pressed > 0.2) or iowait > WAITS_FOR_DISKS or (pressed > 0.5 and disk[1][0] > 0.5)):
         return
     who = (
-        f"; asleep for it: {listed([f'{each.name} ({each.pid})' for each in waiting], 2)}" if waiting else ""
+        f"; waiting for it: {listed([f'{each.name} ({each.pid})' for each in waiting], 2)}" if waiting else ""
     )
     yield Fault(
         "degraded",
@@ -63,7 +63,7 @@ def storage(sample: Sample) -> Iterator[Fault]:
                 if busy > 0.2
             ),
         ),
-        "the data loader reads slower than the GPU eats",
+        "the data loader reads more slowly than the GPU consumes",
         (shell("a local cache, larger files, more prefetch; parallel readers"),),
     )
 
@@ -85,7 +85,7 @@ def one_core(sample: Sample) -> Iterator[Fault]:
         )
         yield Fault(
             "degraded",
-            f"one core feeds GPU {mine[0].index}: {worst.name} ({worst.pid}) has a thread at "
+            f"one core limits GPU {mine[0].index}: {worst.name} ({worst.pid}) has a thread at "
             f"{worst.busiest:.0%} of a "
             f"core{where}; the GPU is {percent(mine[0].busy)} busy",
             (

@@ -37,7 +37,7 @@ def straggler(sample: Sample) -> Iterator[Fault]:
         mine = [each for each in ranks if late.index in each.gpus and len(each.gpus) == 1] or [
             each for each in ranks if late.index in each.gpus
         ]
-        doing = _doing(sample, mine[0]) if mine else "its program is not seen"
+        doing = _doing(sample, mine[0]) if mine else "its program is not visible"
         yield Fault(
             "degraded",
             f"{_those(waiting)} in a collective for GPU {late.index}: "
@@ -46,7 +46,7 @@ def straggler(sample: Sample) -> Iterator[Fault]:
             "a collective ends when its slowest rank arrives; the others spin at full utilisation and "
             "low power",
             (
-                shell("look at that rank: {}", doing),
+                shell("check that rank: {}", doing),
                 shell("py-spy dump --pid PID of that rank; give every rank the same work"),
             ),
         )
@@ -55,7 +55,7 @@ def straggler(sample: Sample) -> Iterator[Fault]:
         lazy = min(ranks, key=lambda each: each.cores, default=None)
         yield Fault(
             "degraded",
-            f"all {len(spinning)} GPUs look full at {percent(max(gpu.power or 0 for gpu in spinning))} "
+            f"all {len(spinning)} GPUs look fully used at {percent(max(gpu.power or 0 for gpu in spinning))} "
             f"of their power: "
             "they wait for each other" + (" or for another node" if quiet else ", or run very small kernels"),
             tuple(figures(gpu) for gpu in spinning),
@@ -140,8 +140,8 @@ def one_of_several(sample: Sample) -> Iterator[Fault]:
         ):
             yield Fault(
                 "risk",
-                f"{program.name} ({program.pid}) has {len(mine)} GPUs open and works on GPU "
-                f"{working[0].index} alone",
+                f"{program.name} ({program.pid}) has {len(mine)} GPUs open and works only on "
+                f"GPU {working[0].index}",
                 tuple(map(figures, mine)),
                 "it was started as one process, or its launcher does not use the others",
                 (
@@ -166,5 +166,5 @@ def shared(sample: Sample) -> Iterator[Fault]:
                 + listed([f"{each.name} ({each.pid})" for each in single]),
                 (figures(gpu),),
                 "they take turns; each is slower than alone",
-                (shell("give each its own GPU, or MPS or MIG where that is meant"),),
+                (shell("give each its own GPU, or MPS or MIG if sharing is intended"),),
             )

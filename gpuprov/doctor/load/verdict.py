@@ -44,7 +44,7 @@ def judge_load(raw: Any) -> list[Fault]:
 
 def _nothing(sample: Sample) -> Fault:
     result = tuple(map(figures, sample.gpus))
-    text = "no bottleneck stands out" if workers(sample) else "no process uses a GPU"
+    text = "no bottleneck found" if workers(sample) else "no process uses a GPU"
     return Fault(
         "hint",
         f"{text}: {listed(list(result), 2)}",

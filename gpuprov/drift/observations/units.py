@@ -23,7 +23,7 @@ def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
     """Return the state of a unit whose command gpuprov sets; a file of the package may also set it."""
     state, foreign = unit_state(facts, expectation), _foreign(_command_place(facts, expectation))
-    return f"{state}, with a command of somebody else's" if state == "enabled" and foreign else state
+    return f"{state}, with another command" if state == "enabled" and foreign else state
 
 
 def _command_place(facts: Facts, expectation: Expectation) -> str | None:

@@ -43,7 +43,7 @@ def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[d
     if nearest.profile is None and len(gpus) > 1:
         raise Refused(
             f"this machine has GPUs of several models: {', '.join(gpus)}",
-            do="write a profile in profiles/ that says which count: gpuprov inventory discover local",
+            do="write a profile in profiles/ that names the GPUs to use: gpuprov inventory discover local",
         )
     group: dict[str, Any] = {"profile": nearest.profile or PLAIN, "os": system_of(facts, catalog)}
     if nearest.profile is None:
@@ -71,4 +71,4 @@ def _laid_over(facts: Facts, kind: Kind) -> dict[str, Any]:
 def _name(facts: Facts) -> str:
     """Return the machine's host name without domain; `here` if it is not a valid name."""
     own = facts.host.partition(".")[0]
-    return own if HOST_NAME.match(own) and own != LOCAL else "here"
+    return own if HOST_NAME.fullmatch(own) and own != LOCAL else "here"

@@ -64,7 +64,7 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
     possible = [kind for kind in among if any(gpu in kind.hardware.gpu_pci_ids for gpu in found)]
     if not possible:
         seen = ", ".join(f"{count} x {gpu}" for gpu, count in found.items())
-        return Match(None, (f"no profile has its GPUs: {seen}",))
+        return Match(None, (f"no profile has these GPUs: {seen}",))
     nearest = min(possible, key=lambda kind: _distance(facts, kind.hardware))
     unknown: list[str] = []
     differences = tuple(_differences(facts, nearest.hardware, unknown))
@@ -141,7 +141,7 @@ def _cores(facts: Facts, wanted: Hardware) -> Iterator[str]:
 def _memory(facts: Facts, wanted: Hardware) -> Iterator[str]:
     seen = facts.memory.total_mib
     if wanted.memory_mib and seen < wanted.memory_mib:
-        yield f"{seen / 1024:.0f} GiB memory instead of {wanted.memory_mib / 1024:.0f} at the least"
+        yield f"{seen / 1024:.0f} GiB memory instead of at least {wanted.memory_mib / 1024:.0f}"
 
 
 def _drives(facts: Facts, wanted: Hardware) -> Iterator[str]:

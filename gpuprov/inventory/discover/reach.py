@@ -15,8 +15,8 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
-NAME = re.compile(r"^[a-z0-9._-]{1,40}$")
-VERSION = re.compile(r"^[a-z0-9._-]{0,40}$")
+NAME = re.compile(r"[a-z0-9._-]{1,40}")
+VERSION = re.compile(r"[a-z0-9._-]{0,40}")
 ADDRESSES_AT_MOST = 4096
 LIMITS = ConnectionLimits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
 
@@ -83,8 +83,9 @@ def match_hosts(
 
     def probe(session: Session) -> tuple[Facts, Match]:
         facts = ask(session, payload)
-        if not (NAME.match(facts.os.id) and VERSION.match(facts.os.version) and NAME.match(facts.arch)):
-            raise NodeFailed(f"its system is called {facts.os.id!r} {facts.os.version!r} on {facts.arch!r}")
+        system, number, arch = facts.os.id, facts.os.version, facts.arch
+        if not (NAME.fullmatch(system) and VERSION.fullmatch(number) and NAME.fullmatch(arch)):
+            raise NodeFailed(f"its system is called {system!r} {number!r} on {arch!r}")
         return facts, match(facts, among)
 
     targets = [_target(host, connection) for host in hosts]

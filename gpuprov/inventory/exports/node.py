@@ -51,7 +51,7 @@ def numbers(text: str) -> list[int]:
         first, last = (int(parsed[1]), int(parsed[2] or parsed[1])) if parsed else (0, -1)
         if not first <= last < PROCESSORS or len(found) + last - first >= PROCESSORS:
             raise NodeFailed(
-                f"it lists the processors {text[:60]!r}",
+                f"the list of processors is {text[:60]!r}",
                 expected=f"at most {PROCESSORS} numbers and ranges, as 0-31,64-95",
             )
         found += range(first, last + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from gpuprov.catalog import load
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports import lists, metadata, outputs, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
+from gpuprov.inventory.imports.left_out import leave_out
 from gpuprov.inventory.imports.machine import ImportHints, groups_of
 from gpuprov.model.documents import read_text
 
@@ -20,7 +21,11 @@ Format = Literal["ansible", "hosts", "terraform", "metadata", "slurm"]
 
 
 def import_fleet(
-    paths: Sequence[Path], said: ImportHints, form: Format | None = None, wanted: Iterable[str] = ()
+    paths: Sequence[Path],
+    said: ImportHints,
+    form: Format | None = None,
+    wanted: Iterable[str] = (),
+    narrate: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Return the keys of a fleet for the machines in the files.
 
@@ -28,10 +33,17 @@ def import_fleet(
         paths: one file or folder; several only of metadata, one per machine.
         form: format of the files; detected if None.
         wanted: groups of an Ansible inventory that are kinds of servers.
+        narrate: called with lines for the user, which name what was left out.
 
     Raises:
         InvalidInput: a file has another format, or lacks a value that a fleet must state.
     """
+    return leave_out(_read(paths, said, form, wanted), str(paths[0]), narrate)
+
+
+def _read(
+    paths: Sequence[Path], said: ImportHints, form: Format | None, wanted: Iterable[str]
+) -> dict[str, Any]:
     form = form or recognise(paths[0])
     if len(paths) > 1 and form != "metadata":
         raise InvalidInput(f"{len(paths)} files of the format {form}", do="import one at a time")
@@ -58,7 +70,7 @@ def recognise(path: Path) -> Format:
     """Return the format of a file, detected from its content; a folder is an Ansible inventory.
 
     Raises:
-        InvalidInput: the file cannot be read.
+        InvalidInput: the file cannot be read, or could be an Ansible inventory, which the user must state.
     """
     if path.is_dir():
         return "ansible"
@@ -76,7 +88,13 @@ def _recognise_text(path: Path, text: str) -> Format:
     if any(line.startswith(("NodeName=", "PartitionName=", "NODELIST")) for line in lines):
         return "slurm"
     marked = any(line.startswith("[") or "=" in line or line.endswith(":") for line in lines)
-    return "ansible" if marked or path.suffix in (".yml", ".yaml", ".ini") else "hosts"
+    if marked or path.suffix in (".yml", ".yaml", ".ini"):
+        raise InvalidInput(
+            f"{path} is INI or YAML",
+            expected="JSON, a list of hosts, or slurm.conf",
+            do="give --from ansible if it is an Ansible inventory",
+        )
+    return "hosts"
 
 
 def _json(path: Path) -> Any:

@@ -1,6 +1,7 @@
-"""A fleet from an Ansible inventory in any format that Ansible reads: INI, YAML, a folder, a plugin.
+"""A fleet from an Ansible inventory: INI, YAML, or a folder of such files.
 
-Ansible parses it; `ansible-inventory --export` keeps variables where they were set. Groups become groups of
+Ansible parses it; `ansible-inventory --export` keeps variables where they were set. Scripts and inventory
+plugins are not run, and an ansible.cfg is not read: they are programs, or name some. Groups become groups of
 the fleet as long as no host is in two of them; the others are kept under `also` with their variables.
 """
 
@@ -11,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,11 @@ from gpuprov.inventory.ansible import (
 )
 from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
-from gpuprov.untrusted import unmarked
+from gpuprov.untrusted import shell, unmarked
 
 TIMEOUT_S = 300
+FORMATS = "ini,yaml,host_list"
+"""Ansible's inventory plugins that only parse a file."""
 PLUGIN = re.compile(r"Failed to parse (?:inventory|\S+) with '?([\w.]+)'? plugin: (.*)")
 """Ansible's message about a plugin that cannot parse an inventory: since 2.19, and before."""
 OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE, HOST_VARIABLE}
@@ -45,12 +49,22 @@ def read_inventory(path: Path) -> AnsibleInventory:
     """
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "--inventory", str(path), "--list", "--export"]
-    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
-    )
+    with tempfile.TemporaryDirectory(prefix="gpuprov-import-") as scratch:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env=_environment(Path(scratch)),
+        )
     if done.returncode:
-        raise InvalidInput(f"{path}: Ansible cannot read it as an inventory: {_reason(done.stderr, path)}")
+        export = shell("ansible-inventory -i {} --list --export --yaml --output hosts.yml", path)
+        raise InvalidInput(
+            f"{path}: Ansible cannot read it as an inventory: {_reason(done.stderr, path)}",
+            expected="INI or YAML that lists hosts",
+            do=f"if it is a script or names a plugin: `{export}`, then import hosts.yml",
+        )
     answer = json.loads(done.stdout)
     host_vars = {host: _plain(own) for host, own in answer.pop("_meta", {}).get("hostvars", {}).items()}
     groups = {
@@ -60,6 +74,20 @@ def read_inventory(path: Path) -> AnsibleInventory:
         for name, group in answer.items()
     }
     return AnsibleInventory(groups, host_vars)
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """Return the operator's environment, without an ansible.cfg of the working directory."""
+    config = scratch / "ansible.cfg"
+    config.touch()
+    return {
+        "ANSIBLE_CONFIG": str(config),
+        **os.environ,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_INVENTORY_ENABLED": FORMATS,
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+        "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
+    }
 
 
 def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,14 +103,8 @@ def _reason(text: str, path: Path) -> str:
     for block in blocks:
         if found := PLUGIN.search(block):
             said.setdefault(found[1], found[2].strip(" ."))
-    # `auto` parses files that name a plugin, `script` runs programs; the suffix decides for other files.
-    meant = ["auto", "script", "yaml" if path.suffix in (".yml", ".yaml") else "ini"]
-    plugin = next((each for each in meant if each in said), "")
-    more = re.search(r"Standard error from inventory script:\s*(\S.*)", text) if plugin == "script" else None
-    reasons = [said.get(plugin, ""), *(block for block in blocks if block.startswith("Error loading plugin"))]
-    reasons += [more[1].strip()] if more else []
-    last = next((block for block in reversed(blocks) if block), "it said nothing")
-    return "; ".join(each.strip(" .") for each in reasons if each) or last
+    meant = said.get("yaml" if path.suffix in (".yml", ".yaml") else "ini", "")
+    return meant or next((block for block in reversed(blocks) if block), "no message")
 
 
 def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[str] = ()) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _from_index(stated: str | None) -> tuple[Mapping[str, bytes], str]:
         wheels = sorted(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            said = next((line for line in reversed(lines) if "ERROR" in line), "it gave no wheel")
+            said = next((line for line in reversed(lines) if "ERROR" in line), "it downloaded no wheel")
             raise Unreachable(f"pip download {wanted}: {said}", do=_BY_HAND)
         return read_wheel(_bounded(wheels[0]), wheels[0].name), f"the package index ({wheels[0].name})"
 

@@ -48,7 +48,7 @@ def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) ->
     """
     days = (today - date.fromisoformat(catalog.as_of)).days
     if days > FRESH_DAYS:
-        text = f"catalog {release} speaks of {catalog.as_of}, {days} days ago; {FRESH_DAYS} is usual at most"
+        text = f"catalog {release} is of {catalog.as_of}, {days} days ago; expected at most {FRESH_DAYS}"
         yield Stale("age", text, "gpuprov catalog update")
     for branch in catalog.branches.values():
         if end_of_life(branch, today.isoformat()) and not end_of_life(branch, catalog.as_of):
@@ -62,10 +62,10 @@ def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) ->
 
 def _locked(lock: Lock, release: Release) -> Iterator[Stale]:
     if lock.catalog is None:
-        text = "the lock pins no catalog: gpuprov's own counts, whichever that is"
+        text = "the lock pins no catalog: the catalog of the installed gpuprov is used"
         yield Stale("lock", text, "gpuprov lock --upgrade")
     elif lock.catalog.sha256 != release.sha256:
         pinned = f"catalog {lock.catalog.version} (sha256 {lock.catalog.sha256[:12]}…)"
         way = "an older" if version(lock.catalog.version) < release.version else "another"
-        text = f"the lock pins {way} one, {pinned}; here is {release}"
+        text = f"the lock pins {way} {pinned}; the current one is {release}"
         yield Stale("lock", text, "gpuprov lock --upgrade")

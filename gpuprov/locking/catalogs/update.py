@@ -73,7 +73,7 @@ def update(source: str | None = None, *, stated: str | None = None, key: Path | 
     verify_detached(found[MANIFEST], found[SIGNATURE], keys, f"the catalog of {place}")
     number, files = _listed(found, place)
     if stated and version(stated) != version(number):
-        raise Refused(f"{place} is catalog {number}", expected=f"{stated}, as was asked for")
+        raise Refused(f"{place} is catalog {number}", expected=f"{stated}, as stated")
     _check_new(number, files, keys)
     _read_whole(files)
     release = keep(number, files, (found[MANIFEST], found[SIGNATURE]))
@@ -103,7 +103,7 @@ def _keys(key: Path | None) -> bytes:
     if kept is None:
         raise InvalidInput(
             "no key is known that signs catalogs",
-            expected="the public key of whoever makes them, once",
+            expected="the public key of the catalog's publisher, once",
             do="gpuprov catalog update --key FILE",
         )
     return kept
@@ -126,10 +126,10 @@ def _listed(found: Mapping[str, bytes], place: str) -> tuple[str, dict[str, byte
         raise InvalidInput(f"the catalog of {place} has no {', '.join(sorted(missing))}")
     for name, total in manifest.items():
         if name not in found or hashlib.sha256(found[name]).hexdigest() != total:
-            seen = "not what" if name in found else "missing, against what"
+            seen = "changed" if name in found else "missing"
             raise Refused(
-                f"{name} of {place} is {seen} the manifest says",
-                do="it was changed on its way: fetch it again",
+                f"{name} of {place} is {seen}: it does not match the manifest",
+                do="fetch it again: a file was changed or lost in transit",
             )
     return number, {name: found[name] for name in manifest}
 
@@ -143,8 +143,8 @@ def _check_new(number: str, files: Mapping[str, bytes], keys: bytes) -> None:
     for release in (own(), *brought(keys)):
         if release.version == version(number) and release.sha256 != digest(number, files):
             raise Refused(
-                f"catalog {number} is here with other contents: {release}",
-                do="a correction bears a version of its own: ask who made it",
+                f"catalog {number} is installed with other contents: {release}",
+                do="ask its publisher: a correction needs a new version",
             )
 
 

@@ -97,7 +97,7 @@ def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
                 return text.decode("utf-8", errors="replace")
     raise Refused(
         f"{release.base}{forms[0]} is named by the Release file but is gone (404)",
-        do="the mirror is only half synced: try again in a few minutes, or sync it again",
+        do="try again in a few minutes, or sync the mirror again: it is incomplete",
     )
 
 

@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput, Refused, Unreachable
 from gpuprov.files.runs import cache_dir
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.locking.repository.login import login_of
+from gpuprov.untrusted import shown
 
 SCHEMES = ("http", "https", "file")
 GONE = (404, 410)
@@ -46,14 +47,33 @@ def default_cache() -> Path:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Handler of redirects that reports one to an invalid URL as an unusable answer."""
+    """Handler that follows redirects to HTTP and HTTPS only, and never from HTTPS to HTTP.
+
+    A redirect to an invalid URL is reported as an unusable answer.
+    """
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """Return the request that follows.
+
+        Raises:
+            Refused: the redirect leads to another scheme.
+        """
+        allowed = ("https",) if req.type == "https" else ("http", "https")
+        if urlsplit(newurl).scheme not in allowed:
+            fp.close()
+            raise Refused(
+                f"{req.full_url} redirects to {shown(newurl)}",
+                expected=" or ".join(f"{scheme}:" for scheme in allowed),
+                do="check the URL and the proxy, or name another mirror under repositories: in the fleet",
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
         try:
             return super().http_error_302(req, fp, code, msg, headers)
         except ValueError:
             fp.close()
-            raise urllib.error.URLError("a redirect to what is no URL") from None
+            raise urllib.error.URLError("a redirect to an invalid URL") from None
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
@@ -264,7 +284,7 @@ def _read_file(url: str, limit: int) -> bytes | None:
 def _too_large(url: str, limit: int) -> Refused:
     return Refused(
         f"{url} is larger than {limit} bytes",
-        expected="no more than its index says, or than any file of its kind has",
+        expected="at most the size in its index, or the limit for files of its kind",
         do="the mirror is broken, or was tampered with: do not install from it",
     )
 
@@ -292,5 +312,5 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file of the cache atomically: other processes may read it at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     replace_file(path, content)

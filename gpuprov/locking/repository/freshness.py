@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.files.runs import state_dir
-from gpuprov.files.writing import replace_file
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.model.exclusive import exclusive
 
 
@@ -70,14 +70,14 @@ def check_dates(
 def _check_against_last(name: str, written: datetime | None, judged: datetime, frozen: date | None) -> None:
     folder = state_dir() / "repositories"
     kept = folder / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
-    folder.mkdir(exist_ok=True)
+    make_folders(folder)
     with exclusive(folder):
         last = _read(kept)
         if last and not (frozen and last > judged) and (written is None or written < last):
             raise Refused(
                 f"{name} is " + (f"dated {_said(written)}" if written else "without a date"),
                 expected=f"{_said(last)} or later, the date of the index that was read before",
-                do="the mirror went back, or an old index is being replayed: sync the mirror again; "
+                do="sync the mirror again, because it is older than before or replays an old index; "
                 + _to_freeze(frozen, written),
             )
         if written and (last is None or written > last):
@@ -99,7 +99,7 @@ def _to_freeze(frozen: date | None, day: datetime | None) -> str:
         return "or correct frozen: in fleet.yml"
     example = f"{day:%Y-%m-%d}" if day else "DAY"
     return (
-        "for a mirror that is frozen on purpose say so in fleet.yml, "
+        "for a mirror that is frozen on purpose, state this in fleet.yml, "
         f"repositories: {{ID: {{url: URL, frozen: {example}}}}}"
     )
 

@@ -107,7 +107,7 @@ class Index:
 
     def __init__(self, *records: Records) -> None:
         if len({part.order.name for part in records}) != 1:
-            raise InvalidInput("repositories of different packaging worlds do not make one index")
+            raise InvalidInput("apt and rpm repositories cannot share one index")
         self.records = records
         self.order = records[0].order
         self._versions: dict[str, list[Package]] = {}

@@ -94,7 +94,7 @@ def _verified(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> 
         if signature is None:
             raise Refused(
                 f"{base}Release is not signed",
-                do="the mirror must be signed, or declared trusted as it is",
+                do="sign the mirror, or declare it trusted without a signature",
             )
         verify_detached(text, signature, keyring, base + "Release")
     return text

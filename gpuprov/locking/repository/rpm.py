@@ -106,7 +106,7 @@ def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | No
         signature = fetcher.get(name + ".asc")
         if signature is None:
             raise Refused(
-                f"{name} is not signed", do="the mirror must be signed, or declared trusted as it is"
+                f"{name} is not signed", do="sign the mirror, or declare it trusted without a signature"
             )
         verify_detached(content, signature, keyring, name)
     parsed = _parsed(content, name)
@@ -168,7 +168,7 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
     if content is None:
         raise Refused(
             f"{name} is named by repomd.xml but is gone (404)",
-            do="the mirror is only half synced: try again in a few minutes, or sync it again",
+            do="try again in a few minutes, or sync the mirror again: it is incomplete",
         )
     suffix = PurePosixPath(file.href).suffix
     return unpack(content, suffix if suffix in UNPACK else "", name, file.open_size)

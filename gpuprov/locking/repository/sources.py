@@ -37,9 +37,7 @@ ARCHIVE_SUITES = {
 }
 """Suites of a distribution's own archive, as in the default sources of Debian 12 and Ubuntu 24.04."""
 
-ONE_LINE = re.compile(
-    r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)(?P<components>.*)$"
-)
+ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)(?P<components>.*)")
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def _signed_by(value: str) -> str:
 
 
 def _one_line_entry(line: str) -> AptSource | None:
-    parsed = ONE_LINE.match(line)
+    parsed = ONE_LINE.fullmatch(line)
     if not parsed:
         return None
     options = dict(word.partition("=")[::2] for word in (parsed["options"] or "").split())
@@ -272,14 +270,14 @@ def published_key(
     if not fingerprint or fingerprint.upper() not in found:
         raise Refused(
             f"the key at {url} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
-            expected=fingerprint or sha256 or "one that the catalog knows",
-            do="a rotated key is announced by its owner: check there, then name the key file",
+            expected=fingerprint or sha256 or "a key that the catalog has",
+            do="check whether the owner has announced a new key, then name the key file",
         )
     if surplus := beside(content, fingerprint):
         raise Refused(
-            f"the key file {url} holds more than the key {fingerprint.upper()}: {', '.join(surplus)}",
-            expected="that key and nothing besides",
-            do="install nothing from there; a key file that you have checked yourself is named in fleet.yml, "
+            f"the key file {url} has other keys than {fingerprint.upper()}: {', '.join(surplus)}",
+            expected="only that key",
+            do="do not install from it; if you have checked the key file yourself, name it in fleet.yml, "
             "repositories: {ID: {url: URL, key: FILE}}",
         )
     return content

@@ -17,7 +17,7 @@ __all__ = ["Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"
 
 
 class Settings(Strict):
-    """Every setting; None means that the node keeps whatever it has."""
+    """Every setting; None keeps the node's current value."""
 
     persistence: bool | None = Field(
         default=None, description="keep the driver's state when no program uses the GPU"

@@ -38,10 +38,10 @@ class Ssh(Strict):
     root: Literal["key", "no"] = Field(default="key", description="whether root may log in, with a key")
     port: Port | None = Field(
         default=None,
-        description="a port to listen on beside that of the fleet's `ssh.port`: change that one second, "
-        "and the old port is closed",
+        description="port to listen on in addition to the fleet's `ssh.port`; if `ssh.port` is changed to it "
+        "afterwards, the old port is closed",
     )
-    allow_groups: list[Account] = Field(default=[], description="members of these alone may log in")
+    allow_groups: list[Account] = Field(default=[], description="only members of these groups may log in")
     forwarding: Literal["no", "local", "yes"] = Field(
         default="no", description="TCP forwarding: `local` for ssh -L and for jump hosts"
     )
@@ -53,38 +53,41 @@ class Ssh(Strict):
         default=[], description="public keys of certificate authorities whose users may log in"
     )
     principals: list[Account] = Field(
-        default=[], description="principals that a certificate must name; its user's name if none"
+        default=[], description="principals that a certificate must name; if empty, the name of its user"
     )
     banner: str | None = Field(default=None, max_length=4096)
 
 
 class Opening(Strict):
-    """Ports that more than the fleet may reach."""
+    """Ports that are open to more than the fleet."""
 
     ports: list[Port] = Field(min_length=1)
     protocol: Literal["tcp", "udp"] = "tcp"
-    sources: list[Network] = Field(default=ANYWHERE, description="networks; everywhere if not stated")
+    sources: list[Network] = Field(
+        default=ANYWHERE, description="networks that may reach them; all by default"
+    )
 
 
 class Firewall(Strict):
-    """Deny by default; SSH, the fleet's own nodes and what is opened get in."""
+    """Deny by default; SSH, the fleet's own nodes and opened ports are allowed."""
 
     ssh_from: list[Network] = Field(
-        default=ANYWHERE, min_length=1, description="networks that SSH comes from"
+        default=ANYWHERE, min_length=1, description="networks from which SSH is allowed"
     )
     fleet: list[Network] | None = Field(
-        default=None, description="networks of nodes that reach each other freely; the fleet's addresses"
+        default=None,
+        description="networks of nodes that reach each other on all ports; by default the fleet's addresses",
     )
-    monitor_from: list[Network] = Field(default=[], description="networks that metrics are fetched from")
+    monitor_from: list[Network] = Field(default=[], description="networks from which metrics are read")
     monitor_ports: list[Port] = Field(
         default_factory=lambda: list(EXPORTERS),
-        description="of node_exporter, dcgm-exporter, nvidia_gpu_exporter",
+        description="ports of node_exporter, dcgm-exporter and nvidia_gpu_exporter",
     )
-    open: list[Opening] = Field(default=[], description="ports that more than the fleet may reach")
+    open: list[Opening] = Field(default=[], description="ports that are open to more than the fleet")
     trusted_interfaces: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,15}\*?$")]] = Field(
-        default=[], description="interfaces that let everything in: a fabric of its own, such as ib*"
+        default=[], description="interfaces on which everything is allowed, such as a separate fabric: ib*"
     )
     published: Literal["fleet", "any"] = Field(
         default="fleet",
-        description="who reaches ports that Docker publishes: the fleet and the monitor, or all",
+        description="who can reach ports that Docker publishes: `fleet` (with the monitor), or `any`",
     )

@@ -12,9 +12,10 @@ Bytes = Annotated[int, Field(ge=0)] | Literal["unlimited"]
 
 
 class Containers(Strict):
-    """Defaults for containers; None leaves the engine's own.
+    """Defaults for containers; None keeps the engine's default.
 
-    Sizes are Docker's alone: Kubernetes states them pod by pod. The rest is for Docker and for containerd.
+    Sizes apply only to Docker, because Kubernetes states them for each pod. The other values also apply to
+    containerd.
     """
 
     shm_size: str | None = Field(
@@ -24,13 +25,13 @@ class Containers(Strict):
     stack: Bytes | None = Field(default=None, description="stack of a thread, in bytes")
     cgroup_driver: Literal["systemd", "cgroupfs"] | None = Field(
         default=None,
-        description="who makes control groups; systemd where systemd is the node's init, and for containerd "
-        "where nothing is stated",
+        description="manager of control groups; systemd if systemd is the node's init, and for containerd "
+        "by default",
     )
     cdi: bool | None = Field(
         default=None,
-        description="GPUs by the Container Device Interface as well: --device nvidia.com/gpu=all",
+        description="also offer GPUs by the Container Device Interface: --device nvidia.com/gpu=all",
     )
     default_runtime: Literal["runc", "nvidia"] | None = Field(
-        default=None, description="containerd's runtime for pods whose RuntimeClass names none"
+        default=None, description="containerd's runtime for pods without a RuntimeClass"
     )

@@ -10,7 +10,7 @@ from gpuprov.model.documents import Strict
 
 
 class Clocks(Strict):
-    """A fixed pair of clocks in MHz, one that `nvidia-smi -q -d SUPPORTED_CLOCKS` lists."""
+    """A fixed pair of clocks in MHz from the list of `nvidia-smi -q -d SUPPORTED_CLOCKS`."""
 
     graphics: int = Field(gt=0, lt=10_000)
     memory: int = Field(gt=0, lt=30_000)

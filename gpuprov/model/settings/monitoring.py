@@ -8,10 +8,10 @@ from gpuprov.model.documents import Strict
 
 
 class Monitoring(Strict):
-    """What a node tells Prometheus of itself."""
+    """Values that a node exports to Prometheus."""
 
     textfile: str | None = Field(
         default=None,
         pattern=r"^/[\w./-]+$",
-        description="folder of node_exporter's textfile collector; gets what the lock expects of the node",
+        description="folder of node_exporter's textfile collector, for the values that the lock expects",
     )

@@ -12,18 +12,18 @@ StorageClient = Literal["nfs", "ceph", "lustre"]
 
 
 class Scratch(Strict):
-    """One device, made into a file system once, while it is empty."""
+    """A device that is formatted once, if it is empty."""
 
     device: str = Field(
         pattern=r"^/dev/[\w./:*?\[\]+-]+$",
-        description="path of a whole device, best below /dev/disk/by-id; a pattern has to match one device",
+        description="path of a whole device, preferably in /dev/disk/by-id; a pattern must match one device",
     )
-    mount: str = Field(pattern=r"^/[\w-]+(/[\w.-]+)*$", description="where it is mounted")
+    mount: str = Field(pattern=r"^/[\w-]+(/[\w.-]+)*$", description="mount point")
     filesystem: Literal["ext4", "xfs"] = "ext4"
     read_ahead_kib: int | None = Field(
         default=None,
         ge=0,
         le=1_048_576,
         multiple_of=4,
-        description="what is read ahead; None is the kernel's",
+        description="read-ahead in KiB; None keeps the kernel's default",
     )

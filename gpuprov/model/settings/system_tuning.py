@@ -16,25 +16,25 @@ Text = Annotated[str, Field(pattern=r"^[^\s\"'#$\\]*$")]
 
 
 class Limits(Strict):
-    """Limits of every login and every service; None leaves the system's."""
+    """Limits of every login and every service; None keeps the system's."""
 
     memlock: Kibibytes | None = Field(default=None, description="memory that may be locked, in bytes")
     stack: Kibibytes | None = Field(default=None, description="stack of a program, in bytes")
-    nofile: Annotated[int, Field(ge=1024)] | None = Field(default=None, description="open files")
+    nofile: Annotated[int, Field(ge=1024)] | None = Field(default=None, description="number of open files")
 
 
 class Tuning(Strict):
-    """Tuning; None or an empty mapping leaves the system's own."""
+    """Tuning of the system; None or an empty mapping keeps the system's values."""
 
     limits: Limits = Limits()
     sysctl: dict[Sysctl, int | Text] = Field(default={}, description="kernel parameters by name")
     transparent_hugepages: Literal["always", "madvise", "never"] | None = None
     governor: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = Field(
-        default=None, description="frequency governor of the processors, where they have one"
+        default=None, description="frequency governor of the processors, if they have one"
     )
     numa_balancing: bool | None = Field(
-        default=None, description="whether the kernel moves memory between NUMA nodes by itself"
+        default=None, description="whether the kernel moves memory between NUMA nodes automatically"
     )
     environment: dict[Variable, int | Text] = Field(
-        default={}, description="variables of every login, such as OMP_NUM_THREADS"
+        default={}, description="environment variables of every login, such as OMP_NUM_THREADS"
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, str]
 
-ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$")
+ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)")
 MARK = "gpuprov-end-of-login-files"
 # bash does not accept PS4 from root's environment, so the login files are read one by one. For their names
 # and order see bash(1), "Invocation".
@@ -202,7 +202,7 @@ def _library_folders() -> "dict[str, str | None]":
                 folders.setdefault(line.split("=")[0].rstrip("/"), place)
     everybody = [_pam(), _services(), _users()]
     with suppress(Failed):  # the collector of variables reports it
-        everybody.insert(0, _logins(re.compile("LD_LIBRARY_PATH$"))[0])
+        everybody.insert(0, _logins(re.compile(r"LD_LIBRARY_PATH\Z"))[0])
     for given in everybody:
         value, place = given.get("LD_LIBRARY_PATH", ("", None))
         for folder in value.split(":"):

@@ -142,7 +142,7 @@ def gpu_use(parameters: "Values") -> "Any":
 def _holds_a_gpu(pid: str) -> bool:
     folder = "/proc/" + pid + "/fd/"
     targets = (link_name(folder + number) or "" for number in names_in(folder))
-    return any(re.match(r"nvidia(?:\d+|ctl|-uvm)$", target) for target in targets)
+    return any(re.fullmatch(r"nvidia(?:\d+|ctl|-uvm)", target) for target in targets)
 
 
 def _containers() -> "list[str]":

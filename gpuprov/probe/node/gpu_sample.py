@@ -163,8 +163,8 @@ class Smi:
 
 def _row(line: str) -> "Values":
     cells = [cell.strip() for cell in line.split(",")]
-    number = [float(cell) if re.match(r"-?\d+(\.\d+)?$", cell) else None for cell in cells]
-    reasons = int(cells[9], 16) if re.match(r"0x[0-9a-fA-F]+$", cells[9]) else None
+    number = [float(cell) if re.fullmatch(r"-?\d+(\.\d+)?", cell) else None for cell in cells]
+    reasons = int(cells[9], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", cells[9]) else None
     return {
         "index": int(number[0] or 0),
         "uuid": cells[1],

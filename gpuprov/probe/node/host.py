@@ -170,7 +170,7 @@ def programs(parameters: "Values") -> "Any":
 def _gpus_of(pid: str) -> "list[str]":
     folder = "/proc/" + pid + "/fd/"
     targets = {link_name(folder + number) or "" for number in names_in(folder)}
-    return sorted(target for target in targets if re.match(r"nvidia(?:\d+|-uvm)$", target))
+    return sorted(target for target in targets if re.fullmatch(r"nvidia(?:\d+|-uvm)", target))
 
 
 def _program(pid: str, wanted: "Any") -> "Values":

@@ -85,7 +85,7 @@ def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
     begun, parts = 0.0, []  # type: float, list[str]
     for line in lines:
         stamp, _, text = line.partition(" ")
-        if re.match(r"\d{1,12}\.\d+$", stamp):
+        if re.fullmatch(r"\d{1,12}\.\d+", stamp):
             if parts:
                 yield begun, " ".join(parts)
             begun, parts = float(stamp), [text.strip()]

@@ -22,9 +22,9 @@ ACS_CAPABILITY = 0x000D
 ACS_REDIRECTS = 0x2C
 """P2P request redirect, completion redirect and egress control: each redirects peer traffic to the root."""
 COUNTERS = re.compile(
-    r"^(?:symbol_error|link_downed|link_error_recovery|port_rcv_errors|port_xmit_discards"
+    r"(?:symbol_error|link_downed|link_error_recovery|port_rcv_errors|port_xmit_discards"
     r"|excessive_buffer_overrun_errors|out_of_sequence|packet_seq_err|rnr_nak_retry_err"
-    r"|rx_icrc_encapsulated|roce_adp_retrans|local_ack_timeout_err)$"
+    r"|rx_icrc_encapsulated|roce_adp_retrans|local_ack_timeout_err)"
 )
 
 
@@ -134,7 +134,7 @@ def _counters() -> "dict[str, int]":
                 found[f"aer {address} {kind} {name}"] = int(value)
     for folder in glob.glob("/sys/class/infiniband/*/ports/*/*counters"):
         device, port = folder.split("/")[-4], folder.split("/")[-2]
-        for name in filter(COUNTERS.match, names_in(folder)):
+        for name in filter(COUNTERS.fullmatch, names_in(folder)):
             value = text_in(folder + "/" + name)
             if value.isdigit() and int(value):
                 found[f"rdma {device}/{port} {name}"] = int(value)

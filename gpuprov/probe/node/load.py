@@ -19,7 +19,7 @@ TICK_S = 0.25
 PROGRAMS_AT_MOST = 400
 THREADS_AT_MOST = 256
 TICKS = os.sysconf("SC_CLK_TCK")
-WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|RANK$|WORLD_SIZE$|LOCAL_RANK$")
+WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|(?:RANK|WORLD_SIZE|LOCAL_RANK)\Z")
 
 
 @collector(seconds=120)
@@ -148,7 +148,7 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
 def _devices(pid: str) -> "list[int]":
     folder = "/proc/" + pid + "/fd/"
     targets = {link_name(folder + number) or "" for number in names_in(folder)}
-    return sorted(int(target[6:]) for target in targets if re.match(r"nvidia\d+$", target))
+    return sorted(int(target[6:]) for target in targets if re.fullmatch(r"nvidia\d+", target))
 
 
 def _program(pid: str) -> "Values":

@@ -58,7 +58,7 @@ def sources(parameters: "Values") -> "Any":
     paths += glob.glob("/etc/apt/sources.list.d/*.sources") + glob.glob("/etc/yum.repos.d/*.repo")
     texts = {path: _without_comments(read_or_none(path)) for path in sorted(paths) if os.path.isfile(path)}
     pins = ["/etc/apt/preferences"] + sorted(glob.glob("/etc/apt/preferences.d/*"))
-    pins = [path for path in pins if os.path.isfile(path) and re.search(r"(/[^./]+|\.pref)$", path)]
+    pins = [path for path in pins if os.path.isfile(path) and re.search(r"(/[^./]+|\.pref)\Z", path)]
     config = run("apt-config", "dump") if find_program("apt-config") else ""
     upgrades = re.findall(r"^(?:Unattended-Upgrade::|APT::Periodic::|APT::Ignore-Hold ).*$", config, re.M)
     return {

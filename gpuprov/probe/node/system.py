@@ -55,7 +55,7 @@ def system(parameters: "Values") -> "Any":
 def kernels(parameters: "Values") -> "Any":
     """Return the kernels on disk, and the boot loader's settings."""
     releases = names_in("/lib/modules")
-    images = (re.match(r"vmlinu[xz]-(.+)$", name) for name in names_in("/boot"))
+    images = (re.fullmatch(r"vmlinu[xz]-(.+)", name) for name in names_in("/boot"))
     environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
     settings = ["/etc/default/grub", *sorted(glob.glob("/etc/default/grub.d/*.cfg"))]
     configs = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from gpuprov.untrusted.parsing import read_toml
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ def parse_containerd(text: str) -> Containerd:
     """Parse the output of `containerd config dump`.
 
     Raises:
-        ValueError: it is not TOML; the message has the place.
+        ValueError: it is too large, or not TOML; the message has the place.
     """
-    document = tomllib.loads(text)
+    document = read_toml(text)
     plugins, disabled = document.get("plugins"), document.get("disabled_plugins")
     tables = plugins.items() if isinstance(plugins, dict) else ()
     return Containerd(

@@ -112,7 +112,7 @@ def parse_disk_modules(raw: Mapping[str, str]) -> Mapping[str, Mapping[str, Disk
 
 
 def _stem(path: str) -> str:
-    return module_name(re.sub(r"\.ko(?:\.\w+)?$", "", path.rpartition("/")[2]))
+    return module_name(re.sub(r"\.ko(?:\.\w+)?\Z", "", path.rpartition("/")[2]))
 
 
 def parse_driver_version(text: str) -> LoadedDriver | None:
@@ -124,7 +124,7 @@ def parse_driver_version(text: str) -> LoadedDriver | None:
 
 # The proprietary module: `NVIDIA UNIX x86_64 Kernel Module  535.309.01  date`;
 # the open one:          `NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`.
-_NVRM = re.compile(r"NVRM version:(.*?Kernel Module.*?)\s+(\d+\.\d+(?:\.\d+)?)(?:\s|$)")
+_NVRM = re.compile(r"NVRM version:(.*?Kernel Module.*?)\s+(\d+\.\d+(?:\.\d+)?)(?:\s|\Z)")
 _LINE = 500
 """Characters of a line that are searched: the time that the pattern takes grows with their cube."""
 _NOTHING = ("/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true", ":")

@@ -11,6 +11,11 @@ from gpuprov.probe.parse.gpu import Gpu, read_gpu
 from gpuprov.probe.parse.values import integer, text_or_none
 from gpuprov.untrusted import regex
 
+GPUS = 256
+"""Maximum number of GPUs in a document."""
+TAGS = 100_000
+"""Maximum number of tags in a document without supported clocks; a GPU has 550, and 10 for each process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Smi:
@@ -29,6 +34,8 @@ def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
     """Parse one output of `nvidia-smi -q -x`: the document, a truncated one, or its error message."""
     text, lists = _set_aside(_read(answer))
     text = _printable(text)
+    if _is_too_large(text):
+        return Smi(error=f"more than {GPUS} GPUs or {TAGS} tags in the document")
     first = text.find(_BEGIN)
     if first < 0:
         return Smi(error=_failure(text, stderr))
@@ -54,6 +61,8 @@ def gpu_elements(answer: str | bytes) -> Iterator[Element]:
     of `Gpu`; without supported clocks.
     """
     text = _printable(_set_aside(_read(answer))[0])
+    if _is_too_large(text):
+        return
     for piece in text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]:
         try:
             yield _element(piece)
@@ -67,6 +76,11 @@ def _read(answer: str | bytes) -> str:
         utf16 = answer[:2] in (b"\xff\xfe", b"\xfe\xff")
         answer = answer.decode("utf-16" if utf16 else "utf-8", errors="replace")
     return answer.replace("\r\n", "\n")
+
+
+def _is_too_large(text: str) -> bool:
+    """Return whether the trees of the GPUs would take too much time and memory."""
+    return text.count("<") > TAGS or text.count(_GPU_BEGIN) + text.count("<gpu>") > GPUS
 
 
 def _set_aside(text: str) -> tuple[str, list[str]]:

@@ -12,11 +12,11 @@ _NOTHING = frozenset(
 # Texts for a value that could not be read.
 _TROUBLE = re.compile(
     r"err!|\berror\b|gpu is lost|requires? reset|reset required|access blocked|insufficient permissions"
-    r"|timeout|^unknown$",
+    r"|timeout|^unknown\Z",
     re.I,
 )
 # Driver 610: `13.3 [Deprecated; will be removed in CUDA 14.0. Use CUDA UMD Version instead]`.
-_NOTICE = re.compile(r"\s+\[Deprecated[^\]]*\]$", re.I)
+_NOTICE = re.compile(r"\s+\[Deprecated[^\]]*\]\Z", re.I)
 _DEPRECATED = ("requested functionality has been deprecated", "deprecated")
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?!\d)")
 

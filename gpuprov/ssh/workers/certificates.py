@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpuprov.errors import InvalidInput
+from gpuprov.files.writing import make_folders
 from gpuprov.ssh.workers.identity import COORDINATOR, SITE
 from gpuprov.untrusted import shown
 
@@ -39,9 +40,9 @@ def make_certificates(folder: Path, sites: list[str]) -> list[Path]:
         if not SITE.fullmatch(f"gpuprov:site:{site}"):
             raise InvalidInput(f"{shown(site)} as a site", expected="letters, digits and . _ -")
         if own.exists():
-            raise InvalidInput(f"{own} is there already", do="remove it to have a new certificate")
+            raise InvalidInput(f"{own} exists already", do="remove it to make a new certificate")
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(folder)
         authority, key = _authority(folder)
         if not (folder / "coordinator.pem").exists():
             _issue(folder, "coordinator", COORDINATOR, authority, key)
@@ -61,7 +62,9 @@ def _authority(folder: Path) -> tuple[x509.Certificate, _Key]:
             key = serialization.load_pem_private_key(key_place.read_bytes(), None)
             found = x509.load_pem_x509_certificate(place.read_bytes())
         except (OSError, ValueError, TypeError):
-            raise InvalidInput(f"{key_place} is not the key of {place}", do="where was it made?") from None
+            raise InvalidInput(
+                f"{key_place} is not the key of {place}", do=f"use the folder in which {place} was made"
+            ) from None
         assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101
         return found, key
     key = ec.generate_private_key(ec.SECP256R1())

@@ -12,6 +12,7 @@ import dask
 import distributed
 
 from gpuprov.errors import InvalidInput, Refused, Unreachable
+from gpuprov.files.runs import state_dir
 from gpuprov.ssh.workers import closed
 
 CONNECT_S = 10
@@ -39,12 +40,17 @@ def own_cluster(count: int) -> Iterator[Connect]:
     """Run workers on this machine within the context; yield a factory of their clients.
 
     Other users of the machine can connect to its loopback address. All connections therefore need a
-    certificate that is created here and exists only in these processes. No HTTP port is opened.
+    certificate that is created here and exists only in these processes. No HTTP port is opened. Dask's
+    scratch folder is in the state folder; Dask removes what killed processes left there.
     """
     security = distributed.Security.temporary()
-    preload = [closed.__name__]
+    settings = {
+        closed.FOLDER: str(state_dir() / "dask"),
+        "distributed.worker.preload": [closed.__name__],
+        "distributed.scheduler.preload": [closed.__name__],
+    }
     with (
-        dask.config.set({"distributed.worker.preload": preload, "distributed.scheduler.preload": preload}),
+        dask.config.set(settings),
         distributed.LocalCluster(
             n_workers=count,
             threads_per_worker=THREADS,
@@ -71,7 +77,7 @@ def cluster_at(stated: str) -> Connect:
     if not found:
         raise InvalidInput(f"--scheduler {stated}", expected="tls://HOST:PORT")
     if found[1] == "tcp":
-        raise Refused(f"{stated} is plain TCP: anybody can answer there", expected="tls://", do=DOCS)
+        raise Refused(f"{stated} is plain TCP, without authentication", expected="tls://", do=DOCS)
     security = distributed.Security(require_encryption=True)
     if not (security.tls_ca_file and security.tls_client_cert):
         raise InvalidInput(

@@ -142,7 +142,7 @@ class DaskCrew:
                 return
             part = job.waiting.popleft()
             if len(part.lost) >= TRIES:
-                said = f"workers were lost over it: {', '.join(part.lost)}"
+                said = f"workers were lost while they worked on it: {', '.join(part.lost)}"
                 yield dict.fromkeys(part.names, NodeFailed(said))
             elif worker := self._free(job, part):
                 self._submit(job, part, worker)
@@ -303,7 +303,7 @@ class DaskCrew:
 
 def _where(parts: Iterable[_Part]) -> str:
     said = [f"{fold(part.names)} on worker {part.worker.name}" for part in parts if part.worker]
-    return f"; still at work, until their leases end: {'; '.join(said)}" if said else ""
+    return f"; still running, until their leases end: {'; '.join(said)}" if said else ""
 
 
 def _of_worker(part: _Part, error: GpuprovError) -> GpuprovError:

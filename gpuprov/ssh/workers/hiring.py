@@ -62,9 +62,9 @@ def hire(
         raise InvalidInput("--workers needs Dask", do="pip install 'distributed>=2025.1'")
     if password:
         raise Refused(
-            "sudo's password does not go to workers",
-            expected="a login on the nodes whose sudo asks for none",
-            do="NOPASSWD in sudoers there, or --workers none",
+            "sudo's password is not sent to workers",
+            expected="a login on the nodes whose sudo asks for no password",
+            do="set NOPASSWD in sudoers on the nodes, or --workers none",
         )
     here = HERE.fullmatch(stated)
     with ExitStack() as stack:
@@ -96,9 +96,7 @@ def _address(stated: str) -> tuple[str, int]:
     if not found or found["host"] == "local":
         raise InvalidInput(f"--workers {shown(stated)}", expected="local, local:N or tls://HOST:PORT,…")
     if found["protocol"] == "tcp":
-        raise Refused(
-            f"{stated} is plain TCP: anybody can answer there", expected="local:N or tls://", do=DOCS
-        )
+        raise Refused(f"{stated} is plain TCP, without authentication", expected="local:N or tls://", do=DOCS)
     return found["host"].strip("[]"), int(found["port"])
 
 
@@ -151,14 +149,14 @@ async def _meet(host: str, port: int, context: ssl.SSLContext) -> Link:
     except ssl.SSLCertVerificationError as error:
         raise Refused(
             f"{where} has no certificate of this fleet: {error.verify_message}",
-            expected="one that is signed by ca.pem of the coordinator",
+            expected="a certificate that is signed by ca.pem of the coordinator",
             do=DOCS,
         ) from None
     except ssl.SSLError as error:
         raise Refused(f"{where} does not speak TLS 1.3: {error.reason}", do=DOCS) from None
     except (OSError, TimeoutError) as error:
         said = str(error) or "no answer"
-        raise Unreachable(f"no service of a site at {where}: {said}", do=DOCS) from None
+        raise Unreachable(f"no gpuprov service answers at {where}: {said}", do=DOCS) from None
     try:
         site = proven_site(writer.get_extra_info("peercert"), where)
     except Refused:
@@ -181,13 +179,15 @@ async def _greet(link: Link) -> Link:
     except (Closed, TimeoutError) as error:
         link.abort()
         said = str(error) or "does not answer"
-        raise Unreachable(f"{link.name} {said}", do="is its ca.pem the coordinator's? see its log") from None
+        raise Unreachable(
+            f"{link.name} {said}", do="check that its ca.pem is the coordinator's, and read its log"
+        ) from None
     if message.get("say") == "refused":
         link.abort()
         raise _refusal(link.name, message)
     if message.get("version") != VERSION:
         link.abort()
-        seen, do = shown(message.get("version")), "install the same there, and start it again"
+        seen, do = shown(message.get("version")), "install that version there, and start it again"
         raise Refused(f"{link.name} has {seen}", expected=VERSION, do=do)
     return link
 
@@ -196,7 +196,7 @@ def _refusal(name: str, message: Message) -> GpuprovError:
     try:
         error = read_error(message.get("error"))
     except ValueError:
-        return NodeFailed(f"{name} refuses, and does not say why")
+        return NodeFailed(f"{name} refuses without a reason")
     error.seen = f"{name}: {error.seen}"
     error.args = (error.seen,)
     return error

@@ -48,7 +48,7 @@ def _context(protocol: int, folder: Path, who: str) -> ssl.SSLContext:
     files = [folder / name for name in ("ca.pem", f"{who}.pem", f"{who}.key")]
     for file in files:
         if not file.is_file():
-            raise InvalidInput(f"there is no certificate {file}", expected=f"one of {who}'s", do=MAKE)
+            raise InvalidInput(f"there is no certificate {file}", expected=f"a certificate of {who}", do=MAKE)
     if stat.S_IMODE(files[2].stat().st_mode) & 0o077:
         raise Refused(f"others can read {files[2]}", expected="mode 0600", do=f"chmod 600 {files[2]}")
     context = ssl.SSLContext(protocol)
@@ -77,7 +77,7 @@ def proven_site(certificate: Mapping[str, Any] | None, where: str) -> str:
     found = SITE.fullmatch(named[0]) if len(named) == 1 else None
     if not found:
         raise Refused(
-            f"the certificate of {where} names {shown(', '.join(named) or 'no party')}",
+            f"the certificate of {where} names {shown(', '.join(named) or 'nothing')}",
             expected="one site, gpuprov:site:NAME",
             do=MAKE,
         )

@@ -65,8 +65,8 @@ class Roster:
         except Exception:  # noqa: BLE001 - whatever Dask makes of a connection that is gone
             if time.monotonic() - self._answered > GONE_S:
                 raise CrewLost(
-                    f"the scheduler at {self._address} does not answer any more",
-                    do="start it again, then the same command",
+                    f"the scheduler at {self._address} no longer answers",
+                    do="start it again, then run the same command",
                 ) from None
             time.sleep(0.5)
             return False
@@ -94,7 +94,9 @@ class Roster:
             answers = self.ask(addresses, _version_asker())
         except TimeoutError:
             names = ", ".join(self.alive[address].name for address in addresses)
-            raise Unreachable(f"not all of the workers {names} answer", do="is one of them frozen?") from None
+            raise Unreachable(
+                f"not all of the workers {names} answer", do="check whether one of them hangs"
+            ) from None
         for address in addresses:
             if answers[address] != VERSION:
                 raise _other_version(self.alive[address], answers[address])
@@ -147,5 +149,5 @@ def _other_version(worker: Worker, answer: Any) -> GpuprovError:
     return Refused(
         f"worker {worker.name} at {worker.address} has {answer}",
         expected=VERSION,
-        do="install the same there, and start it again",
+        do="install that version there, and start it again",
     )

@@ -33,10 +33,20 @@ STOP_S = 75.0
 ORDER_BYTES = 64 << 20
 NODE_BYTES = 4 << 20
 """Maximum size of all messages of a service about an order: a fixed part, and a part for each node."""
+UNREAD_BYTES = 128 << 20
+"""Maximum memory of a service's messages that no thread has processed; more are not read until one has.
+
+One more message can be waiting. A service gives up after `wire.SEND_S` seconds in which nothing is read.
+"""
+PAUSE_S = 0.01
 COST = 512
 """Bytes that are added for each message, since many empty messages fill the memory, too."""
 NUMBERS, NUMBERS_EACH = 64, 8
 """Attempt numbers reserved for an order: a fixed count, and a count for each of its nodes."""
+
+
+_Inbox = SimpleQueue["tuple[_Order, Message, int]"]
+"""Messages with their order, and their memory in bytes."""
 
 
 @dataclass
@@ -47,9 +57,13 @@ class _Order:
     link: Link
     names: tuple[str, ...]
     numbers: range
-    inbox: SimpleQueue[tuple[_Order, Message]]
+    inbox: _Inbox
     waiting: set[str]
     room: int
+    received: int = 0
+    """Memory of all messages in the inbox, also of processed ones; only the loop's thread changes it."""
+    processed: int = 0
+    """Memory of the processed ones; only the thread of the order changes it."""
 
 
 class Link:
@@ -82,6 +96,7 @@ class Link:
         beat = asyncio.create_task(self._beat())
         try:
             while True:
+                await self._room()
                 message = await self.stream.read()
                 self._heard = time.monotonic()
                 self._take(message)
@@ -91,7 +106,13 @@ class Link:
             beat.cancel()
             self.stream.abort()
             for order in list(self.orders.values()):
-                order.inbox.put((order, {}))  # wakes the thread that waits for the order
+                order.inbox.put((order, {}, 0))  # wakes the thread that waits for the order
+
+    async def _room(self) -> None:
+        """Wait until enough messages are processed; a service whose messages wait is not silent."""
+        while sum(order.received - order.processed for order in list(self.orders.values())) > UNREAD_BYTES:
+            await asyncio.sleep(PAUSE_S)
+            self._heard = time.monotonic()
 
     def _take(self, message: Message) -> None:
         number = message.get("id")
@@ -102,13 +123,15 @@ class Link:
         for order in orders:
             order.room -= self.stream.size + COST
             if order.room < 0:
-                raise NodeFailed("sent more than an order may have")
-            order.inbox.put((order, message))
+                raise NodeFailed("sent more than the limit of an order")
+            memory = self.stream.memory + COST
+            order.received += memory
+            order.inbox.put((order, message, memory))
 
     async def _beat(self) -> None:
         while True:
             if time.monotonic() - self._heard > GONE_S:
-                self.lost = "does not answer any more"
+                self.lost = "no longer answers"
                 self.stream.abort()
             with suppress(Closed):
                 await self.stream.write({"say": "ping"})
@@ -141,7 +164,7 @@ class SiteCrew:
             if not self._at(site):
                 known = ", ".join(sorted({link.site for link in self._links if link.site}))
                 raise Refused(
-                    f"no service is proven to be of the site {site}; there is {known}",
+                    f"no service has a certificate of the site {site}; connected: {known}",
                     do=f"gpuprov workers serve, there, with a certificate of {site}",
                 )
 
@@ -152,7 +175,7 @@ class SiteCrew:
         self, part: Part[Any, Any], each: Mapping[str, Any], *, answer: Any, hear: Hear | None, changes: bool
     ) -> Iterator[tuple[str, Any]]:
         """Do work on nodes, see `gpuprov.ssh.elsewhere.spread`."""
-        inbox: SimpleQueue[tuple[_Order, Message]] = SimpleQueue()
+        inbox: _Inbox = SimpleQueue()
         orders: dict[int, _Order] = {}
         try:
             for link, names in self._shares(each):
@@ -163,7 +186,8 @@ class SiteCrew:
                 link.send(message, work)
             while orders:
                 with suppress(Empty):
-                    yield from self._take(orders, *inbox.get(timeout=LOOK_S), answer, hear, changes=changes)
+                    order, message = _next(inbox)
+                    yield from self._take(orders, order, message, answer, hear, changes=changes)
                 for order in [order for order in orders.values() if order.link.lost]:
                     said = f"{order.link.name} {order.link.lost}"
                     yield from self._lose(orders, order, on_one_line(said), changes=changes)
@@ -184,9 +208,7 @@ class SiteCrew:
                 of_link.setdefault(self._links.index(link), []).extend(names[number * size :][:size])
         yield from ((self._links[at], tuple(names)) for at, names in of_link.items() if names)
 
-    def _order(
-        self, link: Link, names: tuple[str, ...], inbox: SimpleQueue[tuple[_Order, Message]], *, changes: bool
-    ) -> _Order:
+    def _order(self, link: Link, names: tuple[str, ...], inbox: _Inbox, *, changes: bool) -> _Order:
         span = NUMBERS + NUMBERS_EACH * len(names)
         if changes:
             first = self._changes = max(self._changes, int(time.time() * 1000))
@@ -231,7 +253,7 @@ class SiteCrew:
     def _ended(
         self, orders: dict[int, _Order], order: _Order, message: Message, *, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        error: GpuprovError = NodeFailed(f"{order.link.name} gave no answer")
+        error: GpuprovError = NodeFailed(f"{order.link.name} sent no answer")
         with suppress(ValueError):
             error = read_error(message.get("error"))
         if message.get("lost") is True:
@@ -251,19 +273,17 @@ class SiteCrew:
         self._forget(orders, order)
         order.link.lost = order.link.lost or said
         where = ""
-        if changes and "still at work" not in said:
-            where = f"; still at work, until their leases end: {fold(order.names)}"
+        if changes and "still running" not in said:
+            where = f"; still running, until their leases end: {fold(order.names)}"
         if changes or all(link.lost for link in self._links):
-            raise CrewLost(said + where, do=do or "start it again, then the same command")
+            raise CrewLost(said + where, do=do or "start it again, then run the same command")
         yield from ((name, Unreachable(said, do=do)) for name in order.names if name in order.waiting)
 
     def _forget(self, orders: dict[int, _Order], order: _Order) -> None:
         orders.pop(order.id, None)
         order.link.orders.pop(order.id, None)
 
-    def _leave(
-        self, orders: dict[int, _Order], inbox: SimpleQueue[tuple[_Order, Message]], *, changes: bool
-    ) -> None:
+    def _leave(self, orders: dict[int, _Order], inbox: _Inbox, *, changes: bool) -> None:
         """Stop the remaining orders; if they change nodes, wait for their end, at most `STOP_S` seconds."""
         for order in orders.values():
             order.link.send({"say": "stop", "id": order.id})
@@ -271,16 +291,27 @@ class SiteCrew:
         while changes and any(not order.link.lost for order in orders.values()):
             if time.monotonic() > deadline:
                 names = [name for order in orders.values() for name in order.names]
-                self._narrate(f"interrupted; still at work, until their leases end: {fold(names)}")
+                self._narrate(f"interrupted; still running, until their leases end: {fold(names)}")
                 break
             with suppress(Empty, NodeFailed):
-                order, message = inbox.get(timeout=LOOK_S)
+                order, message = _next(inbox)
                 if message.get("say") == "end":
                     self._forget(orders, order)
                 elif message.get("say") == "line":
                     self._narrate(on_one_line(field(message, "text", str)))
         for order in list(orders.values()):
             self._forget(orders, order)
+
+
+def _next(inbox: _Inbox) -> tuple[_Order, Message]:
+    """Return the next message.
+
+    Raises:
+        Empty: none comes within `LOOK_S` seconds.
+    """
+    order, message, memory = inbox.get(timeout=LOOK_S)
+    order.processed += memory
+    return order, message
 
 
 def _read(link: Link, name: str, message: Message, answer: Any) -> Any:

@@ -16,12 +16,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpuprov.errors import NodeFailed
-from gpuprov.untrusted import shown
+from gpuprov.untrusted import on_one_line, shown
+from gpuprov.untrusted.parsing import memory_of, read_json
 
 ANSWER_BYTES = 16 << 20
 """Maximum size of one node's answer as JSON: twice what a node may send, as JSON escapes quotation marks."""
 MESSAGE_BYTES = 2 * ANSWER_BYTES + (1 << 20)
 """Maximum size of a message: the answer is a string in it, so its quotation marks are escaped once more."""
+MESSAGE_VALUES = 10_000
+"""Maximum number of values of a message; answers and files are strings, others have a few for each node."""
 WORK_BYTES = 256 << 20
 """Maximum size of an order, which contains the lock of a site's nodes and the work on them."""
 SEND_S = 60.0
@@ -41,19 +44,23 @@ class Stream:
         self._turn = asyncio.Lock()
         self.size = 0
         """Size in bytes of the last frame read."""
+        self.memory = 0
+        """Maximum memory of the last message read, in bytes."""
 
     async def read(self) -> Message:
         """Return the next message.
 
         Raises:
-            Closed: no message comes, or it is not a JSON object.
+            Closed: no message comes, or it is not a JSON object of at most `MESSAGE_VALUES` values.
         """
+        frame = await self.read_bytes(MESSAGE_BYTES)
         try:
-            found = json.loads(await self.read_bytes(MESSAGE_BYTES))
-        except (ValueError, RecursionError):
-            raise Closed("sent what is no JSON") from None
+            found = read_json(frame, MESSAGE_BYTES, MESSAGE_VALUES)
+        except ValueError as error:
+            raise Closed(f"sent invalid JSON: {on_one_line(str(error))[:100]}") from None
+        self.memory = memory_of(frame, MESSAGE_VALUES)
         if not isinstance(found, dict):
-            raise Closed("sent JSON that is no object")
+            raise Closed("sent JSON that is not an object")
         return found
 
     async def read_bytes(self, most: int) -> bytes:
@@ -87,7 +94,7 @@ class Stream:
                     await self._writer.drain()
             except (OSError, TimeoutError):
                 self._writer.transport.abort()
-                raise Closed("takes nothing any more") from None
+                raise Closed("no longer accepts messages") from None
 
     def send(self, *messages: Message, then: bytes | None = None) -> None:
         """Write from a thread other than the loop's.

@@ -124,6 +124,6 @@ def _build(folder: str, source: str, kernel: str) -> str:
     if code != 0:
         log = read_or_none(os.path.join(trees[-1], module, version, "build/make.log")) or err or out
         lines = [line for line in log.splitlines() if re.search(r"(?i)error|cannot|no such", line)]
-        said = (lines or log.strip().splitlines() or ["no word"])[0].strip()[:300]
+        said = (lines or log.strip().splitlines() or ["no reason given"])[0].strip()[:300]
         raise Failed(f"{module} {version} does not build for kernel {kernel}: {said}")
     return os.path.join(trees[-1], module, version, kernel, os.uname().machine, "module")

@@ -134,7 +134,7 @@ def _download(targets: "list[str]") -> None:
             said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
             rest = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
             what = ", ".join(targets[:3]) + rest
-            raise Failed(f"no way back: {what} cannot be fetched ({said[:300]})")
+            raise Failed(f"no rollback possible: {what} cannot be fetched ({said[:300]})")
         for name in names_in(folder):
             os.rename(os.path.join(folder, name), os.path.join(POOL, name))
 

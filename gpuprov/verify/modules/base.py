@@ -19,5 +19,5 @@ class Observed(InstanceModule):  # type: ignore[misc]
         answer = self.run(command, *args)
         if answer.succeeded:
             return str(answer.stdout)
-        said = (answer.stderr or answer.stdout).strip().splitlines()[-1:] or ["nothing"]
-        raise NodeFailed(f"`{answer.command.decode()}` ended with status {answer.rc} and said: {said[0]}")
+        said = (answer.stderr or answer.stdout).strip().splitlines()[-1:] or ["no message"]
+        raise NodeFailed(f"`{answer.command.decode()}` ended with status {answer.rc}: {said[0]}")

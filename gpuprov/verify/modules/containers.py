@@ -6,13 +6,12 @@ containers.
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.parsing import read_json, read_toml
 from gpuprov.verify.modules.base import Observed
 
 IMAGE = "gpuprov-verify"
@@ -23,6 +22,8 @@ TRIAL = (
     f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
     "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
 )
+JSON_BYTES = 1 << 20
+"""Maximum size of Docker's JSON; `docker info` prints a few kB."""
 NOTHING, HOOK, CDI = "", "--gpus all", "--device nvidia.com/gpu=all"
 """Options of a container: none, GPUs by the toolkit's hook, GPUs by the Container Device Interface."""
 
@@ -50,10 +51,10 @@ class Containers(Observed):
         """daemon.json; empty if it does not exist.
 
         Raises:
-            json.JSONDecodeError: it is not valid JSON.
+            ValueError: it is not valid JSON.
         """
         text = self.run("cat /etc/docker/daemon.json").stdout
-        return dict(json.loads(text)) if text.strip() else {}
+        return dict(read_json(text, JSON_BYTES)) if text.strip() else {}
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Containers(Observed):
         Raises:
             NodeFailed: it does not answer.
         """
-        return dict(json.loads(self.ask("docker info --format '{{json .}}'")))
+        return dict(read_json(self.ask("docker info --format '{{json .}}'"), JSON_BYTES))
 
     @cached_property
     def containerd_config(self) -> dict[str, Any]:
@@ -70,8 +71,9 @@ class Containers(Observed):
 
         Raises:
             NodeFailed: it cannot read them.
+            ValueError: its output is too large, or not TOML.
         """
-        return tomllib.loads(self.ask("containerd config dump"))
+        return read_toml(self.ask("containerd config dump"))
 
     @cached_property
     def containerd_plugins(self) -> dict[str, str]:
@@ -116,7 +118,7 @@ def parse_inside(text: str) -> Inside:
     said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
     size = re.search(r"^\S+ +(\d+) .*/dev/shm$", text, re.MULTILINE)
     if missing := {"memlock", "stack", "gpus"} - set(said):
-        raise NodeFailed(f"the container said nothing of {', '.join(sorted(missing))}: {text[:200]!r}")
+        raise NodeFailed(f"the container did not report {', '.join(sorted(missing))}: {text[:200]!r}")
     found = [path for path in said.get("gpus", "").split() if not path.endswith("*")]
     return Inside(int(size[1]) * 1024 if size else 0, _bytes(said["memlock"]), _bytes(said["stack"]), found)
 

@@ -14,6 +14,7 @@ takes a plugin's whole table from the last file that has one.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 
 import tomlkit
@@ -23,6 +24,8 @@ from tomlkit.items import InlineTable
 # Version of the file → name of the CRI plugin (containerd's docs/PLUGINS.md); containerd 1.2 has version 1.
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 DISABLING = {"cri", *CRI.values()}
+# The text is the node's, and tomlkit's time is quadratic. `containerd config default` is about 10 kB: 0.05 s.
+BYTES, SECONDS = 64 << 10, 5.0
 
 
 class Refused(Exception):
@@ -31,19 +34,35 @@ class Refused(Exception):
 
 def main(question):
     """Return the document."""
+    signal.signal(signal.SIGVTALRM, too_slow)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, 1.0)
     try:
         text, ours = merged(question["text"] or "", question["cri"], question["ours"])
     except Refused as refused:
         return {"text": question["text"], "refused": str(refused), "ours": question["ours"]}
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return {"text": text if question["text"] or text else None, "refused": None, "ours": ours}
+
+
+def too_slow(number, frame):
+    """Refuse the file: the merge has used its processor time.
+
+    Raises:
+        Refused: always.
+    """
+    raise Refused(f"takes more than {SECONDS:g} s to merge")
 
 
 def merged(text, cri, ours):
     """Return the file with the wanted values and without the role's former ones, and the role's values now.
 
     Raises:
-        Refused: it is not TOML, its version has other plugin names, or tomlkit cannot change it correctly.
+        Refused: it is too large or not TOML, its version has other plugin names, or tomlkit cannot change it
+            correctly.
     """
+    if len(text.encode("utf-8", "surrogatepass")) > BYTES:
+        raise Refused(f"is larger than {BYTES >> 10} KiB")
     document = parsed(text)
     plain = document.unwrap()
     version = plain.get("version", 1 if "plugins" in plain else 2)

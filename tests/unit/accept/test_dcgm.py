@@ -98,7 +98,7 @@ def test_no_verdict_is_told(result: Any, why: str) -> None:
     found = judged(result)
     [(level, line)] = said(found)
     assert (level, found.verdict) == ("warn", "accepted")
-    assert line.startswith("DCGM is installed and has no verdict: ")
+    assert line.startswith("DCGM is installed and gave no result: ")
     assert why in line
 
 

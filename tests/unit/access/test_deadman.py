@@ -56,7 +56,7 @@ def test_a_node_that_answers_and_is_never_restored_is_told_in_its_own_words(
     error = ended(monkeypatch, says(1, "cp: No space left on device"))
     assert error
     assert not isinstance(error, deadman.Undone)
-    assert error.seen.endswith("; the node has not taken the change back: cp: No space left on device")
+    assert error.seen.endswith("; the node has not undone the change: cp: No space left on device")
     assert "as before" not in str(error)
 
 
@@ -104,7 +104,9 @@ def test_the_switch_is_in_folders_of_root_alone(
     monkeypatch.setattr(deadman, "as_root", as_root)
     session: Any = SimpleNamespace(target=SimpleNamespace(route=SimpleNamespace(login="root")))
     if mode in (0o777, 0o775):
-        with pytest.raises(NodeFailed, match="is not of root alone: look at what is in it, then chown root"):
+        with pytest.raises(
+            NodeFailed, match=r"other users can write to .*: check its files, then chown root"
+        ):
             deadman.arm(session, deadman.Guard(), "token")
         return
     deadman.arm(session, deadman.Guard(), "token")

@@ -121,7 +121,7 @@ def test_a_key_logs_in_where_cloud_init_turned_it_away(keys: Path) -> None:
     keys.write_text(f"{TURNED_AWAY}{THEIRS}")
     done = edit("authorize", keys, OWN, "root", f"ssh-ed25519 {BLOB} me", f"ssh-ed25519 {THEIR_BLOB} alice")
     assert done.stdout.splitlines() == [
-        "changed cloud-init's line that turned root away taken out",
+        "changed cloud-init's line that rejected logins as root removed",
         "changed key me may log in as root",
     ]
     assert keys.read_text() == f"{THEIRS}\nssh-ed25519 {BLOB} me\n"
@@ -134,6 +134,13 @@ def test_what_is_no_public_key_is_not_written(keys: Path, key: str) -> None:
     done = edit("authorize", keys, OWN, "root", key)
     assert (done.returncode, keys.read_bytes()) == (4, before)
     assert "is not a public key" in done.stderr
+
+
+def test_a_file_of_any_size_is_no_memory_error(keys: Path) -> None:
+    os.truncate(keys, 200 << 30)  # sparse
+    done = edit("authorize", keys, OWN, "debian", f"ssh-ed25519 {BLOB} me")
+    assert done.returncode
+    assert done.stderr.splitlines()[-1].endswith("has 214748364800 bytes; expected at most 16777216")
 
 
 def test_a_managed_link_is_kept(keys: Path, tmp_path: Path) -> None:

@@ -140,3 +140,30 @@ def test_nodes_whose_own_way_in_would_be_shut_are_refused() -> None:
         locked({"root": "no"}, own={"gpu01": Connection(user="root")})
     rules = locked(firewall={"ssh_from": ["10.0.0.0/8"]}, own=own)["firewall"]["ruleset"]["input"]
     assert any("{ 22, 40022 }" in rule for rule in rules)
+
+
+@pytest.mark.parametrize(
+    ("anywhere", "networks", "rule"),
+    [
+        ("0.0.0.0/0", {"ssh4": ["0.0.0.0/0"]}, "ip saddr @ssh4 tcp dport 22 accept"),
+        ("::/0", {"ssh6": ["::/0"]}, "ip6 saddr @ssh6 tcp dport 22 accept"),
+    ],
+)
+def test_all_addresses_of_one_ip_version_leave_the_other_one_closed(
+    anywhere: str, networks: dict[str, list[str]], rule: str
+) -> None:
+    rules = locked(firewall={"ssh_from": [anywhere], "fleet": []})["firewall"]["ruleset"]
+    assert rules["networks"] == networks
+    assert [line for line in rules["input"] if "dport 22 " in line] == [rule]
+
+
+def test_all_addresses_of_both_ip_versions_need_no_set() -> None:
+    rules = locked(firewall={"ssh_from": ["0.0.0.0/0", "::/0"], "fleet": []})["firewall"]["ruleset"]
+    assert rules["networks"] == {}
+    assert "tcp dport 22 accept" in rules["input"]
+
+
+def test_a_fleet_that_states_no_user_logs_in_as_root() -> None:
+    ssh = {"ssh": Setting(value=Ssh(root="no").model_dump(exclude_none=True), reason="", source="")}
+    with pytest.raises(Refused, match="logs in as root"):
+        with_access(ssh, system="debian12", connection=Connection(), hosts=HOSTS)

@@ -102,6 +102,15 @@ def test_without_consent_it_stays_up(machine: Machine) -> None:
     assert sorted(result.reboot_needed) == ["gpu01", "here"]
 
 
+def test_the_consent_of_the_fleet_is_enough(machine: Machine) -> None:
+    [(name, group)] = machine.run.lock.groups.items()
+    allowing = group.model_copy(update={"reboot": group.reboot.model_copy(update={"allowed": True})})
+    machine.run = replace(machine.run, consent=Consent(), lock=Lock(inputs="", groups={name: allowing}))
+    result = machine.converge()
+    assert (result.rebooted, result.reboot_needed) == (["gpu01"], [])
+    assert len(machine.went_down) == 1
+
+
 def test_under_somebody_s_job_it_stays_up(machine: Machine) -> None:
     machine.users = ["python3 (4242)"]
     result = machine.converge()
@@ -133,7 +142,7 @@ def test_a_boot_that_did_not_happen_is_none() -> None:
 @pytest.mark.parametrize("place", ["/tmp/fleet", "/run/fleet", "/dev/shm/x"])
 def test_what_a_boot_clears_cannot_go_on(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setattr(afterboot.sys, "executable", f"{place}/bin/python3")
-    with pytest.raises(Cannot, match="may not survive the boot"):
+    with pytest.raises(Cannot, match="may be deleted at boot"):
         refuse_what_is_lost(None)
 
 

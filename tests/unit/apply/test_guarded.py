@@ -15,6 +15,8 @@ from gpuprov.apply.guarded import run_guarded
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
+from gpuprov.ssh import client_config
+from gpuprov.ssh.route import forget_routes
 from tests import RECORDED_LOCK
 
 
@@ -84,7 +86,7 @@ def test_where_the_first_fails_the_others_are_left_alone(
 ) -> None:
     fleet = Fleet(monkeypatch, **{step: {"a1"}})
     result = fleet.apply(tmp_path, one=group("a1", "a2", "a3"), two=group("b1", "b2"))
-    assert result["a2"].startswith("left as it is, because a1 failed")
+    assert result["a2"].startswith("not changed, because a1 failed")
     assert result["b1"] == result["b2"] == ""
     assert not [names for names in fleet.ran if {"a2", "a3"} & set(names)]
     assert fleet.undone == ([] if step == "arm" else ["a1"])
@@ -125,7 +127,7 @@ def rules(**networks: list[str]) -> dict[str, Any]:
 
 
 def test_a_firewall_without_room_for_us_is_refused() -> None:
-    with pytest.raises(Refused, match=r"would shut out 198\.18\.0\.1"):
+    with pytest.raises(Refused, match=r"would reject 198\.18\.0\.1"):
         refuse_if_shut_out(group("a", firewall=rules(ssh4=["10.0.0.0/8"])), "198.18.0.1")
 
 
@@ -140,3 +142,28 @@ def test_a_firewall_without_room_for_us_is_refused() -> None:
 )
 def test_a_firewall_with_room_for_us_is_not(firewall: dict[str, Any]) -> None:
     refuse_if_shut_out(group("a", firewall=firewall), "198.18.0.1")
+
+
+def test_networks_behind_a_trusted_interface_are_not_shut_out() -> None:
+    firewall = rules(ssh4=["10.0.0.0/8"]) | {"trusted_interfaces": ["eth1"]}
+    refuse_if_shut_out(group("a", firewall=firewall), "198.18.0.1")
+
+
+@pytest.mark.parametrize(
+    ("stated", "listens", "refused"), [(None, "22", True), (None, "22 2222", False), (2222, "22", False)]
+)
+def test_a_port_that_only_the_configuration_of_ssh_states(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stated: int | None, listens: str, *, refused: bool
+) -> None:
+    """Refuse the change of a node whose port sshd would no longer listen on."""
+    config = tmp_path / "ssh_config"
+    config.write_text("Host *\n  Port 2222\n")
+    monkeypatch.setattr(client_config, "FILES", (str(config),))
+    forget_routes()
+    fleet = Fleet(monkeypatch)
+    own = group("a1", ssh={"options": {"Port": listens}})
+    way = own.connection.model_copy(update={"port": stated})
+    result = fleet.apply(tmp_path, one=own.model_copy(update={"connection": way}))
+    forget_routes()
+    said = f"~/.ssh/config says port 2222, and the lock has sshd listen on {listens}"
+    assert (said in result["a1"], fleet.ran) == (refused, [] if refused else [["a1"]])

@@ -145,7 +145,7 @@ def test_where_nothing_changes_nobody_takes_a_lease(nodes: PaperNodes, run: RunC
 
 def test_leases_that_nobody_can_be_sent_to_renew_are_no_traceback(nodes: PaperNodes, run: RunContext) -> None:
     def lost(*asked: Any, **how: Any) -> Any:
-        raise CrewLost("the scheduler at tls://ctl1:1 does not answer any more")
+        raise CrewLost("the scheduler at tls://ctl1:1 no longer answers")
 
     assert run.leases
     with pytest.MonkeyPatch.context() as patch:
@@ -153,4 +153,4 @@ def test_leases_that_nobody_can_be_sent_to_renew_are_no_traceback(nodes: PaperNo
         nodes.now += 700
         said = run.leases.lost(["n1"])["n1"]
         run.leases.release()
-    assert str(said).endswith("the scheduler at tls://ctl1:1 does not answer any more")
+    assert str(said).endswith("the scheduler at tls://ctl1:1 no longer answers")

@@ -94,7 +94,7 @@ def test_a_link_is_not_written_through(run: Run, tmp_path: Path) -> None:
 def test_files_are_bounded_in_size_and_number(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(FILES):
         run.take({"file": f"again-{number}/site-ansible.log", "text": ""})
-    with pytest.raises(NodeFailed, match="more files than our playbooks write"):
+    with pytest.raises(NodeFailed, match="more files than gpuprov's playbooks write"):
         run.take({"file": "site-ansible.log", "text": ""})
     shutil.rmtree(run.folder / "hand-7")
     with pytest.raises(NodeFailed):
@@ -106,7 +106,7 @@ def test_an_event_is_about_a_node_of_the_worker(run: Run) -> None:
     run.take({"event": {"event": "task", "host": "n1", "status": "changed", "msg": {"a": 1}, "more": 1}})
     [event] = run.events
     assert event == {"event": "task", "host": "n1", "status": "changed", "msg": "{'a': 1}", "stream": 7}
-    with pytest.raises(NodeFailed, match="'n9', which it does not have"):
+    with pytest.raises(NodeFailed, match="'n9', which it was not given"):
         run.take({"event": {"event": "task", "host": "n9", "status": "failed"}})
 
 
@@ -154,5 +154,5 @@ def test_an_outcome_has_all_that_is_printed_of_it() -> None:
     assert found.failed == [{"host": "", "role": "", "task": "x", "status": "failed", "msg": ""}]
     assert read_answer(write_answer(found, NodeOutcome, 1000), NodeOutcome) == found
     for wrong in ({"failed": [1]}, {"failed": [{"task": []}]}, {"changed": "1"}, {"refused": 1}):
-        with pytest.raises(NodeFailed, match="answer of another shape"):
+        with pytest.raises(NodeFailed, match="answer has an unexpected form"):
             read_answer(json.dumps(wrong), NodeOutcome)

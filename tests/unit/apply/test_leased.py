@@ -128,7 +128,7 @@ def test_a_node_that_another_run_changed_since_the_plan_is_left_alone(world: Wor
         result = leased.converge_leased(world.run, world.leases, Proposal(list(planned.values()), plans))
     assert world.done == [("site", ["n1", "n3"])]
     assert result.outcomes["n2"].refused == (
-        "changed since the plan was made: driver.version; apply again by a new plan"
+        "changed since the plan was made: driver.version; run gpuprov apply again, which makes a new plan"
     )
 
 

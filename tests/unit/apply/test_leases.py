@@ -194,7 +194,10 @@ def test_a_killed_workers_hand_is_in_nobodys_way_once_it_is_silent(nodes: PaperN
     nodes.now += HAND_S - 5
     refused = str(leases_of(nodes).take(["n1", "n2"])["n1"])
     assert f"run {OTHER}/7.aa" in refused
-    assert "if that died or was cut off: the same command, 60 s later, where it was typed" in refused
+    assert (
+        "if that ended or lost its connection: run the same command on the same controller, 60 s later"
+        in refused
+    )
     nodes.do("n1", "release", OTHER)
     assert nodes.holders["n1"] == f"{OTHER}/7.aa", "it is not silent, whoever thinks so"
     nodes.now += 10
@@ -249,7 +252,7 @@ def test_a_resumed_upgrade_waits_for_workers_that_were_cut_off_and_leaves_no_lea
     monkeypatch.setattr(leases.time, "sleep", pass_by)
     resumed = leases_of(nodes, UPGRADE, resumable=True)
     take_all(resumed, nodes.names, result.append)
-    assert result == ["waiting for workers that were cut off and may be at work on n2"]
+    assert result == ["waiting for workers that lost their connection and may still change n2"]
     assert HAND_S <= nodes.now - begun < HAND_S + 5
     resumed.release()
     assert nodes.holders == {}
@@ -265,7 +268,7 @@ def test_a_resumed_upgrade_keeps_its_nodes_while_a_worker_of_it_goes_on_and_on(
         nodes.do("n2", "renew", f"{UPGRADE}/7.aa", "x@w1", 3600)
 
     monkeypatch.setattr(leases.time, "sleep", pass_by)
-    with pytest.raises(Refused, match="wait for that worker, or end it, then the same command again"):
+    with pytest.raises(Refused, match="wait for that worker or end it, then run the same command again"):
         take_all(leases_of(nodes, UPGRADE, resumable=True, seconds=3600), nodes.names, [].append)
     assert nodes.holders == {"n1": UPGRADE, "n2": f"{UPGRADE}/7.aa", "n3": UPGRADE}
 

@@ -233,10 +233,10 @@ def test_a_hand_that_thaws_after_a_later_one_has_nothing_any_more(clock: Clock) 
 def test_a_hand_that_was_frozen_before_it_took_the_node_does_not_get_it_after_a_later_one() -> None:
     lease.take("one/8.bb", "c@w2", 600)
     lease.pass_on("one/8.bb", "c@w2", 600)
-    with pytest.raises(OSError, match="a later hand of this run has had the node"):
+    with pytest.raises(OSError, match="a later attempt of this run has changed the node"):
         lease.take("one/7.aa", "c@w1", 600)
     lease.release("one")
-    with pytest.raises(OSError, match="a later hand"):
+    with pytest.raises(OSError, match="a later attempt"):
         lease.take("one/7.aa", "c@w1", 600)
     assert lease.current() is None
     assert lease.take("two/3.cc", "c@w1", 600)["run"] == "two/3.cc"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,36 @@ def test_what_ssh_says_of_a_lost_node_is_one_line(tmp_path: Path, monkeypatch: p
 
 def test_facts_of_a_node_replace_no_variable(tmp_path: Path) -> None:
     assert playbook._environment(tmp_path / "events", tmp_path, tmp_path)["ANSIBLE_INJECT_FACT_VARS"] == "0"
+
+
+CONNECT = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.raw: "true"
+"""
+
+
+@pytest.mark.parametrize("name", ["ANSIBLE_HOST_KEY_CHECKING", "ANSIBLE_SSH_HOST_KEY_CHECKING"])
+def test_ansible_checks_host_keys_also_if_the_operator_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Run Ansible with an `ssh` that writes its effective options instead of connecting."""
+    [ssh, programs, home] = [shutil.which("ssh"), tmp_path / "bin", tmp_path / "home"]
+    for folder in (programs, home, tmp_path / "run"):
+        folder.mkdir()
+    (programs / "ssh").write_text(f'#!/bin/sh\n{ssh} -G "$@" >>{tmp_path}/options\nexit 255\n')
+    (programs / "ssh").chmod(0o755)
+    (tmp_path / "play.yml").write_text(CONNECT)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv(name, "False")
+    command = playbook._command
+    monkeypatch.setattr(playbook, "_command", lambda *_: [*command(*_)[:-1], str(tmp_path / "play.yml")])
+    lock = read_lock(RECORDED_LOCK)
+    [(node, group)] = lock.hosts().items()
+    outcomes = playbook.run_playbook("site", {node: {}}, RunContext(lock, tmp_path / "run"))
+    assert outcomes[node].unreachable
+    options = dict(line.split(" ", 1) for line in (tmp_path / "options").read_text().splitlines())
+    assert options["stricthostkeychecking"] in ("true", "yes", "ask")
+    assert options["userknownhostsfile"] == group.connection.known_hosts

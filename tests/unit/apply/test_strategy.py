@@ -14,12 +14,17 @@ from gpuprov.apply import strategy
 @pytest.mark.parametrize(
     ("there", "mitogen", "core", "says"),
     [
-        (True, "0.3.54", "2.19.14", "in Mitogen's way"),
-        (True, "0.4.0", "2.21.9", "in Mitogen's way"),
-        (False, "0.3.54", "2.19.14", "its own way: Mitogen is not installed"),
-        (True, "0.3.53", "2.19.14", "its own way: Mitogen 0.3.53 is installed, and 0.3.54 is needed"),
-        (True, "0.3.54", "2.22.0", "its own way: ansible-core 2.22.0 is installed"),
-        (True, "", "2.19.14", "its own way: mitogen is not installed as a package"),
+        (True, "0.3.54", "2.19.14", "with Mitogen's strategy"),
+        (True, "0.4.0", "2.21.9", "with Mitogen's strategy"),
+        (False, "0.3.54", "2.19.14", "own strategy: Mitogen is not installed"),
+        (
+            True,
+            "0.3.53",
+            "2.19.14",
+            "own strategy: Mitogen 0.3.53 is installed, and 0.3.54 is needed",
+        ),
+        (True, "0.3.54", "2.22.0", "own strategy: ansible-core 2.22.0 is installed"),
+        (True, "", "2.19.14", "own strategy: mitogen is not installed as a package"),
     ],
 )
 def test_mitogen_is_used_where_it_knows_the_ansible_that_is_installed(
@@ -44,5 +49,6 @@ def test_mitogen_is_used_where_it_knows_the_ansible_that_is_installed(
     expected = {
         "ANSIBLE_STRATEGY": "mitogen_linear",
         "ANSIBLE_STRATEGY_PLUGINS": "/lib/ansible_mitogen/plugins/strategy",
+        "ANSIBLE_TRANSPORT": "ssh",
     }
-    assert found == (expected if says.startswith("in Mitogen") else {})
+    assert found == (expected if says.startswith("with Mitogen") else {})

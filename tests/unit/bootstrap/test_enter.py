@@ -70,7 +70,7 @@ def test_a_person_is_asked_last_and_only_where_passwords_are_taken() -> None:
         return "secret"
 
     shut = Door({"root": "root by password"})
-    with pytest.raises(Unreachable, match="nor is there a key for debian, admin"):
+    with pytest.raises(Unreachable, match="there is no key for debian, admin either"):
         come(shut, Login(ask=ask))
     assert not asked
     door = Door({"root": "root by password"}, passwords=True)

@@ -108,7 +108,7 @@ def test_what_mokutil_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_request_that_mokutil_passed_over_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(NodeFailed, match="does not take the certificate of Site: SKIP"):
+    with pytest.raises(NodeFailed, match="does not accept the certificate of Site: SKIP"):
         come(monkeypatch, tmp_path, "echo SKIP >&2")
 
 
@@ -117,7 +117,7 @@ def test_a_request_that_mokutil_passed_over_is_a_failure(
     [
         ({"on": None}, "no EFI: Secure Boot cannot be on"),
         ({"enrolled": frozenset({OURS})}, "the certificate of Site is enrolled"),
-        ({"vendor": "Google"}, "not enrolled; it takes a custom image with it in --signature-database-file"),
+        ({"vendor": "Google"}, "not enrolled; it needs a custom image with it in --signature-database-file"),
         ({"vendor": "Amazon EC2"}, "--uefi-data"),
         ({"vendor": "Microsoft Corporation"}, "uefiSettings.additionalSignatures"),
     ],

@@ -63,9 +63,9 @@ def test_the_sites_floor(measured: str, capsys: pytest.CaptureFixture[str]) -> N
     [
         (["--floor", "bf16"], "expected NAME=VALUE, such as bf16=650"),
         (["--floor", "bf17=1"], "no such measurement; expected memory_read"),
-        (["--baseline", "latest"], "no run of accept is kept"),
+        (["--baseline", "latest"], "there is no saved run of accept"),
         (["--measured", "/nowhere.json"], "/nowhere.json"),
-        (["--local", "gpu01"], "give one of NODES, --local and --measured"),
+        (["--local", "gpu01"], "more than one of NODES, --local and --measured; give one of them"),
         ([], "there is no lock fleet.lock.yml, and no host is named"),
     ],
 )
@@ -86,14 +86,14 @@ def test_another_file_is_refused(text: str, tmp_path: Path, capsys: pytest.Captu
     path = tmp_path / "other.json"
     path.write_text(text)
     assert run(["accept", "--measured", str(path)]) == 2
-    assert "expected a file of `gpuprov accept -o json`" in capsys.readouterr().err
+    assert "expected output of `gpuprov accept -o json`" in capsys.readouterr().err
 
 
 def test_this_machine_has_no_driver_and_the_run_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["accept", "--local"]) == 1
     result = capsys.readouterr()
     assert "failed: libnvidia-ml.so.1 cannot be loaded; run `gpuprov doctor` on it" in result.out
-    kept = Path(result.err.split("kept as ")[1].strip())
+    kept = Path(result.err.split("saved as ")[1].strip())
     assert json.loads(kept.read_text())["nodes"][0]["verdict"] == "failed"
     run(["history"])
     assert kept.parent.name in capsys.readouterr().out

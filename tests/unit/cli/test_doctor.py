@@ -33,7 +33,7 @@ def sick() -> Collectors:
 def test_a_real_machine_is_not_sick(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--facts", str(RECORDED)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("gpu02: no fault was found; 2 questions without an answer\n  inside a container:")
+    assert out.startswith("gpu02: no fault was found; 2 rules not checked\n  inside a container:")
 
 
 def test_a_healthy_server_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +47,7 @@ def test_a_fault_says_how_it_is_known_and_what_to_type(
     assert run(["doctor", "--facts", saved(tmp_path, sick())]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == (
-        "  broken    the module that runs is 580.159.04, the libraries are 580.200.01: every CUDA program "
+        "  broken    the loaded module is 580.159.04, the libraries are 580.200.01: every CUDA program "
         "fails  [driver.mismatch]"
     )
     labels = [line.split()[0] for line in lines[2:] if line[12:13].strip()]
@@ -87,7 +87,7 @@ def test_one_question_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[st
     broken = tmp_path / "x.json"
     broken.write_text("[]")
     assert run(["doctor", "--facts", str(broken)]) == 2
-    assert "a file of `gpuprov doctor --save`" in capsys.readouterr().err
+    assert "a file written by `gpuprov doctor --save`" in capsys.readouterr().err
 
 
 def test_a_host_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_history_tells_what_changed(nodes: Answers, capsys: pytest.CaptureFixtur
     assert last.endswith("  gpu3 system.arch expected x86_64, is aarch64")
     assert said(capsys, "history", "--since", "latest") == "nothing changed\n"
     assert run(["history", "gpu9"]) == Exit.USAGE
-    assert "no run has looked at 'gpu9'" in capsys.readouterr().err
+    assert "no run has read 'gpu9'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("nodes")

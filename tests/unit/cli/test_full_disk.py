@@ -114,5 +114,5 @@ def test_what_no_verb_has_words_for_is_told_in_a_line(
     finally:
         os.umask(mask)
     assert capfd.readouterr().err.startswith(
-        "gpuprov: /x/y: No space left on device; make room, or name folders"
+        "gpuprov: /x/y: No space left on device; make room, or name writable folders"
     )

@@ -30,3 +30,13 @@ def test_options_are_told_in_one_style(path: str, command: click.Command) -> Non
         said = option.help.partition("  [")[0]
         assert not said[:1].isupper() or said.startswith(NAMES), f"{path} {option.opts}: {said}"
         assert not said.endswith("."), f"{path} {option.opts}: {said}"
+
+
+def test_sudos_password_has_one_spelling() -> None:
+    found = {
+        path: [each.opts for each in command.params if {"-K", "--ask-become-pass"} & {*each.opts}]
+        for path, command in commands(gpuprov)
+    }
+    spelt = {path: opts for path, opts in found.items() if opts}
+    assert {"bootstrap", "apply", "drift", "doctor"} <= spelt.keys()
+    assert all(opts == [["-K", "--ask-become-pass"]] for opts in spelt.values())

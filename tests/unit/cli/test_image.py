@@ -121,7 +121,7 @@ def test_it_asks_before_it_changes_the_machine_that_it_runs_on(
     lock: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["apply", "--image", "train", "--lock", str(lock)]) == 2
-    assert "would make this tree an image" in capsys.readouterr().err
+    assert "would turn this root tree into an image" in capsys.readouterr().err
 
 
 def test_failed_checks_are_printed_on_their_own_lines(

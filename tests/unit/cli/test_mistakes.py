@@ -69,7 +69,7 @@ def test_a_lock_that_is_there_is_named_before_a_new_one(
             "os: debian12",
             "os: debian12\n    stack: {cuda: 12.10}",
             'fleet.yml:6: groups.train.stack.cuda is 12.10; expected a version in quotes, "12.10": YAML '
-            "reads a bare one as the number 12.1",
+            "reads it without quotes as the number 12.1",
         ),
         (
             "os: debian12",
@@ -129,7 +129,7 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_told_of(
     write_lock(Lock(inputs="0" * 64, groups={}), folder / "fleet.lock.yml")
     folder.chmod(0o700)
     said = screen("schedule drift", capsys, 0)
-    assert f"Warning: gpuprov cannot reach {folder}: " in said
+    assert f"Warning: gpuprov cannot read {folder}: " in said
     assert "install -m 644 ~/.ssh/known_hosts /var/lib/gpuprov-controller/.ssh/known_hosts" in said
     assert "Warning" not in screen("schedule drift --user root", capsys, 0)
     assert closed(Path("/usr/bin/env"), "gpuprov") is None

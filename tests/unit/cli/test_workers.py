@@ -39,7 +39,7 @@ def test_the_lock_names_workers_unless_the_command_line_does(lock: Path) -> None
 
 def test_a_machine_that_is_the_node_has_no_workers(lock: Path) -> None:
     done = gpuprov(lock.parent, "drift", "--local", "--workers", "local:1", code=2)
-    assert "this machine is the node, and workers are others; leave out --workers" in done.stderr
+    assert "workers cannot reach this machine as a node; leave out --workers" in done.stderr
 
 
 def test_without_workers_nothing_of_dask_is_loaded() -> None:
@@ -72,5 +72,5 @@ def test_acceptance_by_workers_is_the_same_and_between_nodes_it_is_refused(tmp_p
         == gpuprov(tmp_path, "accept", *nodes, code=4).stdout
     )
     said = gpuprov(tmp_path, "accept", "--across", *nodes, *by, code=2).stderr
-    assert said.startswith("gpuprov: --across by workers; expected")
+    assert said.startswith("gpuprov: --across with --workers; expected")
     assert said.endswith("--workers none\n")

@@ -50,6 +50,6 @@ def test_typed(line: Callable[[str], str], before: str, after: str, tmp_path: Pa
 
 
 def test_what_is_no_file_or_no_name_gets_words() -> None:
-    assert without_line("kernel command line") == "take it out of: 'kernel command line'"
-    assert without_variable("/etc/x", "A; rm -r /") == "take the line out of /etc/x"
-    assert without_text("/etc/x", "stubs|.*") == "take the line 'stubs|.*' out of /etc/x"
+    assert without_line("kernel command line") == "remove it from: 'kernel command line'"
+    assert without_variable("/etc/x", "A; rm -r /") == "remove the line from /etc/x"
+    assert without_text("/etc/x", "stubs|.*") == "remove the line 'stubs|.*' from /etc/x"

@@ -15,10 +15,10 @@ from tests import ROOT
 
 Raw = dict[str, Any]
 RECORDED = {
-    "onecore": ("load.one_core", "one core feeds GPU 0: python3 (833) has a thread at 100% of a core"),
+    "onecore": ("load.one_core", "one core limits GPU 0: python3 (833) has a thread at 100% of a core"),
     "disk": ("load.storage", "GPUs wait for storage: GPU 0 3% busy"),
     "compute": ("load.compute_bound", "compute-bound, as it should be: GPU 0 100% busy, 692 W"),
-    "small": ("load.one_core", "one core feeds GPU 0: python3 (1009) has a thread at 100% of a core"),
+    "small": ("load.one_core", "one core limits GPU 0: python3 (1009) has a thread at 100% of a core"),
     "nccl": ("load.straggler", "GPU 0 waits in a collective for GPU 1: 0% busy there, process 1109 sleeps"),
 }
 

@@ -118,7 +118,7 @@ def test_the_drivers_own_advice_outranks_other_xids() -> None:
         edit_smi(result, "<gpu_recovery_action>None", "<gpu_recovery_action>Reboot", count=1)
 
     found = judged(kernel_says(XID.format(119), XID.format(62)), reboot)
-    assert found[0] == ("broken", "errors.recovery", "the driver wants for GPU 0: reboot")
+    assert found[0] == ("broken", "errors.recovery", "the driver recommends for GPU 0: reboot")
     assert [rule for _, rule, _ in found[1:]] == ["errors.xid", "errors.xid"]
 
 

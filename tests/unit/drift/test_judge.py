@@ -10,7 +10,7 @@ import pytest
 
 from gpuprov.drift.judge import Difference, NodeDrift, exit_code, judge, without_facts
 from gpuprov.errors import Exit, NodeFailed, Unreachable
-from gpuprov.model.lock import LockedGroup, read_lock
+from gpuprov.model.lock import LockedGroup, Setting, read_lock
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import expectations
 from tests import RECORDED_FACTS, RECORDED_LOCK
@@ -79,3 +79,17 @@ def test_a_gpu_that_the_driver_has_and_the_bus_has_not_is_seen(
     different = found(answer, group)
     assert different["gpu.count"].actual == 3
     assert different["gpu.visible"].actual == "4, but driver and bus disagree on 0000:47:00.0"
+
+
+def test_a_value_that_is_unknown_while_the_driver_answers_is_left_to_the_role(
+    answer: dict[str, Any], group: LockedGroup
+) -> None:
+    """Plan no reboot for it: a reboot helps only if the driver does not answer."""
+    settings = group.settings | {"mig": Setting(value=[9], reason="", source="")}
+    answer["collectors"]["mig"] = {"error": "no answer in 5 s"}
+    layout = found(answer, group.model_copy(update={"settings": settings}))["gpu.mig_layout"]
+    assert (layout.actual, layout.role, layout.reboot) == (
+        "unknown: no answer in 5 s",
+        "gpu_settings",
+        False,
+    )

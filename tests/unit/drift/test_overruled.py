@@ -153,7 +153,7 @@ def test_containerd_with_another_file_has_nothing_of_ours() -> None:
 @pytest.mark.parametrize(
     ("commands", "state"),
     [
-        ({DROP_IN: ["/etc/x:3"]}, "enabled, with a command of somebody else's"),
+        ({DROP_IN: ["/etc/x:3"]}, "enabled, with another command"),
         ({DROP_IN: [""]}, None),
         ({"/lib/systemd/system/docker.service": ["/lib/x:9"]}, None),
     ],
@@ -279,7 +279,7 @@ def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -
     plan = NodePlan("gpu1", ("preflight", "system_tuning"), reboot=False, because=(STILL,), beyond=())
     [event] = _left(plan, result).failed
     assert event["role"] == "system_tuning"
-    assert event["msg"].startswith("tuning.limits is still nofile 4, overruled by /x:1; take it out there")
+    assert event["msg"].startswith("tuning.limits is still nofile 4, overruled by /x:1; remove that setting")
 
 
 def test_what_other_roles_would_mend_is_no_failure_of_those_that_ran() -> None:

@@ -115,7 +115,7 @@ def one_socket(raw: dict[str, Any]) -> None:
         (slow_port, "7 x 400 Gb/s RDMA, 1 x 200 Gb/s RDMA instead of 8 x 400 Gb/s RDMA", "hardware.nics"),
         (dead_port, "7 x 400 Gb/s RDMA, 1 x down RDMA instead of 8 x 400 Gb/s RDMA", "hardware.nics"),
         (lost_port, "7 x 400 Gb/s RDMA, 1 missing instead of 8 x 400 Gb/s RDMA", "hardware.nics"),
-        (one_dimm_less, "1891 GiB memory instead of 1966 at the least", "hardware.memory_mib"),
+        (one_dimm_less, "1891 GiB memory instead of at least 1966", "hardware.memory_mib"),
         (one_socket, "48 cores instead of 96", "hardware.cpu_cores"),
     ],
 )
@@ -149,7 +149,7 @@ def test_what_no_profile_has_is_said() -> None:
         raw["pci"] = []
 
     assert found("t4x1", none) == (None, ("no NVIDIA GPU on the PCI bus",))
-    assert found("v100x4") == (None, ("no profile has its GPUs: 4 x 10de:1db5",))
+    assert found("v100x4") == (None, ("no profile has these GPUs: 4 x 10de:1db5",))
 
 
 def test_what_a_node_does_not_tell_is_unknown_not_missing() -> None:

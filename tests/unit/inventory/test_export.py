@@ -65,7 +65,7 @@ def test_a_node_that_lists_what_cannot_be_is_its_own_line(
     monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
     (bad, why), (good, well) = gather.live_nodes(fleet, ["gpu01", "gpu02"], load())
     assert (bad.name, bad.cpus) == ("gpu01", 0)
-    assert "it lists the processors '0-999999999'" in str(why)
+    assert "the list of processors is '0-999999999'" in str(why)
     assert (good.name, good.cpus, well) == ("gpu02", 96, None)
 
 

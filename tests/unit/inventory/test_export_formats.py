@@ -121,7 +121,7 @@ def test_models_as_words() -> None:
 )
 def test_processors_that_no_node_has(text: str) -> None:
     """Refuse impossible lists, which come from the node: expanding the first one would take 36 GB."""
-    with pytest.raises(NodeFailed, match="it lists the processors"):
+    with pytest.raises(NodeFailed, match="the list of processors is"):
         numbers(text)
 
 

@@ -234,10 +234,10 @@ def test_the_unit_is_started_without_waiting_for_it(
         (["nobody"], "the lock has no group 'nobody'; expected one of train, infer"),
         (["train", "infer"], "2 groups; expected one"),
         (["train", "--wheel", WHEEL], "expected https://…/gpuprov-VERSION-py3-none-any.whl#sha256=HASH"),
-        (["train", "--lock-url", "https://mirror.example/x"], "one of --lock-url and --lock-out"),
-        (["train", "--modules-out", "modules.zip"], "one of --modules-url and --modules-out"),
+        (["train", "--lock-url", "https://mirror.example/x"], "only one of --lock-url and --lock-out"),
+        (["train", "--modules-out", "modules.zip"], "only one of --modules-url and --modules-out"),
         (["train", *MODULES], "the store has no module 5"),
-        (["infer", *MODULES], "every machine of infer compiles for itself"),
+        (["infer", *MODULES], "every machine of infer compiles its own modules"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(

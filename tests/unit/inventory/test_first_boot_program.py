@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_reboots_come_to_an_end(machine: Machine) -> None:
     for _ in range(first_boot.REBOOTS_AT_MOST + 1):
         machine.boot()
     assert machine.calls.count("--no-block reboot") == first_boot.REBOOTS_AT_MOST
-    assert machine.state["message"] == "3 reboots, and one more is asked for"
+    assert machine.state["message"] == "3 reboots, and one more is needed"
 
 
 def test_without_leave_to_reboot_it_waits_for_one(machine: Machine) -> None:
@@ -242,7 +243,7 @@ def test_what_is_not_as_the_lock_says_is_named(machine: Machine) -> None:
     checks = [{"check": "gpu.count", "status": "failed"}, {"check": "driver.loaded", "status": "passed"}]
     machine.says(verify=({"nodes": [{"name": "here", "checks": checks}]}, 1))
     assert machine.boot() == 1
-    assert machine.state["message"] == "not as the lock says: gpu.count"
+    assert machine.state["message"] == "does not match the lock: gpu.count"
     assert machine.calls.count("verify") == 2
 
 
@@ -251,13 +252,13 @@ def test_a_failure_is_mended_by_the_next_boot(machine: Machine) -> None:
     assert machine.boot() == 1
     machine.says(apply=({"nodes": []}, 0))
     assert machine.boot() == 0
-    assert (machine.state["state"], machine.state["message"]) == ("done", "as the lock says")
+    assert (machine.state["state"], machine.state["message"]) == ("done", "matches the lock")
 
 
 def test_a_lock_that_was_changed_on_the_way_is_not_applied(machine: Machine) -> None:
     (machine.folder / "lock").write_text("another\n")
     assert machine.boot() == 1
-    assert "is not the lock that was carried here" in machine.state["message"]
+    assert "is not the lock of this user-data" in machine.state["message"]
     assert "apply" not in machine.calls
 
 
@@ -458,7 +459,7 @@ def test_a_full_disk_is_seen_before_the_installation(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(200))
     assert without_gpuprov.boot() == 1
-    assert without_gpuprov.state["message"] == "the disk is full: 200 MB free at /opt, needed are 600"
+    assert without_gpuprov.state["message"] == "the disk is full: 200 MB are free at /opt, 600 are needed"
 
 
 @pytest.mark.parametrize(
@@ -556,6 +557,34 @@ def test_the_metrics_folders_owner_leads_no_write_elsewhere(machine: Machine, tm
     assert victim.read_text() == "as it was\n"
     assert victim.stat().st_mode & 0o777 == 0o600
     assert not metrics.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+@pytest.mark.parametrize("link", ["own", "own/above", "shared/above"])
+def test_a_link_of_another_user_is_not_followed_at_any_level(tmp_path: Path, link: str) -> None:
+    (tmp_path / "etc/inner/own/inner").mkdir(parents=True)
+    place = tmp_path / link
+    if place.parent != tmp_path:
+        place.parent.mkdir()
+        place.parent.chmod(0o1777)
+        os.chown(place.parent, 65534 if place.parent.name == "own" else 0, -1)
+    place.symlink_to(tmp_path / "etc")
+    os.chown(place, 65534, -1, follow_symlinks=False)
+    if place.parent == tmp_path:
+        os.chown(tmp_path, 65534, -1)
+    with pytest.raises(OSError, match=re.escape(str(place))):
+        first_boot.write(place / "inner/x.prom", "x")
+    assert not list((tmp_path / "etc").rglob("x.prom"))
+
+
+def test_links_of_root_are_followed_and_missing_folders_created(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "var").symlink_to("./disk")
+    (tmp_path / "disk/loop").symlink_to("loop")
+    first_boot.write(tmp_path / "var/new/../again/x.prom", "x")
+    assert (tmp_path / "disk/again/x.prom").read_text() == "x"
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        first_boot.write(tmp_path / "var/loop/x", "x")
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "//"])

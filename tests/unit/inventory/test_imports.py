@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ ansible_user=ops
 
 def test_an_ini_inventory_keeps_groups_addresses_and_variables(tmp_path: Path) -> None:
     said = ImportHints({"": "hgx-h100-8", "infer": "inference-l4"}, {"": "ubuntu24.04"})
-    fleet = imported(tmp_path / "hosts.ini", INI, said)
+    fleet = imported(tmp_path / "hosts.ini", INI, said, form="ansible")
     assert fleet.groups["infer"].profile == "inference-l4"
     assert fleet.groups["train"].hosts["gpu04"] == "10.0.0.4"
     assert fleet.groups["train"].vars == {"queue": "long"}
@@ -91,7 +92,7 @@ def test_the_group_that_is_a_kind_can_be_named(tmp_path: Path) -> None:
 def test_what_is_no_inventory_is_said_by_ansible(tmp_path: Path) -> None:
     (tmp_path / "x.yml").write_text("- just\n- a list\n")
     with pytest.raises(InvalidInput, match="Ansible cannot read it"):
-        import_fleet([tmp_path / "x.yml"], ALL)
+        import_fleet([tmp_path / "x.yml"], ALL, "ansible")
 
 
 def test_a_host_list(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
         ("a.txt", "n1 n1\n", "n1 appears twice"),
         ("a.txt", "\n", "names no machine"),
         ("a.txt", "n[1-\n", "not a set of nodes"),
-        ("a.ini", "[g]\nn1\n", "the profile of the group g is not stated"),
+        ("a.ini", "[g]\nn1\n", "give --from ansible if it is an Ansible inventory"),
         ("a.json", "{}", "not a machine's metadata"),
         ("a.json", '{"compute": {"vmSize": "x"}, "network": "x"}', "not a machine's metadata"),
         ("a.json", '{"shape": "x", "hostname": "a[\\u001bK"}', "as a host name"),
@@ -262,9 +263,93 @@ def test_a_fleet_is_written_once(tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "form"),
-    [("x", "gpu01\n", "hosts"), ("x", "[a]\ngpu01\n", "ansible"), ("x.yml", "all:\n", "ansible"),
+    [("x", "gpu01\n", "hosts"),
      ("x", SLURM, "slurm"), ("x", json.dumps(STATE), "terraform"), ("x", json.dumps(CLOUD_INIT), "metadata")],
 )  # fmt: skip
 def test_formats_are_recognised(tmp_path: Path, name: str, text: str, form: str) -> None:
     (tmp_path / name).write_text(text)
     assert recognise(tmp_path / name) == form
+
+
+@pytest.mark.parametrize(("name", "text"), [("x", "[a]\ngpu01\n"), ("x.yml", "all:\n"), ("x", "gpu01 a=b\n")])
+def test_an_ansible_inventory_is_never_recognised_by_content(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    said = f"{tmp_path / name} is INI or YAML; expected JSON, a list of hosts, or slurm.conf; give --from"
+    with pytest.raises(InvalidInput, match=f"^{re.escape(said)} ansible if it is an Ansible inventory$"):
+        recognise(tmp_path / name)
+    assert recognise(tmp_path) == "ansible"
+
+
+PROGRAMS = {
+    "generator.yml": "plugin: ansible.builtin.generator\nlayers: {{a: [b]}}\n"
+    "hosts: {{name: '{{{{ {lookup} }}}}'}}\n",
+    "constructed.yml": 'plugin: ansible.builtin.constructed\nstrict: true\ncompose: {{x: "{lookup}"}}\n',
+    "script.sh": "#!/bin/sh\ntouch {mark}\necho '{{}}'\n",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_inventory_runs_nothing(tmp_path: Path, name: str, whole: bool) -> None:
+    """Plugins expand templates, and scripts are programs: neither is used, also inside a folder."""
+    folder, mark = tmp_path / "inventory", tmp_path / "ran"
+    folder.mkdir()
+    (folder / "hosts.ini").write_text("[g]\nn1\n")
+    lookup = f"lookup('pipe', 'touch {mark}')"
+    (folder / name).write_text(PROGRAMS[name].format(lookup=lookup, mark=mark))
+    (folder / name).chmod(0o755)
+    with pytest.raises(InvalidInput, match="Ansible cannot read it") as raised:
+        import_fleet([folder if whole else folder / name], ALL, "ansible")
+    assert "ansible-inventory -i" in raised.value.do
+    assert not mark.exists()
+
+
+def test_an_ansible_cfg_of_the_working_directory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = "from ansible.plugins.vars import BaseVarsPlugin\nopen({!r}, 'w')\n"
+    (tmp_path / "vars").mkdir()
+    (tmp_path / "vars/mine.py").write_text(plugin.format(str(tmp_path / "ran")))
+    settings = "[defaults]\nvars_plugins = ./vars\nvariable_plugins_enabled = host_group_vars,mine\n"
+    (tmp_path / "ansible.cfg").write_text(settings)
+    monkeypatch.chdir(tmp_path)
+    imported(tmp_path / "hosts.ini", "[g]\nn1\n", form="ansible")
+    assert not (tmp_path / "ran").exists()
+
+
+HOSTILE = {
+    "g": {
+        "hosts": {"n1": {"ansible_python_interpreter": "/tmp/x", "deep": {"a": ["{{ x }}"]}}, "n2": {"k": 1}},
+        "vars": {
+            "ansible_ssh_common_args": "-oProxyCommand=x",
+            "ansible_host": "-x",
+            "{{ k }}": 1,
+            "rack": 1,
+        },
+    },
+    "all": {
+        "vars": {
+            "gpuprov_fleet": {
+                "rollout": {"hooks": {"drain": "touch x"}},
+                "secure_boot": {"certificate": "c", "key": {"command": "touch x"}},
+                "also": {"more": {"hosts": "n1", "vars": {"ansible_connection": "local"}}},
+            }
+        }
+    },
+}
+
+
+def test_what_runs_something_is_named_and_left_out(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "hosts.json").write_text(json.dumps(HOSTILE))
+    words = ["inventory", "import", str(tmp_path / "hosts.json"), "--os", "debian12", "--profile", "dev-t4"]
+    assert run([*words, "--from", "ansible", "-F", str(tmp_path / "fleet.yml")]) == 0
+    fleet = parse_fleet((tmp_path / "fleet.yml").read_text(), "fleet.yml")
+    assert fleet.groups["g"].vars == {"rack": 1}
+    assert fleet.host_vars == {"n2": {"k": 1}}
+    assert (fleet.rollout, fleet.secure_boot, fleet.also["more"].vars) == (None, None, {})
+    runs, expands, _ = capsys.readouterr().err.splitlines()
+    assert "runs or installs, or contain passwords: rollout, secure_boot, ansible_" in runs
+    for name in ("ansible_ssh_common_args (group g)", "ansible_host (group g)",
+                 "ansible_connection (group more)", "ansible_python_interpreter (n1)"):  # fmt: skip
+        assert name in runs
+    assert "templates, which Ansible expands: {{ k }} (group g), deep (n1); check them in " in expands

@@ -39,7 +39,8 @@ ssh: {port: 2200}
 
 def imported(tmp_path: Path, text: str, name: str = "hosts") -> Fleet:
     (tmp_path / name).write_text(text)
-    found = import_fleet([tmp_path / name], ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"}))
+    hints = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
+    found = import_fleet([tmp_path / name], hints, "ansible" if name == "hosts" else None)
     return parse_fleet(render_plain(found), name)
 
 
@@ -110,15 +111,12 @@ ansible_ssh_private_key_file=~/.ssh/fleet
     assert "ansible" not in json.dumps(fleet.model_dump(mode="json"))
 
 
-def test_what_only_ansible_can_work_out_stays_a_variable(tmp_path: Path) -> None:
+def test_what_only_ansible_can_work_out_is_left_out(tmp_path: Path) -> None:
     text = "[a]\nx ansible_port=22\n[a:vars]\nansible_user={{ lookup('env', 'ME') }}\n"
     text += "ansible_ssh_common_args=-C\n"
     fleet = imported(tmp_path, text)
     assert stated(fleet) == {"x": {"port": 22}}
-    assert fleet.groups["a"].vars == {
-        "ansible_user": "{{ lookup('env', 'ME') }}",
-        "ansible_ssh_common_args": "-C",
-    }
+    assert fleet.groups["a"].vars == {}
 
 
 @pytest.mark.parametrize("port", ["70000", "22x"])
@@ -218,13 +216,13 @@ SCRIPT = "echo 'boto: no credentials found' >&2\nexit 3"
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("aws_ec2.yml", "plugin: amazon.aws.aws_ec2\n", "specifies unknown plugin 'amazon.aws.aws_ec2'"),
-        ("script.sh", SCRIPT, "Inventory script returned non-zero exit code 3; boto: no credentials found"),
+        ("aws_ec2.yml", "plugin: amazon.aws.aws_ec2\n", "Plugin configuration YAML file, not YAML inventory"),
+        ("script.sh", SCRIPT, "Failed to parse inventory"),
         ("broken.yml", "all: {hosts: [a\n", "YAML parsing failed"),
         ("broken.ini", "[a:hosts\nx\n", "Failed to parse inventory"),
     ],
 )
-def test_what_a_dynamic_inventory_says_itself_is_passed_on(
+def test_why_ansible_cannot_read_an_inventory_is_passed_on(
     tmp_path: Path, name: str, text: str, words: str
 ) -> None:
     write_program(tmp_path / name, text) if name == "script.sh" else (tmp_path / name).write_text(text)
@@ -232,5 +230,7 @@ def test_what_a_dynamic_inventory_says_itself_is_passed_on(
         import_fleet([tmp_path / name], ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"}), "ansible")
     assert str(raised.value).startswith(f"{tmp_path / name}: Ansible cannot read it as an inventory: ")
     assert words in str(raised.value)
+    written = f"`ansible-inventory -i {tmp_path / name} --list --export --yaml --output hosts.yml`"
+    assert str(raised.value).endswith(f"or names a plugin: {written}, then import hosts.yml")
     assert "\n" not in str(raised.value)
     assert "No inventory was parsed" not in str(raised.value)

@@ -163,7 +163,7 @@ def test_the_command_refuses_what_no_forge_can_fetch(
     assert run([*words, "--as", "gitlab", "--wheel", str(fleet / NAME)]) == 0
     assert "--require-hashes" in capsys.readouterr().out
     assert run([*words, "--wheel", str(fleet / NAME)]) == 2
-    assert "--wheel is for github and gitlab" in capsys.readouterr().err
+    assert "leave out --wheel, which is for github and gitlab" in capsys.readouterr().err
 
 
 def pinned(path: Path) -> Iterator[tuple[Requirement, list[str]]]:

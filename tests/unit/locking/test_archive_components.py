@@ -111,8 +111,12 @@ def test_docker_and_containerd_share_the_packages_that_both_need(tmp_path: Path)
 @pytest.mark.parametrize(
     ("stack", "containers", "said"),
     [
-        ({"docker": "auto", "containerd": "none"}, {}, "docker runs on containerd, which must not be there"),
-        ({"containerd": "auto"}, {"default_runtime": "nvidia"}, "no container_toolkit is asked for"),
+        (
+            {"docker": "auto", "containerd": "none"},
+            {},
+            "docker needs containerd, which the stack states as absent",
+        ),
+        ({"containerd": "auto"}, {"default_runtime": "nvidia"}, "the stack has no container_toolkit"),
         ({"containerd": "auto"}, {"cdi": True}, "needs containerd 1.7.0 or newer, not 1.6.20~ds1"),
     ],
     ids=["without", "no-runtime", "no-interface"],

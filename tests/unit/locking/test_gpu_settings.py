@@ -26,7 +26,7 @@ def told(gpu: str, **settings: Any) -> list[str]:
 @pytest.mark.parametrize("gpu", ["GeForce RTX 4090", "RTX 3060 Laptop GPU", "Tesla T4", "L40S", "CMP 170HX"])
 def test_gpu_instances_are_refused_on_what_cannot_be_divided(gpu: str) -> None:
     with pytest.raises(
-        Refused, match=r"train: .* cannot be divided into GPU instances \[gpu-mig\]; drop mig"
+        Refused, match=r"train: .* cannot be divided into GPU instances \[gpu-mig\]; remove mig"
     ):
         told(gpu, mig=["1g.5gb"])
     assert told(gpu, mig=[]) == []
@@ -40,7 +40,7 @@ def test_boards_that_have_them_and_those_that_nobody_read_of_are_not_refused(gpu
 def test_what_consumer_boards_lack_is_told() -> None:
     clocks = {"graphics": 1000, "memory": 1000}
     (none,) = told("GeForce RTX 5090", ecc=True)
-    assert "GeForce RTX 5090 (geforce) has no ECC to switch" in none
+    assert "GeForce RTX 5090 (geforce) has no ECC setting" in none
     (unread,) = told("GeForce RTX 3080", ecc=True)
     assert "GeForce RTX 3080 (geforce) may have no ECC" in unread
     assert told("GeForce RTX 4090", ecc=True) == told("GeForce RTX 3090 Ti", ecc=True) == []

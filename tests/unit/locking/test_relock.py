@@ -134,7 +134,7 @@ def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: P
     ("stack", "said"),
     [
         ({"cudnn": 9.1}, "in quotes"),
-        ({"cuda": ["12.8", "auto"]}, "one word alone"),
+        ({"cuda": ["12.8", "auto"]}, "only none or auto"),
         ({"cuda": []}, "at least 1"),
     ],
 )

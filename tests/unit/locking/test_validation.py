@@ -129,3 +129,11 @@ def test_the_verb_says_it_for_people_and_for_programs(
     for line, problem in zip(lines, document["problems"], strict=True):
         assert line.startswith(f"{problem['file']}:{problem['line']}: {problem['seen']}")
         assert line.endswith(f" [{problem['kind']}]")
+
+
+def test_a_lock_is_not_stale_by_a_fleet_with_mistakes(one_group: Write) -> None:
+    """Report the mistake only: what the lock is compared with does not exist yet."""
+    path = one_group(cuda="13.0")
+    write_lock(build_lock(path), path.with_name("fleet.lock.yml"))
+    path.write_text(path.read_text().replace("13.0", "99.9"))
+    assert [problem.kind for problem in validate_files(path).problems] == ["refused"]

@@ -78,7 +78,7 @@ def test_a_key_twice_is_named(tmp_path: Path) -> None:
 
 def test_a_host_in_two_groups_is_named(tmp_path: Path) -> None:
     second = "  other:\n    profile: base\n    hosts: gpu02\n    os: debian12\n"
-    assert "gpu02 is in group train already" in complaint(tmp_path, GOOD + second)
+    assert "gpu02 is already in group train" in complaint(tmp_path, GOOD + second)
 
 
 def test_aliases_are_refused(tmp_path: Path) -> None:
@@ -206,13 +206,13 @@ def test_a_connection_is_stated_for_the_fleet_a_group_and_a_host(tmp_path: Path)
             "'@gpu04.example.org'",
             "ec2-user@gpu04.example.org",
             9,
-            ["'@gpu04.example.org' has no user before the @"],
+            ["'@gpu04.example.org' has no valid user before the @"],
         ),
-        ("a b@gpu04", "ec2-user@gpu04", 9, ["has no user before the @"]),
+        ("a b@gpu04", "ec2-user@gpu04", 9, ["has no valid user before the @"]),
         ("gpu05:22x", "none", 10, ["[USER@]HOST[:PORT]: the port of 'gpu05:22x'"]),
         ("gpu 06:", "gpu06:", 11, ["host names of letters, digits, '.', '_' and '-', not 'gpu 06'"]),
-        ("user: -oProxyCommand=x", "port: 2222", 13, ["ssh.user is", "the name of a user"]),
-        ("{address: a:1, ssh: {port: 2}}", "203.0.113.7:40023", 7, ["the address says 1, ssh.port says 2"]),
+        ("user: -oProxyCommand=x", "port: 2222", 13, ["ssh.user is", "a user name such as ubuntu"]),
+        ("{address: a:1, ssh: {port: 2}}", "203.0.113.7:40023", 7, ["the address has 1, ssh.port is 2"]),
     ],
 )
 def test_a_mistake_of_a_connection_is_named_with_its_line(

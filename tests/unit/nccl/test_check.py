@@ -119,7 +119,7 @@ def test_one_gpu_has_nothing_to_reduce_with(machine: Path) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_more_gpus_than_there_are() -> None:
-    with pytest.raises(InvalidInput, match="8 GPUs asked for, 4 found"):
+    with pytest.raises(InvalidInput, match="8 GPUs requested, 4 found"):
         inspect_machine(8)
 
 

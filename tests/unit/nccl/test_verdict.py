@@ -90,7 +90,7 @@ def test_efa() -> None:
 def test_sockets_though_infiniband_is_there() -> None:
     level, text = verdict(logs.V227_SOCKETS_THOUGH_IB)["inter.transport"]
     assert level == "bad"
-    assert "although mlx5_0:1 are there: NCCL_NET=Socket is set" in text
+    assert "although mlx5_0:1 exist: NCCL_NET=Socket is set" in text
 
 
 def test_infiniband_expected_and_no_device_found() -> None:

@@ -68,6 +68,13 @@ def test_check_says_the_same_and_changes_nothing(play: Play, unit: dict[str, str
     assert not other.exists()
 
 
+def test_a_file_that_is_too_large_is_named(play: Play, unit: dict[str, str]) -> None:
+    play(files=[unit])
+    os.truncate(unit["path"], 200 << 30)  # sparse
+    said = f"{unit['path']}: has 214748364800 bytes; expected at most 16777216"
+    assert play(files=[unit]) == {"failure": {"says": said}}
+
+
 def test_only_the_mode_may_be_wrong(play: Play, unit: dict[str, str]) -> None:
     play(files=[unit])
     Path(unit["path"]).chmod(0o666)

@@ -15,7 +15,7 @@ import gpuprov_place
 import gpuprov_replace
 import pytest
 from gpuprov_lines import edit_lines
-from gpuprov_replace import make_folders, replace, replace_link
+from gpuprov_replace import make_folders, read, replace, replace_link
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
 STRANGER, OTHER = 4321, 4322
@@ -169,6 +169,17 @@ def test_a_link_planted_in_a_folder_of_all_users_is_not_followed(tmp_path: Path)
     with pytest.raises(gpuprov_place.Refused, match="folder of all users"):
         replace(str(shared / "report"), b"secret", follow=True)
     assert names(theirs) == []
+
+
+def test_a_file_that_is_too_large_is_not_read(file: Path) -> None:
+    os.truncate(file, 200 << 30)  # sparse
+    for reads in (lambda: read(str(file)), lambda: edit_lines(str(file), lambda _: False, [b"ours"])):
+        with pytest.raises(OSError, match="has 214748364800 bytes; expected at most 16777216") as raised:
+            reads()
+        assert raised.value.filename == str(file)
+    assert (file.stat().st_size, names(file.parent)) == (200 << 30, ["file"])
+    replace(str(file), b"new\n")
+    assert file.read_bytes() == b"new\n"
 
 
 def test_folders_are_made_with_their_mode(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ SCRIPTS = {
     "break.py": "raise KeyError('lock')",
     "babble.py": "print('nothing of use')",
     "leave.py": "import sys; sys.exit(3)",
+    "fill.py": "print('{\"many\": [' + '[],' * 100_000 + '[]]}')",
 }
 OBJECTIONS = [
     {"holds": "{{ 1 > 0 }}", "says": "  the disk is full;\n  delete something "},
@@ -106,6 +107,7 @@ def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any
         ("break.py", "break.py gave no answer: KeyError: 'lock'"),
         ("babble.py", "babble.py gave no answer: nothing of use"),
         ("leave.py", "leave.py gave no answer: it exited with 3"),
+        ("fill.py", "fill.py gave no answer: its document is too large"),
     ],
 )
 def test_a_failure_has_the_scripts_own_words(answers: dict[str, Any], script: str, words: str) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -204,6 +205,19 @@ def test_without_leave_for_sudo_the_probe_runs_as_it_is(programs: Programs) -> N
 def test_what_is_no_answer(stdout: bytes, said: str) -> None:
     with pytest.raises(NodeFailed, match=said):
         parse_answer(stdout, NONCE)
+
+
+def test_an_answer_of_many_values_takes_no_memory() -> None:
+    answer = frame(b'{"a":[' + b"[]," * (ANSWER_LIMIT // 3 - 10) + b"[]]}")
+    assert len(answer) < 20_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(NodeFailed, match="more than 131072 values"):
+            parse_answer(answer, NONCE)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3 * ANSWER_LIMIT
 
 
 def test_marks_of_others_are_passed_over() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.probe.parse.gpu import Clocks, Pair, pci_address
-from gpuprov.probe.parse.smi import parse_smi
+from gpuprov.probe.parse.smi import gpu_elements, parse_smi
 from tests import H200
 from tests.unit.probe.layouts import BY_DRIVER, LAYOUTS, Layout, document, gpu
 
@@ -197,6 +197,17 @@ def test_no_bytes_at_all_raise(noise: bytes) -> None:
 def test_no_damage_raises(place: int, length: int, instead: str) -> None:
     whole = document(NEWEST, gpu(NEWEST, 0), gpu(NEWEST, 1))
     parse_smi(whole[:place] + instead + whole[place + length :])
+
+
+@pytest.mark.parametrize(
+    "content", ["<gpu id='1'>" + "<a/>" * 1_000_000 + "</gpu>", "<gpu ></gpu>" * 600_000, "<gpu>" * 1_000_000]
+)
+def test_a_document_of_many_elements_is_an_error(content: str) -> None:
+    text, begun = f"<nvidia_smi_log>{content}</nvidia_smi_log>", time.process_time()
+    smi = parse_smi(text)
+    assert smi.error == "more than 256 GPUs or 100000 tags in the document"
+    assert list(gpu_elements(text)) == []
+    assert time.process_time() - begun < 1
 
 
 @given(st.text(alphabet="0123456789.eE+-infNaN MHzMiBW%[]!", max_size=40))

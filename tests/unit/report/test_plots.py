@@ -94,7 +94,7 @@ def test_a_run_of_which_nothing_is_kept(tmp_path: Path) -> None:
     folder = state_dir() / "runs" / "20261103-030000-accept-eeee"
     folder.mkdir(parents=True)
     (folder / "accept.json").write_text("[]")
-    with pytest.raises(InvalidInput, match="what `gpuprov accept` keeps"):
+    with pytest.raises(InvalidInput, match="measurements saved by `gpuprov accept`"):
         read_kept(folder.name)
 
 

@@ -36,7 +36,7 @@ def test_nodes_that_did_not_answer_come_last() -> None:
         ("preflight", "the GPUs are in use by python (7); end these programs", []),
         (
             "system_tuning",
-            "tuning.sysctl is still 1, overruled by /etc/sysctl.d/a.conf:1; take it out there",
+            "tuning.sysctl is still 1, overruled by /etc/sysctl.d/a.conf:1; remove that setting",
             [],
         ),
     ],

@@ -50,7 +50,7 @@ def test_junit_has_a_case_for_each_check() -> None:
     )
     [failure] = suites.iter("failure")
     assert failure.get("message") == 'seen [], expected ["libcuda1"]'
-    assert failure.text == "mended by role nvidia_driver"
+    assert failure.text == "fixed by role nvidia_driver"
 
 
 def test_prometheus_reads_what_is_written(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_what_the_lock_does_not_explain_leads_to_the_doctor() -> None:
         NodeDrift("gpu03", "drifted", (unread,)),
     ]
     assert see_doctor(nodes[:1]) is None
-    assert see_doctor(nodes) == "the lock alone does not explain that: gpuprov doctor gpu[02-03]"
+    assert see_doctor(nodes) == "the lock does not explain this; to find the cause: gpuprov doctor gpu[02-03]"

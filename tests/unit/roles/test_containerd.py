@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tomllib
 from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.unit.roles.scripts import script
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
@@ -149,13 +153,31 @@ def test_inline_tables_get_inline_tables() -> None:
         ("disabled_plugins = [", "is not TOML, line 1, column 1: Unexpected end of file"),
         ("[plugins.cri]\nsandbox_image = 'x'\n", "is of version 1, "),
         (f"version = 2\n[{CRI}]\ncontainerd.snapshotter = 'native'\n", "has dotted keys"),
+        ("[[a]]\nb = 1\n" * 40_000, "is larger than 64 KiB"),
     ],
-    ids=["value", "header", "unfinished", "version-1", "dotted"],
+    ids=["value", "header", "unfinished", "version-1", "dotted", "large"],
 )
 def test_file_that_cannot_be_changed_is_refused(text: str, said: str) -> None:
     answer = merge.main({"text": text, "cri": WANTED, "ours": []})
     assert answer["refused"].startswith(said)
     assert answer["text"] == text
+
+
+def test_file_that_takes_too_long_is_refused() -> None:
+    """Limit the processor time on the controller: tomlkit's is quadratic for keys with dots."""
+    text = "\n".join(f"a.b{number}.c=1" for number in range(4000))
+    program = (
+        "import json, sys, merge; merge.SECONDS = 0.3; print(json.dumps(merge.main(json.load(sys.stdin))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-Bc", program],
+        cwd=ROOT / "roles/containerd/files",
+        input=json.dumps({"text": text, "cri": WANTED, "ours": []}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "takes more than 0.3 s to merge" in json.loads(done.stdout)["refused"]
 
 
 @pytest.mark.parametrize(

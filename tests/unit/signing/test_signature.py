@@ -108,7 +108,7 @@ def test_a_key_that_others_may_read_is_refused(pairs: Path, tmp_path: Path) -> N
     path = tmp_path / "open.key"
     path.write_bytes((pairs / "site.key").read_bytes())
     path.chmod(0o640)
-    with pytest.raises(InvalidInput, match=r"open to others.*chmod 600"):
+    with pytest.raises(InvalidInput, match=r"readable by others.*chmod 600"):
         key("open.key", tmp_path)
 
 
@@ -122,13 +122,27 @@ def test_a_key_that_cannot_be_used_is_refused_before_anything_is_signed(tmp_path
     make_pair(tmp_path, "curved", kind="ec -pkeyopt ec_paramgen_curve:P-256")
     with pytest.raises(InvalidInput, match="has a passphrase"):
         key("locked.key", tmp_path)
-    with pytest.raises(InvalidInput, match="is no RSA key"):
+    with pytest.raises(InvalidInput, match="is not an RSA key"):
         key("curved.key", tmp_path)
     with pytest.raises(InvalidInput, match="No such file"):
         key("missing.key", tmp_path)
-    with pytest.raises(InvalidInput, match=r"not of that kind; expected .*RSA key, 2048 bits"):
+    with pytest.raises(InvalidInput, match=r"of another type or size; expected .*RSA key, 2048 bits"):
         read_certificate(tmp_path / "curved.pem")
     with pytest.raises(InvalidInput, match=r"missing\.pem: No such file"):
         read_certificate(tmp_path / "missing.pem")
     with pytest.raises(InvalidInput, match=r"X\.509"):
         read_certificate(tmp_path / "curved.key")
+
+
+def test_a_signature_longer_than_its_file_is_not_removed() -> None:
+    """Keep the content: a size from a damaged file must not cut off more than the file has."""
+    content = MODULE + TRAILER.pack(0, 0, 2, 0, 0, len(MODULE) + 1) + MAGIC
+    assert signature_bytes(content) == 0
+    assert without_signature(content) == content
+
+
+@pytest.mark.parametrize("kind", ["rsa:1024", "ec -pkeyopt ec_paramgen_curve:P-256"], ids=["weak", "ec"])
+def test_a_certificate_that_kernels_do_not_accept_is_refused(tmp_path: Path, kind: str) -> None:
+    make_pair(tmp_path, "site", kind=kind)
+    with pytest.raises(InvalidInput, match="its key is of another type or size"):
+        read_certificate(tmp_path / "site.pem")

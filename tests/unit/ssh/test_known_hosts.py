@@ -116,7 +116,7 @@ def test_a_revoked_key_is_nobodys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", ["", "* ssh-ed25519", "* ssh-ed25519 %%%"])
 def test_what_is_to_be_revoked_has_to_be_readable(tmp_path: Path, rest: str) -> None:
-    with pytest.raises(InvalidInput, match=r"known_hosts:2: @revoked without a key .* correct the line"):
+    with pytest.raises(InvalidInput, match=r"known_hosts:2: @revoked has no readable key.* correct the line"):
         read(tmp_path, f"gpu01 {words(KEY)}", f"@revoked {rest}")
 
 

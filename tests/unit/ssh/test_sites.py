@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from gpuprov.ssh.workers.certificates import make_certificates
 from gpuprov.ssh.workers.hiring import VERSION
 from gpuprov.ssh.workers.identity import coordinator_context, site_context
 from gpuprov.ssh.workers.service import serve
+from gpuprov.untrusted.parsing import VALUES
 from gpuprov.verify.runner import run_verification
 from tests import RECORDED_LOCK
 
@@ -163,7 +165,7 @@ def test_a_plain_scheduler_on_loopback_executes_nothing_here(folder: Path, tmp_p
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(Refused, match="does not speak TLS"):
             ask(address, folder, {"n1": None})
-        with pytest.raises(Refused, match=r"plain TCP: anybody can answer.*gpuprov workers serve"):
+        with pytest.raises(Refused, match=r"plain TCP, without authentication.*gpuprov workers serve"):
             ask("tcp://" + address, folder, {"n1": None})
         listener.shutdown(socket.SHUT_RDWR)
     assert not made.exists()
@@ -233,7 +235,7 @@ def test_a_site_is_what_the_certificate_proves(folder: Path) -> None:
     """Send no node of the site west to a service of east, independent of its messages and its address."""
     asked: list[Collection[str]] = []
     with site(folder, "east", lambda message: in_sync(message, "n1", "n2")) as address:
-        with pytest.raises(Refused, match="no service is proven to be of the site west; there is east"):
+        with pytest.raises(Refused, match="no service has a certificate of the site west; connected: east"):
             ask(address, folder, {"n1": "east", "n2": "west"}, asked=asked)
         assert not asked
         with site(folder, "west", lambda message: in_sync(message, "n1", "n2")) as other:
@@ -347,16 +349,16 @@ def test_answers_count_for_the_nodes_of_the_order_alone(folder: Path) -> None:
         found = ask(address, folder, {"n1": "east", "n2": "east", "n3": "east"})
     assert found["n1"] == NodeDrift("n1", "in_sync")
     assert "answered for another node" in str(found["n2"])
-    assert "gave no answer" in str(found["n3"])
+    assert "sent no answer" in str(found["n3"])
     assert set(found) == {"n1", "n2", "n3"}
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({**sync("n1"), "status": "fine"}, "answer of another shape: status"),
-        ([], "answer of another shape"),
-        ({**sync("n1"), "drift": [{"check": 1}]}, "answer of another shape: drift.0"),
+        ({**sync("n1"), "status": "fine"}, "answer has an unexpected form: status"),
+        ([], "answer has an unexpected form"),
+        ({**sync("n1"), "drift": [{"check": 1}]}, "answer has an unexpected form: drift.0"),
     ],
 )
 def test_an_answer_of_another_shape_is_its_nodes_failure(folder: Path, answer: Any, said: str) -> None:
@@ -397,9 +399,58 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
 
     with (
         site(folder, "east", answer) as address,
-        pytest.raises(elsewhere.CrewLost, match="sent more than an order may have"),
+        pytest.raises(elsewhere.CrewLost, match="sent more than the limit of an order"),
     ):
         ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
+
+
+def test_a_message_of_many_values_ends_that_service(folder: Path) -> None:
+    content = b'{"say": "event", "id": 1, "number": 1, "event": [' + b"[]," * wire.MESSAGE_VALUES + b"1]}"
+    with (
+        site(folder, "east", lambda message: frame(content)) as address,
+        pytest.raises(elsewhere.CrewLost, match="sent invalid JSON: more than 10000 values"),
+    ):
+        ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
+
+
+def test_an_answer_of_many_values_is_that_nodes_failure(folder: Path) -> None:
+    def answer(message: dict[str, Any]) -> bytes:
+        text = "[" + "[]," * VALUES + "1]"
+        many = {"say": "answer", "id": message["id"], "node": "n1", "answer": text}
+        return frame(many) + in_sync(message, "n2")
+
+    with site(folder, "east", answer) as address:
+        found = ask(address, folder, {"n1": "east", "n2": "east"}, answer=Any)
+    assert isinstance(found["n1"], NodeFailed)
+    assert "the answer cannot be read: more than 131072 values" in str(found["n1"])
+    assert found["n2"] == sync("n2")
+
+
+def test_unread_messages_wait_at_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep messages in memory up to a constant, although an order may have many more, and lose none."""
+    event = frame({"say": "event", "id": 1, "number": 1, "event": "x" * 10_000})
+    count = 400
+    monkeypatch.setattr(sites, "UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(sites, "GONE_S", 0.3)
+    monkeypatch.setattr(sites, "PING_S", 0.05)
+    ours, theirs = socket.socketpair()
+
+    async def open_link() -> Any:
+        return sites.Link(wire.Stream(*await asyncio.open_connection(sock=ours)), "east", "here")
+
+    with theirs, wire.loop() as loop:
+        link = wire.call(loop, open_link()).result()
+        room = sites.ORDER_BYTES
+        order = sites._Order(1, link, ("n1",), range(1, 9), SimpleQueue(), {"n1"}, room)
+        link.orders[1] = order
+        threading.Thread(target=theirs.sendall, args=(event * count,), daemon=True).start()
+        with sites.running(loop, [link]):
+            time.sleep(0.8)
+            assert 1 <= order.inbox.qsize() <= (1 << 20) // (4 * len(event)) + 1
+            assert not link.lost
+            found = [sites._next(order.inbox)[1]["event"] for _ in range(count)]
+        assert set(map(len, found)) == {10_000}
+        assert order.received == order.processed
 
 
 def test_the_loss_of_one_site_is_the_failure_of_its_nodes(folder: Path) -> None:
@@ -529,11 +580,11 @@ def listening(processes: list[int]) -> set[int]:
             "tcp://192.0.2.1:8786",
             False,
             Refused,
-            "plain TCP: anybody can answer there; expected local:N or tls",
+            "plain TCP, without authentication; expected local:N or tls",
         ),
-        ("local:1", True, Refused, "sudo's password does not go to workers"),
-        ("127.0.0.1:8786", True, Refused, "sudo's password does not go to workers"),
-        ("127.0.0.1:9", False, Unreachable, "no service of a site at 127.0.0.1:9"),
+        ("local:1", True, Refused, "sudo's password is not sent to workers"),
+        ("127.0.0.1:8786", True, Refused, "sudo's password is not sent to workers"),
+        ("127.0.0.1:9", False, Unreachable, "no gpuprov service answers at 127.0.0.1:9"),
     ],
 )
 def test_an_address_is_refused_in_one_line(
@@ -561,7 +612,7 @@ def test_a_key_that_others_can_read_is_refused(folder: Path, tmp_path: Path) -> 
 
 
 def test_certificates_are_never_written_over(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="is there already"):
+    with pytest.raises(InvalidInput, match="exists already"):
         make_certificates(folder, ["east"])
     for name in ("../x", "", "a b", "-x"):
         with pytest.raises(InvalidInput, match="as a site"):

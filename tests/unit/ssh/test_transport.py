@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import paramiko
 import pytest
+from paramiko.common import MSG_CHANNEL_EXTENDED_DATA
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
@@ -266,6 +268,63 @@ def test_a_flood_is_cut_off(peers: Peers) -> None:
     answer = visit(peers.target("a", peers.ssh(b"x" * 500_000)))["a"]
     assert isinstance(answer, NodeFailed)
     assert "answered more than" in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"SSH-2.0-x\r\n" + (0xFFFFFFF4).to_bytes(4, "big"), "it sent a packet of 4294967280 bytes"),
+        (b"a line\n" * 20 + b"a" * 100_000, "no SSH version in the first 64 KiB"),
+    ],
+    ids=["4 GiB", "banner"],
+)
+def test_a_stranger_has_no_memory_of_ours(peers: Peers, sent: bytes, said: str) -> None:
+    """Limit what a server can send before its host key is checked."""
+    server = peers.listen()
+
+    def serve() -> None:
+        with suppress(*HUNG_UP), server.accept()[0] as client:
+            client.sendall(sent)
+            for _ in range(200):
+                client.sendall(bytes(1 << 20))
+
+    threading.Thread(target=serve, daemon=True).start()
+    tracemalloc.start()
+    try:
+        answer = visit(peers.target("a", server.getsockname()[1]))["a"]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(answer, Unreachable)
+    assert said in str(answer)
+    assert most < 8 << 20
+
+
+class Flood(Door):
+    """Server that sends standard error without regard to the window."""
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        time.sleep(0.05)
+        with suppress(*HUNG_UP):
+            for _ in range(40 << 5):
+                message = paramiko.Message()
+                message.add_byte(bytes([MSG_CHANNEL_EXTENDED_DATA]))
+                message.add_int(channel.remote_chanid)
+                message.add_int(1)
+                message.add_string(bytes(32 << 10))
+                channel.transport._send_user_message(message)  # type: ignore[union-attr]
+
+
+def test_a_peer_keeps_to_its_window(peers: Peers) -> None:
+    node = peers.target("a", peers.ssh(door=Flood))
+    tracemalloc.start()
+    try:
+        answer = visit(node)["a"]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not isinstance(answer, Output) or answer.code == -1
+    assert most < 12 << 20
 
 
 def test_silent_peers_do_not_delay_the_others(peers: Peers) -> None:

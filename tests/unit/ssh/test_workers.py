@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 from distributed.core import Status
@@ -17,9 +18,9 @@ from distributed.utils import LoopRunner
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.ssh import elsewhere
+from gpuprov.ssh.workers import closed, roster
 from gpuprov.ssh.workers import cluster as clusters
 from gpuprov.ssh.workers import crew as crews
-from gpuprov.ssh.workers import roster
 from gpuprov.ssh.workers.crew import DaskCrew
 from gpuprov.ssh.workers.roster import Roster
 
@@ -35,8 +36,15 @@ def loops_end() -> Iterator[None]:
             runner.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A private folder for Dask, which `closed` requires."""
+    with dask.config.set({closed.FOLDER: str(tmp_path_factory.mktemp("dask"))}):
+        yield
+
+
 @pytest.fixture(scope="module")
-def cluster(loops_end: None) -> Iterator[Any]:
+def cluster(loops_end: None, scratch: None) -> Iterator[Any]:
     """Scheduler on loopback with two workers."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     options: Any = {"nthreads": 2, "dashboard": False}
@@ -231,7 +239,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
         local.sync(local.scheduler.close)
 
     begun = time.monotonic()
-    said = r"^the scheduler at tcp://\S+ does not answer any more; still at work, .*: n1 on worker 0; "
+    said = r"^the scheduler at tcp://\S+ no longer answers; still running, .*: n1 on worker 0; "
     with pytest.raises(Unreachable, match=said):
         spread(own, works, "n1", hear=end, changes=True)
     assert time.monotonic() - begun < 20
@@ -258,7 +266,7 @@ def test_an_order_that_nobody_wants_any_more_is_left(client: Client) -> None:
     ("stated", "kind", "said"),
     [
         ("ctl1", InvalidInput, "--scheduler ctl1; expected tls://HOST:PORT"),
-        ("tcp://127.0.0.1:8786", Refused, "is plain TCP: anybody can answer there; expected tls://"),
+        ("tcp://127.0.0.1:8786", Refused, "is plain TCP, without authentication; expected tls://"),
         ("127.0.0.1:8786", InvalidInput, "no certificates for 127.0.0.1:8786"),
     ],
 )

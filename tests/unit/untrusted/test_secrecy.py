@@ -83,3 +83,7 @@ def test_text_is_without_what_opens_something(shape: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert public(text) == text
+
+
+def test_64_bits_in_hexadecimal_digits_are_a_token() -> None:
+    assert public_url("https://hooks.example/t/0123456789abcdef/x") == "https://hooks.example/t/(hidden)/x"

@@ -82,7 +82,7 @@ def test_ten_percent_then_half() -> None:
 
 
 def test_a_part_of_a_domain_is_refused() -> None:
-    with pytest.raises(Refused, match="n3 would stay behind"):
+    with pytest.raises(Refused, match="n3 is left out"):
         batches({"g": ["n1", "n2"]}, Rollout(together=["n[1-3]"]))
 
 

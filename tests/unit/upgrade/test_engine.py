@@ -174,7 +174,7 @@ def test_the_first_bad_batch_stops_everything(tmp_path: Path) -> None:
     world = World({("verify", "n2")})
     outcome = run(world, tmp_path)
     assert outcome.ends == {"n1": "new", "n2": "old", "n3": "new", "n4": "old"}
-    assert outcome.stopped == "batch 1 is bad: n2 failed, 0 may"
+    assert outcome.stopped == "batch 1 failed: n2; allowed failures: 0"
     assert outcome.reasons == {"n2": "verify: broken"}
     assert world.out == set()
 
@@ -200,13 +200,13 @@ def test_a_step_that_nobody_can_be_sent_to_is_no_failure_of_its_nodes(
     def step(self: World, name: str) -> Any:
         def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
             if name in gone:
-                raise CrewLost("the scheduler at tls://ctl1:1 does not answer any more")
+                raise CrewLost("the scheduler at tls://ctl1:1 no longer answers")
             return dict(taken(self, name)(context, nodes, folder))
 
         return take
 
     monkeypatch.setattr(World, "step", step)
-    with pytest.raises(CrewLost, match=r"does not answer any more; .*gpuprov upgrade --resume"):
+    with pytest.raises(CrewLost, match=r"no longer answers; .*gpuprov upgrade --resume"):
         run(world, tmp_path)
     assert set(world.version.values()) == {"old"}
     gone.clear()
@@ -261,3 +261,21 @@ def test_a_fetch_that_fails_moves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert world.ticks == 0
     with Journal(tmp_path / "journal.jsonl") as journal:
         assert ended(journal.entries)
+
+
+def test_a_batch_that_has_begun_is_finished_after_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Close the window while the controller is dead: the resumed run finishes the canary, and no more."""
+    world = World(deaths={11})
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone: Any = None) -> datetime:
+            return datetime(2026, 1, 31, 23 if world.ticks < 11 else 12, tzinfo=UTC)
+
+    monkeypatch.setattr(engine, "datetime", Clock)
+    with pytest.raises(Refused, match="the window has closed before batch 1"):
+        run(world, tmp_path, Rollout(window=Window(start="22:00", end="04:00")))
+    assert world.version == {"n1": "new", "n2": "old", "n3": "old", "n4": "old"}
+    assert world.out == set()

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from gpuprov.apply.node.lease import HAND_S
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.errors import Refused, Unreachable
-from gpuprov.model.lock import Lock, LockedGroup, read_lock
+from gpuprov.files.runs import state_dir
+from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.probe.facts import Facts
@@ -96,7 +98,7 @@ def lease_of(run: str) -> dict[str, Any]:
 def faults() -> list[tuple[str, str, Any]]:
     return [
         ("packages", "no repository of the node has", lambda c: c["gate"].update(offered=[])),
-        ("way-back", "no way back", lambda c: c["gate"].update(offered=[])),
+        ("way-back", "a rollback cannot install it", lambda c: c["gate"].update(offered=[])),
         ("packages", "apt-get (7) holds", lambda c: c["state"].update(package_manager_busy="apt-get (7)")),
         ("room", "/boot has 3 MB free", lambda c: c["state"]["free_mib"].update({"/boot": 3})),
         ("idle", "python (8)", lambda c: c["gpu_use"]["processes"].update({"8": "python"})),
@@ -260,3 +262,35 @@ def test_a_certificate_that_is_not_enrolled_shuts_the_gate_before_modules_are_si
     found = shut(replace(context, lock=new), answer)
     said = "the certificate of Site (01) is not enrolled: `gpuprov bootstrap` prepares it"
     assert found == ({} if enrolled else {"secure-boot": [said]})
+
+
+@pytest.mark.parametrize(
+    ("attempt", "silent_s", "shuts"),
+    [
+        pytest.param("", 2.0, False, id="of the run itself"),
+        pytest.param("/7.a1b2", HAND_S - 1, True, id="of a worker that may be at work"),
+        pytest.param("/7.a1b2", HAND_S, False, id="of a silent worker"),
+    ],
+)
+def test_a_lease_that_a_killed_run_of_this_controller_left(
+    context: UpgradeContext, answer: dict[str, Any], attempt: str, *, silent_s: float, shuts: bool
+) -> None:
+    killed = "20260131-142501-apply-0001"
+    (state_dir() / "runs" / killed).mkdir(parents=True)
+    lease = lease_of(killed + attempt) | {"silent_s": silent_s}
+    answer["collectors"]["gate"]["lease"] = lease
+    assert ("lease" in shut(context, answer)) == shuts
+
+
+def test_headers_of_the_next_kernel_may_be_installed_with_it(
+    context: UpgradeContext, answer: dict[str, Any]
+) -> None:
+    kernel = Setting(value="6.1.0-60-amd64", reason="", source="")
+    [(name, new)] = context.lock.groups.items()
+    moved = new.model_copy(update={"settings": new.settings | {"kernel": kernel}})
+    context = replace(context, lock=context.lock.model_copy(update={"groups": {name: moved}}))
+    assert shut(context, answer) == {
+        "headers": ["no headers of kernel 6.1.0-60-amd64, to build the module against"]
+    }
+    answer["collectors"]["gate"]["offered"].append(["linux-headers-6.1.0-60-amd64", "6.1.170-1"])
+    assert shut(context, answer) == {}

@@ -67,7 +67,7 @@ def test_work_that_comes_too_late_is_not_done(monkeypatch: pytest.MonkeyPatch) -
     assert said == [
         {"error": "nothing was done: the node is leased by a@b, run two"},
         {"result": None},
-        {"error": "nothing was done: the node is leased to no run any more"},
+        {"error": "nothing was done: the node is no longer leased to a run"},
     ]
 
 

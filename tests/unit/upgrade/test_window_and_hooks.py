@@ -264,7 +264,7 @@ def test_cron_and_ci() -> None:
     [cron] = schedule.files(schedule.drift(FLEET, None), "cron", "/usr/bin/gpuprov").values()
     assert cron == "CRON_TZ=UTC\n17 3 * * * cd /srv/fleet && /usr/bin/gpuprov drift -o json\n"
     window = Window(days=list(DAYS[:2]), start="22:05", end="04:00", zone="Europe/Berlin")
-    with pytest.raises(InvalidInput, match="CI knows no other"):
+    with pytest.raises(InvalidInput, match="the only time zone of CI schedules"):
         schedule.files(schedule.upgrade(FLEET, FLEET, window, None), "github", "gpuprov")
     with pytest.raises(InvalidInput, match="no window"):
         schedule.upgrade(FLEET, FLEET, None, None)

@@ -291,7 +291,7 @@ def test_failure_says_what_was_seen(
 
 def test_command_that_fails_is_quoted_with_its_last_word(verdicts: dict[str, NodeVerdict]) -> None:
     seen = failed(verdicts, "apt-broken", "pins.simulated").actual
-    assert seen.endswith("dist-upgrade` ended with status 100 and said: E: Unmet dependencies.")
+    assert seen.endswith("dist-upgrade` ended with status 100: E: Unmet dependencies.")
 
 
 def test_failure_shows_what_to_look_at_and_what_to_type(verdicts: dict[str, NodeVerdict]) -> None:
@@ -301,7 +301,7 @@ def test_failure_shows_what_to_look_at_and_what_to_type(verdicts: dict[str, Node
     assert failed(verdicts, "not-loaded", "driver.loaded").detail.endswith(
         "gpuprov apply --reboot -l not-loaded"
     )
-    assert failed(verdicts, "another-gpu", "gpu.model").detail.endswith("no role can mend this")
+    assert failed(verdicts, "another-gpu", "gpu.model").detail.endswith("no role can repair this")
 
 
 def test_what_the_lock_does_not_state_is_not_checked(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_container_that_does_not_start_is_told_in_the_runtimes_words(said: str
 
 
 def test_a_container_that_says_something_else_is_a_failure() -> None:
-    with pytest.raises(NodeFailed, match="said nothing of gpus, memlock, stack: 'hello"):
+    with pytest.raises(NodeFailed, match="did not report gpus, memlock, stack: 'hello"):
         parse_inside("hello\n")
 
 

@@ -38,7 +38,7 @@ def test_recap_folds_nodes_and_says_each_failure_once() -> None:
         "pins.hold  gpu[07-08]",
         "  expected  nvidia-smi",
         "  seen      none",
-        "  to mend   gpuprov apply -l gpu[07-08]",
+        "  to fix    gpuprov apply -l gpu[07-08]",
     ]
 
 

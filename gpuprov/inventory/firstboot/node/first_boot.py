@@ -5,6 +5,7 @@ It runs as gpuprov-first-boot.service at every boot until it is done. Its order 
 interruption the next start continues. Exit codes: 0 done, 75 postponed (tried again), otherwise failed.
 """
 
+import errno
 import hashlib
 import http.client
 import io
@@ -19,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -55,6 +56,7 @@ SETTLED_S, SETTLE_S = 180, 20  # limit for the start of a boot's units; pause be
 LARGEST = 64 << 20  # bytes of a lock or a wheel
 LARGEST_MODULES = 512 << 20  # about 40 MB per kernel
 LARGEST_WORD = 4096
+STEPS_AT_MOST = 200  # names and links in one path
 FETCH_S, POST_S, CALL_S = 900, 30, 3600
 SCHEMES = ("http", "https")
 MESSAGE = 4000  # characters of a state's texts
@@ -143,7 +145,7 @@ def main() -> int:
     except OSError as error:  # from local files: usually a full disk
         seen = str(error)
         return story.end(full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
-    story.tell("done", "verify", "as the lock says", code=0)
+    story.tell("done", "verify", "matches the lock", code=0)
     DONE.touch()
     subprocess.call(["systemctl", "disable", "--quiet", UNIT])
     return 0
@@ -202,7 +204,7 @@ def bring_lock(lock: "Values") -> None:
     if lock["url"]:
         write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode(), 0o644)
     elif digest(path.read_bytes()) != lock["sha256"]:
-        raise Ended("failed", f"{path} is not the lock that was carried here", "export the user-data anew")
+        raise Ended("failed", f"{path} is not the lock of this user-data", "export the user-data again")
 
 
 def bring_modules(modules: "Values | None") -> None:
@@ -226,15 +228,15 @@ def fetched(url: str, sha256: str, largest: int) -> bytes:
         seen = f"{place}: HTTP {error.code}"
         if error.code >= 500 or error.code in (408, 429):
             raise Transient(seen) from None
-        raise Ended("failed", seen, "put it there, or export the user-data anew; " + AGAIN) from None
+        raise Ended("failed", seen, "upload it, or export the user-data again; " + AGAIN) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Transient(f"{place}: {error}") from None
     if len(content) > largest:
-        seen = f"{place} is larger than {largest} bytes, as nothing is that was exported"
-        raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
+        seen = f"{place} is larger than {largest} bytes, which no exported file is"
+        raise Ended("failed", seen, "upload the exported file; " + AGAIN)
     if digest(content) != sha256:
         seen = f"{place} has the SHA-256 {digest(content)}; expected {sha256}"
-        raise Ended("failed", seen, "put the file there that was exported; " + AGAIN)
+        raise Ended("failed", seen, "upload the exported file; " + AGAIN)
     return content
 
 
@@ -250,7 +252,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         scheme = urlsplit(newurl).scheme
         if scheme not in (("https",) if req.type == "https" else SCHEMES):
             seen = f"{origin_and_file(req.full_url)} redirects from {req.type} to {scheme[:20]}"
-            raise Ended("failed", seen, "put the file there; " + AGAIN)
+            raise Ended("failed", seen, "upload the file to the stated URL; " + AGAIN)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -290,7 +292,7 @@ def install(how: "Values") -> str:
         return str(program)
     free = shutil.disk_usage("/opt").free >> 20
     if free < FREE_MB:
-        raise full(f"{free} MB free at /opt, needed are {FREE_MB}")
+        raise full(f"{free} MB are free at /opt, {FREE_MB} are needed")
     python = interpreter()
     shutil.rmtree(str(PROGRAM), ignore_errors=True)
     call(python, "-m", "venv", str(PROGRAM))
@@ -316,7 +318,7 @@ def release_lock(wheel: bytes) -> str:
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         seen = f"the wheel has no {RELEASE_LOCK}: {error}"
         raise Ended(
-            "failed", seen, "make one by `scripts/release wheel`, and export the user-data anew"
+            "failed", seen, "make a wheel by `scripts/release wheel`, and export the user-data again"
         ) from None
 
 
@@ -397,7 +399,7 @@ def verify(program: str, node: str, lock: str) -> bool:
     wrong = [c["check"] for each in nodes for c in each["checks"] if c["status"] == "failed"]
     if wrong == ["reboot.not_required"]:
         return True
-    seen = "not as the lock says: {}".format(", ".join(wrong)) if wrong else said
+    seen = "does not match the lock: {}".format(", ".join(wrong)) if wrong else said
     raise Ended("failed", seen, f"see {VERDICT}, or `gpuprov verify -v --lock {lock}`; {AGAIN}", code)
 
 
@@ -412,7 +414,7 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
         document = json.loads(answer.decode("utf-8"))
     except ValueError:
         document = {}
-    return process.returncode, document, (said.splitlines() or ["no word"])[-1]
+    return process.returncode, document, (said.splitlines() or ["no message"])[-1]
 
 
 def reboot(story: Story) -> None:
@@ -420,14 +422,14 @@ def reboot(story: Story) -> None:
     if not story.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
     if story.told["reboots"] >= REBOOTS_AT_MOST:
-        seen = f"{REBOOTS_AT_MOST} reboots, and one more is asked for"
+        seen = f"{REBOOTS_AT_MOST} reboots, and one more is needed"
         raise Ended("failed", seen, f"see `journalctl -u {UNIT}`")
     story.told["reboots"] += 1
     story.tell("rebooting", story.told["step"])
     subprocess.call(["sync"])
     subprocess.call(["systemctl", "--no-block", "reboot"])
     time.sleep(600)  # the shutdown ends this process
-    raise Ended("failed", "the reboot that was asked for did not come", "reboot")
+    raise Ended("failed", "the requested reboot did not happen", "reboot")
 
 
 def call(*command: str, **variables: str) -> None:
@@ -479,7 +481,7 @@ def post(url: str, document: bytes) -> None:
             with within(POST_S):
                 opened(request).close()
         except (OSError, ValueError, http.client.HTTPException, Ended) as error:
-            say(f"{origin(url)} did not take the report: {error}")
+            say(f"{origin(url)} did not accept the report: {error}")
         else:
             return
 
@@ -489,11 +491,15 @@ def metrics(told: "Values") -> str:
     code = -1 if told["exit_code"] is None else told["exit_code"]
     states = {f'state{{state="{state}"}}': int(state == told["state"]) for state in STATES}
     rows = (
-        ("state", "Which state the first boot is in.", states),
-        ("exit_code", "How it ended; -1 while it has not.", {"exit_code": code}),
-        ("attempts", "How often it was started.", {"attempts": told["attempts"]}),
-        ("reboots", "How often it rebooted the machine.", {"reboots": told["reboots"]}),
-        ("timestamp_seconds", "When the state came about.", {"timestamp_seconds": int(time.time())}),
+        ("state", "State of the first boot.", states),
+        ("exit_code", "Exit code; -1 until the first boot has ended.", {"exit_code": code}),
+        ("attempts", "Number of starts.", {"attempts": told["attempts"]}),
+        ("reboots", "Number of reboots by the first boot.", {"reboots": told["reboots"]}),
+        (
+            "timestamp_seconds",
+            "Time of the last change of the state.",
+            {"timestamp_seconds": int(time.time())},
+        ),
     )
     lines = []
     for name, what, values in rows:
@@ -518,13 +524,8 @@ def word(path: Path) -> str:
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file atomically, and through no link: other users may write into the folder of the metrics.
-
-    A parent folder's owner can replace this folder by a link: unless that is root, no link is opened.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stranger = path.parent.parent.stat().st_uid
-    folder = os.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if stranger else 0))
+    """Write a file atomically: other users may write into the folder of the metrics."""
+    folder = opened_folder(str(path.parent))
     half = f".gpuprov-new-{os.urandom(8).hex()}"
     try:
         for left in os.listdir(folder):  # noqa: PTH208 - the open folder; by a start that was killed
@@ -543,6 +544,39 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
             raise
     finally:
         os.close(folder)
+
+
+def opened_folder(path: str) -> int:
+    """Return a folder, opened name by name; create missing ones.
+
+    A link is followed only from a folder that no other user can write: elsewhere it can be replaced.
+
+    Raises:
+        OSError: a folder cannot be opened, or a link is in another user's folder.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    here, names = os.open("/", flags), path.split("/")
+    for _ in range(STEPS_AT_MOST):
+        if not names:
+            return here
+        above, name, target = here, names.pop(0) or ".", ""
+        try:
+            about = os.fstat(above)
+            if about.st_uid in (0, os.geteuid()) and not about.st_mode & 0o022:
+                with suppress(OSError):  # not a link
+                    target = os.readlink(name, dir_fd=above)
+            if target:
+                names, name = target.split("/") + names, "/" if target.startswith("/") else "."
+            else:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=above)
+            here = os.open(name, flags, dir_fd=above)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+        finally:
+            os.close(above)
+    os.close(here)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
 def digest(content: bytes) -> str:

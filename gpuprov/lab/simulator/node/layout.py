@@ -115,7 +115,7 @@ def _line(label: str, tag: str, value: str, words: list[str], before: list[Line]
     nested = max(label_depth, tag_depth) > 0
     sections = frozenset(word.lstrip("+") for word in words if word.lstrip("+").isupper())
     return Line(
-        label=None if label.strip() == "-" else re.sub("_$", " ", label.strip()),
+        label=None if label.strip() == "-" else re.sub(r"_\Z", " ", label.strip()),
         label_depth=label_depth,
         tag=None if tag.strip() == "-" else tag.strip(),
         tag_depth=tag_depth,

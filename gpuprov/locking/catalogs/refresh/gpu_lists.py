@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import tarfile
 import zlib
@@ -18,6 +17,7 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.catalogs.refresh.seen import GpuList, ListedGpu
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Package
+from gpuprov.untrusted.parsing import read_json
 
 LARGEST = 20_000_000
 """Maximum size of an uncompressed list in bytes; the README of 550 has 700,000."""
@@ -79,12 +79,12 @@ def parse_json(text: str, name: str) -> Iterator[ListedGpu]:
         InvalidInput: it has another format.
     """
     try:
-        for chip in json.loads(text)["chips"]:
+        for chip in read_json(text, 4 * LARGEST)["chips"]:
             device = chip["devid"].upper().removeprefix("0X")
             legacy = re.match(r"\d{1,4}(?=\.)", chip.get("legacybranch", ""))
             if re.fullmatch(r"[0-9A-F]{4}", device):
                 yield ListedGpu(device, str(chip["name"]), int(legacy[0]) if legacy else None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
             f"{name}: supported-gpus.json: {error!r}", expected='{"chips": [{"devid": …}]}'
         ) from None

@@ -50,8 +50,8 @@ def _unknown(
     if guessed is None:
         if new.legacy_branch is None:
             proposal.remarks.append(
-                f"device {new.device} ({new.name}) is listed by {release}, and lies outside all known ids: "
-                "its compute capability is to be found by hand"
+                f"device {new.device} ({new.name}) is listed by {release}, outside all known ids: "
+                "find its compute capability and write it into the catalog"
             )
         return
     name = new.name.removeprefix("NVIDIA ")

@@ -27,7 +27,7 @@ LIBRARIES: dict[str, Kind] = {
 }
 FRAMEWORKS: dict[str, Kind] = {"torch": "torch", "tensorflow": "tensorflow"}
 _VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}")
-_AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0$")
+_AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0\Z")
 """Pattern of a fourth number in some releases of the metapackage: 13.1.2.0."""
 
 

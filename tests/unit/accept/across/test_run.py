@@ -195,9 +195,7 @@ def cut(name: str, order: dict[str, Any]) -> dict[str, Any]:
 def test_a_node_that_never_joins_says_why_itself() -> None:
     outcome = search(NAMES, cut)
     line = next(line for line in across_lines(outcome) if "gpu06" in line)
-    assert line.startswith(
-        "bad   gpu06: to and from others no exchange came to an end; in rounds 1, 2; gpu06: "
-    )
+    assert line.startswith("bad   gpu06: to and from others no exchange finished; in rounds 1, 2; gpu06: ")
     assert "ncclCommInitRank: error 5 (invalid usage)" in line
 
 

@@ -85,7 +85,7 @@ def test_what_the_controller_exported_is_laid_into_a_tree_as_it_is(
     other = locked(builder="a1") if certificate else signed(locked(builder="a1"))
     with pytest.raises(InvalidInput, match=r"is signed by (no certificate|abab)"):
         lay_in(other, file)
-    with pytest.raises(InvalidInput, match=r"has no module that the lock is for; expected .* by a2"):
+    with pytest.raises(InvalidInput, match=r"has no module for this lock; expected .* by a2"):
         lay_in(locked(builder="a2"), file)
 
 
@@ -118,6 +118,6 @@ def test_what_is_no_such_file_is_not_taken(
             archive.writestr(name, content)
     if what == "nothing":
         file.write_bytes(b"nothing")
-    with pytest.raises(InvalidInput, match=r"cannot be taken|has no module that the lock is for"):
+    with pytest.raises(InvalidInput, match=r"cannot be used|has no module for this lock"):
         take_in(lock, file)
     assert store_of(lock).find(build(lock)) is None

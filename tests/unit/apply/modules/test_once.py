@@ -184,7 +184,7 @@ def test_two_builders_compile_and_others_get_what_both_made(paper: Paper) -> Non
     lock = locked(builder=["a1", "a3"])
     paper.once(replace(paper.run, lock=lock)).apply()
     assert paper.turns == [{"a1": "all, itself", "a3": "all, itself"}, {"a2": "all, store"}]
-    assert "a[1,3] compile, each for itself, the module" in paper.said[0]
+    assert "a[1,3] each compile the module" in paper.said[0]
     assert paper.store.find(paper.build(KERNEL, lock))
     assert paper.store.find(paper.build(KERNEL)) is None
 
@@ -193,7 +193,7 @@ def test_what_two_builders_do_not_agree_on_reaches_nobody(paper: Paper) -> None:
     paper.payload = {"a3": b"payload"}
     paper.once(replace(paper.run, lock=locked(builder=["a1", "a3"]))).apply()
     assert paper.turns == [{"a1": "all, itself", "a3": "all, itself"}, {"a2": "all, itself"}]
-    assert "a1 and a3 do not agree" in paper.said[-1]
+    assert "a1 and a3 built different modules" in paper.said[-1]
     assert paper.offered == {}
 
 
@@ -227,7 +227,7 @@ def test_a_lock_without_a_builder_has_each_node_compile_and_says_so(paper: Paper
 def test_nothing_is_signed_for_a_lock_without_a_builder(paper: Paper) -> None:
     lock = signed(locked(builder=None))
     with pytest.raises(
-        Refused, match=r"a\[1-3\]: the lock names no builder, and only what a trusted builder"
+        Refused, match=r"a\[1-3\]: the lock names no builder, and only a trusted builder's modules"
     ):
         paper.once(replace(paper.run, lock=lock))
 
@@ -305,7 +305,7 @@ def test_a_changed_store_ends_the_run(paper: Paper) -> None:
     kept = paper.store.find(paper.build(KERNEL))
     assert kept
     kept.archive.write_bytes(kept.archive.read_bytes() + b"x")
-    with pytest.raises(Refused, match="is not what was kept"):
+    with pytest.raises(Refused, match="does not match its record"):
         paper.once().apply()
 
 

@@ -64,10 +64,12 @@ def test_a_build_that_is_signed_already_needs_no_key(folder: Path) -> None:
 def test_a_lock_without_a_fleet_of_its_certificate_is_refused(folder: Path) -> None:
     lock = lock_of(folder)
     state(folder, "other")
-    with pytest.raises(Refused, match=r"certificate of site \(.*no fleet beside it.*fleet\.yml"):
+    with pytest.raises(
+        Refused, match=r"certificate of site \(.*the fleet's file does not state that certificate.*fleet\.yml"
+    ):
         store_of(lock).keep(BUILD, {"node1": pack(FILES)})
     (folder / "fleet.yml").unlink()
-    with pytest.raises(Refused, match="no fleet beside it"):
+    with pytest.raises(Refused, match="the fleet's file does not state that certificate"):
         store_of(lock).keep(BUILD, {"node1": pack(FILES)})
     assert not list((state_dir() / "modules").rglob("*.json"))
 

@@ -111,7 +111,7 @@ def test_a_world_that_is_known_proposes_nothing(
     before = texts(data)
     said = refresh(mirrors[0], data)
     assert said.return_value == Exit.OK, said.stdout
-    assert said.stdout.strip() == "0 changes, 0 that would overwrite, 0 for a person"
+    assert said.stdout.strip() == "0 changes, 0 that would overwrite, 0 to review by hand"
     assert "read: indexes of NVIDIA's repositories: ubuntu24.04, debian12" in said.stderr
     assert "not read: NVIDIA's repository for RHEL" in said.stderr
     assert texts(data) == before
@@ -189,7 +189,7 @@ def test_an_index_of_another_key_is_not_read(
         standalone_mode=False,
     )
     assert isinstance(error.exception, InvalidInput)
-    assert "nothing could be read" in str(error.exception)
+    assert "no source could be read" in str(error.exception)
     assert "which is not in" in error.stderr
 
 
@@ -202,7 +202,9 @@ def test_an_installed_gpuprov_changes_nothing_of_itself(
     said = CliRunner().invoke(
         command, ["refresh", "--from", str(mirrors[1].root), "--write"], standalone_mode=False
     )
-    assert "its own data are not to be changed; gpuprov catalog update" in str(said.exception)
+    assert "whose data files must not be changed; for a newer catalog: gpuprov catalog update" in str(
+        said.exception
+    )
 
 
 def test_check_tells_what_the_indexes_hold_beyond_it(mirrors: tuple[nvidia.Mirror, nvidia.Mirror]) -> None:

@@ -45,8 +45,8 @@ def test_a_lock_that_pins_another_is_told(one_group: Write, tmp_path: Path) -> N
     assert not list(stale(load(), own(), lock, AS_OF))
     for pin, said in (
         (None, "pins no catalog"),
-        (CatalogPin(version="2025.1.1", sha256="0" * 64), "pins an older one, catalog 2025.1.1"),
-        (CatalogPin(version=str(own().version), sha256="0" * 64), "pins another one"),
+        (CatalogPin(version="2025.1.1", sha256="0" * 64), "pins an older catalog 2025.1.1"),
+        (CatalogPin(version=str(own().version), sha256="0" * 64), "pins another catalog"),
     ):
         (result,) = stale(load(), own(), lock.model_copy(update={"catalog": pin}), AS_OF)
         assert said in result.text

@@ -49,7 +49,7 @@ def test_a_newer_catalog_counts_at_once(release: Path, key: tuple[SigningKey, Pa
     assert (done.return_value, key[0].fingerprint in done.stderr) == (Exit.OK, True)
     assert done.stdout.startswith(f"catalog {own().version} → 2027.1.15 (sha256 ")
     assert str(load().branches[580].latest_known) == "580.159.04"
-    assert "is here already" in run("update", str(release)).stdout  # the key is already known
+    assert "is already installed" in run("update", str(release)).stdout  # the key is already known
 
 
 def test_a_wheel_is_the_same_release_and_pip_finds_it(
@@ -81,7 +81,10 @@ def test_another_key_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nccl.json", "nccl.json of .* is not what the manifest says"), ("catalog.json", "is not what key")],
+    [
+        ("nccl.json", "nccl.json of .* is changed: it does not match the manifest"),
+        ("catalog.json", "is not the file that key"),
+    ],
 )
 def test_a_changed_file_is_refused(release: Path, key: tuple[SigningKey, Path], name: str, said: str) -> None:
     path = release / name
@@ -117,7 +120,7 @@ def test_two_contents_of_one_version_are_refused(
 ) -> None:
     update(str(release), key=key[1])
     other = sealed(tmp_path / "other", key[0], monkeypatch)
-    with pytest.raises(Refused, match=r"catalog 2027\.1\.15 is here with other contents"):
+    with pytest.raises(Refused, match=r"catalog 2027\.1\.15 is installed with other contents"):
         update(str(other))
 
 
@@ -128,7 +131,7 @@ def test_an_older_release_is_there_for_locks_and_counts_for_nothing_else(
     update(str(old), key=key[1])
     assert current() == own()
     update(str(release))
-    assert "is here for locks that pin it; 2027.1.15" in run("update", str(old)).stdout
+    assert "is installed for locks that pin it; 2027.1.15" in run("update", str(old)).stdout
     assert current().version.text == "2027.1.15"
 
 
@@ -139,7 +142,8 @@ def test_a_key_file_of_several_keys_is_refused(
     with signer(tmp_path) as (other, public):
         both.write_bytes(key[1].read_bytes() + public.read_bytes())
         with pytest.raises(
-            Refused, match=rf"both.asc holds {key[0].fingerprint}, {other.fingerprint}; expected one key"
+            Refused,
+            match=rf"both.asc holds {key[0].fingerprint}, {other.fingerprint}; expected exactly one key",
         ):
             update(str(release), key=both)
     assert current() == own()
@@ -235,7 +239,7 @@ def test_a_lock_from_before_catalogs_were_pinned_keeps_its_bytes(
     update(str(release), key=key[1])
     said = lock_of(fleet)
     assert path.read_bytes() == before
-    assert "the lock pins no catalog, so gpuprov's own counts; --upgrade takes 2027.1.15" in said.stderr
+    assert "the lock pins no catalog, so gpuprov's own is used; --upgrade uses 2027.1.15" in said.stderr
 
 
 def test_a_lock_whose_catalog_is_not_here_says_what_to_bring(

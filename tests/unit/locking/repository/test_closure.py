@@ -185,3 +185,12 @@ def test_one_driver_version_on_rhel(
     assert {rhel.order.upstream(version) for version in found.values()} == {"580.126.16"}
     assert {"nvidia-kmod-common", "libnvidia-ml", "nvidia-persistenced"} <= set(found)
     assert "kmod-nvidia-latest-dkms" not in found
+
+
+def test_of_two_that_provide_a_name_the_same_source_precedes_the_same_version() -> None:
+    offered = [
+        package("drv", "3-1", "drv-support--v1"),
+        package("drv-aaa", "3-1", provides="drv-support--v1", source="drv-legacy"),
+        package("drv-support", "2-1", provides="drv-support--v1"),
+    ]
+    assert closure(index(offered), {"drv": None}, FAMILY) == {"drv": "3-1", "drv-support": "2-1"}

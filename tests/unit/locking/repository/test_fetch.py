@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.request import Request
 
 import pytest
 
 from gpuprov.errors import InvalidInput, Refused, Unreachable
-from gpuprov.locking.repository.fetch import UNSTATED, Fetcher
+from gpuprov.locking.repository.fetch import UNSTATED, Fetcher, _Redirects
 
 CONTENT = b"Origin: test\n"
 
@@ -163,7 +165,8 @@ def test_patience_is_for_all_attempts_together(site: Site, fetcher: Fetcher) -> 
 def test_a_flood_is_cut_off(site: Site, fetcher: Fetcher, promised: dict[str, Any]) -> None:
     site.flood = True
     limit = promised.get("size", UNSTATED)
-    with pytest.raises(Refused, match=f"is larger than {limit} bytes; expected no more than its index says"):
+    said = f"is larger than {limit} bytes; expected at most the size in its index"
+    with pytest.raises(Refused, match=said):
         fetcher.get(site.url, **promised)
     assert site.sent < UNSTATED * 2
     assert not (fetcher.cache / "content").exists()
@@ -216,3 +219,15 @@ def test_a_redirect_to_what_is_no_url_is_no_answer(site: Site, fetcher: Fetcher,
     site.redirect = where
     with pytest.raises((Unreachable, Refused)):
         fetcher.get(site.url)
+
+
+def test_a_redirect_leads_to_no_other_scheme(site: Site, fetcher: Fetcher) -> None:
+    site.redirect = "ftp://127.0.0.1/x"
+    with pytest.raises(Refused, match=r"redirects to 'ftp://127.0.0.1/x'; expected http: or https:; check"):
+        fetcher.get(site.url)
+
+
+def test_a_redirect_never_leaves_tls() -> None:
+    asked = Request("https://mirror.example/x")
+    with pytest.raises(Refused, match=r"redirects to 'http://mirror.example/x'; expected https:; check"):
+        _Redirects().redirect_request(asked, BytesIO(), 302, "", {}, "http://mirror.example/x")

@@ -88,7 +88,7 @@ def test_unknown_key_is_not_no_key(rpms: RpmRepository) -> None:
 def test_wrong_signature(rpms: RpmRepository) -> None:
     target = rpms.repodata / "repomd.xml"
     target.write_bytes(target.read_bytes().replace(b"<revision>1", b"<revision>2"))
-    assert "repomd.xml is not what key" in complaint(rpms, Refused)
+    assert "repomd.xml is not the file that key" in complaint(rpms, Refused)
 
 
 def test_rotated_key(rpms: RpmRepository) -> None:

@@ -96,3 +96,8 @@ def test_upstream_part() -> None:
 )
 def test_prefix_ends_at_a_component(wanted: str, matches: bool) -> None:
     assert matches_upstream("535.309.01", wanted) is matches
+
+
+def test_a_letter_after_a_version_continues_its_last_component() -> None:
+    assert not matches_upstream("1.18.0rc2", "1.18.0")
+    assert matches_upstream("1.18.0~rc.2", "1.18.0")

@@ -149,3 +149,9 @@ def test_a_stack_carries_the_doubts_of_what_it_rests_on() -> None:
     )
     assert any("418" in text for text in doubted(answer("Quadro K2100M", "debian12")))
     assert doubted(answer("L4", "rhel9", driver="595")) == []
+
+
+def test_a_gpu_that_may_take_a_forward_compatibility_package_gets_it_with_a_warning() -> None:
+    found = answer("RTX A6000", driver="570", cuda="13.0")
+    assert "forward-compat-gpu" in rules(found.warnings)
+    assert (found.stack.compat, "compat" in found.packages) == ("13.0", True)

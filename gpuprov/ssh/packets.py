@@ -1,0 +1,71 @@
+"""Limits for what an SSH peer can send unread; Paramiko itself accepts packets of up to 4 GB."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import paramiko
+from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
+from paramiko.packet import Packetizer
+
+PACKET_BYTES = 256 << 10
+"""Maximum size of a packet, as in OpenSSH; RFC 4253, section 6.1, requires 35,000 bytes."""
+BANNER_BYTES = 64 << 10
+"""Maximum size of the lines up to the server's version, for which RFC 4253, section 4.2, has no limit."""
+ENDLESS = f"no SSH version in the first {BANNER_BYTES >> 10} KiB"
+
+_Handler = Callable[[Any, paramiko.Message], None]
+_HANDLERS: dict[int, _Handler] = vars(paramiko.Transport)["_channel_handler_table"]
+
+
+class _Packets(Packetizer):
+    """Paramiko's reader of packets, with limits."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._banner_room = BANNER_BYTES
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        """Read `n` bytes, a part of a packet whose length the peer has stated.
+
+        Raises:
+            SSHException: the packet is larger than `PACKET_BYTES`.
+        """
+        if not 0 <= n <= PACKET_BYTES:
+            raise paramiko.SSHException(f"it sent a packet of {n} bytes; expected at most {PACKET_BYTES}")
+        return super().read_all(n, check_rekey)
+
+    def _read_timeout(self, timeout: float) -> bytes:
+        """Read some bytes of a line before the first packet."""
+        found: bytes = super()._read_timeout(timeout)  # type: ignore[misc]
+        self._banner_room -= len(found)
+        if self._banner_room < 0:
+            raise paramiko.SSHException(f": {ENDLESS}")
+        return found
+
+
+def _within_window(handle: _Handler) -> _Handler:
+    """Return a handler of a channel's data that refuses more unread data than the channel's window."""
+
+    def take(channel: Any, message: paramiko.Message) -> None:
+        handle(channel, message)
+        unread = len(channel.in_buffer) + len(channel.in_stderr_buffer)
+        if unread > channel.in_window_size + PACKET_BYTES:
+            raise paramiko.SSHException(f"it sent {unread} bytes, more than the window of its channel")
+
+    return take
+
+
+class LimitedTransport(paramiko.Transport):
+    """Paramiko's transport with limits, for `SSHClient.connect(transport_factory=…)`."""
+
+    _channel_handler_table: ClassVar[dict[int, _Handler]] = {
+        **_HANDLERS,
+        MSG_CHANNEL_DATA: _within_window(_HANDLERS[MSG_CHANNEL_DATA]),
+        MSG_CHANNEL_EXTENDED_DATA: _within_window(_HANDLERS[MSG_CHANNEL_EXTENDED_DATA]),
+    }
+
+    def __init__(self, sock: Any, **how: Any) -> None:
+        super().__init__(sock, packetizer_class=_Packets, **how)

@@ -1,0 +1,65 @@
+"""Apply: variables that the operator's consent decides, and the nodes to verify at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.apply.context import Consent, Options, RunContext
+from gpuprov.apply.converge import Convergence, converge
+from gpuprov.apply.modules import once
+from gpuprov.apply.plan import NodePlan
+from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.drift.judge import NodeDrift
+from gpuprov.model.lock import read_lock
+from tests import RECORDED_LOCK
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Variables of each node for which a playbook ran."""
+    ran: list[dict[str, Any]] = []
+
+    def run_playbook(playbook: str, nodes: dict[str, Any], *_: Any, **__: Any) -> dict[str, NodeOutcome]:
+        ran.extend(nodes.values())
+        return {name: NodeOutcome() for name in nodes}
+
+    monkeypatch.setattr(once, "run_playbook", run_playbook)
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("consent", "given"),
+    [
+        (Consent(), set()),
+        (Consent(reboot=True), set()),
+        (Consent(downgrade=True), {"packages_allow_downgrade"}),
+        (Consent(force=True), {"preflight_force", "docker_disturb", "containerd_disturb"}),
+    ],
+)
+def test_roles_disturb_only_what_the_operator_consents_to(
+    tmp_path: Path, played: list[dict[str, Any]], consent: Consent, given: set[str]
+) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    run = RunContext(lock, tmp_path, Options(check=True), consent)
+    converge(run, [NodePlan(name, ("docker",), False, (), ()) for name in lock.hosts()])
+    [variables] = played
+    assert {name for name, value in variables.items() if value is True} - {"firewall_install_only"} == given
+
+
+def in_sync(names: Iterable[str]) -> dict[str, NodeDrift]:
+    return {name: NodeDrift(name, "in_sync") for name in names}
+
+
+def test_a_node_that_failed_or_waits_for_a_boot_or_is_silent_is_not_verified() -> None:
+    failed = NodeOutcome(unreachable="timed out")
+    silent = {"silent": NodeDrift("silent", "unreachable", reason="timed out")}
+    result = Convergence(
+        outcomes={"good": NodeOutcome(), "failed": failed},
+        drift=in_sync(["good", "failed", "waiting"]) | silent,
+        reboot_needed=["waiting"],
+    )
+    assert result.standing == ["good"]

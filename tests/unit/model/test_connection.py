@@ -1,0 +1,18 @@
+"""Names of hosts and users, as fleet.yml and the command line state them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.model.connection import Connection, parse_destination
+
+
+@pytest.mark.parametrize("text", ["gpu01\n", "10.0.0.1\n", "[2001:db8::2]\n", "ops\n@gpu01", "gpu01:22\n"])
+def test_a_destination_ends_without_a_newline(text: str) -> None:
+    with pytest.raises(ValueError, match=r"names no host|no valid user|more than one port|not a number"):
+        parse_destination(text)
+
+
+def test_a_user_ends_without_a_newline() -> None:
+    with pytest.raises(ValueError, match="a user name such as ubuntu"):
+        Connection(user="root\n")

@@ -1,0 +1,22 @@
+"""Rules of a rollout: sizes of batches that cannot move a node are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpuprov.model.rollout import Rollout
+
+
+@pytest.mark.parametrize("serial", [0, "0%", [1, 0], ["10%", "0%"]])
+def test_a_batch_without_nodes_is_refused(serial: Any) -> None:
+    with pytest.raises(ValidationError, match="batches of at least one node"):
+        Rollout(serial=serial)
+
+
+@pytest.mark.parametrize("serial", [1, "1%", ["10%", 2]])
+def test_a_batch_with_a_share_of_the_nodes_is_valid(serial: Any) -> None:
+    """Accept also a share that is less than one node: a batch has at least one node."""
+    assert Rollout(serial=serial).serial in (serial, [serial])

@@ -1,0 +1,45 @@
+"""Expectations of roles from a group's settings and components: only what is stated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuprov.model.lock import Component, LockedGroup, Setting, read_lock
+from gpuprov.roles import docker, system_tuning
+from tests import RECORDED_LOCK
+
+
+def group(*components: str, **settings: Any) -> LockedGroup:
+    [recorded] = read_lock(RECORDED_LOCK).groups.values()
+    one = Component(
+        version="1", repository="r", packages={}, closure={}, hold_patterns=[], reason="", source=""
+    )
+    stack = recorded.components.model_copy(update=dict.fromkeys(components, one))
+    stated = {name: Setting(value=value, reason="", source="") for name, value in settings.items()}
+    return recorded.model_copy(update={"components": stack, "settings": stated})
+
+
+@pytest.mark.parametrize(
+    ("components", "configured"),
+    [((), True), (("docker",), True), (("docker", "containerd"), True), (("containerd",), False)],
+)
+def test_containers_have_docker_s_daemon_configured_unless_there_is_only_containerd(
+    components: tuple[str, ...], *, configured: bool
+) -> None:
+    """Docker itself runs on containerd, so both may be locked."""
+    stated = group(*components, containers={"shm_size": "1g"})
+    assert docker.daemon_config(stated) == ({"default-shm-size": "1g"} if configured else {})
+
+
+def test_tuning_expects_only_what_is_stated_and_no_variables_for_debugging() -> None:
+    expected = system_tuning.expectations(group(tuning={"governor": "performance"}))
+    assert {each.check: each.expected for each in expected} == {
+        "tuning.governor": "performance",
+        "tuning.debugging": [],
+    }
+
+
+def test_without_tuning_nothing_is_expected() -> None:
+    assert system_tuning.expectations(group()) == []

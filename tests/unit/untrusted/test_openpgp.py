@@ -1,0 +1,30 @@
+"""Packets of OpenPGP keys: lengths that readers could interpret differently are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.openpgp import fingerprints
+
+NEW_FORMAT_KEY = bytes([0xC0 | 6])
+OLD_FORMAT_KEY = 0x80 | 6 << 2
+
+
+@pytest.mark.parametrize("first", [224, 225, 254])
+def test_a_partial_length_is_refused(first: int) -> None:
+    """Refuse the first part of a packet (RFC 4880, section 4.2.2.4), also if it could be a whole packet."""
+    as_four_octets = b"\x00\x00\x00\x06\x04\x00\x00\x00\x00\x01"
+    with pytest.raises(InvalidInput, match="cut off"):
+        fingerprints(NEW_FORMAT_KEY + bytes([first]) + as_four_octets)
+
+
+def test_an_indefinite_length_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="cut off"):
+        fingerprints(bytes([OLD_FORMAT_KEY | 3]) + b"\x04" * 64)
+
+
+@pytest.mark.parametrize("length", [b"\x06", b"\xff\x00\x00\x00\x06"], ids=["one octet", "five octets"])
+def test_a_key_has_one_fingerprint_however_its_length_is_written(length: bytes) -> None:
+    body = b"\x04\x00\x00\x00\x00\x01"
+    assert fingerprints(NEW_FORMAT_KEY + length + body) == fingerprints(bytes([OLD_FORMAT_KEY, 6]) + body)
