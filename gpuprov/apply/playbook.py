@@ -23,13 +23,16 @@ from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.apply.hands import change
 from gpuprov.apply.heard import Failures
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
-from gpuprov.files.resources import link_collection
-from gpuprov.files.writing import replace_file
+from gpuprov.files.resources import link_collection, share
+from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
+from gpuprov.model.nodeset import fold
 from gpuprov.probe.here import SYSTEM_PATH
 from gpuprov.roles import first_packages
+from gpuprov.ssh.connect import ConnectionLimits
+from gpuprov.ssh.masters import end_masters
 from gpuprov.untrusted import ansible_json, without_templates
 
 # curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
@@ -38,6 +41,15 @@ SSH_ARGUMENTS = (
     "-o ControlMaster=auto -o ControlPersist=60s -o KexAlgorithms=^curve25519-sha256"
     " -o ServerAliveInterval=20 -o ServerAliveCountMax=6"
 )
+
+ANSWER_BYTES = ConnectionLimits.answer_bytes
+"""Maximum size of a node's answers to a task."""
+TASK_S, LONGEST_S = 900, 10800
+"""Time limits of a task: the default, and the longest that a role states, for a transaction of packages."""
+QUIET_S = LONGEST_S + 1800
+"""Time without an event of Ansible, after which it is ended."""
+END_S = 30
+"""Time for ansible-playbook to end after SIGTERM."""
 
 COMPILES = "Report which kernels the shared module is compiled for here"
 """Name of a task of the role nvidia_driver."""
@@ -129,7 +141,7 @@ def _play(
     variables: dict[str, Any] | None,
 ) -> dict[str, NodeOutcome]:
     folder = run.folder / part
-    folder.mkdir(exist_ok=True)
+    make_folders(folder)
     outcomes = {name: NodeOutcome() for name in nodes}
     nodes = dict(_without_templates(nodes, outcomes))
     if not nodes:
@@ -153,11 +165,13 @@ def _play(
         try:
             with process.stdin as stdin:  # type: ignore[union-attr]
                 stdin.write((run.options.become_password or "").encode())
-            for event in _follow(events, process):
-                _note(outcomes, event)
-                run.listen(event)
+            quiet_s = QUIET_S + 2 * (variables or {}).get("gpuprov_reboot_timeout", 0)
+            begun = _hear(_follow(events, process, quiet_s), outcomes, run)
+            if process.poll() is None:
+                _give_up(outcomes, begun, quiet_s)
         finally:
             _end(process)
+            end_masters(Path(scratch) / "cp")
     if process.returncode and all(outcome.ok for outcome in outcomes.values()):
         raise GpuprovError(f"ansible-playbook ended with {process.returncode}", do=f"read {log}")
     return outcomes
@@ -224,6 +238,11 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),
         "ANSIBLE_PIPELINING": "1",
+        # With this path Ansible reads the plugin's options once; from the collection, once for each task.
+        "ANSIBLE_CONNECTION_PLUGINS": str(share("plugins") / "connection"),
+        "ANSIBLE_TRANSPORT": "gpuprov_ssh",
+        "ANSIBLE_TASK_TIMEOUT": str(TASK_S),
+        "GPUPROV_ANSWER_BYTES": str(ANSWER_BYTES),
         "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(scratch / "cp"),
         "ANSIBLE_LOCAL_TEMP": str(scratch / "tmp"),
@@ -248,10 +267,15 @@ def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
     return {**own, "PATH": f"{SYSTEM_PATH}:{os.environ.get('PATH', '')}"}
 
 
-def _follow(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Event]:
-    """Yield the events as they are written, until the process has ended and the last one is read."""
+def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float) -> Iterator[Event]:
+    """Yield the events as they are written, until the process has ended and the last one is read.
+
+    Also end if there is no event for `quiet_s` seconds.
+    """
+    last = time.monotonic()
     while not events.exists():
-        if process.poll() is not None and not events.exists():
+        ended = process.poll() is not None or time.monotonic() - last > quiet_s
+        if ended and not events.exists():
             return
         time.sleep(0.05)
     with events.open(encoding="utf-8") as lines:
@@ -261,16 +285,45 @@ def _follow(events: Path, process: subprocess.Popen[bytes]) -> Iterator[Event]:
             half += lines.read()
             *whole, half = half.split("\n")
             yield from map(json.loads, whole)
-            if ended:
+            last = time.monotonic() if whole else last
+            if ended or time.monotonic() - last > quiet_s:
                 return
             time.sleep(0.1)
+
+
+def _hear(events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunContext) -> dict[str, str]:
+    """Record and pass on the results of tasks; return node → task that it has begun and not finished."""
+    begun: dict[str, str] = {}
+    for event in events:
+        if event.get("event") == "begin":
+            begun[event["host"]] = event["task"]
+            continue
+        begun.pop(event.get("host") or "", None)
+        _note(outcomes, event)
+        run.listen(event)
+    return begun
+
+
+def _give_up(outcomes: dict[str, NodeOutcome], begun: dict[str, str], quiet_s: float) -> None:
+    """Record that Ansible is ended because of the nodes that have begun a task and not answered."""
+    silence = f"no answer for {quiet_s} s"
+    ended = f"ansible-playbook was ended before it had finished: {silence} from {fold(begun) or 'itself'}"
+    for name, outcome in outcomes.items():
+        if name in begun:
+            outcome.fail(name, begun[name], f"{silence}; ansible-playbook was ended")
+        elif outcome.ok:
+            outcome.fail(name, "Run the playbook", ended)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Wait for Ansible's end; terminate it first if the run is aborted."""
     if process.poll() is None:
         process.terminate()
-    process.wait()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _note(outcomes: dict[str, NodeOutcome], event: Event) -> None:

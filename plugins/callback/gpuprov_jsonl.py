@@ -3,11 +3,13 @@
 """Callback that writes the events of a play as JSON lines while it runs, for another program.
 
     {"event": "start", "play": "…", "role": "nvidia_driver", "task": "Install the driver …"}
+    {"event": "begin", "host": "gpu01", "role": "nvidia_driver", "task": "…"}
     {"event": "task", "host": "gpu01", "role": "nvidia_driver", "task": "…", "status": "changed",
      "seconds": 0.41, "msg": "…", "diff": "…"}
     {"event": "stats", "hosts": {"gpu01": {"ok": 12, "changed": 1, "failed": 0, "skipped": 3, …}}}
 
-`status` is ok, changed, failed, rescued (failed, with a `rescue`), skipped or unreachable.
+`status` is ok, changed, failed, rescued (failed, with a `rescue`), skipped or unreachable. `msg` and `diff`
+have at most `LONGEST` characters.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ type: notification
 short_description: JSON lines of every task's result
 author: gpuprov (!UNKNOWN)
 description:
-  - Writes one JSON object per line for each task that starts, for each result, and for the final counts.
+  - Writes one JSON object per line for the start of each task, for its start and its result on each host, and
+    for the final counts.
   - Results of tasks with C(no_log) have no message and no diff.
 requirements:
   - enabled in configuration, or used as the only callback
@@ -38,6 +41,7 @@ from typing import Any, TextIO
 from ansible.plugins.callback import CallbackBase
 
 LAST_LINES = 20
+LONGEST = 1 << 18
 EMPTY_WORDS = "non-zero return code"
 """Ansible's message for a failed program; the last line of the program's output is more specific."""
 
@@ -75,6 +79,7 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         self._started[host.get_name(), task._uuid] = time.monotonic()
+        self._write({"event": "begin", "host": host.get_name(), **_names(task)})
 
     def v2_runner_on_ok(self, result: Any) -> None:
         self._result(result, "changed" if result.is_changed() else "ok")
@@ -110,8 +115,8 @@ class CallbackModule(CallbackBase):
         }
         if not (task.no_log or data.get("_ansible_no_log")):
             # Failure is known by the method called: from Ansible 2.19 on results here have no key `failed`.
-            event["msg"] = _message(data, failed=status in ("failed", "rescued"))
-            difference = _difference(data)
+            event["msg"] = _message(data, failed=status in ("failed", "rescued"))[:LONGEST]
+            difference = _difference(data)[:LONGEST]
             if difference:
                 event["diff"] = difference
         self._write(event)

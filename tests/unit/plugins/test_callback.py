@@ -54,7 +54,8 @@ def events(tmp_path: Path) -> Any:
 def test_a_result_says_who_what_how_and_how_long(callback: Any, events: Any) -> None:
     callback.v2_runner_on_start(SimpleNamespace(get_name=lambda: "gpu01"), task())
     callback.v2_runner_on_ok(result({"changed": True, "msg": "done"}))
-    (event,) = events()
+    begun, event = events()
+    assert begun == {"event": "begin", "host": "gpu01", "role": "nvidia_driver", "task": "Install"}
     assert event.pop("seconds") >= 0
     assert event == {
         "event": "task", "host": "gpu01", "role": "nvidia_driver", "task": "Install",

@@ -21,7 +21,7 @@ PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
     "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "loop_control", "vars",
     "environment", "until", "retries", "delay", "block", "rescue", "always", "notify", "become", "no_log",
-    "delegate_to",
+    "delegate_to", "timeout",
 }  # fmt: skip
 
 
