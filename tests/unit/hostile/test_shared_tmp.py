@@ -47,12 +47,15 @@ def test_names_that_another_user_has_taken_are_not_used(tmp_path: Path) -> None:
         os.chown(shared / name, STRANGER, STRANGER)
     (shared / "run.py").write_text(PROGRAMS)
     (shared / "state").mkdir(mode=0o700)
-    command = (
-        shlex.join(["mount", "--bind", str(shared), "/tmp"]) + " && exec " + sys.executable + " /tmp/run.py"
-    )
+    steps = [
+        ["mount", "--bind", str(ROOT), "/mnt"],  # the checkout itself may be below /tmp
+        ["mount", "--bind", str(shared), "/tmp"],
+        ["exec", sys.executable.replace(str(ROOT), "/mnt"), "/tmp/run.py"],
+    ]
     subprocess.run(
-        ["unshare", "-m", "sh", "-c", command],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": "/tmp/state", "TMPDIR": "/tmp"},
+        ["unshare", "-m", "sh", "-c", " && ".join(map(shlex.join, steps))],
+        env={**os.environ, "PYTHONPATH": "/mnt", "XDG_STATE_HOME": "/tmp/state", "TMPDIR": "/tmp"},
+        cwd="/",
         check=True,
         timeout=300,
     )
