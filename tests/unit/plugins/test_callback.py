@@ -81,6 +81,12 @@ def test_a_failed_program_is_quoted_where_its_result_does_not_say_that_it_failed
     assert events()[0]["msg"] == "E: no room"
 
 
+def test_a_long_text_of_a_node_is_cut(callback: Any, events: Any) -> None:
+    long = "x" * (1 << 20)
+    callback.v2_runner_on_ok(result({"msg": long, "diff": {"before": "", "after": long}}))
+    assert (len(events()[0]["msg"]), len(events()[0]["diff"])) == (1 << 18, 1 << 18)
+
+
 def test_a_failed_loop_says_what_its_first_failed_item_says(callback: Any, events: Any) -> None:
     items = [{"msg": "fine"}, {"failed": True, "msg": "refused"}]
     callback.v2_runner_on_failed(
