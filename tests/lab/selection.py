@@ -83,7 +83,7 @@ def changed_files() -> set[str]:
     """Return the node test files of this folder for what the working tree or its branch changes."""
     found = set()
     for path in _changed_paths():
-        if match := ROLE.fullmatch(path) or ROLE.match(path):
+        if match := ROLE.match(path):
             role = match[1] or match[2]
             found.add(TESTED_IN.get(role, f"test_{role}"))
         elif path.startswith("tests/lab/test_"):
