@@ -17,7 +17,7 @@ from gpuprov.ssh.conversation import Conversation
 
 BEYOND_S = 20.0
 """Seconds to wait for a node's answer beyond the limit that the node sets itself."""
-Told = Mapping[str, Any] | GpuprovError
+Result = Mapping[str, Any] | GpuprovError
 Order = Mapping[str, Any]
 Visits = Callable[[Callable[[str, Callable[[], Conversation]], None]], None]
 """A callable that calls its argument once for each node, in a separate thread. The argument is called with
@@ -37,9 +37,12 @@ class Mesh:
         self._orders: dict[str, queue.Queue[tuple[Order, float] | None]] = {
             name: queue.Queue() for name in names
         }
-        self._answers: queue.Queue[tuple[str, Told]] = queue.Queue()
+        self._answers: queue.Queue[tuple[str, Result]] = queue.Queue()
         self.gone: dict[str, GpuprovError] = {}
         self._open: dict[str, Conversation] = {}
+        self._stopped = False
+        self._lock = threading.Lock()
+        """Held while a conversation is added to those that an interruption closes."""
         self._thread = threading.Thread(target=lambda: visits(self._visit), daemon=True)
 
     def __enter__(self) -> Mesh:
@@ -52,17 +55,19 @@ class Mesh:
         for orders in self._orders.values():
             orders.put(None)
         if error is not None:  # the remaining answers are not read
+            with self._lock:
+                self._stopped = True
             for conversation in list(self._open.values()):
                 conversation.close()
         self._thread.join(2 * BEYOND_S)
 
-    def ask(self, orders: Mapping[str, Order], seconds: float) -> dict[str, Told]:
+    def ask(self, orders: Mapping[str, Order], seconds: float) -> dict[str, Result]:
         """Send each node its order and return the answers; a node that is gone has its error instead.
 
         Args:
             seconds: time limit that the node sets itself.
         """
-        found: dict[str, Told] = {name: self.gone[name] for name in orders if name in self.gone}
+        found: dict[str, Result] = {name: self.gone[name] for name in orders if name in self.gone}
         waiting = set(orders) - set(found)
         for name in waiting:
             self._orders[name].put(({**orders[name], "seconds": seconds}, seconds + BEYOND_S))
@@ -82,13 +87,17 @@ class Mesh:
             self._answers.put((name, failed))
 
     def _converse(self, name: str, begin: Callable[[], Conversation]) -> None:
-        conversation = self._open[name] = begin()
+        conversation = begin()
         try:
+            with self._lock:
+                if self._stopped:
+                    return
+                self._open[name] = conversation
             while (job := self._orders[name].get()) is not None:
                 order, seconds = job
                 self._answers.put((name, _asked(conversation, order, seconds)))
         finally:
-            del self._open[name]
+            self._open.pop(name, None)
             conversation.close()
 
 
@@ -120,7 +129,7 @@ def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
     return visits
 
 
-def failed(result: Told) -> GpuprovError | None:
+def failed(result: Result) -> GpuprovError | None:
     """Return the error of an answer, or None if the order succeeded."""
     if isinstance(result, GpuprovError):
         return result

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from gpuprov.accept.across.evidence import Heard
-from gpuprov.accept.across.mesh import Mesh, Told, failed
+from gpuprov.accept.across.mesh import Mesh, Result, failed
 from gpuprov.accept.across.rounds import Group, tournament
 from gpuprov.accept.across.search import FEW, Search
 from gpuprov.accept.judge import Acceptance, refusal
@@ -189,7 +189,7 @@ class _Conductor:
             for place, node in enumerate(group.nodes)
         }
 
-    def _heard(self, result: Told, group: Group) -> Heard:
+    def _heard(self, result: Result, group: Group) -> Heard:
         if isinstance(result, GpuprovError):
             return Heard(lost=str(result))
         if "error" in result:
@@ -215,7 +215,7 @@ class _Conductor:
             return Heard(rates=rates, times=times, error="all-reduce gives wrong sums")
         return Heard(rates=rates, times=times, wrong=frozenset(wrong), reduced=value)
 
-    def _paths(self, groups: list[Group], answers: Mapping[str, Told]) -> None:
+    def _paths(self, groups: list[Group], answers: Mapping[str, Result]) -> None:
         """Add findings from NCCL's own logs about the paths between these nodes."""
         for group in groups:
             logs = [str(part(answers.get(node), "value").get("log", "")) for node in group.nodes]

@@ -251,6 +251,31 @@ def test_an_interrupted_controller_waits_for_nobody() -> None:
     assert time.monotonic() - begun < 10
 
 
+def test_a_node_that_connects_after_an_interruption_gets_no_order() -> None:
+    """An interruption closes the open conversations; one that opens later must not wait for its answer."""
+    node, interruption = Waiting("a"), threading.Event()
+    connecting = threading.Event()
+
+    def connect(name: str) -> Waiting:
+        connecting.set()
+        assert interruption.wait(10)
+        return node
+
+    def interrupted() -> None:
+        with Mesh(["a"], here(["a"], connect)) as nodes:
+            threading.Thread(target=nodes.ask, args=({"a": {"do": "look"}}, 90), daemon=True).start()
+            assert connecting.wait(10)
+            threading.Timer(0.2, interruption.set).start()  # after __exit__ has begun
+            raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - begun < 10
+    assert node.closed.is_set()
+    assert not node.heard.is_set()
+
+
 def real(name: str) -> PipeConversation:
     payload = fabric()
     return PipeConversation(["/bin/sh", "-c", payload.command], payload.stdin, 1 << 20)
