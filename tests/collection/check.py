@@ -17,7 +17,7 @@ from packaging.version import Version
 from tests import ROOT
 from tests.collection.build import build, copy
 
-TOOLS = ("galaxy-importer", "antsibull-docs", "antsibull-changelog", "ansible-builder")
+TOOLS = ("galaxy-importer", "antsibull-docs", "ansible-builder")
 REPOSITORY = "https://example.com/gpuprov"
 """Address of the sources in the archive that is checked, as long as galaxy.yml has none."""
 RUN = re.compile(r'^Running sanity test "(\S+)"')
@@ -93,17 +93,6 @@ def documentation(checkers: Checkers) -> str:
     return checkers.said(checkers.programs / "antsibull-docs", *words)
 
 
-def changelog(checkers: Checkers) -> str:
-    """Check the changelog's fragments, and that the changelog equals the one that they generate."""
-    copied = copy(checkers.scratch / "checkout/ansible_collections/gpuprov/gpuprov")
-    program = checkers.programs / "antsibull-changelog"
-    checkers.said(program, "lint", at=copied)
-    checkers.said(program, "generate", at=copied)
-    written = (copied / "changelogs/CHANGELOG.md").read_text()
-    assert written == (ROOT / "changelogs/CHANGELOG.md").read_text(), "run antsibull-changelog generate"
-    return ""
-
-
 def image(checkers: Checkers) -> str:
     """Check the definition of the execution environment, as far as this needs no container engine."""
     shutil.copy(ROOT / "execution-environment.yml", checkers.scratch)  # next to the archive that it names
@@ -147,7 +136,7 @@ def not_run(text: str) -> Iterator[str]:
     yield f"NOT RUN: import of {', '.join(SENT)}: Ansible imports none of them"
 
 
-STEPS: tuple[Step, ...] = (importer, documentation, changelog, image, sanity)
+STEPS: tuple[Step, ...] = (importer, documentation, image, sanity)
 
 
 def check(ansible: str, python: str) -> int:
