@@ -9,6 +9,7 @@ from gpuprov.accept.program import FRAMEWORK_S, PLANS, Level, framework, program
 from gpuprov.errors import GpuprovError
 from gpuprov.probe.here import run_here
 from gpuprov.probe.payload import ANSWER_LIMIT
+from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 BEYOND_S = 60
@@ -40,7 +41,7 @@ def frameworks_here(python: str) -> dict[str, Any]:
 
 
 def frameworks_there(
-    nodes: list[Target], python: str, *, forks: int = 64
+    nodes: list[Target], python: str, *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
     """Measure with the frameworks of an interpreter on each node; yield answers as they arrive."""
     payload = framework(python)
@@ -50,7 +51,7 @@ def frameworks_there(
         done = session.run(payload.command, payload.stdin)
         return payload.answer(done.stdout, done.stderr)
 
-    for target, answer in fan_out(nodes, visit, answer=dict[str, Any], forks=forks, limits=limits):
+    for target, answer in fan_out(nodes, visit, answer=dict[str, Any], dispatch=dispatch, limits=limits):
         yield target.name, answer
 
 
@@ -68,13 +69,13 @@ def measure_there(
     nodes: list[Target],
     level: Level,
     *,
-    forks: int = 64,
+    dispatch: Dispatch = DIRECT,
     password: str | None = None,
     folders: Sequence[str] = (),
     drained: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
     """Measure nodes; yield answers as they arrive, a node's error as its answer."""
-    payload = program(level, password=password, folders=folders, drained=drained)
+    payload = program(level, password=dispatch.password, folders=folders, drained=drained)
     limits = ConnectionLimits(
         connect_s=10, command_s=PLANS[level]["seconds"] + BEYOND_S, answer_bytes=ANSWER_LIMIT
     )
@@ -83,5 +84,5 @@ def measure_there(
         done = session.run(payload.command, payload.stdin)
         return payload.answer(done.stdout, done.stderr)
 
-    for target, answer in fan_out(nodes, visit, answer=dict[str, Any], forks=forks, limits=limits):
+    for target, answer in fan_out(nodes, visit, answer=dict[str, Any], dispatch=dispatch, limits=limits):
         yield target.name, answer

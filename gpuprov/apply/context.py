@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.apply.afterboot import Afterwards
-from gpuprov.apply.leases import Leases
+from gpuprov.apply.lease_manager import LeaseManager
 from gpuprov.model.lock import Lock
+from gpuprov.ssh.dispatch import DIRECT, Dispatch
 
 Event = dict[str, Any]
 """One line of gpuprov's Ansible callback: host, role, task, status and message."""
@@ -21,11 +22,10 @@ Narrator = Callable[[str], None]
 class Options:
     """Options for connections to nodes and for Ansible."""
 
-    forks: int = 50
+    dispatch: Dispatch = DIRECT
     check: bool = False
     diff: bool = False
     verbosity: int = 0
-    become_password: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RunContext:
     consent: Consent = Consent()
     listen: Listener = _ignore
     narrate: Narrator = _ignore
-    leases: Leases | None = None
+    leases: LeaseManager | None = None
     afterwards: Afterwards | None = None
 
     @property

@@ -11,7 +11,7 @@ from gpuprov.apply.afterboot import go_down
 from gpuprov.apply.context import Consent, RunContext
 from gpuprov.apply.guarded import run_guarded
 from gpuprov.apply.jobs import refuse_running_jobs
-from gpuprov.apply.modules.once import Once
+from gpuprov.apply.kernel_modules.once import Once
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import Difference, NodeDrift
@@ -118,8 +118,7 @@ def verify(run: RunContext, result: Convergence) -> Verdict | None:
         names,
         junit=run.folder / "verify.xml",
         json=run.folder / "verify.json",
-        forks=run.options.forks,
-        password=run.options.become_password,
+        dispatch=run.options.dispatch,
     )
 
 
@@ -157,7 +156,7 @@ def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
 
 
 def _survey(run: RunContext, names: list[str]) -> list[NodeDrift]:
-    return survey(run.lock, names, forks=run.options.forks, password=run.options.become_password)
+    return survey(run.lock, names, dispatch=run.options.dispatch)
 
 
 def _unmended(plan: NodePlan, result: Convergence) -> list[Difference]:
@@ -239,10 +238,10 @@ def _go_down(run: RunContext, name: str, result: Convergence) -> None:
         run.leases.require(name)
     [way] = targets(run.lock, [name])
     if not run.consent.force:
-        refuse_running_jobs(way, run.options.become_password)
+        refuse_running_jobs(way, run.options.dispatch.password)
     run.narrate(f"{name}: rebooting this machine; the run continues after the boot")
     changed = {node: outcome.changed for node, outcome in result.outcomes.items()}
-    go_down(run.id, way, run.afterwards, changed, password=run.options.become_password)
+    go_down(run.id, way, run.afterwards, changed, password=run.options.dispatch.password)
 
 
 def _reboot_variables(reboots: Reboots) -> dict[str, Any]:

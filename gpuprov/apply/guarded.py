@@ -18,8 +18,8 @@ from gpuprov.access.deadman import (
     source_address,
     undo,
 )
+from gpuprov.apply.attempts import change
 from gpuprov.apply.context import RunContext
-from gpuprov.apply.hands import change
 from gpuprov.apply.loopback import Loopback, own_sshd
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.errors import GpuprovError, Refused
@@ -51,7 +51,7 @@ class _Node:
         ssh = self.group.setting("ssh")
         return [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.route.port]
 
-    def take_in(self, changed: tuple[NodeOutcome, GpuprovError | None] | GpuprovError) -> None:
+    def merge(self, changed: tuple[NodeOutcome, GpuprovError | None] | GpuprovError) -> None:
         """Store the result of the change."""
         if isinstance(changed, GpuprovError):
             self.fail(changed)
@@ -77,12 +77,12 @@ def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, 
     if run.options.check:
         return run_playbook("site", nodes, run, part="access-check")
     known = _known(run, nodes)
-    for number, batch in enumerate(_batches(known, run.options.forks), start=1):
+    for number, batch in enumerate(_batches(known, run.options.dispatch.forks), start=1):
         tried = {node.target.name: node for node in batch if not _first_failed(node, known)}
         variables = {name: node.variables for name, node in tried.items()}
         work = partial(_change_batch, f"access-{number}")
         for name, changed in change(work, run, variables, answer=Changed).items():
-            tried[name].take_in(changed)
+            tried[name].merge(changed)
     return {node.target.name: node.outcome for node in known}
 
 
@@ -119,7 +119,7 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
 
 
 def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
-    guard = Guard(run.consent.guard_s, run.options.become_password)
+    guard = Guard(run.consent.guard_s, run.options.dispatch.password)
     with ExitStack() as sessions, ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         list(pool.map(lambda node: _arm(run, node, sessions, guard), nodes))
         armed = {node.target.name: node for node in nodes if node.failure is None}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.apply.context import RunContext
-from gpuprov.apply.modules.brought import image_store
-from gpuprov.apply.modules.once import Once
+from gpuprov.apply.kernel_modules.archive_file import image_store
+from gpuprov.apply.kernel_modules.once import Once
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
@@ -35,6 +35,7 @@ from gpuprov.model.lock import Lock, LockedGroup, Setting
 from gpuprov.model.stack import IMAGE
 from gpuprov.roles import expectations
 from gpuprov.roles.image import postponed_roles, waits_for
+from gpuprov.ssh.dispatch import Dispatch
 
 MODULES = Path("/lib/modules")
 NO_STARTS = Path("/usr/sbin/policy-rc.d")
@@ -155,7 +156,7 @@ def offline() -> Iterator[None]:
 
 
 def _look(run: RunContext) -> NodeDrift:
-    [found] = survey(run.lock, [NODE], forks=1)
+    [found] = survey(run.lock, [NODE], dispatch=Dispatch(forks=1))
     if found.reason:
         raise NodeFailed(found.reason)
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuprov.apply.node.lease import HAND_S, LONGEST_S, family
+from gpuprov.apply.node.lease import ATTEMPT_S, LONGEST_S, family
 from gpuprov.errors import Refused
 
 RESUMABLE = ("upgrade", "rollback")
@@ -15,7 +15,7 @@ LONGEST = 100
 """Maximum length of a name in characters, because the node's answer is untrusted input."""
 
 
-class InOtherHands(Refused):
+class HeldByWorker(Refused):
     """Refusal because another attempt of the same run holds the node; it is possible to wait for it."""
 
 
@@ -45,8 +45,8 @@ class Lease:
     def advice(self) -> str:
         """Advice about another run's lease."""
         resumable = any(f"-{verb}-" in self.run for verb in RESUMABLE)
-        if self.is_hand and not resumable:
-            where = f"run the same command on the same controller, {HAND_S:.0f} s later"
+        if self.is_attempt and not resumable:
+            where = f"run the same command on the same controller, {ATTEMPT_S:.0f} s later"
             return f"wait for its worker; if that ended or lost its connection: {where}"
         return "wait for it, or resume it there" if resumable else "wait for it, or interrupt it there"
 
@@ -56,19 +56,19 @@ class Lease:
         return family(self.run)
 
     @property
-    def is_hand(self) -> bool:
+    def is_attempt(self) -> bool:
         """Whether a worker attempt holds the node, and not the run itself."""
         return self.run != self.family
 
     @property
     def is_renewed(self) -> bool:
         """Whether a worker attempt holds the node and may be at work; for a run its controller knows that."""
-        return self.is_hand and self.silent_s < HAND_S
+        return self.is_attempt and self.silent_s < ATTEMPT_S
 
     def refusal(self, run: str = "") -> Refused:
         """Return the refusal for another run, or for another attempt of the same run."""
         if run == self.family:
-            return InOtherHands(
+            return HeldByWorker(
                 str(self), do="wait for that worker or end it, then run the same command again"
             )
         return Refused(str(self), do=self.advice)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.apply import strategy
+from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Event, Options, RunContext
-from gpuprov.apply.hands import change
-from gpuprov.apply.heard import Failures
+from gpuprov.apply.worker_messages import Failures
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.files.resources import link_collection, share
 from gpuprov.files.writing import make_folders, replace_file
@@ -164,7 +164,7 @@ def _play(
         )
         try:
             with process.stdin as stdin:  # type: ignore[union-attr]
-                stdin.write((run.options.become_password or "").encode())
+                stdin.write((run.options.dispatch.password or "").encode())
             quiet_s = QUIET_S + 2 * (variables or {}).get("gpuprov_reboot_timeout", 0)
             begun = _hear(_follow(events, process, quiet_s), outcomes, run)
             if process.poll() is None:
@@ -212,13 +212,13 @@ def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any
 
 def _command(playbook: str, inventory: Path, variables: dict[str, Any], options: Options) -> list[str]:
     program = Path(sys.executable).with_name("ansible-playbook")
-    command = [str(program), "--inventory", str(inventory), "--forks", str(options.forks)]
+    command = [str(program), "--inventory", str(inventory), "--forks", str(options.dispatch.forks)]
     command += ["--check"] * options.check + ["--diff"] * options.diff
     if variables:
         command += ["--extra-vars", ansible_json(variables)]
     if options.verbosity > 1:
         command.append("-" + "v" * (options.verbosity - 1))
-    if options.become_password is not None:
+    if options.dispatch.password is not None:
         command += ["--become-password-file", "-"]
     return [*command, f"gpuprov.gpuprov.{playbook}"]
 

@@ -47,7 +47,7 @@ def propose(
     Raises:
         InvalidInput: there is no such role.
     """
-    found = survey(lock, names, forks=options.forks, password=options.become_password)
+    found = survey(lock, names, dispatch=options.dispatch)
     answered = [node for node in found if node.reason is None]
     plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
     return Proposal(found, narrowed(plans, roles) if roles else plans)

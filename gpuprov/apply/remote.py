@@ -9,8 +9,8 @@ from typing import Any
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload, pack
-from gpuprov.ssh import elsewhere
 from gpuprov.ssh.contained import contained
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 Answer = Any | GpuprovError
@@ -22,8 +22,7 @@ def ask_nodes(
     nodes: Iterable[Target],
     questions: Mapping[str, Mapping[str, Any]],
     *,
-    forks: int,
-    password: str | None,
+    dispatch: Dispatch,
     seconds: float = QUICK_S,
     read: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, Answer]:
@@ -32,16 +31,15 @@ def ask_nodes(
     Args:
         modules: the modules of the program, all sent to the node; the last one answers.
         questions: node → question for it.
-        password: sudo's password, if it requires one.
         read: converts a node's result into the returned value; an exception in it is that node's failure.
 
     Returns:
         node → the result, or the error.
     """
 
-    work = partial(_ask_here, modules, forks, password, seconds)
+    work = partial(_ask_here, modules, dispatch.here(), seconds)
     each = {node.name: (replace(node), questions[node.name]) for node in nodes}
-    return read_all(dict(elsewhere.spread(lambda names: work, each, answer=Any)), read)
+    return read_all(dict(dispatch.spread(lambda names: work, each, answer=Any)), read)
 
 
 def read_all(answers: Mapping[str, Answer], read: Callable[[Any], Any]) -> dict[str, Answer]:
@@ -54,17 +52,16 @@ def read_all(answers: Mapping[str, Answer], read: Callable[[Any], Any]) -> dict[
 
 def _ask_here(
     modules: tuple[str, ...],
-    forks: int,
-    password: str | None,
+    dispatch: Dispatch,
     seconds: float,
     asked: Mapping[str, tuple[Target, Mapping[str, Any]]],
 ) -> dict[str, Answer]:
     def ask(session: Session) -> Any:
-        payload = pack(modules, asked[session.target.name][1], password=password)
+        payload = pack(modules, asked[session.target.name][1], password=dispatch.password)
         return _result(payload, session)
 
     limits = ConnectionLimits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
-    answers = fan_out([node for node, _ in asked.values()], ask, forks=forks, limits=limits)
+    answers = fan_out([node for node, _ in asked.values()], ask, dispatch=dispatch, limits=limits)
     return {target.name: answer for target, answer in answers}
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance, Answer
     from gpuprov.accept.program import Level
     from gpuprov.nccl.verdict import Inter
+    from gpuprov.ssh.dispatch import Dispatch
     from gpuprov.ssh.transport import Target
 
 
@@ -106,7 +107,7 @@ def command(
         from gpuprov.cli.accept_across import measure_across
 
         return measure_across(
-            _targets(chosen, identity, known_hosts), password=chosen.password, folders=libraries,
+            _targets(chosen, identity, known_hosts), dispatch=chosen.dispatch, folders=libraries,
             drained=drained, fabric=fabric, output=output, fleet=_fleet(chosen),
             floors=_floors(floors), of_node=_stated_floors(chosen),
         )  # fmt: skip
@@ -123,7 +124,7 @@ def command(
         answers = _there(chosen, level, libraries, drained, identity, known_hosts)
         if framework is not None:
             answers = _frameworks_there(
-                answers, framework, _targets(chosen, identity, known_hosts), chosen.forks
+                answers, framework, _targets(chosen, identity, known_hosts), chosen.dispatch
             )
     judged = judge(answers, site, before, _stated_floors(chosen))
     result = document(judged)
@@ -156,11 +157,7 @@ def _there(
     from gpuprov.accept.run import measure_there
 
     nodes = _targets(chosen, identity, known_hosts)
-    found = dict(
-        measure_there(
-            nodes, level, forks=chosen.forks, password=chosen.password, folders=libraries, drained=drained
-        )
-    )
+    found = dict(measure_there(nodes, level, dispatch=chosen.dispatch, folders=libraries, drained=drained))
     return {node.name: found[node.name] for node in nodes}
 
 
@@ -177,12 +174,12 @@ def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answe
 
 
 def _frameworks_there(
-    answers: dict[str, Answer], python: str, nodes: list[Target], forks: int
+    answers: dict[str, Answer], python: str, nodes: list[Target], dispatch: Dispatch
 ) -> dict[str, Answer]:
     from gpuprov.accept.run import frameworks_there, with_frameworks
 
     wanted = [node for node in nodes if _measured(answers[node.name])]
-    said = dict(frameworks_there(wanted, python, forks=forks))
+    said = dict(frameworks_there(wanted, python, dispatch=dispatch))
     return {
         name: with_frameworks(result, python, said[name]) if name in said else result
         for name, result in answers.items()

@@ -12,13 +12,14 @@ from gpuprov.errors import Exit, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.nccl.verdict import Inter
+    from gpuprov.ssh.dispatch import Dispatch
     from gpuprov.ssh.transport import Target
 
 
 def measure_across(
     nodes: list[Target],
     *,
-    password: str | None,
+    dispatch: Dispatch,
     folders: tuple[str, ...],
     drained: bool,
     fabric: Inter | None,
@@ -30,7 +31,7 @@ def measure_across(
     """Measure between nodes, keep the result, and print it.
 
     Raises:
-        InvalidInput: fewer than two nodes, or workers are engaged.
+        InvalidInput: fewer than two nodes, or workers are stated.
     """
     from gpuprov.accept import program
     from gpuprov.accept.across.mesh import Mesh
@@ -41,10 +42,9 @@ def measure_across(
     from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.across import KEPT, across_document, across_lines
-    from gpuprov.ssh.elsewhere import is_engaged
 
     names = [node.name for node in nodes]
-    if is_engaged():
+    if dispatch.crew is not None:
         raise InvalidInput(
             "--across with --workers",
             expected="a controller that reaches all nodes itself",
@@ -52,7 +52,7 @@ def measure_across(
         )
     if len(names) < 2:
         raise InvalidInput(f"--across with {len(names)} node", expected="two or more nodes")
-    payload = program.fabric(password=password, folders=folders, drained=drained)
+    payload = program.fabric(password=dispatch.password, folders=folders, drained=drained)
     with Mesh(names, over_ssh(nodes, payload)) as mesh:
         outcome = search_across(
             mesh, names, fabric, options.note, {name: {**of_node.get(name, {}), **floors} for name in names}

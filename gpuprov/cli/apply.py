@@ -124,11 +124,11 @@ def command(
         this_machine.first_files(chosen.lock_path)
     warn_if_stale(chosen.lock, chosen.lock_path)
     if modules:
-        from gpuprov.apply.modules.brought import take_in
+        from gpuprov.apply.kernel_modules.archive_file import import_modules
 
-        for kept in take_in(chosen.lock, modules):
+        for kept in import_modules(chosen.lock, modules):
             options.note(f"added to the store, built in an image: {kept.build}")
-    how = Options(chosen.forks, check, diff, verbosity=verbose, become_password=chosen.password)
+    how = Options(chosen.dispatch, check, diff, verbosity=verbose)
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     trust = trust_lines(chosen.lock, proposal.plans)
     for line in [*plan_lines(proposal.plans), *trust, *drift_lines(proposal.unanswered)]:
@@ -158,16 +158,15 @@ def _change(
 ) -> tuple[Convergence, Verdict | None]:
     """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile."""
     from gpuprov.apply.converge import verify
-    from gpuprov.apply.leased import converge_leased
-    from gpuprov.apply.leases import Leases
+    from gpuprov.apply.exclusive import converge_exclusively
+    from gpuprov.apply.lease_manager import LeaseManager
     from gpuprov.history import keep
     from gpuprov.history.record import of_apply
 
-    how = run.options
-    with Leases([run.lock], run.folder, forks=how.forks, password=how.become_password) as leases:
+    with LeaseManager([run.lock], run.folder, dispatch=run.options.dispatch) as leases:
         run = replace(run, leases=leases)
         with progress.alive():
-            result = converge_leased(run, leases, proposal)
+            result = converge_exclusively(run, leases, proposal)
         this_machine.account(result, run)
         keep(of_apply(run.id, run.lock, lock_path, proposal.unanswered, result), options.note)
         return result, verify(run, result) if verified else None

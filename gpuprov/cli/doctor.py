@@ -14,6 +14,7 @@ from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 if TYPE_CHECKING:
     from gpuprov.doctor.examination import Examination
     from gpuprov.doctor.judge import Diagnosis
+    from gpuprov.ssh.dispatch import Dispatch
     from gpuprov.ssh.transport import Target
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -79,6 +80,8 @@ def command(
     No fleet and no lock is needed, and nothing is changed. Exit 1 if something is broken or degraded, 4 if a
     host is unreachable. Facts that could not be read are reported as unknown.
     """
+    from gpuprov.ssh.dispatch import Dispatch
+
     if (stated := sum((bool(hosts), local, saved is not None))) != 1:
         raise InvalidInput(
             "more than one of HOSTs, --local and --facts" if stated else "no host is named",
@@ -102,12 +105,12 @@ def command(
     elif local:
         found = [_here(save) if seconds is None else _sample_here(seconds)]
     else:
-        password = options.ask_password(ask_become_pass)
+        dispatch = Dispatch(forks, options.ask_password(ask_become_pass))
         targets = _targets(hosts, lock_path, identity, known_hosts)
         found = (
-            _there(targets, forks, password, save)
+            _there(targets, dispatch, save)
             if seconds is None
-            else (_sample_there(targets, seconds, forks, password))
+            else (_sample_there(targets, seconds, dispatch))
         )
     _print(found, output, brief=brief)
     _write(found, html, junit, prometheus)
@@ -142,8 +145,9 @@ def _examined(target: Target, password: str | None) -> Examination:
         GpuprovError: it was not reached, or did not answer.
     """
     from gpuprov.doctor.look import examine
+    from gpuprov.ssh.dispatch import Dispatch
 
-    [(_, answer)] = examine([target], forks=1, password=password)
+    [(_, answer)] = examine([target], dispatch=Dispatch(1, password))
     if isinstance(answer, GpuprovError):
         raise answer
     return answer
@@ -196,19 +200,19 @@ def _targets(
     return [options.way_to(name, lock_path, identity, known_hosts) for name in dict.fromkeys(names)]
 
 
-def _sample_there(targets: list[Target], seconds: float, forks: int, password: str | None) -> list[Diagnosis]:
+def _sample_there(targets: list[Target], seconds: float, dispatch: Dispatch) -> list[Diagnosis]:
     from gpuprov.doctor.look import sample
 
-    found = dict(sample(targets, seconds, forks=forks, password=password))
+    found = dict(sample(targets, seconds, dispatch=dispatch))
     return [found[target.name] for target in targets]
 
 
-def _there(targets: list[Target], forks: int, password: str | None, save: Path | None) -> list[Diagnosis]:
+def _there(targets: list[Target], dispatch: Dispatch, save: Path | None) -> list[Diagnosis]:
     from gpuprov.doctor.examination import Examination
     from gpuprov.doctor.look import conclude, examine
 
     found = {}
-    for name, answer in examine(targets, forks=forks, password=password):
+    for name, answer in examine(targets, dispatch=dispatch):
         if isinstance(answer, Examination):
             _keep(answer.to_answer(), save)
         found[name] = conclude(name, answer)

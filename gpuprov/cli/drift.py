@@ -93,8 +93,7 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
             found = survey(
                 chosen.lock,
                 chosen.names,
-                forks=chosen.forks,
-                password=chosen.password,
+                dispatch=chosen.dispatch,
                 answered=answered,
             )
     return of_survey(chosen.lock, chosen.lock_path, found)
@@ -107,10 +106,10 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
     if chosen.lock_path.is_file():
         of_host = {host: name for name, group in chosen.lock.groups.items() for host in group.hosts}
         groups = {name: of_host[name] for name in chosen.names}
-        answers = dict(gather(chosen.lock, chosen.names, forks=chosen.forks, password=chosen.password))
+        answers = dict(gather(chosen.lock, chosen.names, dispatch=chosen.dispatch))
         return of_majority(groups, answers, str(chosen.lock_path.absolute()))
     targets = [options.target(host, identity, known_hosts) for host in chosen.hosts]
-    answers = dict(gather_from(targets, forks=chosen.forks, password=chosen.password))
+    answers = dict(gather_from(targets, dispatch=chosen.dispatch))
     return of_majority(dict.fromkeys(chosen.hosts, "all"), answers, "")
 
 

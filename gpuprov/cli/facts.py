@@ -17,6 +17,7 @@ from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.probe.facts import Facts
+    from gpuprov.ssh.dispatch import Crew, Dispatch
     from gpuprov.ssh.transport import Target
 
 
@@ -63,8 +64,10 @@ def command(
         facts = _local()
     else:
         target = options.way_to(str(host), lock_path, identity, known_hosts)
-        with _crew(workers, target.name, lock_path, password=ask_become_pass):
-            facts = _remote(target, options.ask_password(ask_become_pass))
+        from gpuprov.ssh.dispatch import Dispatch
+
+        with _crew(workers, target.name, lock_path, password=ask_become_pass) as crew:
+            facts = _remote(target, Dispatch(1, options.ask_password(ask_become_pass), crew))
     if output == "json":
         options.print_json(facts.to_answer())
     else:
@@ -109,7 +112,9 @@ def _local() -> Facts:
     return collect_local(Parameters())
 
 
-def _crew(workers: str | None, host: str, lock_path: Path, *, password: bool) -> AbstractContextManager[None]:
+def _crew(
+    workers: str | None, host: str, lock_path: Path, *, password: bool
+) -> AbstractContextManager[Crew | None]:
     from gpuprov.model.lock import read_lock
 
     if workers is None:
@@ -118,15 +123,15 @@ def _crew(workers: str | None, host: str, lock_path: Path, *, password: bool) ->
     return options.crew(workers, {host: known[host]} if host in known else {}, password=password)
 
 
-def _remote(target: Target, password: str | None) -> Facts:
+def _remote(target: Target, dispatch: Dispatch) -> Facts:
     from gpuprov.probe.collect import collect
     from gpuprov.probe.facts import Facts
     from gpuprov.probe.payload import Parameters
     from gpuprov.ssh.transport import fan_out
 
     with waiting(f"asking {target.name}"):
-        work = partial(collect, parameters=Parameters(), password=password)
-        [(_, outcome)] = fan_out([target], work, answer=Facts)
+        work = partial(collect, parameters=Parameters(), password=dispatch.password)
+        [(_, outcome)] = fan_out([target], work, answer=Facts, dispatch=dispatch)
     if isinstance(outcome, GpuprovError):
         raise outcome
     return outcome

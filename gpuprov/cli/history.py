@@ -76,7 +76,7 @@ def _signed(last: int, output: str) -> Exit:
     """Show the journal of signatures; -n limits the number of modules."""
     from dataclasses import asdict
 
-    from gpuprov.apply.modules.journal import read
+    from gpuprov.apply.kernel_modules.journal import read
 
     entries = read()[: -last - 1 : -1]
     if output == "json":

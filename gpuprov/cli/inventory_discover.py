@@ -54,6 +54,7 @@ def command(
     from gpuprov.catalog import load
     from gpuprov.inventory.discover import kinds, match_hosts, names_of, propose, within
     from gpuprov.model.connection import Connection
+    from gpuprov.ssh.dispatch import Dispatch
     from gpuprov.ssh.failures import NotThere
 
     if fleet and fleet.exists():
@@ -64,10 +65,10 @@ def command(
     except ValidationError as error:
         [first, *_] = error.errors()
         raise InvalidInput(f"--{first['loc'][0]} {first['input']!r}: {first['msg']}") from None
-    password = options.ask_password(ask_become_pass)
+    dispatch = Dispatch(forks, options.ask_password(ask_become_pass))
     catalog, found, failed = load(), {}, {}
     among = kinds(catalog, [Path("profiles")])
-    for host, answer in match_hosts(asked, way, among, forks=forks, password=password):
+    for host, answer in match_hosts(asked, way, among, dispatch=dispatch):
         if isinstance(answer, GpuprovError):
             failed[host] = answer
         else:

@@ -57,6 +57,7 @@ def command(
     from gpuprov.catalog import load
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes
     from gpuprov.model.lock import read_lock
+    from gpuprov.ssh.dispatch import Dispatch
 
     lock = read_lock(lock_path)
     if form == "cloud-init":
@@ -65,8 +66,8 @@ def command(
     failed: list[GpuprovError] = []
     if live:
         found = []
-        password = options.ask_password(ask_become_pass)
-        for node, error in live_nodes(lock, names, load(), forks=forks, password=password):
+        dispatch = Dispatch(forks, options.ask_password(ask_become_pass))
+        for node, error in live_nodes(lock, names, load(), dispatch=dispatch):
             found.append(node)
             if error:
                 options.note(f"{node.name}: exported from the lock only: {error}")
@@ -101,9 +102,9 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
 
 def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
     """Write the store's modules for a group to a file; return their URL and hash for the machines."""
-    from gpuprov.apply.modules.build import digest
-    from gpuprov.apply.modules.signing import store_of
-    from gpuprov.apply.modules.store import bundled
+    from gpuprov.apply.kernel_modules.build import digest
+    from gpuprov.apply.kernel_modules.signing import store_of
+    from gpuprov.apply.kernel_modules.store import bundled
     from gpuprov.inventory.firstboot.files import FLEET, Modules
     from gpuprov.model.nodeset import fold
     from gpuprov.model.stack import IMAGE

@@ -61,6 +61,7 @@ def derive(
     Exit 1 if a node has no usable network, a value of the site matches nothing, or nodes disagree.
     """
     from gpuprov.nccl.live import derive_fleet
+    from gpuprov.ssh.dispatch import Dispatch
 
     stated = dict(_pair(text) for text in site)
     saved = [source for source in sources if source == "-" or Path(source).is_file()]
@@ -70,8 +71,8 @@ def derive(
     if saved:
         groups = {"": _saved(saved, topology, stated)}
     else:
-        password = options.ask_password(ask_become_pass)
-        groups, failed = derive_fleet(fleet, sources, stated, forks=forks, password=password)
+        dispatch = Dispatch(forks, options.ask_password(ask_become_pass))
+        groups, failed = derive_fleet(fleet, sources, stated, dispatch=dispatch)
     odd = _odd(groups)
     nodes = {host: derived for group in groups.values() for host, derived in group.items()}
     _show(nodes, odd, failed, output)

@@ -29,7 +29,7 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
 
     chosen = replace(chosen, local=local)
     warn_if_stale(chosen.lock, chosen.lock_path)
-    how = Options(chosen.forks, become_password=chosen.password)
+    how = Options(chosen.dispatch)
     proposal = propose(chosen.lock, chosen.names, how)
     if output == "json":
         options.print_json(plan_document(proposal.plans, proposal.unanswered))

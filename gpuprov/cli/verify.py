@@ -40,11 +40,9 @@ def command(
     from gpuprov.verify import run_verification
 
     chosen = replace(chosen, local=local)
-    names, password = chosen.names, chosen.password
+    names, dispatch = chosen.names, chosen.dispatch
     with waiting(f"checking {len(names)} node{'s' if len(names) > 1 else ''}"):
-        verdict = run_verification(
-            chosen.lock, names, junit=junit, forks=chosen.forks, local=local, password=password
-        )
+        verdict = run_verification(chosen.lock, names, junit=junit, local=local, dispatch=dispatch)
     keep(of_verdict(chosen.lock, chosen.lock_path, verdict), options.note)
     if output == "json":
         options.print_json(verdict.document())

@@ -13,6 +13,7 @@ from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, CLOSER_PROBE, LOAD_PROBE, Parameters, Payload, build
 from gpuprov.ssh.contained import contained
+from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
@@ -91,15 +92,15 @@ def examination(facts: Facts) -> Examination:
 
 
 def examine(
-    nodes: list[Target], *, forks: int = 64, password: str | None = None
+    nodes: list[Target], *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Examination | GpuprovError]]:
     """Examine nodes; yield results as they arrive, a node's error as its result."""
-    payload = build(PARAMETERS, password=password, modules=CLOSER_PROBE)
+    payload = build(PARAMETERS, password=dispatch.password, modules=CLOSER_PROBE)
 
     def visit(session: Session) -> Examination:
         return examination(ask(session, payload))
 
-    for target, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS):
+    for target, answer in fan_out(nodes, visit, dispatch=dispatch, limits=LIMITS):
         yield target.name, answer
 
 
@@ -122,16 +123,16 @@ def sample_here(seconds: float) -> Diagnosis:
 
 
 def sample(
-    nodes: list[Target], seconds: float, *, forks: int = 64, password: str | None = None
+    nodes: list[Target], seconds: float, *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Diagnosis]]:
     """Sample nodes; yield their bottlenecks as they arrive."""
-    payload: Payload = build(_sampling(seconds), password=password, modules=LOAD_PROBE)
+    payload: Payload = build(_sampling(seconds), password=dispatch.password, modules=LOAD_PROBE)
     limits = replace(LIMITS, command_s=seconds + 60)
 
     def visit(session: Session) -> Diagnosis:
         return _loaded(session.target.name, ask(session, payload))
 
-    for target, answer in fan_out(nodes, visit, forks=forks, limits=limits):
+    for target, answer in fan_out(nodes, visit, dispatch=dispatch, limits=limits):
         failed = isinstance(answer, GpuprovError)
         yield target.name, Diagnosis(target.name, failure=answer) if failed else answer  # type: ignore[arg-type,misc]
 

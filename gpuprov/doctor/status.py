@@ -15,6 +15,7 @@ from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import STATUS_PROBE, Parameters, Payload, build
 from gpuprov.ssh.contained import contained
+from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, open_session
 
 SCHEMA = "gpuprov.status/1"
@@ -243,7 +244,7 @@ class Watch:
             return NodeNow(session.target.name, failure=str(failure))
 
 
-def read_once(targets: list[Target], *, forks: int = 64) -> list[NodeNow]:
+def read_once(targets: list[Target], *, dispatch: Dispatch = DIRECT) -> list[NodeNow]:
     """Return one reading of every node, or its failure."""
     payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
     found: dict[str, NodeNow] = {}
@@ -251,7 +252,7 @@ def read_once(targets: list[Target], *, forks: int = 64) -> list[NodeNow]:
     def visit(session: Session) -> NodeNow:
         return read_node(session.target.name, ask(session, payload))
 
-    for target, result in fan_out(targets, visit, forks=forks, limits=LIMITS):
+    for target, result in fan_out(targets, visit, dispatch=dispatch, limits=LIMITS):
         found[target.name] = _failed(target.name, result) if isinstance(result, GpuprovError) else result
     return [found[target.name] for target in targets]
 

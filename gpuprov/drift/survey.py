@@ -14,7 +14,7 @@ from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
 from gpuprov.roles import expectations
-from gpuprov.ssh import elsewhere
+from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work
 from gpuprov.ssh.transport import ConnectionLimits, PerNode, Session, Target, fan_out, targets
 
 LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
@@ -25,23 +25,21 @@ def gather(
     names: Iterable[str],
     question: Callable[[LockedGroup], Parameters] = parameters,
     *,
-    forks: int = 64,
-    password: str | None = None,
+    dispatch: Dispatch = DIRECT,
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
     """Probe nodes; yield facts or errors as they arrive.
 
     Args:
         question: makes the probe's parameters for the nodes of a group.
-        password: sudo's password, if it requires one.
     """
     payloads = {
         host: payload
         for group in lock.groups.values()
-        for payload in [build(question(group), password=password)]
+        for payload in [build(question(group), password=dispatch.password)]
         for host in group.hosts
     }
     work = PerNode(_probe, payloads)
-    for target, answer in fan_out(targets(lock, names), work, answer=Facts, forks=forks, limits=LIMITS):
+    for target, answer in fan_out(targets(lock, names), work, answer=Facts, dispatch=dispatch, limits=LIMITS):
         yield target.name, answer
 
 
@@ -49,8 +47,7 @@ def survey(
     lock: Lock,
     names: Iterable[str],
     *,
-    forks: int = 64,
-    password: str | None = None,
+    dispatch: Dispatch = DIRECT,
     answered: Callable[[], None] = lambda: None,
 ) -> list[NodeDrift]:
     """Return each node's drift, in the lock's order; a node that does not answer has a result too.
@@ -59,37 +56,35 @@ def survey(
         answered: called for each node that answered or failed.
     """
     found: dict[str, NodeDrift] = {}
-    if elsewhere.is_engaged():
+    if dispatch.crew is not None:
 
-        def part(some: Collection[str]) -> elsewhere.Work[None, NodeDrift]:
-            return partial(_survey_shard, narrowed(lock, some), forks, password)
+        def part(some: Collection[str]) -> Work[None, NodeDrift]:
+            return partial(_survey_shard, narrowed(lock, some), dispatch.here())
 
-        for name, node in elsewhere.spread(part, dict.fromkeys(names), answer=NodeDrift):
+        for name, node in dispatch.spread(part, dict.fromkeys(names), answer=NodeDrift):
             found[name] = without_facts(name, node) if isinstance(node, GpuprovError) else node
             answered()
         return [found[name] for name in lock.hosts() if name in found]
     expected = {name: expectations(group) for name, group in lock.groups.items()}
     of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
-    for name, answer in gather(lock, names, drift_parameters, forks=forks, password=password):
+    for name, answer in gather(lock, names, drift_parameters, dispatch=dispatch):
         found[name] = judge_answer(name, answer, of_host[name])
         answered()
     return [found[name] for name in of_host if name in found]
 
 
-def _survey_shard(
-    lock: Lock, forks: int, password: str | None, names: Mapping[str, None]
-) -> dict[str, NodeDrift]:
+def _survey_shard(lock: Lock, dispatch: Dispatch, names: Mapping[str, None]) -> dict[str, NodeDrift]:
     """Survey a part of the nodes where they are probed: facts are a hundred times larger than results."""
-    return {node.name: node for node in survey(lock, names, forks=forks, password=password)}
+    return {node.name: node for node in survey(lock, names, dispatch=dispatch)}
 
 
 def gather_from(
-    nodes: list[Target], *, forks: int = 64, password: str | None = None
+    nodes: list[Target], *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
     """Yield facts of nodes without a lock, as `gather` does."""
-    payload = build(Parameters(), password=password)
+    payload = build(Parameters(), password=dispatch.password)
     work = partial(_probe, payload=payload)
-    for target, answer in fan_out(nodes, work, answer=Facts, forks=forks, limits=LIMITS):
+    for target, answer in fan_out(nodes, work, answer=Facts, dispatch=dispatch, limits=LIMITS):
         yield target.name, answer
 
 

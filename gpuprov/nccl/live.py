@@ -13,6 +13,7 @@ from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.inputs import from_facts
 from gpuprov.probe.collect import ask
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 from gpuprov.topology.live import topology_of
 
@@ -37,28 +38,27 @@ def derive_live(
     targets: Iterable[Target],
     site: Mapping[str, Mapping[str, str]],
     *,
-    forks: int,
-    password: str | None = None,
+    dispatch: Dispatch,
 ) -> dict[str, Derived | GpuprovError]:
     """Derive each node's environment, in the order of `targets`; a node's error is its result.
 
     Args:
         site: node → variables that the site states.
-        password: sudo's password, if it requires one.
     """
     nodes = list(targets)
-    payload = build(Parameters(), password=password)
+    payload = build(Parameters(), password=dispatch.password)
 
     def visit(session: Session) -> Derived:
         facts = ask(session, payload)
         return derive(*from_facts(facts, topology_of(session)), site.get(session.target.name))
 
-    answers = {target.name: answer for target, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS)}
+    answered = fan_out(nodes, visit, dispatch=dispatch, limits=LIMITS)
+    answers = {target.name: answer for target, answer in answered}
     return {node.name: answers[node.name] for node in nodes}
 
 
 def derive_fleet(
-    path: Path, sources: Iterable[str], stated: Mapping[str, str], *, forks: int, password: str | None = None
+    path: Path, sources: Iterable[str], stated: Mapping[str, str], *, dispatch: Dispatch
 ) -> tuple[dict[str, dict[str, Derived]], dict[str, GpuprovError]]:
     """Derive the environments of a fleet; return them by group and node, and the nodes that failed.
 
@@ -75,7 +75,7 @@ def derive_fleet(
     of_group = {name: {**own, **stated} for name, own in site_values(fleet, path.parent).items()}
     site = {target.name: of_group[name] for name, targets in wanted.items() for target in targets}
     every = [target for targets in wanted.values() for target in targets]
-    answers = derive_live(every, site, forks=forks, password=password)
+    answers = derive_live(every, site, dispatch=dispatch)
     groups: dict[str, dict[str, Derived]] = {name: {} for name in wanted}
     failed: dict[str, GpuprovError] = {}
     for name, targets in wanted.items():

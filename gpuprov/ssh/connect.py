@@ -31,7 +31,7 @@ class ConnectionLimits:
     answer_bytes: int = 8 * 1024 * 1024
 
 
-class ClosedUnheard(Unreachable):
+class ClosedBeforeBanner(Unreachable):
     """A connection that was accepted, but closed before sshd sent its banner."""
 
     def __init__(self, way: Route) -> None:
@@ -82,7 +82,7 @@ def connect_before(way: Route, limits: ConnectionLimits) -> list[Connection]:
         return []
     try:
         return connect(way.jump, limits)
-    except ClosedUnheard:  # its message names the host, and `open_session` tries again
+    except ClosedBeforeBanner:  # its message names the host, and `open_session` tries again
         raise
     except Unreachable as error:
         seen = f"through {way.jump.place}: {error.seen}"
@@ -141,7 +141,7 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
             raise BeyondParamiko from error
         closed = "Error reading SSH protocol banner" in str(cause) and ENDLESS not in str(cause)
         if closed and time.monotonic() < silent:
-            raise ClosedUnheard(way) from None
+            raise ClosedBeforeBanner(way) from None
         raise unreachable(way, cause, credentials.tried) from error
     return connection
 

@@ -23,11 +23,12 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
 from gpuprov.probe.here import login_environment, run_here
-from gpuprov.ssh import elsewhere, openssh
-from gpuprov.ssh.connect import BeyondParamiko, ClosedUnheard, close, connect
+from gpuprov.ssh import openssh
+from gpuprov.ssh.connect import BeyondParamiko, ClosedBeforeBanner, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.conversation import ChannelConversation, Conversation, PipeConversation
+from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work, with_place
 from gpuprov.ssh.failures import reason
 from gpuprov.ssh.route import Route, route
 from gpuprov.ssh.wording import NO_SUCH_NAME
@@ -257,13 +258,13 @@ def fan_out(
     work: Callable[[Session], T],
     *,
     answer: Any = None,
-    forks: int = 64,
+    dispatch: Dispatch = DIRECT,
     limits: ConnectionLimits | None = None,
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
-    """Do `work` on every node, `forks` at a time; yield answers as they become ready.
+    """Do `work` on every node, some at a time; yield answers as they become ready.
 
     Args:
-        answer: type of the work's result, with which workers' answers are validated, see `elsewhere.spread`.
+        answer: type of the work's result, with which workers' answers are validated, see `Dispatch.spread`.
             Without it, workers can answer only None.
 
     A node's failure is yielded as its answer, not raised, and does not repeat the node's name. On an
@@ -271,23 +272,24 @@ def fan_out(
     work.
     """
     limits = limits or ConnectionLimits()
-    if elsewhere.is_engaged():
+    if dispatch.crew is not None:
         by_name = {node.name: node for node in nodes}
         # A route depends on this machine's ~/.ssh/config: a worker computes its own.
         unrouted = {name: replace(node) for name, node in by_name.items()}
 
-        def part(names: Collection[str]) -> elsewhere.Work[Target, T | GpuprovError]:
-            return partial(_visit_all, work.of(names) if isinstance(work, PerNode) else work, forks, limits)
+        def part(names: Collection[str]) -> Work[Target, T | GpuprovError]:
+            their_work = work.of(names) if isinstance(work, PerNode) else work
+            return partial(_visit_all, their_work, dispatch.here(), limits)
 
-        for name, found in elsewhere.spread(part, unrouted, answer=answer):
+        for name, found in dispatch.spread(part, unrouted, answer=answer):
             yield by_name[name], found
         return
     under_way: set[Session] = set()
-    with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(dispatch.forks, len(nodes)))) as pool:
         running = {pool.submit(_visit, node, work, limits, under_way): node for node in nodes}
         try:
             for done in as_completed(running):
-                yield running.pop(done), elsewhere.with_place(done.result())
+                yield running.pop(done), with_place(done.result())
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for session in list(under_way):
@@ -295,9 +297,12 @@ def fan_out(
 
 
 def _visit_all(
-    work: Callable[[Session], T], forks: int, limits: ConnectionLimits, nodes: Mapping[str, Target]
+    work: Callable[[Session], T],
+    dispatch: Dispatch,
+    limits: ConnectionLimits,
+    nodes: Mapping[str, Target],
 ) -> dict[str, T | GpuprovError]:
-    answers = fan_out(list(nodes.values()), work, forks=forks, limits=limits)
+    answers = fan_out(list(nodes.values()), work, dispatch=dispatch, limits=limits)
     return {node.name: answer for node, answer in answers}
 
 
@@ -338,7 +343,7 @@ def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
         time.sleep(pause_s * (1 + random.random()))  # noqa: S311
         try:
             opened = connect(node.route, limits)
-        except ClosedUnheard as closed:
+        except ClosedBeforeBanner as closed:
             unheard = closed
         except (Unreachable, InvalidInput) as error:
             raise placed(error, node) from error

@@ -25,9 +25,7 @@ def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[st
         return {}
     options = context.options
     nodes = targets(context.lock, names)
-    answers = dict(
-        measure_there(nodes, level, forks=options.forks, password=options.become_password, drained=True)
-    )
+    answers = dict(measure_there(nodes, level, dispatch=options.dispatch, drained=True))
     judged = judge(answers, of_node=of_lock(context.lock))
     write_text(folder / KEPT, json.dumps(document(judged), indent=1) + "\n")
     failed = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from gpuprov.apply.modules.build import Build
-from gpuprov.apply.modules.handing import fetched
-from gpuprov.apply.modules.once import needed
-from gpuprov.apply.modules.signing import store_of
-from gpuprov.apply.modules.store import Store
+from gpuprov.apply.kernel_modules.build import Build
+from gpuprov.apply.kernel_modules.fetching import fetch
+from gpuprov.apply.kernel_modules.once import needed
+from gpuprov.apply.kernel_modules.signing import store_of
+from gpuprov.apply.kernel_modules.store import Store
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov.model.nodeset import fold
 from gpuprov.ssh.transport import targets
@@ -82,7 +82,7 @@ class Ahead:
         mine = [build.kernel for build, builders in self._builders.items() if name in builders]
         return mine or self._tried.get(name, [])
 
-    def hands_out(self, name: str) -> bool:
+    def shares(self, name: str) -> bool:
         """Return whether a node builds for other nodes."""
         return any(name in builders for builders in self._builders.values())
 
@@ -113,4 +113,4 @@ class Ahead:
 
     def _fetched(self, build: Build, name: str, about: Mapping[str, Any]) -> bytes:
         [way] = targets(self._context.old, [name])
-        return fetched(way, build, name, self._context.options.become_password, about)
+        return fetch(way, build, name, self._context.options.dispatch.password, about)

@@ -14,8 +14,8 @@ from tempfile import mkdtemp
 from gpuprov.errors import Exit, GpuprovError, Refused
 from gpuprov.model.nodeset import fold
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.elsewhere import CrewLost
-from gpuprov.upgrade import leases, steps
+from gpuprov.ssh.dispatch import CrewLost
+from gpuprov.upgrade import exclusive, steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import fetch
@@ -45,7 +45,7 @@ class Engine:
     """One run with its journal."""
 
     def __init__(self, context: UpgradeContext, journal: Journal) -> None:
-        self.leases = leases.leases_for(context)
+        self.leases = exclusive.leases_for(context)
         self.context, self.journal = replace(context, leases=self.leases), journal
         self.header = header(journal.entries)
 
@@ -68,7 +68,7 @@ class Engine:
             return self._go()
 
     def _go(self) -> Outcome:
-        leases.take_all(self.leases, self.header.nodes, self.context.narrate)
+        exclusive.take_all(self.leases, self.header.nodes, self.context.narrate)
         self._fetch()
         stopped = None
         for batch in self.header.batches:
@@ -121,7 +121,7 @@ class Engine:
             self._take(step, [node for node, its in due.items() if its == step], batch)
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
-        leases.hold(self.leases, nodes, self.context.narrate)
+        exclusive.hold(self.leases, nodes, self.context.narrate)
         self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
         # A new folder each time: the folder of an interrupted attempt contains its events.

@@ -28,7 +28,7 @@ def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[
     ahead, arguments = Ahead(context, names, canaries), {}
     for name in names:
         old, new = context.groups[name]
-        building = [ahead.kernels(name), ahead.hands_out(name)]
+        building = [ahead.kernels(name), ahead.shares(name)]
         arguments[name] = [
             context.id,
             closure(new),

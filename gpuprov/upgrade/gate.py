@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuprov.apply.jobs import gpu_users, preflight_values
 from gpuprov.apply.lease import read_lease
-from gpuprov.apply.leases import is_abandoned
+from gpuprov.apply.lease_manager import is_abandoned
 from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
@@ -95,7 +95,7 @@ def ask_gate(
     for name in names:
         old, new = context.groups[name]
         if (id(old), id(new)) not in made:
-            made[id(old), id(new)] = _payload(old, new, context.options.become_password)
+            made[id(old), id(new)] = _payload(old, new, context.options.dispatch.password)
         payloads[name] = made[id(old), id(new)]
 
     work = PerNode(ask, payloads)
@@ -104,7 +104,7 @@ def ask_gate(
     while asked:
         waking: list[str] = []
         for target, answer in fan_out(
-            targets(context.old, asked), work, answer=Facts, forks=context.options.forks, limits=LIMITS
+            targets(context.old, asked), work, answer=Facts, dispatch=context.options.dispatch, limits=LIMITS
         ):
             found[target.name] = judge_node(context, target.name, answer, accepted)
             if found[target.name].wakes(context.rollout.settle_s):

@@ -60,7 +60,7 @@ def run_hook(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> d
     nodes = targets(context.old, names)
     if where == "node":
         return _on_nodes(context, hook, text, nodes)
-    with ThreadPoolExecutor(max_workers=max(1, min(context.options.forks, len(nodes)))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(context.options.dispatch.forks, len(nodes)))) as pool:
         said = pool.map(
             lambda node: contained(
                 node.name, lambda: _here(text, _environment(context, node), hook.timeout_s)
@@ -101,7 +101,7 @@ def _failure(code: int, said: str) -> str:
 
 
 def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
-    password = context.options.become_password
+    password = context.options.dispatch.password
     sudo = _SUDO if password is None else _SUDO_ASKED
     environments = {node.name: _environment(context, node) for node in nodes}
 
@@ -115,7 +115,7 @@ def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target
     answers = fan_out(
         nodes,
         PerNode(visit, environments),
-        forks=context.options.forks,
+        dispatch=context.options.dispatch,
         limits=ConnectionLimits(command_s=hook.timeout_s),
     )
     return {target.name: str(answer) for target, answer in answers if isinstance(answer, GpuprovError)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpuprov.apply.hands import ansible_at_work
+from gpuprov.apply.attempts import ansible_at_work
 from gpuprov.errors import Refused
 from gpuprov.upgrade.context import UpgradeContext
 

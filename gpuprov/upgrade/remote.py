@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Options, RunContext
-from gpuprov.apply.hands import change
-from gpuprov.apply.leases import Leases
+from gpuprov.apply.lease_manager import LeaseManager
 from gpuprov.apply.remote import QUICK_S, Answer, ask_nodes, read_all
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.model.lock import Lock
@@ -42,7 +42,7 @@ def act(
     arguments: Mapping[str, Sequence[Any]],
     options: Options,
     *,
-    holds: Leases | None,
+    holds: LeaseManager | None,
     seconds: float = QUICK_S,
     read: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, Answer]:
@@ -72,8 +72,7 @@ def _act(
         MODULES,
         targets(run.lock, arguments),
         {node: {**asked, "arguments": list(given)} for node, given in arguments.items()},
-        forks=run.options.forks,
-        password=run.options.become_password,
+        dispatch=run.options.dispatch,
         seconds=seconds,
     )
 
@@ -83,7 +82,7 @@ def await_nodes(lock: Lock, names: Iterable[str], options: Options, seconds: flo
     deadline = time.monotonic() + seconds
     waiting = list(names)
     while waiting:
-        answers = fan_out(targets(lock, waiting), lambda session: None, forks=options.forks)
+        answers = fan_out(targets(lock, waiting), lambda session: None, dispatch=options.dispatch)
         waiting = [target.name for target, answer in answers if isinstance(answer, Unreachable)]
         if time.monotonic() > deadline:
             return

@@ -126,7 +126,7 @@ def _only(lock: Lock, node: str) -> dict[str, Any]:
 
 def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) -> Failures:
     options = context.options
-    found = survey(lock, names, forks=options.forks, password=options.become_password)
+    found = survey(lock, names, dispatch=options.dispatch)
     lost = {node.name: node.reason for node in found if node.reason is not None}
     plans = [plan_node(node) for node in found if node.reason is None]
     result = converge(context.toward(lock, folder), plans)
@@ -159,8 +159,7 @@ def _judged(context: UpgradeContext, lock: Lock, names: list[str], folder: Path)
             lock,
             asked,
             json=folder / "verify.json",
-            forks=context.options.forks,
-            password=context.options.become_password,
+            dispatch=context.options.dispatch,
         )
         for node in verdict.nodes:
             wrong = ", ".join(check.check for check in node.failed_checks)

@@ -23,7 +23,7 @@ from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 AT_ONCE = 16  # threads that wait for nodes
 CLOSED_UNHEARD = "kex_exchange_identification"  # ssh's message

@@ -19,8 +19,8 @@ from gpuprov.model.lock import read_lock
 from gpuprov.model.selection import narrowed
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
-from gpuprov.verify.modules import register
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
+from gpuprov.verify.observers import register
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import to_mend
 

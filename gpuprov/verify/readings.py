@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 
 def unit_state(host: Node, unit: str) -> str:

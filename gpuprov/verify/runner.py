@@ -17,7 +17,7 @@ from gpuprov.files.runs import now
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.model.selection import narrowed
-from gpuprov.ssh import elsewhere
+from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work
 from gpuprov.ssh.wording import NO_SUCH_NAME
 from gpuprov.untrusted import json_text
 from gpuprov.verify.connection import TimeLimits, with_absolute_paths
@@ -36,10 +36,9 @@ def run_verification(
     *,
     junit: Path | None = None,
     json: Path | None = None,
-    forks: int = 64,
+    dispatch: Dispatch = DIRECT,
     local: bool = False,
     image: bool = False,
-    password: str | None = None,
     limits: TimeLimits | None = None,
 ) -> Verdict:
     """Verify hosts of a lock.
@@ -48,10 +47,9 @@ def run_verification(
         hosts: names of the lock.
         junit: file for the results as JUnit XML.
         json: file for the results, schema gpuprov.verify/1.
-        forks: nodes at a time.
+        dispatch: how the nodes are reached.
         local: verify this machine instead of connecting to the one host.
         image: leave out checks that a tree that was never booted cannot show.
-        password: sudo's password, if it requires one.
 
     Raises:
         InvalidInput: a report cannot be written, or `local` with several hosts.
@@ -59,13 +57,13 @@ def run_verification(
     names = list(hosts)
     if local and len(names) != 1:
         raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
-    how = _How(local, image, password, limits or TimeLimits())
+    how = _How(local, image, dispatch.password, limits or TimeLimits())
     checked_at = now()
 
-    def part(some: Collection[str]) -> elsewhere.Work[None, NodeVerdict]:
-        return partial(_verify_all, narrowed(lock, some), how, forks)
+    def part(some: Collection[str]) -> Work[None, NodeVerdict]:
+        return partial(_verify_all, narrowed(lock, some), how, dispatch.forks)
 
-    found = dict(elsewhere.spread(part, dict.fromkeys(names), answer=NodeVerdict))
+    found = dict(dispatch.spread(part, dict.fromkeys(names), answer=NodeVerdict))
     judged = [_judged(name, found[name]) for name in lock.hosts() if name in found]
     verdict = Verdict(checked_at, [_placed(node, lock) for node in judged])
     _write_reports(verdict, junit, json)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.lab import Lab
-from gpuprov.ssh import elsewhere
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.workers import hire
 from gpuprov.ssh.workers.cluster import THREADS
 from tests.bench._bars import Bar, verdict
@@ -200,9 +200,9 @@ def in_sync(names: Mapping[str, None]) -> dict[str, NodeDrift]:
 def coordinate(count: int) -> float:
     """Return the coordinator's processor seconds for this many nodes, whose workers have no work."""
     names = dict.fromkeys(f"gpu{number:06}" for number in range(count))
-    with hire("local:2", {}):
+    with hire("local:2", {}) as crew:
         begun = time.process_time()
-        found = dict(elsewhere.spread(lambda some: in_sync, names, answer=NodeDrift))
+        found = dict(Dispatch(crew=crew).spread(lambda some: in_sync, names, answer=NodeDrift))
         spent = time.process_time() - begun
     assert len(found) == count
     return spent

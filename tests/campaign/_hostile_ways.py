@@ -35,9 +35,9 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Target
 from gpuprov.untrusted import printable
 from gpuprov.upgrade import hooks
+from gpuprov.upgrade.exclusive import leases_for, take_all
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
-from gpuprov.upgrade.leases import leases_for, take_all
 from tests.campaign._hostile_fleet import BAD, GOOD, Answer, Fleet, PaperSession, answering, framed, healthy
 
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=30)

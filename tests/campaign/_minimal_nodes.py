@@ -22,6 +22,7 @@ from gpuprov.lab.mirror.key import signing_key
 from gpuprov.lab.mirror.serve import served
 from gpuprov.lab.variants import at_boot, with_control_groups, with_network_parameters
 from gpuprov.model.lock import Lock, read_lock
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.verify import run_verification
 from gpuprov.verify.wanted import wanted
 from tests.campaign._roles_fleet import COMMON, DRIVE, SETTINGS, STACKS, SWITCHED
@@ -129,7 +130,7 @@ class Trials:
 
         folder = self.folder / f"run-{time.monotonic_ns()}"
         folder.mkdir()
-        run = RunContext(lock, folder, Options(forks=FORKS), consent, listen)
+        run = RunContext(lock, folder, Options(Dispatch(forks=FORKS)), consent, listen)
         plans = [
             NodePlan(node.name, tuple(dict.fromkeys(("preflight", "repositories", role))), False, (), ())
             for role, node in nodes.items()
@@ -151,7 +152,7 @@ class Trials:
     def _verify(self, lock: Lock, nodes: dict[str, Node]) -> dict[str, str]:
         by_name = {node.name: role for role, node in nodes.items()}
         groups, result = lock.hosts(), {}
-        for seen in run_verification(lock, list(by_name), forks=FORKS).nodes:
+        for seen in run_verification(lock, list(by_name), dispatch=Dispatch(forks=FORKS)).nodes:
             role = by_name[seen.name]
             own = {check for check, each in wanted(groups[seen.name]).items() if each.role == role}
             failed = {

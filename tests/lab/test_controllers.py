@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpuprov.apply.context import Options, RunContext
-from gpuprov.apply.leased import converge_leased
-from gpuprov.apply.leases import Leases, Terms
+from gpuprov.apply.exclusive import converge_exclusively
+from gpuprov.apply.lease_manager import LeaseManager, Terms
 from gpuprov.apply.proposal import propose
 from gpuprov.errors import Exit
 from gpuprov.files.runs import new_run
@@ -128,8 +128,8 @@ def test_leases_outlast_long_steps_and_a_lost_one_stops_its_node_alone(two: Site
     proposal = propose(lock, [taken.name, ours.name], Options(), full=True)
     run = RunContext(lock, new_run("apply"), listen=listen)
     begun = time.monotonic()
-    with Leases([lock], run.folder, terms=Terms(seconds=LEASE_S)) as leases:
-        result = converge_leased(replace(run, leases=leases), leases, proposal)
+    with LeaseManager([lock], run.folder, terms=Terms(seconds=LEASE_S)) as leases:
+        result = converge_exclusively(replace(run, leases=leases), leases, proposal)
         lasted, last = time.monotonic() - begun, lease(ours)
     assert lost
     assert lasted > 2 * LEASE_S, "no test of long steps"

@@ -62,7 +62,7 @@ def test_a_change_is_the_same_by_one_and_by_many(scale: Scale) -> None:
     said = "".join((each.home / "log").read_text() for each in scale.crew.workers)
     assert "Traceback" not in said
     runs = scale.crew.folder / "state/gpuprov/runs"
-    logs = [path for path in runs.rglob("hand-*/site-ansible.log") if path.stat().st_size]
+    logs = [path for path in runs.rglob("attempt-*/site-ansible.log") if path.stat().st_size]
     assert len(logs) == 2, "each worker had a part"
 
 

@@ -23,9 +23,9 @@ from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.probe.facts import Facts
 from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
+from gpuprov.upgrade.exclusive import leases_for, take_all
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
-from gpuprov.upgrade.leases import leases_for, take_all
 from tests.campaign._hostile_fleet import BAD, GOOD, Answer, Fleet, PaperSession, answering, healthy
 from tests.campaign._hostile_ways import SHARES, Ways, packed, raw
 from tests.campaign.hostile import attempt

@@ -12,7 +12,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.node import system as collectors
 from gpuprov.probe.parse import system
 from gpuprov.roles import Expectation
-from gpuprov.verify.modules.nvidia_driver import booted_next
+from gpuprov.verify.observers.nvidia_driver import booted_next
 from tests.unit.roles.scripts import script
 
 driver = script("nvidia_driver")

@@ -21,7 +21,7 @@ LOG = "a log, written as it grows"
 ALLOWED = {
     "gpuprov/access/node/deadman.sh": "its own folder, which only root enters; one rename arms the switch",
     "gpuprov/accept/node/workers.py": "/dev/null",
-    "gpuprov/apply/modules/journal.py": "appends to its own journal",
+    "gpuprov/apply/kernel_modules/journal.py": "appends to its own journal",
     "gpuprov/apply/node/built.py": "an archive whose SHA-256 is compared before it is used",
     "gpuprov/apply/node/lease.py": "leases and their locks, in a folder that only root enters",
     "gpuprov/apply/playbook.py": "a log of the run, and an empty file " + TEMPORARY,

@@ -8,6 +8,7 @@ from gpuprov.accept.across.mesh import Visits
 from gpuprov.errors import GpuprovError
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload
 from gpuprov.ssh.conversation import Conversation
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 LIMITS = ConnectionLimits(connect_s=15, answer_bytes=ANSWER_LIMIT)
@@ -20,7 +21,7 @@ def over_ssh(nodes: list[Target], payload: Payload) -> Visits:
         def there(session: Session) -> None:
             visit(session.target.name, lambda: session.converse(payload.command, payload.stdin))
 
-        for node, answer in fan_out(nodes, there, forks=len(nodes), limits=LIMITS):
+        for node, answer in fan_out(nodes, there, dispatch=Dispatch(forks=len(nodes)), limits=LIMITS):
             if isinstance(answer, GpuprovError):
                 failure = answer  # the node was not even reached
 

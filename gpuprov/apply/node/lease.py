@@ -27,7 +27,7 @@ PROC = "/proc"
 WAIT_S = 20.0
 """Seconds to wait for the lock; an operation on a lease takes milliseconds."""
 LONGEST_S = 86400.0
-HAND_S = 60.0
+ATTEMPT_S = 60.0
 """Seconds without a renewal after which the run's next worker attempt may take an earlier one's lease."""
 RUNS_KEPT = 20
 
@@ -48,7 +48,7 @@ def take(run: str, holder: str, seconds: float) -> "Lease":
         held = current()
         if held and held["run"] != run and not _follows(run, held):
             return held
-        _leave_earlier_hands_behind(run)
+        _supersede_earlier_attempts(run)
         return _give(run, holder, seconds, held)
 
 
@@ -66,7 +66,7 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
 
 
 def release(run: str) -> None:
-    """Give the lease back if it is the run's, or a worker attempt's that was not renewed for `HAND_S`."""
+    """Give the lease back if it is the run's, or a worker attempt's that was not renewed for `ATTEMPT_S`."""
     with alone("lease"):
         held = current()
         if held and (held["run"] == run or _follows(run, held)):
@@ -103,11 +103,11 @@ def _number(run: str) -> int:
 def _follows(run: str, held: "Lease") -> bool:
     """Return whether a run or worker attempt may take a lease of the same family.
 
-    It may take the run's own at once, and a worker attempt's once it was not renewed for `HAND_S`.
+    It may take the run's own at once, and a worker attempt's once it was not renewed for `ATTEMPT_S`.
     """
     if family(run) != family(held["run"]):
         return False
-    return bool(held["run"] == family(run) or _silent_s(held) >= HAND_S)
+    return bool(held["run"] == family(run) or _silent_s(held) >= ATTEMPT_S)
 
 
 def _left_s(lease: "Lease") -> float:
@@ -153,7 +153,7 @@ def now() -> "tuple[str, float]":
     return boot, awake - begun
 
 
-def _leave_earlier_hands_behind(run: str) -> None:
+def _supersede_earlier_attempts(run: str) -> None:
     """Record the number of a worker attempt, and refuse one that is lower than the last.
 
     Otherwise an attempt that was suspended before it took the node could take it after a later attempt.
@@ -164,7 +164,7 @@ def _leave_earlier_hands_behind(run: str) -> None:
     number = _number(run)
     if not number:
         return
-    path = FOLDER + "/hands.json"
+    path = FOLDER + "/attempts.json"
     try:
         with open(path) as file:
             known = dict(json.load(file))

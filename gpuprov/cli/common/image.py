@@ -49,7 +49,7 @@ def apply_image(
     """
     from gpuprov.apply.context import Options, RunContext
     from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image
-    from gpuprov.apply.modules.brought import handed_out, lay_in
+    from gpuprov.apply.kernel_modules.archive_file import export_modules, import_into_image
     from gpuprov.files.runs import new_run
     from gpuprov.files.writing import replace_file
     from gpuprov.report.image import image_document, image_exit, image_lines
@@ -58,14 +58,14 @@ def apply_image(
     group = group_of(chosen)
     lock = image_lock(chosen.lock, group)
     options.ask("turn this root tree into an image", yes=yes)
-    for kept in lay_in(lock, modules) if modules else ():
+    for kept in import_into_image(lock, modules) if modules else ():
         options.note(f"added to this tree's store: {kept.build}")
-    progress, how = Progress(options.note), Options(1, verbosity=verbose)
+    progress, how = Progress(options.note), Options(verbosity=verbose)
     run = RunContext(lock, new_run("apply"), how, consent, progress.event, options.note)
     with progress.alive():
         image = make_image(run)
     if modules_out:
-        replace_file(modules_out, handed_out(lock, lock.groups[group]))
+        replace_file(modules_out, export_modules(lock, lock.groups[group]))
         options.note(f"on the controller: gpuprov apply --modules {modules_out.name}")
     verdict = _look(lock) if verified and image.outcome.ok else None
     if image.outcome.ok:

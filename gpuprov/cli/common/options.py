@@ -7,7 +7,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.model.lock import Lock, LockedGroup
+    from gpuprov.ssh.dispatch import Crew, Dispatch
     from gpuprov.ssh.transport import Target
 
 output_option = click.option(
@@ -90,6 +91,7 @@ class Chosen:
     Args:
         stated: nodes and groups on the command line and in --limit.
         local: whether this machine is the node, in place of the address in the lock.
+        crew: workers that connect to the nodes, if any.
     """
 
     lock_path: Path
@@ -97,6 +99,7 @@ class Chosen:
     forks: int
     ask_become_pass: bool = False
     local: bool = False
+    crew: Crew | None = None
 
     @cached_property
     def lock(self) -> Lock:
@@ -144,11 +147,18 @@ class Chosen:
         """sudo's password, if -K is given."""
         return ask_password(self.ask_become_pass)
 
+    @cached_property
+    def dispatch(self) -> Dispatch:
+        """How the nodes are reached."""
+        from gpuprov.ssh.dispatch import Dispatch
+
+        return Dispatch(self.forks, self.password, self.crew)
+
 
 def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add NODES, --lock, --limit, --forks, -K, --workers and -o to a verb.
 
-    The verb is called with `chosen` and `output`, while the workers are engaged.
+    The verb is called with `chosen` and `output`, while the workers run.
     """
 
     @nodes_argument
@@ -178,8 +188,8 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidInput("workers cannot reach this machine as a node", do="leave out --workers")
         known = chosen.lock.hosts() if lock_path.is_file() else {}
         hosts = {name: known[name] for name in chosen.names} if known else {}
-        with crew(workers, hosts, password=ask_become_pass):
-            return verb(chosen=chosen, **others)
+        with crew(workers, hosts, password=ask_become_pass) as found:
+            return verb(chosen=replace(chosen, crew=found), **others)
 
     return with_nodes
 
@@ -194,8 +204,8 @@ def _controllers(chosen: Chosen) -> str | None:
 
 
 @contextmanager
-def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> Iterator[None]:
-    """Provide workers that reach the nodes meanwhile.
+def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> Iterator[Crew]:
+    """Provide workers that reach the nodes within the context.
 
     Args:
         workers: as for --workers.
@@ -211,8 +221,8 @@ def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> I
     if any(group.hosts[name] == LOCAL for name, group in hosts.items()):
         raise InvalidInput("workers cannot reach this machine as a node", do="leave out --workers")
     sites = {name: group.site for name, group in hosts.items()}
-    with hire(workers, sites, password=password, narrate=note):
-        yield
+    with hire(workers, sites, password=password, narrate=note) as found:
+        yield found
 
 
 def ask_password(wanted: bool) -> str | None:

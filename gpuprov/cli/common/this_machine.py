@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STATE = "apply.json"
 """File in the folder of an apply with its parameters, to continue after a reboot of this machine."""
 LOCK = "apply.lock.yml"
+KEPT_OPTIONS = ("check", "diff", "verbosity")
 SETTLE_S = 90.0
 """Seconds after a boot in which its units start."""
 
@@ -97,7 +98,7 @@ def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified
         "lock": str(lock_path.absolute()),
         "verified": verified,
         "consent": asdict(run.consent),
-        "options": {**asdict(run.options), "become_password": None},
+        "options": {name: getattr(run.options, name) for name in KEPT_OPTIONS},
     }
     write_text(run.folder / STATE, json.dumps(asked, indent=1))
     write_lock(run.lock, run.folder / LOCK)
@@ -139,7 +140,7 @@ def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
     run = RunContext(
         read_lock(folder / LOCK),
         folder,
-        Options(**asked["options"]),
+        Options(**{name: asked["options"][name] for name in KEPT_OPTIONS}),
         Consent(**asked["consent"]),
         narrate=options.note,
     )

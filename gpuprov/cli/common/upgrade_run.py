@@ -28,7 +28,7 @@ def upgrade_context(
     from gpuprov.files.runs import verb_of
     from gpuprov.upgrade.context import UpgradeContext
 
-    how = Options(chosen.forks, become_password=chosen.password)
+    how = Options(chosen.dispatch)
     words = (verb_of(folder.name), "--resume", folder.name, "--lock", str(chosen.lock_path.absolute()))
     afterwards = Afterwards(words, boot_before())
     source = source or folder

@@ -13,6 +13,7 @@ from gpuprov.model.nodeset import expand
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
+from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 NAME = re.compile(r"[a-z0-9._-]{1,40}")
@@ -71,15 +72,13 @@ def match_hosts(
     connection: Connection,
     among: Sequence[Kind],
     *,
-    forks: int = 64,
-    password: str | None = None,
+    dispatch: Dispatch = DIRECT,
 ) -> Iterator[tuple[str, tuple[Facts, Match] | GpuprovError]]:
     """Yield each host with its facts and the nearest of some kinds, or with its error.
 
     Args:
-        password: sudo's password, if it needs one.
     """
-    payload = build(Parameters(), password=password)
+    payload = build(Parameters(), password=dispatch.password)
 
     def probe(session: Session) -> tuple[Facts, Match]:
         facts = ask(session, payload)
@@ -89,5 +88,5 @@ def match_hosts(
         return facts, match(facts, among)
 
     targets = [_target(host, connection) for host in hosts]
-    for target, answer in fan_out(targets, probe, forks=forks, limits=LIMITS):
+    for target, answer in fan_out(targets, probe, dispatch=dispatch, limits=LIMITS):
         yield target.name, answer

@@ -15,6 +15,7 @@ from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
 from gpuprov.ssh.contained import contained
+from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, fan_out, targets
 from gpuprov.topology import Topology
 from gpuprov.topology.live import topology_of
@@ -32,21 +33,20 @@ def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator
 
 
 def live_nodes(
-    lock: Lock, names: Iterable[str], catalog: Catalog, *, forks: int = 64, password: str | None = None
+    lock: Lock, names: Iterable[str], catalog: Catalog, *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[Node, GpuprovError | None]]:
     """Yield nodes with values from their facts; without an answer as in the lock, with the error.
 
     Args:
-        password: sudo's password, if it needs one.
     """
     known = {node.name: node for node in locked_nodes(lock, names, catalog)}
-    payload = build(Parameters(), password=password)
+    payload = build(Parameters(), password=dispatch.password)
 
     def visit(session: Session) -> tuple[Facts, Topology | None]:
         return ask(session, payload), topology_of(session)
 
     nodes = targets(lock, known)
-    answers = {t.name: answer for t, answer in fan_out(nodes, visit, forks=forks, limits=LIMITS)}
+    answers = {t.name: answer for t, answer in fan_out(nodes, visit, dispatch=dispatch, limits=LIMITS)}
     for name, node in known.items():
         answer = answers[name]
         if isinstance(answer, GpuprovError):

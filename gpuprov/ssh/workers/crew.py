@@ -5,7 +5,7 @@ unpickles data from its scheduler and its workers.
 
 Each attempt is a task bound to one worker. Dask by itself would run it again at any time on any worker. Here
 a later attempt has a higher number, by which nodes distinguish it from an earlier one that resumes after a
-freeze (`gpuprov.apply.hands`).
+freeze (`gpuprov.apply.attempts`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distributed.client import ClosedClientError
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.nodeset import fold
-from gpuprov.ssh.elsewhere import CrewLost
+from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.ssh.workers.roster import Roster, Worker
 from gpuprov.ssh.workers.shard import EVENT, Shard, perform, stop
 from gpuprov.ssh.workers.version import VERSION
@@ -122,23 +122,23 @@ class DaskCrew:
         try:
             while (job.waiting or job.running) and not over.is_set():
                 yield from self._start(job)
-                yield from self._take_in(job)
+                yield from self._collect(job)
                 yield from self._look(job)
         finally:
             self._leave(job)
 
     def _parts(self, each: Mapping[str, Any], *, changes: bool) -> Iterator[_Part]:
         names = list(each)
-        slots = sum(worker.hands(changes=changes) for worker in self.roster.alive.values()) or 1
+        slots = sum(worker.slots(changes=changes) for worker in self.roster.alive.values()) or 1
         size = max(1, min(SHARD, -(-len(names) // slots)))
         for at in range(0, len(names), size):
             yield _Part(names[at : at + size])
 
     def _start(self, job: _Job) -> Iterator[Mapping[str, GpuprovError]]:
         """Assign parts to workers with a free slot, least loaded first; yield failures of parts given up."""
-        hands = sum(worker.hands(changes=job.changes) for worker in self.roster.alive.values())
+        slots = sum(worker.slots(changes=job.changes) for worker in self.roster.alive.values())
         for _ in range(len(job.waiting)):
-            if 0 < hands <= len(job.running):
+            if 0 < slots <= len(job.running):
                 return
             part = job.waiting.popleft()
             if len(part.lost) >= TRIES:
@@ -157,9 +157,9 @@ class DaskCrew:
             if each.worker:
                 busy[each.worker.address] = busy.get(each.worker.address, 0) + 1
         alive = self.roster.alive.values()
-        hands = {each.address: each.hands(changes=job.changes) for each in alive}
-        fit = [each for each in alive if busy.get(each.address, 0) < hands[each.address]]
-        fit.sort(key=lambda each: (each.name in part.lost, busy.get(each.address, 0) / hands[each.address]))
+        slots = {each.address: each.slots(changes=job.changes) for each in alive}
+        fit = [each for each in alive if busy.get(each.address, 0) < slots[each.address]]
+        fit.sort(key=lambda each: (each.name in part.lost, busy.get(each.address, 0) / slots[each.address]))
         return fit[0] if fit else None
 
     def _submit(self, job: _Job, part: _Part, worker: Worker) -> None:
@@ -189,7 +189,7 @@ class DaskCrew:
         if job := self._jobs.get(message["number"]):
             job.inbox.put(message)
 
-    def _take_in(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
+    def _collect(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
         """Wait for one event or ended task, and process it; yield the results of an ended part."""
         try:
             message = job.inbox.get(timeout=seconds)

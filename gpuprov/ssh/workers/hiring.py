@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.ssh.answers import read_error
-from gpuprov.ssh.elsewhere import engaged
 from gpuprov.ssh.workers.identity import coordinator_context, default_folder, proven_site
 from gpuprov.ssh.workers.sites import Link, SiteCrew, running
 from gpuprov.ssh.workers.version import VERSION
@@ -42,8 +40,8 @@ def hire(
     password: bool = False,
     narrate: Callable[[str], None] = lambda line: None,
     folder: Path | None = None,
-) -> Iterator[Any]:
-    """Engage workers within the context.
+) -> Iterator[SiteCrew]:
+    """Provide workers within the context.
 
     Args:
         stated: `local`, `local:4`, or the addresses of services, `tls://gw.fra1:8790,tls://gw.iad1:8790`.
@@ -81,7 +79,6 @@ def hire(
         stack.enter_context(running(running_loop, links))
         crew = SiteCrew(links, {} if here else sites, narrate)
         crew.refuse_missing()
-        stack.enter_context(engaged(crew))
         yield crew
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client
 
 from gpuprov.errors import GpuprovError, Refused, Unreachable
-from gpuprov.ssh.elsewhere import CrewLost
+from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.ssh.workers.version import VERSION
 
 LOOK_S = 2.0
@@ -27,18 +27,18 @@ AWAITED_S = 60.0
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker; `slots` is the number of shards that it can have at a time.
+    """A worker; `threads` is the number of shards that it can process at a time.
 
     Work that changes nodes leaves one slot free, with which leases are renewed.
     """
 
     address: str
     name: str
-    slots: int
+    threads: int
 
-    def hands(self, *, changes: bool) -> int:
+    def slots(self, *, changes: bool) -> int:
         """Return the number of shards that the worker may have at a time."""
-        return max(1, self.slots - 1) if changes else self.slots
+        return max(1, self.threads - 1) if changes else self.threads
 
 
 class Roster:

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.ssh.answers import error_document, write_answer
-from gpuprov.ssh.elsewhere import CrewLost
+from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.ssh.workers.cluster import Connect, hush, own_cluster
 from gpuprov.ssh.workers.crew import DaskCrew
 from gpuprov.ssh.workers.identity import is_coordinator

@@ -10,7 +10,7 @@ from typing import Any
 from distributed import get_worker
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
-from gpuprov.ssh.elsewhere import Attempt, attempting
+from gpuprov.ssh.dispatch import Attempt, attempting
 from gpuprov.ssh.workers.version import VERSION
 
 EVENT = "event"
@@ -24,7 +24,7 @@ class Shard:
         version: version of the controller.
         topic: Dask's topic for the events.
         number: number of the attempt, which identifies it in events and in requests to stop.
-        work, each: pickled, see `gpuprov.ssh.elsewhere.spread`.
+        work, each: pickled, see `gpuprov.ssh.dispatch.spread`.
     """
 
     version: str

@@ -20,7 +20,7 @@ from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.nodeset import fold
 from gpuprov.ssh.answers import read_answer, read_error
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.elsewhere import CrewLost, Hear, Part
+from gpuprov.ssh.dispatch import CrewLost, Hear, Part
 from gpuprov.ssh.workers.wire import Closed, Message, Stream, call, field
 from gpuprov.untrusted import on_one_line
 
@@ -139,7 +139,7 @@ class Link:
 
 
 class SiteCrew:
-    """Workers of all services, see `gpuprov.ssh.elsewhere.Crew`.
+    """Workers of all services, see `gpuprov.ssh.dispatch.Crew`.
 
     Args:
         links: connections to all services.
@@ -174,7 +174,7 @@ class SiteCrew:
     def do(
         self, part: Part[Any, Any], each: Mapping[str, Any], *, answer: Any, hear: Hear | None, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        """Do work on nodes, see `gpuprov.ssh.elsewhere.spread`."""
+        """Do work on nodes, see `gpuprov.ssh.dispatch.spread`."""
         inbox: _Inbox = SimpleQueue()
         orders: dict[int, _Order] = {}
         try:

@@ -29,7 +29,7 @@ def fetch(
     known: "list[str]",
     sources: "str | None",
     kernels: "list[str]",
-    hands_out: bool,
+    shares: bool,
 ) -> "dict[str, Any]":
     """Download what an upgrade and its rollback need. Installed packages are not changed.
 
@@ -38,7 +38,7 @@ def fetch(
         known: packages of the old lock; the upgrade removes those that are not wanted, and no others.
         sources: repositories that the node does not have yet, in apt's format.
         kernels: kernels to try the new module's build for; `running` is the running one.
-        hands_out: whether the build is for other nodes; then a compiler is installed if it is missing.
+        shares: whether the build is for other nodes; then a compiler is installed if it is missing.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
@@ -54,7 +54,7 @@ def fetch(
         kept.update(modules.keep())
         apt("install", "--download-only", *targets)
         coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}
-        shared = _build_ahead(coming, kernels, hands_out)
+        shared = _build_ahead(coming, kernels, shares)
     finally:
         if sources and os.path.lexists(EXTRA_SOURCES):
             os.unlink(EXTRA_SOURCES)
@@ -62,7 +62,7 @@ def fetch(
     return {"moves": len(changes), "kept": len(kept), "built": shared}
 
 
-def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bool) -> "list[dict[str, Any]]":
+def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool) -> "list[dict[str, Any]]":
     """Build the module with DKMS in a temporary folder, so that a failure is known before the upgrade.
 
     The folder has the same path on every node: two builders must produce the same bytes, and a compiler may
@@ -74,7 +74,7 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bo
     shared = []  # type: list[dict[str, Any]]
     if not versions or not kernels:
         return shared
-    if hands_out:
+    if shares:
         _have_compiler(kernels)
     architecture = run("dpkg", "--print-architecture").strip()
     with _emptied(os.path.join(HOME, "ahead")) as folder:
@@ -86,7 +86,7 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", hands_out: bo
                 continue
             for kernel in kernels:
                 modules_folder = _build(folder, source, os.uname().release if kernel == "running" else kernel)
-                if hands_out:
+                if shares:
                     archive = built.packed(modules_folder, f"{source}-{kernel}")
                     shared.append(dict(archive, kernel=kernel))
     return shared

@@ -10,7 +10,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.verify.nodes import NodeUnderTest
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import pytest
 from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_CHECKS
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
     from gpuprov.verify.nodes import NodeUnderTest
+    from gpuprov.verify.observers import Node
 
 
 def _locked_ones(check: str) -> Callable[..., None]:

@@ -10,7 +10,7 @@ from gpuprov.roles.container_toolkit import CDI_UNIT, FORERUNNERS
 from gpuprov.verify.readings import unit_state
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 
 @pytest.mark.check("container_toolkit.forerunners")

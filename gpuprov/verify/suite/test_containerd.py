@@ -10,7 +10,7 @@ from gpuprov.roles.containerd import CONFIG, CONTAINERD_UNIT
 from gpuprov.verify.readings import part_of, reads_elsewhere, unit_state
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 CONTAINERD = f"journalctl -u {CONTAINERD_UNIT} -n 10 --no-pager"
 

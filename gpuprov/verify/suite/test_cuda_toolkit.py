@@ -9,7 +9,7 @@ import pytest
 from gpuprov.roles.cuda_toolkit import CUDA_HOME
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 
 @pytest.mark.check("cuda.default", "update-alternatives --display cuda")

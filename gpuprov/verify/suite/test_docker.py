@@ -9,11 +9,11 @@ import pytest
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.docker import CONFIG as CONFIG_FILE
 from gpuprov.roles.docker import DOCKER_UNIT
-from gpuprov.verify.modules.containers import CDI, HOOK, NOTHING
+from gpuprov.verify.observers.containers import CDI, HOOK, NOTHING
 from gpuprov.verify.readings import part_of, reads_elsewhere, unit_state
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 JOURNAL = f"journalctl -u {DOCKER_UNIT} -n 10 --no-pager"
 CONFIG = "cat /etc/docker/daemon.json"

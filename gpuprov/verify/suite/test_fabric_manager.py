@@ -11,7 +11,7 @@ from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.readings import unit_state
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 FABRIC = "nvidia-smi --query-gpu=fabric.state --format=csv,noheader"
 

@@ -10,7 +10,7 @@ from gpuprov.roles.firewall import FIREWALL_RULES, FIREWALL_UNIT
 from gpuprov.verify.readings import own_unit_state
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 
 @pytest.mark.check("firewall.unit", "systemctl --no-pager status gpuprov-firewall.service")

@@ -11,7 +11,7 @@ from gpuprov.roles.gpu_settings import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT
 from gpuprov.verify.readings import own_unit_state
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 CLOCKS_JOURNAL = f"journalctl -u {CLOCKS_UNIT} -n 10 --no-pager"
 MODES_JOURNAL = f"journalctl -u {MODES_UNIT} -n 10 --no-pager"

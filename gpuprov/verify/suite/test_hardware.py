@@ -9,7 +9,7 @@ import pytest
 from gpuprov.model.lock import LockedGroup
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 DIMMS = "dmidecode -t memory | grep -E 'Locator|Size'"
 PORTS = "grep -s . /sys/class/infiniband/*/ports/*/rate /sys/class/net/*/speed"

@@ -10,7 +10,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.nvidia_driver import FOREIGN_MODULES
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 PROC = "cat /proc/driver/nvidia/version"
 KERNEL_LOG = "dmesg | grep -iE 'nvrm|nvidia|nouveau'"

@@ -9,7 +9,7 @@ import pytest
 from gpuprov.model.lock import LockedGroup
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 
 @pytest.mark.check("pins.hold", "apt-config dump APT::Ignore-Hold")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 OPTIONS = "modprobe --showconfig | grep RestrictProfilingToAdminUsers"
 WHO = {"0": "everybody", "1": "root", None: "root"}

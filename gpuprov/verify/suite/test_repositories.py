@@ -9,7 +9,7 @@ import pytest
 from gpuprov.model.lock import LockedGroup
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 SOURCES = "apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
 

@@ -9,7 +9,7 @@ import pytest
 from gpuprov.roles.system_tuning import DEBUGGING
 
 if TYPE_CHECKING:
-    from gpuprov.verify.modules import Node
+    from gpuprov.verify.observers import Node
 
 USERS = ("root", "nobody")  # limits for all users do not apply to root (limits.conf(5))
 VARIABLES = "grep -nE '^[^#]*=' /etc/environment /etc/environment.d/*.conf"

@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from gpuprov.apply import playbook
 from gpuprov.apply.context import RunContext
-from gpuprov.apply.modules.once import Once
-from gpuprov.apply.modules.store import Store
+from gpuprov.apply.kernel_modules.once import Once
+from gpuprov.apply.kernel_modules.store import Store
 from gpuprov.errors import GpuprovError
 from gpuprov.lab.simulator.module import _elf
 from tests.campaign._hostile.field import Field, Reached, way

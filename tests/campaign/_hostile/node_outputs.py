@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from gpuprov.apply.leases import MODULES as LEASE
+from gpuprov.apply.lease_manager import MODULES as LEASE
 from gpuprov.bootstrap import run as bootstrap
 from gpuprov.errors import GpuprovError
 from gpuprov.probe.payload import pack

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuprov.access.deadman import as_root
 from gpuprov.apply import loopback
-from gpuprov.apply.leases import MODULES as LEASE
+from gpuprov.apply.lease_manager import MODULES as LEASE
 from gpuprov.bootstrap import run as bootstrap
 from gpuprov.errors import GpuprovError
 from gpuprov.probe.payload import pack

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpuprov.apply.context import RunContext
-from gpuprov.apply.heard import Hearing
+from gpuprov.apply.worker_messages import WorkerMessages
 from gpuprov.errors import GpuprovError
 from gpuprov.ssh.workers.certificates import make_certificates
 from tests.campaign._hostile.field import Field, Reached, way
@@ -57,7 +57,7 @@ def events(field: Field) -> Try:
             )
         )
         with suppress(GpuprovError):
-            Hearing(run).take(["node1"], rng.randrange(9), message)
+            WorkerMessages(run).take(["node1"], rng.randrange(9), message)
         for line in lines:
             field.show(line, "a worker's line")
         if others := [each for each in heard if each.get("host") not in (None, "node1")]:

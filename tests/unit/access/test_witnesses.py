@@ -13,7 +13,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.roles import Expectation
-from gpuprov.verify.modules.access import option
+from gpuprov.verify.observers.access import option
 
 # Output of `nft -p list table inet gpuprov`, nftables 1.0.6; the set is long enough to be wrapped.
 TABLE = """\

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply import leases
+from gpuprov.apply import lease_manager
 from gpuprov.apply.node import lease, main
 from gpuprov.errors import Unreachable
 from gpuprov.model.lock import Lock, read_lock
@@ -37,8 +37,8 @@ class PaperNodes:
         self.ports: dict[str, int] = {}
         self.asked: list[tuple[str, list[str]]] = []
         self._one = threading.Lock()
-        monkeypatch.setattr(leases, "ask_nodes", self._ask_nodes)
-        monkeypatch.setattr(leases, "uptime", lambda: self.now)
+        monkeypatch.setattr(lease_manager, "ask_nodes", self._ask_nodes)
+        monkeypatch.setattr(lease_manager, "uptime", lambda: self.now)
         monkeypatch.setattr(lease, "time", SimpleNamespace(time=lambda: self.now))
         self.clock: Callable[[], float] = lambda: self.now
         self.booted: dict[str, float] = {}

@@ -17,7 +17,7 @@ import pytest
 from gpuprov.apply import afterboot, converge, jobs
 from gpuprov.apply.afterboot import Afterwards, Cannot, refuse_what_is_lost, unit
 from gpuprov.apply.context import Consent, RunContext
-from gpuprov.apply.modules import once
+from gpuprov.apply.kernel_modules import once
 from gpuprov.apply.plan import NodePlan
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift

@@ -10,7 +10,7 @@ import pytest
 
 from gpuprov.apply.context import Consent, Options, RunContext
 from gpuprov.apply.converge import Convergence, converge
-from gpuprov.apply.modules import once
+from gpuprov.apply.kernel_modules import once
 from gpuprov.apply.plan import NodePlan
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import NodeDrift

@@ -16,6 +16,7 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
 from gpuprov.ssh import client_config
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.route import forget_routes
 from tests import RECORDED_LOCK
 
@@ -39,7 +40,7 @@ class Fleet:
     def apply(self, tmp_path: Path, leases: Any = None, **groups: LockedGroup) -> dict[str, str]:
         """Apply to every node; return node → reason of its failure, or ""."""
         lock = Lock(inputs="", groups=groups)
-        run = RunContext(lock, tmp_path, Options(forks=2), Consent(guard_s=1), leases=leases)
+        run = RunContext(lock, tmp_path, Options(Dispatch(forks=2)), Consent(guard_s=1), leases=leases)
         outcomes = run_guarded(run, {name: {} for name in lock.hosts()})
         return {name: each.failed[-1]["msg"] if each.failed else "" for name, each in outcomes.items()}
 
@@ -102,7 +103,7 @@ def test_a_node_that_is_not_armed_is_not_touched(monkeypatch: pytest.MonkeyPatch
 def test_a_node_that_was_lost_to_another_run_is_not_touched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Leases:
+    class LeaseManager:
         file, handle = tmp_path / "leases.json", None
 
         def require(self, name: str) -> None:
@@ -110,7 +111,7 @@ def test_a_node_that_was_lost_to_another_run_is_not_touched(
                 raise NodeFailed("another run took its lease")
 
     fleet = Fleet(monkeypatch)
-    result = fleet.apply(tmp_path, leases=Leases(), one=group("a1", "a2", "a3"))
+    result = fleet.apply(tmp_path, leases=LeaseManager(), one=group("a1", "a2", "a3"))
     assert result == {"a1": "", "a2": "another run took its lease", "a3": ""}
     assert fleet.ran == [["a1"], ["a3"]]
 

@@ -12,7 +12,7 @@ import pytest
 from gpuprov.apply import image as module
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image, offline
-from gpuprov.apply.modules import once
+from gpuprov.apply.kernel_modules import once
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput

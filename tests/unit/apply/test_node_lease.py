@@ -74,7 +74,7 @@ def test_a_step_of_the_clock_neither_ends_a_lease_nor_prolongs_it(clock: Clock, 
 def test_a_hand_is_followed_after_its_time_whatever_the_clock_says(clock: Clock, step: float) -> None:
     lease.take("one/7.aa", "c@w1", 600)
     clock.day += step
-    clock.go(lease.HAND_S - 1)
+    clock.go(lease.ATTEMPT_S - 1)
     assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/7.aa"
     clock.go(2)
     assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/8.bb"
@@ -208,18 +208,18 @@ def test_a_hand_has_what_its_run_has_and_passes_it_back() -> None:
 def test_the_next_hand_waits_until_the_last_one_is_silent(clock: Clock) -> None:
     lease.take("one/7.aa", "c@w1", 600)
     assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/7.aa"
-    clock.go(lease.HAND_S - 5)
+    clock.go(lease.ATTEMPT_S - 5)
     lease.renew("one/7.aa", "c@w1", 600)
     clock.go(10)
     assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/7.aa"
     assert lease.take("two", "e@f", 60)["run"] == "one/7.aa"
-    clock.go(lease.HAND_S)
+    clock.go(lease.ATTEMPT_S)
     assert lease.take("one/8.bb", "c@w2", 600)["run"] == "one/8.bb"
 
 
 def test_a_hand_that_thaws_after_a_later_one_has_nothing_any_more(clock: Clock) -> None:
     lease.take("one/7.aa", "c@w1", 600)
-    clock.go(2 * lease.HAND_S)
+    clock.go(2 * lease.ATTEMPT_S)
     lease.take("one/8.bb", "c@w2", 600)
     held = lease.renew("one/7.aa", "c@w1", 600)
     assert held

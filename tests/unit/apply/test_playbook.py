@@ -13,7 +13,7 @@ import pytest
 
 from gpuprov.apply import playbook
 from gpuprov.apply.context import RunContext
-from gpuprov.apply.leases import Leases
+from gpuprov.apply.lease_manager import LeaseManager
 from gpuprov.model.lock import read_lock
 from tests import RECORDED_LOCK
 
@@ -27,7 +27,7 @@ def test_ansible_knows_the_runs_leases_and_keeps_the_run_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leased: bool
 ) -> None:
     lock = read_lock(RECORDED_LOCK)
-    leases = Leases([lock], tmp_path) if leased else None
+    leases = LeaseManager([lock], tmp_path) if leased else None
     if leases:
         leases.handle = os.open(tmp_path, os.O_RDONLY)
     monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", TELL])

@@ -44,11 +44,12 @@ def test_a_machine_that_is_the_node_has_no_workers(lock: Path) -> None:
 
 def test_without_workers_nothing_of_dask_is_loaded() -> None:
     asked = (
-        "import sys; from gpuprov.drift import survey; from gpuprov.apply import leased; print(*sys.modules)"
+        "import sys; from gpuprov.drift import survey; from gpuprov.apply import exclusive;"
+        "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "gpuprov.ssh.elsewhere" in loaded
+    assert "gpuprov.ssh.dispatch" in loaded
     assert not {each for each in loaded if each.split(".")[0] in ("dask", "distributed", "cloudpickle")}
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.apply.modules.build import build_of
-from gpuprov.apply.modules.packing import pack
-from gpuprov.apply.modules.store import Store, fleet_id
+from gpuprov.apply.kernel_modules.build import build_of
+from gpuprov.apply.kernel_modules.packing import pack
+from gpuprov.apply.kernel_modules.store import Store, fleet_id
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports import cloud_init

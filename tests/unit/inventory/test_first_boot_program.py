@@ -315,7 +315,7 @@ def test_the_store_is_where_gpuprov_of_this_machine_looks() -> None:
     home = {"HOME": "/root", "PATH": os.environ["PATH"]}
     asked = f"import sys; sys.path[:0] = {sys.path!r}; "
     program = "from gpuprov.inventory.firstboot.node.first_boot import STORE; print(STORE)"
-    library = "from gpuprov.apply.modules.store import Store; print(Store().folder)"
+    library = "from gpuprov.apply.kernel_modules.store import Store; print(Store().folder)"
     said = [
         subprocess.run(
             [sys.executable, "-c", asked + each], env=home, text=True, stdout=subprocess.PIPE, check=True

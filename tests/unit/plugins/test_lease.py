@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.apply.leases import uptime
+from gpuprov.apply.lease_manager import uptime
 from gpuprov.files.resources import link_collection
 from tests import ROOT
 from tests.unit.plugins.test_script import SCRIPT, run

@@ -17,7 +17,7 @@ from gpuprov.probe.node import secure_boot
 from gpuprov.roles.hardware import ENROLLED
 from gpuprov.roles.hardware import secure_boot as expectations
 from gpuprov.roles.nvidia_driver import expectations as of_driver
-from gpuprov.verify.modules.secure_boot import SecureBoot
+from gpuprov.verify.observers.secure_boot import SecureBoot
 from tests.unit.verify.nodes_on_paper import KERNEL, locked_group
 
 OWNER = bytes(16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuprov.apply.plan import full_plan
 from gpuprov.report.text import trust_lines
-from tests.unit.apply.modules.test_once import NAMES, locked
+from tests.unit.apply.kernel_modules.test_once import NAMES, locked
 
 
 def test_a_plan_says_whose_root_decides() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply.modules.build import digest
-from gpuprov.apply.modules.packing import pack
+from gpuprov.apply.kernel_modules.build import digest
+from gpuprov.apply.kernel_modules.packing import pack
 from gpuprov.apply.node import built
 from tests.unit.roles.scripts import script
 

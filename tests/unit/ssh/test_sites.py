@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Options, RunContext
-from gpuprov.apply.hands import change
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import Lock, read_lock
-from gpuprov.ssh import elsewhere
+from gpuprov.ssh.dispatch import CrewLost, Dispatch
 from gpuprov.ssh.workers import hire, sites, wire
 from gpuprov.ssh.workers.certificates import make_certificates
 from gpuprov.ssh.workers.hiring import VERSION
@@ -121,8 +121,8 @@ def ask(address: str, folder: Path, names: Mapping[str, str | None], **how: Any)
         asked.append(list(some))
         return nothing
 
-    with hire(address, names, narrate=notes.append, folder=folder):
-        return dict(elsewhere.spread(part, dict.fromkeys(names), **how))
+    with hire(address, names, narrate=notes.append, folder=folder) as crew:
+        return dict(Dispatch(crew=crew).spread(part, dict.fromkeys(names), **how))
 
 
 def in_sync(message: Mapping[str, Any], *names: str) -> bytes:
@@ -201,9 +201,10 @@ def test_a_pickle_of_a_service_is_never_executed(folder: Path, tmp_path: Path, w
 def test_a_coordinator_does_not_even_load_dask(folder: Path) -> None:
     """Import no Dask in a coordinator, which then cannot unpickle; this also holds with local workers."""
     program = (
-        "import sys\nfrom gpuprov.ssh import elsewhere\nfrom gpuprov.ssh.workers import hire\n"
-        "with hire('local:1', {}):\n"
-        "    found = dict(elsewhere.spread(lambda names: lambda each: dict(each), {'n1': 7}, answer=int))\n"
+        "import sys\nfrom gpuprov.ssh.dispatch import Dispatch\nfrom gpuprov.ssh.workers import hire\n"
+        "with hire('local:1', {}) as crew:\n"
+        "    work = lambda names: lambda each: dict(each)\n"
+        "    found = dict(Dispatch(crew=crew).spread(work, {'n1': 7}, answer=int))\n"
         "print(found, [name for name in sys.modules if name.split('.')[0] in ('dask', 'distributed')])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -222,9 +223,9 @@ def test_a_worker_that_turns_hostile_reaches_its_own_service_alone(tmp_path: Pat
         error.__reduce__ = Evil(made).__reduce__  # type: ignore[method-assign]
         raise type("Broken", (RuntimeError,), {"__reduce__": lambda self: Evil(made).__reduce__()})
 
-    with hire("local:1", {}):
+    with hire("local:1", {}) as crew:
         for work in (returns, breaks_out):
-            found = dict(elsewhere.spread(lambda names, work=work: work, {"n1": None}, answer=Any))
+            found = dict(Dispatch(crew=crew).spread(lambda names, work=work: work, {"n1": None}, answer=Any))
             assert isinstance(found["n1"], NodeFailed)
     pids = set(map(int, made.read_text().split())) if made.exists() else set()
     assert os.getpid() not in pids
@@ -259,20 +260,20 @@ def two_sites(folder: Path) -> Lock:
     return read_lock(path)
 
 
-def looks(lock: Lock, names: list[str]) -> None:
-    survey(lock, names)
+def looks(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    survey(lock, names, dispatch=dispatch)
 
 
-def judges(lock: Lock, names: list[str]) -> None:
-    run_verification(lock, names)
+def judges(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    run_verification(lock, names, dispatch=dispatch)
 
 
-def gathers(lock: Lock, names: list[str]) -> None:
-    dict(gather(lock, names))
+def gathers(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    dict(gather(lock, names, dispatch=dispatch))
 
 
-def changes(lock: Lock, names: list[str]) -> None:
-    run = RunContext(lock, Path(), Options(become_password="open sesame"))  # noqa: S106
+def changes(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    run = RunContext(lock, Path(), Options(dispatch))
     change(lambda run, each: {}, run, dict.fromkeys(names), answer=None)
 
 
@@ -292,9 +293,9 @@ def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, ve
     with (
         site(folder, "east", taking("east")) as east,
         site(folder, "west", taking("west")) as west,
-        hire(f"{east},{west}", sites, folder=folder),
+        hire(f"{east},{west}", sites, folder=folder) as crew,
     ):
-        verb(lock, list(sites))
+        verb(lock, list(sites), Dispatch(crew=crew))
     assert set(orders) == {"east", "west"}
     for own, other in (("east", "west"), ("west", "east")):
         assert f"node-{own}".encode() in orders[own]
@@ -385,7 +386,7 @@ def test_an_answer_of_another_shape_is_its_nodes_failure(folder: Path, answer: A
 def test_what_is_no_message_ends_that_service(folder: Path, content: bytes) -> None:
     with (
         site(folder, "east", lambda message: content) as address,
-        pytest.raises(elsewhere.CrewLost, match=r"the service of east at \S+ sent"),
+        pytest.raises(CrewLost, match=r"the service of east at \S+ sent"),
     ):
         ask(address, folder, {"n1": "east"})
 
@@ -399,7 +400,7 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
 
     with (
         site(folder, "east", answer) as address,
-        pytest.raises(elsewhere.CrewLost, match="sent more than the limit of an order"),
+        pytest.raises(CrewLost, match="sent more than the limit of an order"),
     ):
         ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
 
@@ -408,7 +409,7 @@ def test_a_message_of_many_values_ends_that_service(folder: Path) -> None:
     content = b'{"say": "event", "id": 1, "number": 1, "event": [' + b"[]," * wire.MESSAGE_VALUES + b"1]}"
     with (
         site(folder, "east", lambda message: frame(content)) as address,
-        pytest.raises(elsewhere.CrewLost, match="sent invalid JSON: more than 10000 values"),
+        pytest.raises(CrewLost, match="sent invalid JSON: more than 10000 values"),
     ):
         ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
 
@@ -525,8 +526,8 @@ def test_a_service_reads_nothing_of_who_is_not_the_coordinator(folder: Path, tmp
 
 def test_workers_of_this_machine_open_no_port_without_tls() -> None:
     """Require a certificate on each port that listens: no web pages and no plain TCP."""
-    with hire("local:1", {}):
-        dict(elsewhere.spread(lambda names: nothing, {"n1": None}, answer=None))
+    with hire("local:1", {}) as crew:
+        dict(Dispatch(crew=crew).spread(lambda names: nothing, {"n1": None}, answer=None))
         ports = listening(family(os.getpid()))
         assert ports
         for port in ports:

@@ -17,7 +17,7 @@ from distributed.core import Status
 from distributed.utils import LoopRunner
 
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
-from gpuprov.ssh import elsewhere
+from gpuprov.ssh.dispatch import DIRECT, Dispatch, current_attempt, with_place
 from gpuprov.ssh.workers import closed, roster
 from gpuprov.ssh.workers import cluster as clusters
 from gpuprov.ssh.workers import crew as crews
@@ -74,7 +74,7 @@ def client(cluster: Any) -> Iterator[Client]:
 
 def said_by(names: Mapping[str, Any]) -> dict[str, str | None]:
     """Return node → the worker of this attempt."""
-    at = elsewhere.attempt()
+    at = current_attempt()
     return dict.fromkeys(names, at and at.worker)
 
 
@@ -93,8 +93,14 @@ def spread(client: Client, work: Any, *names: str, **how: Any) -> dict[str, Any]
 
 
 def test_here_it_is_a_call() -> None:
-    assert dict(elsewhere.spread(lambda names: said_by, {"n1": None}, answer=Any)) == {"n1": None}
-    assert not elsewhere.is_engaged()
+    assert dict(DIRECT.spread(lambda names: said_by, {"n1": None}, answer=Any)) == {"n1": None}
+
+
+def test_a_password_is_not_sent_to_workers(client: Client) -> None:
+    """Refuse the combination where both are stated, so that no order can hold a password."""
+    with pytest.raises(ValueError, match="password"):
+        Dispatch(password="open sesame", crew=DaskCrew(client, print))  # noqa: S106
+    assert "open sesame" not in repr(Dispatch(password="open sesame"))  # noqa: S106
 
 
 def test_nodes_go_to_all_workers_in_parts(client: Client) -> None:
@@ -125,7 +131,7 @@ def test_one_that_came_later_too(client: Client, monkeypatch: pytest.MonkeyPatch
 
 def test_events_are_heard_before_the_result_is(client: Client) -> None:
     def work(names: Mapping[str, Any]) -> dict[str, int]:
-        at = elsewhere.attempt()
+        at = current_attempt()
         assert at
         for number in range(50):
             at.tell({"at": number})
@@ -139,7 +145,7 @@ def test_events_are_heard_before_the_result_is(client: Client) -> None:
 
 def test_what_a_worker_cannot_do_has_its_name(client: Client) -> None:
     def no_key(names: Mapping[str, Any]) -> dict[str, Any]:
-        answer = elsewhere.with_place(InvalidInput("the key /k does not exist", do="make one"))
+        answer = with_place(InvalidInput("the key /k does not exist", do="make one"))
         return dict.fromkeys(names, answer)
 
     def fails(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +195,7 @@ BEGUN: list[str] = []
 def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
     from tests.unit.ssh import test_workers as own  # this module, not a pickled copy
 
-    at = elsewhere.attempt()
+    at = current_attempt()
     assert at
     at.tell({"worker": at.worker, "number": at.number})
     own.BEGUN.append(at.worker)
@@ -200,7 +206,7 @@ def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
 
 def test_who_is_interrupted_waits_for_what_changes_nodes_and_it_is_told_to_stop(client: Client) -> None:
     def changes(names: Mapping[str, Any]) -> dict[str, bool]:
-        at = elsewhere.attempt()
+        at = current_attempt()
         assert at
         at.tell({})
         return dict.fromkeys(names, at.stop.wait(20))
@@ -230,7 +236,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
     own = Client(local.scheduler_address, set_as_default=False, timeout=client_s)
 
     def works(names: Mapping[str, Any]) -> dict[str, bool]:
-        at = elsewhere.attempt()
+        at = current_attempt()
         assert at
         at.tell({})
         return dict.fromkeys(names, at.stop.wait(5))
@@ -251,7 +257,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
 
 def test_an_order_that_nobody_wants_any_more_is_left(client: Client) -> None:
     def changes(names: Mapping[str, Any]) -> dict[str, bool]:
-        at = elsewhere.attempt()
+        at = current_attempt()
         assert at
         at.tell({})
         return dict.fromkeys(names, at.stop.wait(20))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply.modules.build import build_of
-from gpuprov.apply.modules.once import Need
-from gpuprov.apply.modules.packing import pack
-from gpuprov.apply.modules.store import Store
+from gpuprov.apply.kernel_modules.build import build_of
+from gpuprov.apply.kernel_modules.once import Need
+from gpuprov.apply.kernel_modules.packing import pack
+from gpuprov.apply.kernel_modules.store import Store
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import read_lock
@@ -46,21 +46,21 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UpgradeContext:
         return {name: Need((build_of(group, KERNEL, "gcc"),)) for name in names}
 
     monkeypatch.setattr(building, "needed", needed)
-    monkeypatch.setattr(building, "fetched", lambda *_: module)
+    monkeypatch.setattr(building, "fetch", lambda *_: module)
     return asked
 
 
 def test_every_canary_tries_where_every_node_compiles(tmp_path: Path) -> None:
     ahead = Ahead(context(tmp_path, None), NAMES, ["a2"], Store(tmp_path))
     assert [bool(ahead.kernels(name)) for name in NAMES] == [False, True, False]
-    assert not any(ahead.hands_out(name) for name in NAMES)
+    assert not any(ahead.shares(name) for name in NAMES)
 
 
 def test_the_builder_builds_for_all_and_no_canary(shared: UpgradeContext, tmp_path: Path) -> None:
     store = Store(tmp_path)
     ahead = Ahead(shared, NAMES, ["a1", "a3"], store)
     assert [ahead.kernels(name) for name in NAMES] == [[], [KERNEL], []]
-    assert [ahead.hands_out(name) for name in NAMES] == [False, True, False]
+    assert [ahead.shares(name) for name in NAMES] == [False, True, False]
     ahead.take({"a2": [ABOUT], "a1": []})
     again = Ahead(shared, NAMES, ["a2"], store)
     assert not any(again.kernels(name) for name in NAMES)
@@ -70,7 +70,7 @@ def test_the_builder_builds_for_all_and_no_canary(shared: UpgradeContext, tmp_pa
 def test_two_builders_build_and_have_to_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair, store = context(tmp_path, "once", builder=["a1", "a3"]), Store(tmp_path)
     ahead = Ahead(pair, NAMES, ["a2"], store)
-    assert [ahead.hands_out(name) for name in NAMES] == [True, False, True]
+    assert [ahead.shares(name) for name in NAMES] == [True, False, True]
     with pytest.raises(NodeFailed, match="only a1 built the module"):
         ahead.take({"a1": [ABOUT]})
     ahead.take({"a1": [ABOUT], "a3": [ABOUT]})
@@ -80,7 +80,7 @@ def test_two_builders_build_and_have_to_agree(tmp_path: Path, monkeypatch: pytes
         module = stub_module(build.driver, kernel=KERNEL) + b"payload" * (name == "a3")
         return pack({"nvidia-current.ko": module})
 
-    monkeypatch.setattr(building, "fetched", forged)
+    monkeypatch.setattr(building, "fetch", forged)
     other = Ahead(pair, NAMES, ["a2"], Store(tmp_path / "other"))
     with pytest.raises(NodeFailed, match="a1 and a3 built different modules"):
         other.take({"a1": [ABOUT], "a3": [ABOUT]})
@@ -107,7 +107,7 @@ def test_nodes_that_cannot_compile_are_not_drained_without_a_module(tmp_path: Pa
 
 def test_a_lock_without_a_builder_has_no_node_build_for_others(tmp_path: Path) -> None:
     ahead = Ahead(context(tmp_path, "once", builder=None), NAMES, ["a1"], Store(tmp_path))
-    assert not any(ahead.kernels(name) or ahead.hands_out(name) for name in NAMES)
+    assert not any(ahead.kernels(name) or ahead.shares(name) for name in NAMES)
 
 
 def test_what_is_not_the_build_is_not_kept(
@@ -116,7 +116,7 @@ def test_what_is_not_the_build_is_not_kept(
     def forged(*_: Any) -> bytes:
         return pack({"nvidia-current.ko": stub_module("1.2.3", kernel=KERNEL)})
 
-    monkeypatch.setattr(building, "fetched", forged)
+    monkeypatch.setattr(building, "fetch", forged)
     ahead = Ahead(shared, NAMES, ["a1"], Store(tmp_path))
     with pytest.raises(NodeFailed, match=r"is of '1\.2\.3'"):
         ahead.take({"a2": [ABOUT]})

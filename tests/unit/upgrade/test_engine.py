@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
-from gpuprov.ssh.elsewhere import CrewLost
+from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.upgrade import engine
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
@@ -95,7 +95,7 @@ class World:
 
 
 class PaperLeases(AbstractContextManager["PaperLeases"]):
-    """Leases without other runs, except on `lost` nodes."""
+    """LeaseManager without other runs, except on `lost` nodes."""
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
@@ -116,7 +116,7 @@ class PaperLeases(AbstractContextManager["PaperLeases"]):
 @pytest.fixture(autouse=True)
 def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
     leases = PaperLeases()
-    monkeypatch.setattr(engine.leases, "leases_for", lambda context: leases)
+    monkeypatch.setattr(engine.exclusive, "leases_for", lambda context: leases)
     monkeypatch.setattr(engine, "fetch", lambda context, nodes, canaries: None)
     return leases
 

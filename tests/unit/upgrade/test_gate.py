@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.apply.node.lease import HAND_S
+from gpuprov.apply.node.lease import ATTEMPT_S
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.errors import Refused, Unreachable
 from gpuprov.files.runs import state_dir
@@ -268,8 +268,8 @@ def test_a_certificate_that_is_not_enrolled_shuts_the_gate_before_modules_are_si
     ("attempt", "silent_s", "shuts"),
     [
         pytest.param("", 2.0, False, id="of the run itself"),
-        pytest.param("/7.a1b2", HAND_S - 1, True, id="of a worker that may be at work"),
-        pytest.param("/7.a1b2", HAND_S, False, id="of a silent worker"),
+        pytest.param("/7.a1b2", ATTEMPT_S - 1, True, id="of a worker that may be at work"),
+        pytest.param("/7.a1b2", ATTEMPT_S, False, id="of a silent worker"),
     ],
 )
 def test_a_lease_that_a_killed_run_of_this_controller_left(

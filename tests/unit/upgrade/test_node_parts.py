@@ -173,7 +173,7 @@ def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
     monkeypatch.setattr(packages, "simulated", refuse)
     with pytest.raises(Failed, match="enough"):
         ahead.fetch(
-            "run", {"libcuda1": "2", "pin-2": "2"}, ["libcuda1", "pin-1", "gone"], None, [], hands_out=False
+            "run", {"libcuda1": "2", "pin-2": "2"}, ["libcuda1", "pin-1", "gone"], None, [], shares=False
         )
     assert tried == [["libcuda1=2", "pin-2=2", "pin-1-"], ["libcuda1", "pin-1", "gone"]]
 

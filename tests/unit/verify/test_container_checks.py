@@ -13,7 +13,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import Component, LockedGroup, Setting
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import expectations
-from gpuprov.verify.modules.containers import HOOK, TRIAL, Containers, Inside, parse_inside
+from gpuprov.verify.observers.containers import HOOK, TRIAL, Containers, Inside, parse_inside
 from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.wanted import wanted
 from tests.unit.verify.nodes_on_paper import PaperShell, locked_group

@@ -7,7 +7,7 @@ import pytest
 from gpuprov.drift.judge import judge
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.verify.modules.tuning import parse_session
+from gpuprov.verify.observers.tuning import parse_session
 
 SAID = """\
 S memlock 8192

@@ -88,33 +88,33 @@ class Transient(Exception):
     """A failure that may pass by itself."""
 
 
-class Story:
+class Progress:
     """Progress of the order, kept across reboots."""
 
     def __init__(self, order: "Values") -> None:
         self.order = order
         try:
-            self.told = json.loads(STATE.read_text("utf-8"))  # type: Values
+            self.state = json.loads(STATE.read_text("utf-8"))  # type: Values
         except (OSError, ValueError):
-            self.told = {}
-        if self.told.get("lock") != order["lock"]["sha256"]:
-            self.told = {"began": clock(), "attempts": 0, "reboots": 0}
-        self.told.update(schema="gpuprov.first-boot/1", host=os.uname().nodename[:253], instance=instance())
-        self.told.update(lock=order["lock"]["sha256"], attempts=self.told["attempts"] + 1)
+            self.state = {}
+        if self.state.get("lock") != order["lock"]["sha256"]:
+            self.state = {"began": clock(), "attempts": 0, "reboots": 0}
+        self.state.update(schema="gpuprov.first-boot/1", host=os.uname().nodename[:253], instance=instance())
+        self.state.update(lock=order["lock"]["sha256"], attempts=self.state["attempts"] + 1)
 
-    def tell(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
+    def report(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
         """Write and print the state, also as a metric; with an exit code post it to the URL of the report.
 
         URLs in the texts are first reduced to their public form: the texts quote output of servers and pip.
         """
         seen, do = public_urls(seen)[:MESSAGE], public_urls(do)[:MESSAGE]
-        self.told.update(state=state, step=step, message=seen, do=do, exit_code=code, at=clock())
+        self.state.update(state=state, step=step, message=seen, do=do, exit_code=code, at=clock())
         say("; ".join(filter(None, [f"{state} ({step})", seen, do])))
-        text = json.dumps(self.told, indent=1, sort_keys=True) + "\n"
+        text = json.dumps(self.state, indent=1, sort_keys=True) + "\n"
         for path, content, mode in (
             (VOLATILE, text, 0o600),
             (STATE, text, 0o600),
-            (self._metrics, metrics(self.told), 0o644),
+            (self._metrics, metrics(self.state), 0o644),
         ):
             try:
                 write(path, content, mode)
@@ -125,7 +125,7 @@ class Story:
 
     def end(self, end: Ended) -> int:
         """Write that the work in this boot has ended; return the exit code."""
-        self.tell(end.state, self.told["step"], end.seen, end.do, end.code)
+        self.report(end.state, self.state["step"], end.seen, end.do, end.code)
         return end.code
 
     @property
@@ -137,26 +137,26 @@ def main() -> int:
     """Continue where the last start ended."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     FOLDER.chmod(0o700)
-    story = Story(json.loads(ORDER.read_text("utf-8")))
+    progress = Progress(json.loads(ORDER.read_text("utf-8")))
     try:
-        bring(story)
+        bring(progress)
     except Ended as end:
-        return story.end(end)
+        return progress.end(end)
     except OSError as error:  # from local files: usually a full disk
         seen = str(error)
-        return story.end(full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
-    story.tell("done", "verify", "matches the lock", code=0)
+        return progress.end(full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
+    progress.report("done", "verify", "matches the lock", code=0)
     DONE.touch()
     subprocess.call(["systemctl", "disable", "--quiet", UNIT])
     return 0
 
 
-def bring(story: Story) -> None:
+def bring(progress: Progress) -> None:
     """Run every step in order; retry transient failures."""
-    order, until = story.order, time.monotonic() + story.order["patience_s"]
+    order, until = progress.order, time.monotonic() + progress.order["patience_s"]
 
     def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
-        story.tell("running", name)
+        progress.report("running", name)
         return patiently(work, words, until)
 
     step("look", look, order["gpus"])
@@ -165,9 +165,9 @@ def bring(story: Story) -> None:
     program = step("install", install, order["install"])
     words = [program, order["node"], order["lock"]["path"]]
     if step("apply", apply, *words):
-        reboot(story)
+        reboot(progress)
     if step("verify", verify, *words):
-        reboot(story)
+        reboot(progress)
 
 
 def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float) -> "Any":
@@ -417,15 +417,15 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
     return process.returncode, document, (said.splitlines() or ["no message"])[-1]
 
 
-def reboot(story: Story) -> None:
+def reboot(progress: Progress) -> None:
     """Reboot; the unit starts again at the next boot."""
-    if not story.order["reboot"]:
+    if not progress.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
-    if story.told["reboots"] >= REBOOTS_AT_MOST:
+    if progress.state["reboots"] >= REBOOTS_AT_MOST:
         seen = f"{REBOOTS_AT_MOST} reboots, and one more is needed"
         raise Ended("failed", seen, f"see `journalctl -u {UNIT}`")
-    story.told["reboots"] += 1
-    story.tell("rebooting", story.told["step"])
+    progress.state["reboots"] += 1
+    progress.report("rebooting", progress.state["step"])
     subprocess.call(["sync"])
     subprocess.call(["systemctl", "--no-block", "reboot"])
     time.sleep(600)  # the shutdown ends this process
@@ -486,15 +486,15 @@ def post(url: str, document: bytes) -> None:
             return
 
 
-def metrics(told: "Values") -> str:
+def metrics(state: "Values") -> str:
     """Return the state in the format of node_exporter's textfile collector."""
-    code = -1 if told["exit_code"] is None else told["exit_code"]
-    states = {f'state{{state="{state}"}}': int(state == told["state"]) for state in STATES}
+    code = -1 if state["exit_code"] is None else state["exit_code"]
+    states = {f'state{{state="{each}"}}': int(each == state["state"]) for each in STATES}
     rows = (
         ("state", "State of the first boot.", states),
         ("exit_code", "Exit code; -1 until the first boot has ended.", {"exit_code": code}),
-        ("attempts", "Number of starts.", {"attempts": told["attempts"]}),
-        ("reboots", "Number of reboots by the first boot.", {"reboots": told["reboots"]}),
+        ("attempts", "Number of starts.", {"attempts": state["attempts"]}),
+        ("reboots", "Number of reboots by the first boot.", {"reboots": state["reboots"]}),
         (
             "timestamp_seconds",
             "Time of the last change of the state.",

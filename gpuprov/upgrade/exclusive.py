@@ -1,0 +1,67 @@
+"""LeaseManager of an upgrade: on all of its nodes or on none, confirmed before each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gpuprov.apply.lease import HeldByWorker
+from gpuprov.apply.lease_manager import PATIENCE_S, LeaseManager, Terms
+from gpuprov.errors import GpuprovError, Refused
+from gpuprov.model.nodeset import fold, fold_alike
+from gpuprov.upgrade.context import UpgradeContext
+
+TERMS = Terms(seconds=3600.0, resumable=True)
+"""Leases of one hour, to resume a run after its controller died; it need not wait for its own to expire."""
+
+
+def leases_for(context: UpgradeContext) -> LeaseManager:
+    """Return the leases of a run; nodes are reached as in the old lock, or else as in the new one."""
+    locks = (context.old, context.lock)
+    return LeaseManager(locks, context.folder, dispatch=context.options.dispatch, terms=TERMS)
+
+
+def take_all(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
+    """Take the leases of all nodes, or of none. A node that does not answer fails at its first step.
+
+    Raises:
+        Refused: another run holds a node, or a worker of this run is still at work on one; in the second case
+            the other leases are kept.
+    """
+    refused = _waited(leases, _refused(leases.take(nodes)), narrate)
+    if not all(_is_own(error) for error in refused.values()):
+        leases.release()
+    if refused:
+        raise _told(refused)
+
+
+def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
+    """Check, before a step, that this run still holds its nodes.
+
+    Raises:
+        Refused: another run took one, because this controller was suspended until its lease expired.
+    """
+    if lost := _waited(leases, leases.prove(nodes), narrate):
+        raise _told(lost)
+
+
+def _waited(
+    leases: LeaseManager, errors: Mapping[str, GpuprovError], narrate: Callable[[str], None]
+) -> Mapping[str, GpuprovError]:
+    """Return the errors that remain after interrupted workers of this run have ended, or `PATIENCE_S`."""
+    if not errors or not all(map(_is_own, errors.values())):
+        return errors
+    narrate(f"waiting for workers that lost their connection and may still change {fold(errors)}")
+    return _refused(leases.take(errors, patience_s=PATIENCE_S))
+
+
+def _is_own(error: GpuprovError) -> bool:
+    return isinstance(error, HeldByWorker)
+
+
+def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, GpuprovError]:
+    return {name: error for name, error in errors.items() if isinstance(error, Refused)}
+
+
+def _told(errors: Mapping[str, GpuprovError]) -> Refused:
+    result = fold_alike((name, str(error)) for name, error in errors.items())
+    return Refused("; ".join(f"{names}: {said}" for names, said in result))

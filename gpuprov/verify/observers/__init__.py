@@ -1,0 +1,61 @@
+"""Gpuprov's modules for testinfra, attributes of its hosts: `host.gpu`, `host.sshd` and so on."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from testinfra.host import Host
+
+from gpuprov.verify.observers.access import Firewall, Sshd
+from gpuprov.verify.observers.apt import Apt
+from gpuprov.verify.observers.base import Observed
+from gpuprov.verify.observers.containers import Containers
+from gpuprov.verify.observers.gpu import Gpus
+from gpuprov.verify.observers.libraries import Libraries
+from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
+from gpuprov.verify.observers.secure_boot import SecureBoot
+from gpuprov.verify.observers.server import Server
+from gpuprov.verify.observers.tuning import Tuning
+
+if TYPE_CHECKING:
+
+    class Node(Host):  # type: ignore[misc]
+        """testinfra's Host with the attributes of `register`, for type checkers."""
+
+        gpu: Gpus
+        nvidia_driver: NvidiaDriver
+        apt: Apt
+        containers: Containers
+        libraries: Libraries
+        server: Server
+        secure_boot: SecureBoot
+        sshd: Sshd
+        tuning: Tuning
+        firewall: Firewall
+
+
+MODULES: dict[str, type[Observed]] = {
+    "gpu": Gpus,
+    "nvidia_driver": NvidiaDriver,
+    "apt": Apt,
+    "containers": Containers,
+    "libraries": Libraries,
+    "server": Server,
+    "secure_boot": SecureBoot,
+    "sshd": Sshd,
+    "tuning": Tuning,
+    "firewall": Firewall,
+}
+
+
+def register() -> None:
+    """Make the modules attributes of every testinfra host.
+
+    testinfra's own table of modules names files inside its own package, so these are cached properties of
+    `Host`, created on first use.
+    """
+    for name, module in MODULES.items():
+        attribute = cached_property(module.get_module)
+        attribute.__set_name__(Host, name)
+        setattr(Host, name, attribute)

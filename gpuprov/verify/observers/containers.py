@@ -1,0 +1,127 @@
+"""`host.containers`: Docker's daemon, containerd, and a test container.
+
+testinfra's own `host.docker` knows one container by name; this module is about the defaults of all
+containers.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.parsing import read_json, read_toml
+from gpuprov.verify.observers.base import Observed
+
+IMAGE = "gpuprov-verify"
+# A shell and its libraries make an image: no registry is needed, and nothing remains.
+TRIAL = (
+    f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; cd / && "
+    "tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o '/[^ ]* ' | sort -u) 2>/dev/null "
+    f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
+    "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
+)
+JSON_BYTES = 1 << 20
+"""Maximum size of Docker's JSON; `docker info` prints a few kB."""
+NOTHING, HOOK, CDI = "", "--gpus all", "--device nvidia.com/gpu=all"
+"""Options of a container: none, GPUs by the toolkit's hook, GPUs by the Container Device Interface."""
+
+
+class Inside(NamedTuple):
+    """Limits inside a container in bytes or "unlimited", and the GPUs' device nodes."""
+
+    shm: int
+    memlock: int | str
+    stack: int | str
+    gpus: list[str]
+
+
+class Containers(Observed):
+    """Test Docker and containerd.
+
+    >>> host.containers.info["CgroupDriver"]
+    'systemd'
+    >>> host.containers.inside(HOOK).gpus
+    ['/dev/nvidia0', '/dev/nvidia1']
+    """
+
+    @cached_property
+    def daemon_config(self) -> dict[str, Any]:
+        """daemon.json; empty if it does not exist.
+
+        Raises:
+            ValueError: it is not valid JSON.
+        """
+        text = self.run("cat /etc/docker/daemon.json").stdout
+        return dict(read_json(text, JSON_BYTES)) if text.strip() else {}
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """The running daemon's information.
+
+        Raises:
+            NodeFailed: it does not answer.
+        """
+        return dict(read_json(self.ask("docker info --format '{{json .}}'"), JSON_BYTES))
+
+    @cached_property
+    def containerd_config(self) -> dict[str, Any]:
+        """containerd's complete configuration, as it parses its files.
+
+        Raises:
+            NodeFailed: it cannot read them.
+            ValueError: its output is too large, or not TOML.
+        """
+        return read_toml(self.ask("containerd config dump"))
+
+    @cached_property
+    def containerd_plugins(self) -> dict[str, str]:
+        """Plugins of the running containerd by name, `cri`, with their state: `ok`, `error`, `skip`.
+
+        Raises:
+            NodeFailed: it does not answer.
+        """
+        rows = [line.split() for line in self.ask("ctr --connect-timeout 2s plugins list").splitlines()[1:]]
+        return {row[1]: row[-1] for row in rows if row}
+
+    def inside(self, asks: str = NOTHING) -> Inside:
+        """Return limits and GPUs inside a container started with `NOTHING`, `HOOK` or `CDI`.
+
+        Raises:
+            NodeFailed: it does not start; contains the message of Docker or its runtime.
+        """
+        answer = self.run(TRIAL % asks)
+        if answer.failed:
+            raise NodeFailed(sentence(answer.stderr) or f"the container ended with status {answer.rc}")
+        return parse_inside(answer.stdout)
+
+    def __repr__(self) -> str:
+        return "<containers>"
+
+
+def sentence(said: str) -> str:
+    """Return Docker's error message on one line, including the runtime's, without advice."""
+    lines = (line.strip() for line in said.splitlines())
+    return " ".join(line for line in lines if line and not _ADVICE.match(line))
+
+
+_ADVICE = re.compile(r"(?:See|Run) 'docker .*--help'")
+
+
+def parse_inside(text: str) -> Inside:
+    """Parse the output of the container's shell and df; sizes are in KiB.
+
+    Raises:
+        NodeFailed: a value is missing.
+    """
+    said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
+    size = re.search(r"^\S+ +(\d+) .*/dev/shm$", text, re.MULTILINE)
+    if missing := {"memlock", "stack", "gpus"} - set(said):
+        raise NodeFailed(f"the container did not report {', '.join(sorted(missing))}: {text[:200]!r}")
+    found = [path for path in said.get("gpus", "").split() if not path.endswith("*")]
+    return Inside(int(size[1]) * 1024 if size else 0, _bytes(said["memlock"]), _bytes(said["stack"]), found)
+
+
+def _bytes(limit: str) -> int | str:
+    return int(limit) * 1024 if limit.isdecimal() else limit

@@ -1,0 +1,174 @@
+"""`host.gpu`: the GPUs of a node on its PCI bus and in its driver."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from functools import cached_property
+from typing import NamedTuple
+
+from gpuprov.verify.observers.base import Observed
+
+NVIDIA = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")  # PCI code assignments: VGA controller, 3D controller
+PCI_DEVICES = (
+    "grep -sH . /sys/bus/pci/devices/*/class /sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device"
+)
+FORMAT = "--format=csv,noheader,nounits"
+STATE = f"nvidia-smi --query-gpu=index,pci.bus_id,name,driver_version,persistence_mode {FORMAT}"
+CLOCKS = (
+    "nvidia-smi --query-gpu=index,clocks.applications.graphics,clocks.applications.memory,"
+    f"clocks.current.graphics {FORMAT}"
+)
+MODES = (
+    "nvidia-smi --query-gpu=index,power.limit,compute_mode,ecc.mode.current,ecc.mode.pending,"
+    f"mig.mode.current,mig.mode.pending {FORMAT}"
+)
+INSTANCES = "nvidia-smi mig -lgi"
+Clocks = dict[str, int | None]
+
+
+class PciGpu(NamedTuple):
+    """A GPU on the bus: address as `0000:00:06.0`, id as `10de:2335`."""
+
+    address: str
+    id: str
+
+
+class DriverGpu(NamedTuple):
+    """A GPU as `nvidia-smi` reports it."""
+
+    number: int
+    address: str
+    name: str
+    driver_version: str
+    persistence: bool
+
+
+class Modes(NamedTuple):
+    """Power limit in watts and modes of one GPU; None for a mode that it lacks."""
+
+    power_limit: float | None
+    compute_mode: str
+    ecc: bool | None
+    ecc_pending: bool | None
+    mig: bool | None
+    mig_pending: bool | None
+
+
+class Gpus(Observed):
+    """Test the GPUs of a node.
+
+    >>> host.gpu.count
+    4
+    >>> host.gpu.on_bus[0].id
+    '10de:2335'
+    """
+
+    @cached_property
+    def on_bus(self) -> list[PciGpu]:
+        """The GPUs on the PCI bus by address, independent of the driver."""
+        return parse_pci(self.run(PCI_DEVICES).stdout)
+
+    @cached_property
+    def in_driver(self) -> list[DriverGpu]:
+        """The driver's GPUs by its index; empty if `nvidia-smi` fails."""
+        answer = self.run(STATE)
+        return parse_state(answer.stdout) if answer.succeeded else []
+
+    @property
+    def complaint(self) -> str | None:
+        """The error message of `nvidia-smi`; None if it succeeds."""
+        answer = self.run(STATE)
+        if answer.succeeded:
+            return None
+        return (answer.stdout + answer.stderr).strip().partition("\n")[0] or f"status {answer.rc}"
+
+    @property
+    def count(self) -> int:
+        """The number of GPUs in the driver."""
+        return len(self.in_driver)
+
+    @property
+    def persistence(self) -> dict[str, bool]:
+        """Persistence mode by GPU: {'GPU 0': True}."""
+        return {f"GPU {gpu.number}": gpu.persistence for gpu in self.in_driver}
+
+    @cached_property
+    def clocks(self) -> dict[str, Clocks]:
+        """The configured clocks in MHz, by GPU: application clocks, or without support for those the current
+        graphics clock (locked clocks cannot be read back otherwise).
+        """
+        answer = self.run(CLOCKS)
+        return parse_clocks(answer.stdout) if answer.succeeded else {}
+
+    @cached_property
+    def modes(self) -> dict[str, Modes]:
+        """Power limit and modes, by GPU."""
+        answer = self.run(MODES)
+        return parse_modes(answer.stdout) if answer.succeeded else {}
+
+    @cached_property
+    def instances(self) -> dict[str, list[str]]:
+        """Profiles of the GPU instances, sorted, by GPU; a GPU without instances is left out."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for number, profile in re.findall(
+            r"^\|\s+(\d+)\s+MIG (\S+)", self.run(INSTANCES).stdout, re.MULTILINE
+        ):
+            found[f"GPU {number}"].append(profile)
+        return {gpu: sorted(profiles) for gpu, profiles in found.items()}
+
+    def __repr__(self) -> str:
+        return "<gpu>"
+
+
+def parse_pci(text: str) -> list[PciGpu]:
+    """Parse `/sys/bus/pci/devices/ADDRESS/FIELD:VALUE` lines to the GPUs among them."""
+    devices: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for line in text.splitlines():
+        path, _, value = line.rpartition(":")
+        address, _, name = path.removeprefix("/sys/bus/pci/devices/").rpartition("/")
+        devices[address][name] = value.strip()
+    return [
+        PciGpu(address, f"{device['vendor'][2:]}:{device['device'][2:]}")
+        for address, device in sorted(devices.items())
+        if device.get("vendor") == NVIDIA and device.get("class", "").startswith(DISPLAY_CLASSES)
+    ]
+
+
+def parse_state(text: str) -> list[DriverGpu]:
+    """Parse lines of the `STATE` query to GPUs."""
+    return [
+        DriverGpu(int(index), address.lower()[-12:], name, version, persistence == "Enabled")
+        for index, address, name, version, persistence in _rows(text)
+    ]
+
+
+def parse_clocks(text: str) -> dict[str, Clocks]:
+    """Parse lines of the `CLOCKS` query to each GPU's clocks; None for an unknown clock."""
+    clocks: dict[str, Clocks] = {}
+    for index, *row in _rows(text):
+        graphics, memory, current = map(_mhz, row)
+        application = {"graphics": graphics, "memory": memory}
+        clocks[f"GPU {index}"] = {"graphics": current} if graphics is None else application
+    return clocks
+
+
+def parse_modes(text: str) -> dict[str, Modes]:
+    """Parse lines of the `MODES` query; None for a mode that a GPU lacks."""
+    found = {}
+    for index, power, compute, *switches in _rows(text):
+        result = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]
+        watts = float(power) if re.fullmatch(r"[\d.]+", power) else None
+        found[f"GPU {index}"] = Modes(watts, compute.lower(), *result)
+    return found
+
+
+def _rows(text: str) -> list[list[str]]:
+    return list(csv.reader(text.splitlines(), skipinitialspace=True))
+
+
+def _mhz(cell: str) -> int | None:
+    """Parse `1980` as a number; `[N/A]`, `[Not Supported]` and other text as None."""
+    return int(cell) if cell.isdecimal() else None

@@ -1,0 +1,96 @@
+"""`host.libraries`: CUDA toolkits, cuDNN and NCCL as a program on the node finds them."""
+
+from __future__ import annotations
+
+import re
+
+from gpuprov.verify.observers.base import Observed
+
+CUDNN_HEADERS = (
+    "cat /usr/include/cudnn_version.h /usr/include/*/cudnn_version*.h 2>/dev/null"
+    " | grep -m3 -E '^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) '"
+)
+# Regular files that a program would load: the linker's cache, its search folders, and LD_LIBRARY_PATH. A
+# package's file is in one of dpkg's lists, under either name if /lib is a link. An empty file is no library.
+UNPACKAGED = (
+    "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
+    " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 $(printf %%s %s | tr : ' ')"
+    " $(sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf) -maxdepth 2 -name 'lib*.so*' 2>/dev/null;"
+    " cat /etc/ld.so.preload 2>/dev/null; }"
+    " | grep -E '/lib(cuda|nvidia-ml|cudnn[_a-z]*|nccl|cudart|cublas[a-zA-Z]*)\\.so'"
+    " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
+    " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
+    ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
+    ' /var/lib/dpkg/info/*.list || echo "$each"; done'
+)
+LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/local/lib/%s.so.* 2>/dev/null"
+
+
+class Libraries(Observed):
+    """Test the software above the driver.
+
+    >>> host.libraries.nvcc("/usr/local/cuda-12.8")
+    '12.8'
+    >>> host.libraries.versions("libnccl")
+    ['2.29.7']
+    """
+
+    def nvcc(self, home: str) -> str | None:
+        """Return the release that a toolkit's compiler prints; None if it does not run."""
+        found = re.search(r"release (\d+\.\d+)", self.run("%s/bin/nvcc --version", home).stdout)
+        return found[1] if found else None
+
+    @property
+    def compiler_of_logins(self) -> str | None:
+        """The nvcc that a fresh login finds."""
+        return self.run("bash -lc 'command -v nvcc'").stdout.strip() or None
+
+    @property
+    def default_toolkit(self) -> str:
+        """The folder to which /usr/local/cuda resolves."""
+        return str(self.run("readlink --canonicalize /usr/local/cuda").stdout.strip())
+
+    @property
+    def cudnn_header(self) -> str | None:
+        """Major, minor and patch level in cuDNN's own header."""
+        return ".".join(re.findall(r"CUDNN_\w+ (\d+)", self.run(CUDNN_HEADERS).stdout)) or None
+
+    def versions(self, library: str) -> list[str]:
+        """Return the full versions in the names of a library's files: `2.29.7` of libnccl.so.2.29.7."""
+        names = self.run(LIBRARY_FILES.replace("%s", library)).stdout.split()
+        return sorted(
+            {name.partition(".so.")[2] for name in names if name.count(".", name.find(".so.") + 4) >= 2}
+        )
+
+    def nccl_configuration(self, path: str = "/etc/nccl.conf") -> dict[str, str]:
+        """Return the settings in a file of NCCL."""
+        lines = self.run("grep -E '^[A-Z_]+=' %s", path).stdout.splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def nccl_setting(self, name: str, wanted: str, login: str) -> str | None:
+        """Return NCCL's effective value: a variable overrides a login's own file, which overrides the
+        system's.
+        """
+        variable: str | None = self._host.tuning.variable(name, wanted)
+        if variable is not None:
+            return variable
+        if other := self._host.tuning.variable("NCCL_CONF_FILE", None):
+            return f"as {other} says"
+        homes = self.run("getent passwd root %s | cut -d: -f6", login).stdout.split()
+        for home in dict.fromkeys([*homes, "/etc/skel"]):
+            own = self.nccl_configuration(f"{home}/.nccl.conf").get(name, wanted)
+            if own != wanted:
+                return own
+        return self.nccl_configuration().get(name)
+
+    def unpackaged(self, *stems: str) -> list[str]:
+        """Return libraries, toolkits and a runfile's programs without a package, by
+        the start of their names.
+        """
+        login, service = self._host.tuning.login("root").environment, self._host.tuning.service.environment
+        ways = [given.get("LD_LIBRARY_PATH", "") for given in (login, service, self._host.tuning.users)]
+        found = self.run(UNPACKAGED, ":".join(filter(None, ways))).stdout.split()
+        return [path for path in found if path.rpartition("/")[2].startswith(stems)]
+
+    def __repr__(self) -> str:
+        return "<libraries>"

@@ -1,0 +1,223 @@
+"""`host.nvidia_driver`: the driver on disk, in the kernel and in its library."""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import cached_property
+from pathlib import PurePath
+from typing import Literal, NamedTuple
+
+from gpuprov.signing.signature import TAIL_BYTES, read_signature
+from gpuprov.verify.observers.base import Observed
+
+BLACKLISTS = "grep -lsE '^blacklist (nouveau|nova_core)' /etc/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf"
+INITRAMFS = (
+    "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
+    "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
+)
+MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
+REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
+GRUB = (
+    "grep -Hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
+    " grep -hs '^ *set default=' /boot/grub/grub.cfg /boot/grub2/grub.cfg;"
+    " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
+)
+FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
+VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
+
+
+class KernelModule(NamedTuple):
+    """A kernel module `nvidia`: its version, and whether it is open or proprietary."""
+
+    version: str
+    flavour: Literal["open", "proprietary"]
+
+
+class Boot(NamedTuple):
+    """The kernel of the next boot, if known, and the reason for it."""
+
+    release: str | None
+    why: str
+    held_back: str | None
+    """The kernel that GRUB_DEFAULT means, if grub.cfg boots another."""
+
+
+class NvidiaDriver(Observed):
+    """Test the NVIDIA driver of a node.
+
+    >>> host.nvidia_driver.loaded.version
+    '535.309.01'
+    >>> host.nvidia_driver.on_disk("6.1.0-56-amd64").flavour
+    'proprietary'
+    """
+
+    @cached_property
+    def loaded(self) -> KernelModule | None:
+        """The loaded module, or None."""
+        return parse_proc(self.run("cat /proc/driver/nvidia/version").stdout)
+
+    @cached_property
+    def kernels(self) -> list[str]:
+        """Releases of the running kernel, of the next one, and of one that is held back."""
+        running = self.ask("uname -r").strip()
+        found = (running, self.boot.release, self.boot.held_back)
+        return list(dict.fromkeys(release for release in found if release))
+
+    @cached_property
+    def boot(self) -> Boot:
+        """GRUB's next kernel: the newest in /boot, unless another is configured."""
+        images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
+        return booted_next([image.removeprefix("vmlinuz-") for image in images], self.run(GRUB).stdout)
+
+    def called(self, kernel: str) -> str:
+        """Return a kernel's release, with a note if it is not the running one."""
+        if kernel == self.boot.held_back:
+            return f"{kernel} (held back: {self.boot.release} boots next)"
+        if kernel == self.boot.release and kernel != self.kernels[0]:
+            return f"{kernel} (boots next: {self.boot.why})"
+        return kernel
+
+    def on_disk(self, kernel: str) -> KernelModule | None:
+        """Return the module that `modprobe nvidia` loads under `kernel`, or None.
+
+        modprobe decides the name: distributions rename the file (Debian: nvidia-current.ko) and refer
+        to it by an install line.
+        """
+        name = self._loaded_as(kernel)
+        return parse_modinfo(self.run("modinfo -k %s %s", kernel, name).stdout) if name else None
+
+    def _loaded_as(self, kernel: str) -> str | None:
+        loads = self.run("modprobe -S %s --show-depends nvidia", kernel)
+        return parse_depends(loads.stdout) if loads.succeeded else None
+
+    def signatures(self, kernel: str) -> dict[str, str]:
+        """Return the signature in each file of the driver's modules for a kernel; `unsigned` without one.
+
+        A signature is issuer and serial number of the certificate, parsed from the file itself without kmod.
+        """
+        name = self._loaded_as(kernel)
+        found = self.ask(MODULE_FILES, kernel, name).split() if name else []
+        return {path: self._signature(path) for path in found}
+
+    def _signature(self, path: str) -> str:
+        unpack = {".xz": "xz -dc", ".zst": "zstd -dqc", ".gz": "gzip -dc"}.get(PurePath(path).suffix, "cat")
+        tail = self.ask(f"{unpack} %s | tail -c {TAIL_BYTES} | base64 -w0", path)
+        return str(read_signature(base64.b64decode(tail)) or "unsigned")
+
+    @cached_property
+    def library_version(self) -> str | None:
+        """Version of the libnvidia-ml that a program loads, from the target of its link."""
+        found = re.search(r"libnvidia-ml\.so\.1 .*=> (\S+)", self.run("ldconfig -p").stdout)
+        if not found:
+            return None
+        _, _, version = str(self._host.file(found[1]).linked_to).partition("libnvidia-ml.so.")
+        return version or None
+
+    @cached_property
+    def reported_version(self) -> str | None:
+        """The version that `nvidia-smi` reports; None if it cannot reach the driver."""
+        versions = sorted({gpu.driver_version for gpu in self._host.gpu.in_driver})
+        return ", ".join(versions) or None
+
+    @cached_property
+    def blacklisted(self) -> set[str]:
+        """Modules that modprobe's effective configuration does not load for their devices."""
+        return set(re.findall(r"^blacklist (\S+)", self.ask("modprobe --showconfig"), re.MULTILINE))
+
+    def foreign_in_initramfs(self, kernel: str) -> list[str]:
+        """Return modules in the kernel's initramfs that would claim the GPU; empty if it contains the
+        blacklist.
+
+        It is built with all of /etc/modprobe.d: newer than the blacklist, it contains it. Listing its content
+        takes seconds, and is only done if it is older.
+        """
+        blacklists = self.run(BLACKLISTS).stdout.split()
+        if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
+            return []
+        return foreign_modules(self.ask(INITRAMFS, kernel, kernel), blacklists)
+
+    def package_version(self, package: str) -> str | None:
+        """Return the upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01."""
+        found = self._host.package(package)
+        return upstream(found.version) if found.is_installed else None
+
+    def dkms_state(self, kernel: str) -> dict[str, str]:
+        """Return DKMS states by module version for one kernel: {'535.309.01': 'installed'}."""
+        return parse_dkms(self.run("dkms status -k %s", kernel).stdout)
+
+    def __repr__(self) -> str:
+        return "<nvidia_driver>"
+
+
+def booted_next(releases: list[str], grub: str) -> Boot:
+    """Return the next kernel of those in /boot, given oldest first.
+
+    Args:
+        grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, and of the environment block; the
+            last of each counts.
+    """
+    result, place = {}, ""
+    for line in grub.splitlines():
+        name, _, value = line.strip().partition("=")
+        file, _, name = name.rpartition(":")
+        place = file or place
+        result[name.strip()] = value.strip("\"' ")
+    stated = result.get("GRUB_DEFAULT", "saved")
+    entry = result.get("set default", stated)
+    release, meant = (_named(releases, result, each) for each in (entry, stated))
+    why = f"{place} has GRUB_DEFAULT={stated}" if place and stated != "0" else "the newest"
+    return Boot(release, why, meant if release and meant != release else None)
+
+
+def _named(releases: list[str], result: dict[str, str], default: str) -> str | None:
+    """Return the kernel of a default entry; None if the entry names none."""
+    saved = result.get("saved_entry") if default in ("saved", "${saved_entry}") else default
+    entry = result.get("next_entry") or saved
+    if entry in (None, "", "0"):
+        return releases[-1] if releases else None
+    return max((release for release in releases if release in entry), key=len, default=None)
+
+
+def parse_proc(text: str) -> KernelModule | None:
+    """Parse the first line of /proc/driver/nvidia/version."""
+    line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
+    version = VERSION.search(line)
+    if not version:
+        return None
+    return KernelModule(version[1], "open" if "Open Kernel Module" in line else "proprietary")
+
+
+def parse_depends(text: str) -> str | None:
+    """Parse `modprobe --show-depends`: the module's file, or its name after an install line."""
+    for line in reversed(text.splitlines()):
+        if found := re.match(r"insmod (\S+)|install .*?modprobe (?:-\S+ )*(\S+)", line):
+            return found[1] or found[2]
+    return None
+
+
+def parse_modinfo(text: str) -> KernelModule | None:
+    """Parse `modinfo`: NVIDIA's open modules are licensed `Dual MIT/GPL`, the proprietary ones `NVIDIA`."""
+    fields = dict(re.findall(r"^(\w+): +(.*)$", text, re.MULTILINE))
+    if "version" not in fields:
+        return None
+    return KernelModule(fields["version"], "open" if "MIT" in fields.get("license", "") else "proprietary")
+
+
+def parse_dkms(text: str) -> dict[str, str]:
+    """Parse lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)`, by version."""
+    return dict(re.findall(r"^nvidia[^/]*/([^,]+),.*?: (\w+)", text, re.MULTILINE))
+
+
+def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
+    """Return foreign modules in an initramfs's listing, unless it contains a file that blacklists them."""
+    inside = set(listing.splitlines())
+    if any(path.lstrip("/") in inside for path in blacklists):
+        return []
+    return sorted({name.replace("-", "_") for name in FOREIGN_FILE.findall(listing)})
+
+
+def upstream(version: str) -> str:
+    """Return a package's version without epoch and revision."""
+    _, _, after_epoch = version.rpartition(":")
+    return after_epoch.rpartition("-")[0] or after_epoch

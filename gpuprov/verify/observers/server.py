@@ -1,0 +1,99 @@
+"""`host.server`: a node's hardware other than its GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import cached_property
+
+from gpuprov.verify.observers.base import Observed
+
+CLASSES = "grep -sH . /sys/bus/pci/devices/*/class /sys/bus/pci/devices/*/vendor"
+RDMA = (
+    "grep -sH . /sys/class/infiniband/*/ports/*/rate /sys/class/infiniband/*/ports/*/state"
+    " /sys/class/infiniband/*/ports/*/link_layer"
+)
+ETHERNET = (
+    "for d in /sys/class/net/*/device; do n=${d%/device};"
+    ' echo "$(cat $n/type) $(cat $n/operstate) $(cat $n/speed 2>/dev/null)"; done'
+)
+ETHER, NVIDIA = "1", "0x10de"  # linux/if_arp.h, pci.ids
+NVME, BRIDGE = "0x0108", "0x0680"  # PCI code assignments
+
+
+class Server(Observed):
+    """Test a node's hardware.
+
+    >>> host.server.cores
+    96
+    """
+
+    @cached_property
+    def _cpuinfo(self) -> str:
+        return self.ask("cat /proc/cpuinfo")
+
+    @property
+    def cores(self) -> int:
+        """Physical cores, from the processors' sockets; logical processors if sockets are not listed."""
+        sockets = dict(
+            re.findall(r"^physical id\s*: (\d+)$.*?^cpu cores\s*: (\d+)$", self._cpuinfo, re.M | re.S)
+        )
+        return sum(map(int, sockets.values())) or len(re.findall(r"^processor\s*:", self._cpuinfo, re.M))
+
+    @property
+    def memory_mib(self) -> int:
+        """Memory of the kernel in MiB."""
+        return int(self.ask("awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo"))
+
+    @cached_property
+    def _devices(self) -> dict[str, dict[str, str]]:
+        return _by_place(self.ask(CLASSES))
+
+    @property
+    def nvme_drives(self) -> int:
+        """NVMe drives on the PCI bus."""
+        return sum(device["class"].startswith(NVME) for device in self._devices.values())
+
+    @property
+    def nvme_tb(self) -> float | None:
+        """Size of all NVMe disks in 10^12 bytes; None if the kernel shows no NVMe disk."""
+        sizes = self.run("cat /sys/block/nvme*/size").stdout.split()
+        return sum(int(sectors) * 512 for sectors in sizes) / 1e12 if sizes else None
+
+    @property
+    def nvswitches(self) -> int:
+        """NVSwitches on the PCI bus."""
+        return sum(
+            device["class"].startswith(BRIDGE) and device.get("vendor") == NVIDIA
+            for device in self._devices.values()
+        )
+
+    @cached_property
+    def ports(self) -> dict[str, list[float | None]]:
+        """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; None if unknown, 0 for a
+        port that is down.
+        """
+        found: defaultdict[str, list[float | None]] = defaultdict(list)
+        for place, port in _by_place(self.run(RDMA).stdout).items():
+            kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer", ""), "")
+            efa = re.search(r"/(?:efa|rdmap)", place)
+            if kind or efa:
+                rate = re.match(r"[\d.]+", port.get("rate", ""))
+                up = efa or "ACTIVE" in port.get("state", "")
+                found[kind or "efa"].append((float(rate[0]) if rate else None) if up else 0)
+        for arp, state, *speed in map(str.split, self.run(ETHERNET).stdout.splitlines()):
+            if arp == ETHER:
+                result = float(speed[0]) / 1000 if speed and float(speed[0]) > 0 else None
+                found["ethernet"].append(0 if state == "down" else result)
+        return dict(found)
+
+    def __repr__(self) -> str:
+        return "<server>"
+
+
+def _by_place(text: str) -> dict[str, dict[str, str]]:
+    """Parse `FOLDER/FIELD:VALUE` lines by folder."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for place, field, value in re.findall(r"^(.+)/([a-z_]+):(.*)$", text, re.M):
+        found[place][field] = value.strip()
+    return dict(found)

@@ -1,0 +1,121 @@
+"""`host.tuning`: limits and variables of a fresh login and of a service, and kernel parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from gpuprov.untrusted import regex
+from gpuprov.verify.observers.base import Observed
+
+OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
+LIMITS = "; ".join(
+    f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
+)
+# A separate login through PAM, as sshd's are, independent of this connection.
+LOGIN = f"su --login --shell /bin/sh --command '{LIMITS}; env' %s"
+SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}; env'"
+IN_KIBIBYTES = ("memlock", "stack")  # POSIX and dash(1), ulimit
+HUGEPAGES = "cat /sys/kernel/mm/transparent_hugepage/enabled"
+USERS = (
+    "for each in /usr/lib/systemd/user-environment-generators/*-environment-d-generator;"
+    " do HOME=/root $each; done"
+)
+BOOT_SYSCTLS = "$(ls /usr/lib/systemd/systemd-sysctl /lib/systemd/systemd-sysctl | head -1) --cat-config"
+GOVERNORS = "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
+
+Limit = int | str
+
+
+class LoginSession(NamedTuple):
+    """Limits by name, as text if soft and hard differ. Variables by name."""
+
+    limits: dict[str, Limit]
+    environment: dict[str, str]
+
+
+class Tuning(Observed):
+    """Test limits, environment and kernel parameters.
+
+    >>> host.tuning.login("root").limits["memlock"]
+    'unlimited'
+    """
+
+    def login(self, user: str) -> LoginSession:
+        """Return limits and variables of a user's fresh login.
+
+        Raises:
+            NodeFailed: no user of that name can log in.
+        """
+        return parse_session(self.ask(LOGIN, user))
+
+    @cached_property
+    def service(self) -> LoginSession:
+        """Limits and variables of a service started now."""
+        return parse_session(self.ask(SERVICE))
+
+    @cached_property
+    def users(self) -> dict[str, str]:
+        """Variables of services of a user's own systemd, from its environment generators."""
+        return dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", self.run(USERS).stdout, re.MULTILINE))
+
+    def variable(self, name: str, wanted: str | None) -> str | None:
+        """Return a variable of a fresh login; if that is as wanted or unset,
+        the differing value of services.
+        """
+        login = self.login("root").environment.get(name)
+        others = [self.service.environment.get(name, wanted), self.users.get(name, wanted)]
+        odd = [value for value in others if value != wanted]
+        return odd[0] if odd and login in (None, wanted) else login
+
+    @cached_property
+    def boot_sysctls(self) -> dict[str, str]:
+        """Kernel parameters that the next boot sets."""
+        rows = re.findall(r"^-?([^#;\s=][^=\n]*?)\s*=\s*(.*)$", self.run(BOOT_SYSCTLS).stdout, re.MULTILINE)
+        return {parameter(name): " ".join(value.split()) for name, value in rows}
+
+    def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Return the kernel's parameters; None for an unknown one."""
+        said = {name: self.run("sysctl --values %s", name) for name in names}
+        return {
+            name: " ".join(each.stdout.split()) if each.succeeded else None for name, each in said.items()
+        }
+
+    @cached_property
+    def hugepages(self) -> str | None:
+        """The kernel's mode of transparent huge pages."""
+        found = re.search(r"\[(\w+)\]", self.run(HUGEPAGES).stdout)
+        return found[1] if found else None
+
+    @cached_property
+    def governors(self) -> set[str]:
+        """Governors of the processors; empty without frequency scaling."""
+        return set(self.run(GOVERNORS).stdout.split())
+
+    def __repr__(self) -> str:
+        return "<tuning>"
+
+
+def parameter(name: str) -> str:
+    """Return a kernel parameter's name with dots, from either spelling (sysctl.d(5))."""
+    slashes = "/" in name and "." not in name.partition("/")[0]
+    return name.translate({ord("/"): ".", ord("."): "/"}) if slashes else name
+
+
+def parse_session(text: str) -> LoginSession:
+    """Parse `S memlock 8192` lines of ulimit, and env's."""
+    limits: dict[str, Limit] = {}
+    for name in OPTIONS:
+        soft, hard = (
+            _limit(name, re.search(rf"^{regex(kind)} {regex(name)} (\S+)$", text, re.MULTILINE))
+            for kind in "SH"
+        )
+        limits[name] = soft if soft == hard else f"{soft}, at most {hard}"
+    return LoginSession(limits, dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", text, re.MULTILINE)))
+
+
+def _limit(name: str, found: re.Match[str] | None) -> Limit:
+    text = found[1] if found else "not set"
+    return int(text) * (1024 if name in IN_KIBIBYTES else 1) if text.isdecimal() else text

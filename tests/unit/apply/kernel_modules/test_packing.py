@@ -1,0 +1,117 @@
+"""Limits when an archive of a node is unpacked: a few kB never become gigabytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import subprocess
+import tarfile
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from gpuprov.apply.kernel_modules import packing
+from gpuprov.apply.kernel_modules.build import bare
+from gpuprov.apply.kernel_modules.packing import compressed, decompressed, pack, unpack
+from gpuprov.errors import NodeFailed
+
+ZEROS = bytes(1 << 20)
+BOMB = 64 << 20
+"""Unpacked size in bytes of the archives in these tests; the limit there is a sixteenth of it."""
+
+
+def gz(size: int) -> bytes:
+    return gzip.compress(bytes(size))
+
+
+def xz(size: int) -> bytes:
+    return lzma.compress(bytes(size), preset=0)
+
+
+def zst(size: int) -> bytes:
+    return subprocess.run(["zstd", "-qc"], input=bytes(size), capture_output=True, check=True).stdout
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "LIMIT", BOMB // 16)
+    monkeypatch.setattr("gpuprov.apply.kernel_modules.build.LIMIT", BOMB // 16)
+
+
+@pytest.mark.parametrize(("suffix", "make"), [(".gz", gz), (".xz", xz), (".zst", zst)])
+def test_no_more_is_unpacked_than_may_be(suffix: str, make: Callable[[int], bytes]) -> None:
+    bomb = make(BOMB)
+    tracemalloc.start()
+    with pytest.raises(NodeFailed, match=r"unpacks to more than 4 MB"):
+        decompressed("nvidia.ko", suffix, bomb, BOMB // 16)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < BOMB // 4
+    assert decompressed("nvidia.ko", suffix, make(BOMB), BOMB) == bytes(BOMB)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_what_was_compressed_is_found_again_and_half_of_it_is_refused(suffix: str) -> None:
+    whole = compressed(suffix, b"module" * 999)
+    assert whole == compressed(suffix, b"module" * 999)
+    assert decompressed("nvidia.ko", suffix, whole, 9999) == b"module" * 999
+    for broken in (whole[: len(whole) // 2], b"nothing"):
+        with pytest.raises(NodeFailed, match="cannot be unpacked"):
+            decompressed("nvidia.ko", suffix, broken, 9999)
+
+
+@pytest.mark.usefixtures("limited")
+def test_an_archive_that_unpacks_to_too_much_is_refused() -> None:
+    with pytest.raises(NodeFailed, match="an archive of modules unpacks to more"):
+        unpack(pack({"nvidia.ko": bytes(BOMB)}))
+    with pytest.raises(NodeFailed, match=r"nvidia-uvm\.ko\.gz unpacks to more"):
+        bare(pack({"nvidia-drm.ko.gz": gz(BOMB // 17), "nvidia-uvm.ko.gz": gz(BOMB // 17)}))
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_header_of_tar_takes_no_more_memory_than_modules_may() -> None:
+    """Limit the size of an extended header, which tarfile reads completely into memory."""
+    member = tarfile.TarInfo("././@PaxHeader")
+    member.type, member.size = tarfile.XHDTYPE, BOMB
+    with pytest.raises(NodeFailed, match="unpacks to more"):
+        unpack(gzip.compress(member.tobuf() + bytes(BOMB)))
+
+
+def members(*infos: tarfile.TarInfo) -> bytes:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as archive:
+        for info in infos:
+            archive.addfile(info)
+    return gzip.compress(whole.getvalue())
+
+
+def test_only_plain_files_and_only_so_many_are_read() -> None:
+    link, folder = tarfile.TarInfo("nvidia.ko"), tarfile.TarInfo("nvidia")
+    link.type, link.linkname, folder.type = tarfile.SYMTYPE, "/etc/shadow", tarfile.DIRTYPE
+    for info in (link, folder):
+        with pytest.raises(NodeFailed, match="expected at most 32 plain files"):
+            unpack(members(info))
+    with pytest.raises(NodeFailed, match="expected at most 32 plain files"):
+        unpack(members(*(tarfile.TarInfo(f"nvidia{number}.ko") for number in range(33))))
+
+
+def test_a_window_of_more_memory_than_there_is_is_refused() -> None:
+    huge = lzma.compress(ZEROS, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}])
+    with pytest.raises(NodeFailed, match="cannot be unpacked"):
+        decompressed("nvidia.ko", ".xz", huge, 4 << 20)
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.SYMTYPE]
+)
+def test_headers_that_cost_time_are_refused_before_tarfile_reads_them(kind: bytes) -> None:
+    header = tarfile.TarInfo("nvidia.ko")
+    header.type, header.size = kind, 1 << 20
+    plain = header.tobuf(tarfile.USTAR_FORMAT) + b"1" * (1 << 20)
+    begun = time.monotonic()
+    with pytest.raises(NodeFailed, match=r"'nvidia\.ko' in an archive of modules"):
+        unpack(gzip.compress(plain))
+    assert time.monotonic() - begun < 2

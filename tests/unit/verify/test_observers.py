@@ -1,0 +1,180 @@
+"""Parsing of nodes' answers by gpuprov's testinfra modules."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.verify.observers.apt import parse_audit, parse_blacklist, parse_simulation
+from gpuprov.verify.observers.gpu import (
+    Clocks,
+    Modes,
+    PciGpu,
+    parse_clocks,
+    parse_modes,
+    parse_pci,
+    parse_state,
+)
+from gpuprov.verify.observers.nvidia_driver import (
+    KernelModule,
+    foreign_modules,
+    parse_depends,
+    parse_dkms,
+    parse_modinfo,
+    parse_proc,
+    upstream,
+)
+
+
+def test_pci_tells_gpus_from_the_rest() -> None:
+    devices = {
+        "0000:00:03.0": ("0x020000", "0x1af4", "0x1041"),  # a NIC
+        "0000:07:00.0": ("0x068000", "0x10de", "0x22a3"),  # an NVSwitch
+        "0000:01:00.1": ("0x040300", "0x10de", "0x10f9"),  # the sound function of a graphics card
+        "0000:00:07.0": ("0x030200", "0x10de", "0x2335"),
+        "0000:00:06.0": ("0x030000", "0x10de", "0x2204"),
+    }
+    text = "".join(
+        f"/sys/bus/pci/devices/{address}/{name}:{value}\n"
+        for position, name in enumerate(("class", "vendor", "device"))
+        for address, value in ((address, values[position]) for address, values in devices.items())
+    )
+    assert parse_pci(text) == [PciGpu("0000:00:06.0", "10de:2204"), PciGpu("0000:00:07.0", "10de:2335")]
+
+
+def test_state_of_an_h200() -> None:
+    (gpu,) = parse_state("0, 00000000:00:06.0, NVIDIA H200, 580.159.04, Enabled\n")
+    assert gpu == (0, "0000:00:06.0", "NVIDIA H200", "580.159.04", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "clocks"),
+    [
+        ("1980, 3201, 345", {"graphics": 1980, "memory": 3201}),
+        ("[N/A], [N/A], 1500", {"graphics": 1500}),
+        ("[Not Supported], [Not Supported], 1500", {"graphics": 1500}),
+        ("[Requested functionality has been deprecated], [N/A], 1500", {"graphics": 1500}),
+        ("[N/A], [N/A], [N/A]", {"graphics": None}),
+    ],
+)
+def test_clocks_fall_back_to_what_the_gpu_shows(line: str, clocks: Clocks) -> None:
+    assert parse_clocks(f"0, {line}\n") == {"GPU 0": clocks}
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)",
+            KernelModule("580.159.04", "open"),
+        ),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.309.01  Mon Aug 12 20:39:02 UTC 2024",
+            KernelModule("535.309.01", "proprietary"),
+        ),
+        ("GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)", None),
+        ("", None),
+    ],
+)
+def test_loaded_module(line: str, module: KernelModule | None) -> None:
+    assert parse_proc(line) == module
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "insmod /lib/modules/6.8.0-1/updates/dkms/nvidia.ko.zst \n",
+            "/lib/modules/6.8.0-1/updates/dkms/nvidia.ko.zst",
+        ),
+        ("install modprobe -i nvidia-current $CMDLINE_OPTS\n", "nvidia-current"),
+        (
+            "insmod /lib/modules/6.1/drm.ko \ninstall /sbin/modprobe -i nvidia-current-open\n",
+            "nvidia-current-open",
+        ),
+        ("", None),
+    ],
+)
+def test_what_modprobe_would_load(text: str, name: str | None) -> None:
+    assert parse_depends(text) == name
+
+
+def test_modinfo_tells_version_and_flavour() -> None:
+    assert parse_modinfo(
+        "filename:       /x/nvidia.ko\nversion:        535.309.01\nlicense:        NVIDIA\n"
+    ) == (
+        "535.309.01",
+        "proprietary",
+    )
+    assert parse_modinfo("version:        580.159.04\nlicense:        Dual MIT/GPL\n") == (
+        "580.159.04",
+        "open",
+    )
+    assert parse_modinfo("") is None
+
+
+def test_dkms_of_both_manners_of_speaking() -> None:
+    text = (
+        "nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed\n"
+        "nvidia/580.95.05, 6.1.0-56-amd64, x86_64: built\n"
+        "zfs/2.1.11, 6.1.0-56-amd64, x86_64: installed\n"
+    )
+    assert parse_dkms(text) == {"535.309.01": "installed", "580.95.05": "built"}
+
+
+@pytest.mark.parametrize(
+    ("version", "stripped"),
+    [
+        ("535.309.01-1~deb12u1", "535.309.01"),
+        ("1:580.95.05-0ubuntu1", "580.95.05"),
+        ("580.95.05", "580.95.05"),
+    ],
+)
+def test_upstream_version(version: str, stripped: str) -> None:
+    assert upstream(version) == stripped
+
+
+def test_initramfs_with_the_blacklist_may_hold_the_module() -> None:
+    listing = "usr/lib/modules/6.1/kernel/drivers/gpu/drm/nouveau/nouveau.ko\nusr/lib/x/nova-core.ko.xz\n"
+    assert foreign_modules(listing, ["/etc/modprobe.d/gpuprov.conf"]) == ["nouveau", "nova_core"]
+    assert foreign_modules(listing + "etc/modprobe.d/gpuprov.conf\n", ["/etc/modprobe.d/gpuprov.conf"]) == []
+    assert foreign_modules("", []) == []
+
+
+def test_simulated_upgrade_names_what_moves() -> None:
+    text = (
+        "Inst libcuda1 [535.261.03-1] (535.309.01-1 Debian:12 [amd64])\n"
+        "Conf libcuda1 (535.309.01-1 Debian:12 [amd64])\n"
+        "Remv nvidia-driver:amd64 [535.261.03-1]\n"
+    )
+    assert parse_simulation(text) == {"libcuda1", "nvidia-driver"}
+
+
+def test_effective_blacklist() -> None:
+    text = (
+        'Unattended-Upgrade "";\n'
+        'Unattended-Upgrade::Package-Blacklist "";\n'
+        'Unattended-Upgrade::Package-Blacklist:: "^nvidia-";\n'
+        'Unattended-Upgrade::Package-Blacklist:: "^libcuda1$";\n'
+    )
+    assert parse_blacklist(text) == {"^nvidia-", "^libcuda1$"}
+
+
+def test_audit_names_packages() -> None:
+    text = (
+        "The following packages are only half configured, probably due to problems\n"
+        "configuring them the first time.  The configuration should be retried:\n"
+        " nvidia-kernel-dkms   NVIDIA binary kernel module DKMS source\n"
+        " libc6:i386           GNU C Library: Shared libraries\n\n"
+    )
+    assert parse_audit(text) == ["libc6", "nvidia-kernel-dkms"]
+
+
+def test_modes_that_a_gpu_does_not_have_are_none() -> None:
+    text = (
+        "0, 300.00, Default, Enabled, Disabled, [N/A], [N/A]\n"
+        "1, [N/A], Prohibited, [N/A], [N/A], Disabled, Enabled\n"
+    )
+    assert parse_modes(text) == {
+        "GPU 0": Modes(300.0, "default", True, False, None, None),
+        "GPU 1": Modes(None, "prohibited", None, None, False, True),
+    }
