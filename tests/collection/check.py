@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from tests import ROOT
-from tests.collection.build import build, copy
+from tests.collection.build import build
 
 TOOLS = ("galaxy-importer", "antsibull-docs", "ansible-builder")
 REPOSITORY = "https://example.com/gpuprov"
