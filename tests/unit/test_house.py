@@ -140,3 +140,24 @@ def has_dollar(pattern: str) -> bool:
         return isinstance(part, (_parser.SubPattern, tuple, list)) and any(map(within, part))
 
     return not parsed.state.flags & re.MULTILINE and within(parsed)
+
+
+def test_pip_runs_no_code_of_an_index() -> None:
+    """Require wheels where pip resolves or downloads: it would run the build backend of a source archive."""
+    found = 0
+    for path in sorted(ROOT.glob("*/**/*.py")):
+        if path.parts[len(ROOT.parts)] in ("tests", ".venv") or "/lab/" in str(path):
+            continue
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            words = [
+                str(node.value)
+                for node in ast.walk(function)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+            verbs = [word for word in words if word in ("install", "download")]
+            if verbs and any(word in ("pip", "--no-deps", "--require-hashes") for word in words):
+                found += 1
+                assert any(word.startswith("--only-binary") for word in words), f"{path}: {function.name}"
+    assert found >= 2

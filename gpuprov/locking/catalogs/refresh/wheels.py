@@ -77,6 +77,7 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
     said = _pip(
         "install",
         "--dry-run",
+        "--only-binary=:all:",
         "--no-deps",
         "--ignore-installed",
         "--quiet",
