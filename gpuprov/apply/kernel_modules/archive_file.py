@@ -13,6 +13,7 @@ from gpuprov.apply.kernel_modules.store import ABOUT, ARCHIVE, Kept, Store, buil
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.stack import IMAGE
+from gpuprov.untrusted.archives import DAMAGED, read_member
 
 ABOUT_LIMIT = 64 << 10
 BUILDS_LIMIT = 32
@@ -70,7 +71,7 @@ def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> li
             wanted = (build_of(group, build.kernel, build.compiler) for group in lock.groups.values())
             if build.builders and build in wanted:
                 kept.append(take(about, archive))
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, NodeFailed) as error:
+    except (*DAMAGED, KeyError, TypeError, NodeFailed) as error:
         raise InvalidInput(f"{file} cannot be used: {error}", expected=EXPECTED) from None
     if not kept:
         drivers = [group.components.driver for group in lock.groups.values()]
@@ -88,13 +89,5 @@ def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
     with zipfile.ZipFile(file) as archive:
         abouts = [name for name in archive.namelist() if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:
-            packed = _read(archive, name.removesuffix(ABOUT) + ARCHIVE, PACKED_LIMIT)
-            yield _read(archive, name, ABOUT_LIMIT), packed
-
-
-def _read(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    with archive.open(name) as member:
-        content = member.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"{name} is larger than {limit >> 10} kB")
-    return content
+            packed = read_member(archive, name.removesuffix(ABOUT) + ARCHIVE, PACKED_LIMIT)
+            yield read_member(archive, name, ABOUT_LIMIT), packed

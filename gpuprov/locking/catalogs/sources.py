@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
+from gpuprov.untrusted.archives import DAMAGED, read_member
 
 PACKAGE = "gpuprov-catalog"
 INSIDE = "gpuprov_catalog"
@@ -108,17 +108,7 @@ def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
                 folder, _, file = entry.filename.rpartition("/")
                 if folder == INSIDE and _belongs(file):
                     room = LARGEST - sum(map(len, found.values()))
-                    if entry.file_size > room:  # zipfile reads at most file_size bytes
-                        raise InvalidInput(f"{name}: the files are larger than {LARGEST} bytes together")
-                    found[file] = wheel.read(entry)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-        OSError,
-    ) as error:
+                    found[file] = read_member(wheel, entry.filename, room)
+    except DAMAGED as error:
         raise InvalidInput(f"{name}: {error}", expected="a wheel of gpuprov-catalog") from error
     return found

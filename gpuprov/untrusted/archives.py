@@ -1,0 +1,31 @@
+"""Files in untrusted zip archives, unpacked within limits."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+
+UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Compression methods that zipfile unpacks piece by piece; of the others it unpacks a whole file at once."""
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError)
+"""Exceptions of zipfile for damaged archives, and of `read_member`."""
+
+
+def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    """Return the content of a file in an archive.
+
+    Args:
+        limit: maximum size in bytes, whatever size the archive states.
+
+    Raises:
+        ValueError: the file is larger, or packed with a method other than those of `UNPACKED`.
+        KeyError: there is no such file.
+    """
+    entry = archive.getinfo(name)
+    if entry.compress_type not in UNPACKED:
+        raise ValueError(f"{name} is packed with method {entry.compress_type}; expected stored or deflated")
+    with archive.open(entry) as member:
+        content = member.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"{name} is larger than {limit >> 10} KiB")
+    return content
