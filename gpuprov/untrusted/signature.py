@@ -15,6 +15,13 @@ from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, binary, label
 WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 """Hash numbers of RFC 4880, section 9.4, that are not accepted in signatures."""
 
+CLEARSIGNED = b"-----BEGIN PGP SIGNED MESSAGE-----"
+"""First line of a clear-signed text (RFC 9580, section 7); gpgv would also unpack a binary message."""
+OUTPUT_BYTES = 64 << 20
+"""Maximum size of a file that gpgv writes; Debian's largest index has some 200 KiB."""
+GPGV_S = 60
+UNSIGNED_MIRROR = "sign the mirror, or declare it trusted without a signature"
+
 
 @dataclass(frozen=True)
 class _Verdict:
@@ -59,6 +66,12 @@ def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
         Refused: no signature is valid; the message gives the reason.
         InvalidInput: the keyring cannot be read.
     """
+    if not text.startswith(CLEARSIGNED):
+        raise Refused(
+            f"{name} is not signed",
+            expected=f"a text that begins with {CLEARSIGNED.decode()}",
+            do=UNSIGNED_MIRROR,
+        )
     with tempfile.TemporaryDirectory(prefix="gpuprov-gpgv-") as folder:
         signed, plain = Path(folder, "signed"), Path(folder, "plain")
         signed.write_bytes(text)
@@ -82,16 +95,20 @@ def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> 
 def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
     keys = folder / "keys.gpg"
     keys.write_bytes(binary(keyring))
-    command = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
+    gpgv = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
+    limited = ["/bin/sh", "-c", 'ulimit -f "$0" && exec "$@"', str(OUTPUT_BYTES // 512)]
     require_gpgv()
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    try:
+        done = subprocess.run([*limited, *gpgv], capture_output=True, timeout=GPGV_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise Refused(
+            f"{name}: gpgv did not end within {GPGV_S} s", do="check what the mirror serves"
+        ) from None
     verdicts = _verdicts(done.stdout.decode(errors="replace"), label(keyring))
     if any(not verdict.trouble for verdict in verdicts):
         return
     if not verdicts:
-        raise Refused(
-            f"{name} is not signed", do="sign the mirror, or declare it trusted without a signature"
-        )
+        raise Refused(f"{name} is not signed", do=UNSIGNED_MIRROR)
     first = verdicts[0]
     raise Refused(f"{name} is {first.trouble}", do=first.do)
 

@@ -6,9 +6,35 @@ import pytest
 
 from gpuprov.errors import Refused
 from gpuprov.lab.mirror.key import signing_key
+from gpuprov.untrusted import signature
 from gpuprov.untrusted.signature import verify_detached, verify_inline
 
 TEXT = b"Suite: stable\n"
+
+
+def test_a_binary_message_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a compressed message before gpgv writes its content, whose size nothing limits."""
+    with signing_key() as key:
+        packed = key._gpg(["--compress-algo", "bzip2", "--sign", "--output", "-"], bytes(20_000_000))
+        assert len(packed) < 10_000
+        monkeypatch.setattr(signature, "_judge", None)
+        with pytest.raises(Refused, match="InRelease is not signed"):
+            verify_inline(packed, key.binary(), "InRelease")
+
+
+def test_what_gpgv_writes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signature, "OUTPUT_BYTES", 1 << 20)
+    with signing_key() as key:
+        large = b"x" * 99 + b"\n"
+        assert verify_inline(key.clear_signed(large * 100), key.binary(), "InRelease") == large * 100
+        with pytest.raises(Refused):
+            verify_inline(key.clear_signed(large * 20_000), key.binary(), "InRelease")
+
+
+def test_a_signature_that_is_never_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signature, "GPGV_S", 0.0001)
+    with signing_key() as key, pytest.raises(Refused, match=r"gpgv did not end within 0\.0001 s"):
+        verify_inline(key.clear_signed(bytes(30_000_000)), key.binary(), "InRelease")
 
 
 def test_a_signature_that_names_its_signer_is_valid() -> None:

@@ -223,11 +223,11 @@ def test_text_changed_under_the_signature(suite: Suite) -> None:
     assert "not the file that key" in complaint(suite, Refused)
 
 
-def test_text_before_the_signature_is_not_read(suite: Suite) -> None:
-    """Read only the signed text, also if there is another Release text before it."""
+def test_text_before_the_signed_text_is_refused(suite: Suite) -> None:
+    """Refuse an index with another Release text before the signed one, as apt does."""
     target = suite.folder / "InRelease"
     target.write_bytes(b"Suite: forged\nSHA256:\n\n" + target.read_bytes())
-    assert suite.open().versions("tool")
+    assert "InRelease is not signed" in complaint(suite, Refused)
 
 
 def test_unknown_key_is_not_no_key(suite: Suite) -> None:
