@@ -14,6 +14,7 @@ import paramiko
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.ssh.failures import reason
+from gpuprov.untrusted.programs import kill_group
 
 PIECE = 65536
 
@@ -129,7 +130,7 @@ class PipeConversation(Conversation):
         super().__init__(limit)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment, process_group=0
         )
         self._said: list[bytes] = []
         threading.Thread(target=self._drain, daemon=True).start()
@@ -138,7 +139,7 @@ class PipeConversation(Conversation):
     def say(self, text: bytes, seconds: float = 20.0) -> None:
         """See `Conversation`; kill a process that does not accept the input within `seconds`."""
         assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
-        watch = threading.Timer(seconds, self._process.kill)
+        watch = threading.Timer(seconds, kill_group, [self._process])
         watch.daemon = True
         watch.start()
         try:
@@ -159,8 +160,9 @@ class PipeConversation(Conversation):
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            kill_group(self._process)
             self._process.wait()
+        kill_group(self._process)  # ssh's ProxyCommand can outlive it
         if self._process.stdout is not None:
             self._process.stdout.close()
 

@@ -7,19 +7,32 @@ different one. Nodes that offer nothing else are reached this way.
 from __future__ import annotations
 
 import shlex
-import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.errors import Unreachable
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import of_openssh
 from gpuprov.untrusted import on_one_line
+from gpuprov.untrusted.programs import Answer, run_limited
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
+CLOSED = {
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "PermitLocalCommand": "no",
+    "Tunnel": "no",
+}
+"""Options with which a node gets nothing from the controller, whatever the user's configuration states."""
+ONLY_THE_STATED_FILE = {
+    "IgnoreUnknown": "KnownHostsCommand",  # OpenSSH before 8.5
+    "GlobalKnownHostsFile": "/dev/null",
+    "KnownHostsCommand": "none",
+    "VerifyHostKeyDNS": "no",
+}
+"""Options with which host keys come from the fleet's known-hosts file only, as with Paramiko."""
 
 
 def ssh_argv(route: Route, connect_s: float, **more: str) -> list[str]:
@@ -47,9 +60,9 @@ def ssh_argv(route: Route, connect_s: float, **more: str) -> list[str]:
 def ssh_options(route: Route) -> dict[str, str]:
     """Return the options that ssh needs in addition to user and port; the others are in its configuration."""
     stated = route.stated
-    options = {"StrictHostKeyChecking": "yes"}
+    options = {**CLOSED, "StrictHostKeyChecking": "yes"}
     if stated.known_hosts:
-        options["UserKnownHostsFile"] = _several(route.known_hosts)
+        options |= {**ONLY_THE_STATED_FILE, "UserKnownHostsFile": _several(route.known_hosts)}
     if stated.identity_file:
         options |= {"IdentityFile": stated.identity_file, "IdentitiesOnly": "yes"}
     if route.jump:
@@ -65,6 +78,7 @@ def _through(hop: Route, to: Route) -> str:
     ProxyJump does not pass our options on: jump hosts would use other known-hosts files and keys.
     """
     options = {
+        **CLOSED,
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
         "ControlMaster": "no",
@@ -99,54 +113,27 @@ def _there(paths: Sequence[str]) -> list[str]:
 
 
 def run_command(
-    argv: list[str], command: str, stdin: bytes, *, seconds: float, limit: int
-) -> tuple[int, bytes, bytes]:
-    """Run a command on a node over a new connection; return exit code, standard output and standard error.
+    argv: list[str],
+    command: str,
+    stdin: bytes,
+    *,
+    seconds: float,
+    limit: int,
+    stop: threading.Event | None = None,
+) -> Answer:
+    """Run a command on a node over a new connection.
+
+    Args:
+        stop: event that ends ssh early.
 
     Raises:
         NodeFailed: no answer within `seconds`, or more than `limit` bytes.
         Unreachable: ssh could not connect or log in; the message is derived from its output.
     """
-    said: list[bytes] = []
-    begun = time.monotonic()
-    pipe = subprocess.PIPE
-    with subprocess.Popen([*argv, command], stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        timer = threading.Timer(seconds, process.kill)
-        threads = [
-            timer,
-            threading.Thread(target=_feed, args=(process.stdin, stdin)),
-            threading.Thread(target=lambda: said.append(_upto(process.stderr, 65536))),
-        ]
-        for thread in threads:
-            thread.start()
-        answer = _upto(process.stdout, limit + 1)
-        if len(answer) > limit:
-            process.kill()
-        code = process.wait()
-        timer.cancel()
-        for thread in threads:
-            thread.join()
-    if len(answer) > limit:
-        raise NodeFailed(f"answered more than {limit >> 20} MB")
-    if time.monotonic() - begun >= seconds:
-        raise NodeFailed(f"no answer within {seconds:g} s of running a command")
-    if code == SSH_FAILED:
-        raise Unreachable(of_openssh(_clean(b"".join(said))) or "ssh could not log in")
-    return code, answer, b"".join(said)
-
-
-def _feed(pipe: IO[bytes] | None, text: bytes) -> None:
-    if pipe is None:
-        return
-    try:
-        with pipe:
-            pipe.write(text)
-    except BrokenPipeError:  # a command that reads no input may have ended already
-        return
-
-
-def _upto(pipe: IO[bytes] | None, limit: int) -> bytes:
-    return pipe.read(limit) if pipe else b""
+    answer = run_limited([*argv, command], stdin, seconds=seconds, limit=limit, stop=stop, kill_rest=True)
+    if answer.code == SSH_FAILED:
+        raise Unreachable(of_openssh(_clean(answer.stderr)) or "ssh could not log in")
+    return answer
 
 
 def _clean(said: bytes) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from threading import Timer
 from typing import Any, Generic, TypeVar
 
 import paramiko
@@ -141,17 +141,26 @@ class LocalSession(Session):
 class OpenSshSession(Session):
     """A session in which each command has its own connection of the system's `ssh`."""
 
+    def __init__(self, target: Target, limits: ConnectionLimits) -> None:
+        super().__init__(target, limits)
+        self._stop = threading.Event()
+
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
         node, limits = self.target, self._limits
         argv = openssh.ssh_argv(node.route, limits.connect_s)
         seconds, limit = limits.connect_s + limits.command_s, limits.answer_bytes
-        return Output(*openssh.run_command(argv, command, stdin, seconds=seconds, limit=limit))
+        done = openssh.run_command(argv, command, stdin, seconds=seconds, limit=limit, stop=self._stop)
+        return Output(done.code, done.stdout, done.stderr)
 
     def converse(self, command: str, stdin: bytes = b"") -> Conversation:
         """See `Session`."""
         argv = openssh.ssh_argv(self.target.route, self._limits.connect_s)
         return PipeConversation([*argv, command], stdin, self._limits.answer_bytes)
+
+    def abort(self) -> None:
+        """See `Session`."""
+        self._stop.set()
 
 
 class ParamikoSession(Session):
@@ -166,7 +175,7 @@ class ParamikoSession(Session):
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
         # Paramiko has no time limit for the reply to a request, and none for a peer that stops reading.
-        watch = Timer(limits.command_s + GRACE_S, self.transport.close)
+        watch = threading.Timer(limits.command_s + GRACE_S, self.transport.close)
         watch.daemon = True
         watch.start()
         begun = time.monotonic()

@@ -11,7 +11,6 @@ import os
 import secrets
 import selectors
 import shlex
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -22,6 +21,7 @@ from testinfra.backend.base import BaseBackend, CommandResult
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.ssh.wording import of_openssh
+from gpuprov.untrusted.programs import kill_group
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 LAST_WORDS_S = 5
@@ -162,8 +162,7 @@ class Shell:
         if self._process is None:
             return
         process, self._process = self._process, None
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process)  # also if ssh has ended: its ProxyCommand can outlive it
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe:
                 with suppress(BrokenPipeError):

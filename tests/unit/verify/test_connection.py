@@ -21,10 +21,10 @@ def to(connection: Connection, *, password: bool = False) -> list[str]:
     return ssh_argv(route("192.0.2.7", connection), password=password)
 
 
-def effective(connection: Connection) -> dict[str, str]:
-    """Return the options that ssh itself derives from the command."""
+def effective(connection: Connection, configuration: str = "/dev/null") -> dict[str, str]:
+    """Return the options that ssh itself derives from the command and a user's configuration."""
     argv = to(connection)
-    asked = [argv[0], "-G", "-F", "/dev/null", *argv[1 : argv.index("--")], "192.0.2.7"]
+    asked = [argv[0], "-G", "-F", configuration, *argv[1 : argv.index("--")], "192.0.2.7"]
     lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
     return dict(line.split(" ", 1) for line in lines if " " in line)
 
@@ -50,6 +50,23 @@ def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
     assert seen["batchmode"] == "yes"
     assert seen["kexalgorithms"].startswith("curve25519-sha256")
     assert to(Connection())[-2:] == ["192.0.2.7", "sh"]
+
+
+def test_a_node_gets_nothing_that_the_user_forwards_elsewhere(tmp_path: Path) -> None:
+    """Forward no agent, display or port, and trust no other host keys, whatever `Host *` states."""
+    (tmp_path / "config").write_text(
+        "Host *\nForwardAgent yes\nForwardX11 yes\nForwardX11Trusted yes\nRemoteForward 9999 localhost:22\n"
+        "PermitLocalCommand yes\nLocalCommand id\nTunnel yes\nVerifyHostKeyDNS yes\n"
+        "GlobalKnownHostsFile /etc/others\nKnownHostsCommand /usr/bin/others\n"
+    )
+    seen = effective(Connection(known_hosts="/keys/known"), str(tmp_path / "config"))
+    closed = ("forwardagent", "forwardx11", "permitlocalcommand", "tunnel", "verifyhostkeydns")
+    assert {name: seen[name] for name in closed} == dict.fromkeys(closed[:-1], "no") | {
+        "tunnel": "false",
+        "verifyhostkeydns": "false",
+    }
+    assert (seen["clearallforwardings"], seen["globalknownhostsfile"]) == ("yes", "/dev/null")
+    assert seen.get("knownhostscommand", "none") == "none"
 
 
 SUDO = """\

@@ -1,0 +1,177 @@
+"""Programs with untrusted output, run within limits of time and bytes."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+from gpuprov.errors import NodeFailed
+
+STDERR_BYTES = 65536
+"""Size of the kept part of standard error; the rest is read and dropped."""
+LINGER_S = 2.0
+"""Seconds for which output is read after the program has ended, if another process keeps its pipes open."""
+LOOK_S = 0.2
+_PIECE = 65536
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Result of a program; `code` is negative if a signal ended it."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run_limited(
+    argv: Sequence[str],
+    stdin: bytes = b"",
+    *,
+    seconds: float,
+    limit: int,
+    environment: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+    kill_rest: bool = False,
+) -> Answer:
+    """Run a program to its end, in a process group of its own.
+
+    A process that left the group, such as a daemon or ssh's ProxyCommand, cannot delay the result by keeping
+    the program's pipes open.
+
+    Args:
+        argv: the program and its arguments.
+        limit: maximum standard output in bytes.
+        environment: environment in place of gpuprov's own.
+        stop: event that ends the program early.
+        kill_rest: whether processes of the group that outlive the program are killed. Otherwise only a
+            failure kills them.
+
+    Raises:
+        NodeFailed: no end within `seconds`, more than `limit` bytes, or `stop` was set; the program is killed
+            with the processes that it started.
+    """
+    with _started(argv, environment) as process:
+        run = _Run(process, stdin, time.monotonic() + seconds, limit, stop or threading.Event())
+        run.exchange()
+        code = run.wait()
+        if code is None:
+            raise NodeFailed(f"no answer within {seconds:g} s of running a command")
+        if kill_rest:
+            kill_group(process)
+        return Answer(code, bytes(run.stdout), bytes(run.stderr))
+
+
+@contextmanager
+def _started(argv: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[subprocess.Popen[bytes]]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment, process_group=0
+    )
+    try:
+        yield process
+    except BaseException:  # Ctrl-C reaches only this process: the program has its own process group
+        kill_group(process)
+        raise
+    finally:
+        for each in (process.stdin, process.stdout, process.stderr):
+            if each:
+                each.close()
+        with suppress(subprocess.TimeoutExpired):  # a process in the kernel cannot be killed
+            process.wait(LINGER_S)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program that leads a process group, and the other processes of the group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@dataclass
+class _Run:
+    process: subprocess.Popen[bytes]
+    stdin: bytes
+    until: float
+    limit: int
+    stop: threading.Event
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+
+    def exchange(self) -> None:
+        """Write the input and read the output until it ends or the time is over.
+
+        Raises:
+            NodeFailed: too much output, or `stop` was set.
+        """
+        ended: float | None = None
+        with selectors.DefaultSelector() as selector:
+            for pipe in (self.process.stdout, self.process.stderr):
+                self._add(selector, pipe, selectors.EVENT_READ)
+            self._add(selector, self.process.stdin, selectors.EVENT_WRITE)
+            rest = memoryview(self.stdin)
+            while selector.get_map() and (left := self.until - time.monotonic()) > 0:
+                if self.stop.is_set():
+                    raise NodeFailed("the command was interrupted")
+                if ended is None and self.process.poll() is not None:
+                    ended = time.monotonic()
+                if ended is not None and time.monotonic() - ended > LINGER_S:
+                    return
+                for key, _ in selector.select(min(left, LOOK_S)):
+                    if key.fileobj is self.process.stdin:
+                        rest = self._write(selector, rest)
+                    else:
+                        self._read(selector, key.fileobj)
+
+    def wait(self) -> int | None:
+        """Return the exit code; None if the program does not end in time."""
+        try:
+            return self.process.wait(max(self.until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            return None
+
+    @staticmethod
+    def _add(selector: selectors.BaseSelector, pipe: IO[bytes] | None, event: int) -> None:
+        if pipe is not None:
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, event)
+
+    def _write(self, selector: selectors.BaseSelector, rest: memoryview) -> memoryview:
+        pipe = self.process.stdin
+        if pipe is None:
+            return rest
+        try:
+            rest = rest[os.write(pipe.fileno(), rest[:_PIECE]) :] if rest else rest
+        except BlockingIOError:
+            return rest
+        except BrokenPipeError:  # a program that reads no input may have ended already
+            rest = rest[:0]
+        if not rest:
+            selector.unregister(pipe)
+            pipe.close()
+        return rest
+
+    def _read(self, selector: selectors.BaseSelector, pipe: object) -> None:
+        assert pipe in (self.process.stdout, self.process.stderr)  # noqa: S101
+        stream = self.process.stdout if pipe is self.process.stdout else self.process.stderr
+        if stream is None:
+            return
+        try:
+            piece = os.read(stream.fileno(), _PIECE)
+        except BlockingIOError:
+            return
+        if not piece:
+            selector.unregister(stream)
+        elif stream is self.process.stdout:
+            self.stdout += piece
+            if len(self.stdout) > self.limit:
+                raise NodeFailed(f"answered more than {self.limit >> 20} MB")
+        else:
+            self.stderr += piece[: STDERR_BYTES - len(self.stderr)]
