@@ -15,6 +15,7 @@ from gpuprov.model.connection import Connection
 from gpuprov.ssh.connect import ConnectionLimits, close, connect_before, open_pipe
 from gpuprov.ssh.credentials import Credentials, private_key
 from gpuprov.ssh.failures import reason
+from gpuprov.ssh.packets import LimitedTransport
 from gpuprov.ssh.route import Route, route
 from gpuprov.ssh.transport import ParamikoSession, Session, Target
 
@@ -156,7 +157,7 @@ def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
     transport: paramiko.Transport | None = None
     try:
         opened = connect_before(way, LIMITS)
-        transport = paramiko.Transport(open_pipe(way, opened, LIMITS))
+        transport = LimitedTransport(open_pipe(way, opened, LIMITS))
         transport.banner_timeout = transport.auth_timeout = LIMITS.connect_s
         transport.start_client(timeout=LIMITS.connect_s)
         transport.get_remote_server_key()  # raises SSHException if the time limit ended first

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
+from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA, MSG_USERAUTH_INFO_REQUEST
 from paramiko.packet import Packetizer
 
 PACKET_BYTES = 256 << 10
 """Maximum size of a packet, as in OpenSSH; RFC 4253, section 6.1, requires 35,000 bytes."""
 BANNER_BYTES = 64 << 10
 """Maximum size of the lines up to the server's version, for which RFC 4253, section 4.2, has no limit."""
+PROMPTS = 16
+"""Maximum number of prompts in one request of a server; PAM needs one or two, RFC 4256 sets no limit."""
 ENDLESS = f"no SSH version in the first {BANNER_BYTES >> 10} KiB"
 
 _Handler = Callable[[Any, paramiko.Message], None]
@@ -37,6 +39,17 @@ class _Packets(Packetizer):
             raise paramiko.SSHException(f"it sent a packet of {n} bytes; expected at most {PACKET_BYTES}")
         return super().read_all(n, check_rekey)
 
+    def read_message(self) -> tuple[int, paramiko.Message]:
+        """Read a packet; see Paramiko's Packetizer.
+
+        Raises:
+            SSHException: it requests more than `PROMPTS` answers; Paramiko allocates memory for each.
+        """
+        kind, message = super().read_message()
+        if kind == MSG_USERAUTH_INFO_REQUEST and _prompts(message) > PROMPTS:
+            raise paramiko.SSHException(f"it requested more than {PROMPTS} answers for a login")
+        return kind, message
+
     def _read_timeout(self, timeout: float) -> bytes:
         """Read some bytes of a line before the first packet."""
         found: bytes = super()._read_timeout(timeout)  # type: ignore[misc]
@@ -44,6 +57,18 @@ class _Packets(Packetizer):
         if self._banner_room < 0:
             raise paramiko.SSHException(f": {ENDLESS}")
         return found
+
+
+def _prompts(message: paramiko.Message) -> int:
+    """Return the number of prompts of a request (RFC 4256, section 3.2).
+
+    Other messages of authentication have the same number, but at most two strings and nothing after them.
+    """
+    for _name_instruction_language in range(3):
+        message.get_binary()
+    number = message.get_int()
+    message.rewind()
+    return number
 
 
 def _within_window(handle: _Handler) -> _Handler:

@@ -14,10 +14,12 @@ import paramiko
 import pytest
 from paramiko.common import MSG_CHANNEL_EXTENDED_DATA
 
+from gpuprov.bootstrap.contact import Login, reach
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.ssh.packets import LimitedTransport
 from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out, targets
 from tests import RECORDED_LOCK
 
@@ -270,6 +272,17 @@ def test_a_flood_is_cut_off(peers: Peers) -> None:
     assert "answered more than" in str(answer)
 
 
+def visited(node: Target) -> Output | GpuprovError:
+    return visit(node)["a"]
+
+
+def contacted(node: Target) -> GpuprovError:
+    """Return the error of a first contact, where no host key is known yet."""
+    with pytest.raises(Unreachable) as refused:
+        reach(node.name, node.address, node.connection, Login())
+    return refused.value
+
+
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
@@ -278,7 +291,8 @@ def test_a_flood_is_cut_off(peers: Peers) -> None:
     ],
     ids=["4 GiB", "banner"],
 )
-def test_a_stranger_has_no_memory_of_ours(peers: Peers, sent: bytes, said: str) -> None:
+@pytest.mark.parametrize("first", [False, True], ids=["login", "first contact"])
+def test_a_stranger_has_no_memory_of_ours(peers: Peers, sent: bytes, said: str, first: bool) -> None:
     """Limit what a server can send before its host key is checked."""
     server = peers.listen()
 
@@ -291,13 +305,45 @@ def test_a_stranger_has_no_memory_of_ours(peers: Peers, sent: bytes, said: str) 
     threading.Thread(target=serve, daemon=True).start()
     tracemalloc.start()
     try:
-        answer = visit(peers.target("a", server.getsockname()[1]))["a"]
+        answer = (contacted if first else visited)(peers.target("a", server.getsockname()[1]))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert isinstance(answer, Unreachable)
     assert said in str(answer)
     assert most < 8 << 20
+
+
+class Many(list[tuple[str, bool]]):
+    """Prompts whose stated number is false."""
+
+    def __len__(self) -> int:
+        return 3_000_000
+
+
+class Curious(Door):
+    """Server that requests millions of answers for a login."""
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "keyboard-interactive"
+
+    def check_auth_interactive(self, username: str, submethods: str) -> paramiko.InteractiveQuery:
+        query = paramiko.InteractiveQuery("name", "instructions")
+        query.prompts = Many()
+        return query
+
+
+def test_a_login_asks_for_a_few_answers(peers: Peers) -> None:
+    transport = LimitedTransport(socket.create_connection(("127.0.0.1", peers.ssh(door=Curious))))
+    tracemalloc.start()
+    try:
+        transport.start_client(timeout=10)
+        with pytest.raises(paramiko.SSHException, match="more than 16 answers"):
+            transport.auth_interactive("root", lambda title, instructions, prompts: [])
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+        transport.close()
 
 
 class Flood(Door):

@@ -191,6 +191,17 @@ SINKS = {
         "page_template, html_text",
         ("gpuprov/report/pages.py", GATES),
     ),
+    "an SSH transport": Sink(
+        {"paramiko.Transport", "Transport", "paramiko.SSHClient"},
+        lambda *_: False,
+        "LimitedTransport, which bounds packets, banners, prompts and windows",
+    ),
+    "a zip archive": Sink(
+        {"archive.read", "archive.open", "wheel.read", "wheel.open", "archive.extractall", "archive.extract"},
+        lambda *_: False,
+        "read_member, which unpacks within a limit",
+        ("gpuprov/untrusted/archives.py",),
+    ),
     "a log": Sink({"logging.Formatter"}, lambda *_: False, "LogFormatter", (GATES,)),
 }
 
