@@ -15,7 +15,7 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """Return the content of a file in an archive.
 
     Args:
-        limit: maximum size in bytes, whatever size the archive states.
+        limit: maximum size in bytes, also if the archive states a smaller size.
 
     Raises:
         ValueError: the file is larger, or packed with a method other than those of `UNPACKED`.

@@ -53,7 +53,7 @@ def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
 
 
 def test_a_node_gets_nothing_that_the_user_forwards_elsewhere(tmp_path: Path) -> None:
-    """Forward no agent, display or port, and trust no other host keys, whatever `Host *` states."""
+    """Forward no agent, display or port, and trust no other host keys, also if `Host *` states them."""
     (tmp_path / "config").write_text(
         "Host *\nForwardAgent yes\nForwardX11 yes\nForwardX11Trusted yes\nRemoteForward 9999 localhost:22\n"
         "PermitLocalCommand yes\nLocalCommand id\nTunnel yes\nVerifyHostKeyDNS yes\n"

@@ -252,7 +252,7 @@ def test_an_interrupted_controller_waits_for_nobody() -> None:
 
 
 def test_a_node_that_connects_after_an_interruption_gets_no_order() -> None:
-    """An interruption closes the open conversations; one that opens later must not wait for its answer."""
+    """Close a conversation that opens after the interruption, instead of waiting for its answer."""
     node, interruption = Waiting("a"), threading.Event()
     connecting = threading.Event()
 
