@@ -15,7 +15,7 @@ NAMED_AT_MOST = 5
 LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | grep -m "$3" -F -x -e "$2"'
 
 
-def offers(own: "list[str]", packages: "list[str]") -> "list[list]":
+def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "list[list]":
     """Return the sources that offer packages of the lock, or whose address is NVIDIA's.
 
     A row has `file:number` as apt counts, the address without credentials, the option that makes apt accept
@@ -23,10 +23,11 @@ def offers(own: "list[str]", packages: "list[str]") -> "list[list]":
 
     Args:
         own: addresses of the lock's repositories, without a slash at the end.
+        rewritten: file whose sources do not count, as it is about to be written again.
     """
     rows = {}
     for uri, suite, origin, entry, path in targets():
-        if uri.rstrip("/") in own:
+        if uri.rstrip("/") in own or entry.rpartition(":")[0] == rewritten:
             continue
         option = UNSIGNED.search(source_text(entry))
         if origin in ARCHIVES and not option:

@@ -161,3 +161,31 @@ def test_what_the_repository_lacks_fails_its_own_role_and_none_before(place: Pla
     assert driven.says("cat /var/lib/gpuprov/packages/cudnn").split() == sorted(cudnn)
     outcome, changed = driven.apply(*roles)
     assert (outcome.ok, changed) == (True, [])
+
+
+def test_a_mirror_that_moves_and_a_repository_that_is_left_out_are_rewritten(place: Place) -> None:
+    """Accept the lock's own file of sources as it is: the role rewrites it without edits by the user."""
+    driven = place.driven
+    here = driven.server
+    [nccl] = [each for each in NCCL if driven.installed["libnccl2"].startswith(each.partition("+")[0])]
+    driver = driven.state(nccl=nccl, container_toolkit="auto").components.driver
+    outcome, _ = driven.apply("repositories")
+    assert outcome.ok, outcome.failed
+    part = next(name for name in driver.closure if name.startswith("libnvidia-cfg1"))
+    driven.node.run(f"apt-get -qq install -y --no-install-recommends {part}={driver.closure[part]}")
+    with served(place.folder) as elsewhere:
+        driven.server = elsewhere
+        assert "container_toolkit" not in {
+            name for name, found in driven.state(nccl=nccl).components.each() if found
+        }
+        outcome, _ = driven.apply("preflight", "repositories", "nccl")
+        assert outcome.ok, outcome.failed
+        addresses = driven.says("grep -h ^URIs: /etc/apt/sources.list.d/gpuprov.sources")
+        assert elsewhere.url in addresses
+        assert here.url not in addresses
+        assert "libnvidia-container" not in addresses
+        stranger = {"preflight_repositories": [{"id": "x", "url": "http://192.0.2.1/", "signed_by": "other"}]}
+        outcome, _ = driven.apply("preflight", **stranger)
+        assert "driver packages of another repository are installed" in outcome.failed[0]["msg"]
+    driven.server = here
+    driven.node.run(f"apt-get -qq remove -y {part}")

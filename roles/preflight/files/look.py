@@ -2,7 +2,7 @@
 
 Changes nothing. Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object
 `{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
-"sources": [url or null], "certificate": sha256 or ""}`. If the tree is not `booted`, cloud-init, firmware and
+"sources": [url or null], "ours": path, "keys": [armored text or null], "certificate": sha256 or ""}`. If the tree is not `booted`, cloud-init, firmware and
 users of GPUs belong to the builder and are not read.
 """
 
@@ -88,6 +88,34 @@ def too_full(wanted: dict) -> dict:
 def runfile_traces() -> list[str]:
     """Return the files that only NVIDIA's runfile installer leaves: those that no package owns."""
     return [path for path in RUNFILE_TRACES if Path(path).exists() and run("dpkg-query", "-S", path)[0] != 0]
+
+
+def moved_repositories(ours: str, keys: list) -> list[str]:
+    """Return the addresses in the role's own file of sources that have a key of the lock's repositories.
+
+    They are former addresses of these repositories, and the role repositories rewrites the file.
+
+    Args:
+        ours: path of the file.
+        keys: armored keys of the lock's repositories.
+    """
+    known = {bare_key(key) for key in keys if key}
+    try:
+        text = Path(ours).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    found = []
+    for stanza in re.split(r"\n\s*\n", text):
+        address = re.search(r"(?m)^URIs: (\S+)$", stanza)
+        key = re.search(r"(?m)^Signed-By: (.+(?:\n[ \t].*)*)", stanza)
+        if address and key and bare_key(key.group(1)) in known:
+            found.append(address.group(1))
+    return found
+
+
+def bare_key(text: str) -> str:
+    """Return an armored key without spaces and lines: deb822 indents lines and writes empty ones as dots."""
+    return "".join(line.strip() for line in text.splitlines() if line.strip() != ".")
 
 
 def foreign_packages(pattern: str, sources: list) -> dict:
@@ -191,7 +219,8 @@ def main() -> None:
     }
     if shutil.which("dpkg"):
         look["runfile"] = runfile_traces()
-        look["foreign"] = foreign_packages(asked["driver_packages"], asked["sources"])
+        sources = [*asked["sources"], *moved_repositories(asked["ours"], asked["keys"])]
+        look["foreign"] = foreign_packages(asked["driver_packages"], sources)
         look["unfinished"] = look["package_lock"] is None and unfinished()
         look["lost"] = lost() if look["unfinished"] else []
     json.dump(look, sys.stdout)

@@ -93,7 +93,7 @@ def main() -> None:
     look = {
         "archive": archive(question["ours"]),
         "foreign": foreign(question["ours"], question["urls"]),
-        "offers": offers(own, question["packages"]),
+        "offers": offers(own, question["packages"], rewritten=question["ours"]),
     }
     json.dump(look, sys.stdout)
 

@@ -9,7 +9,9 @@ from typing import Any
 import gpuprov_devices
 import gpuprov_node
 import pytest
+import yaml
 
+from tests import ROOT
 from tests.unit.roles.scripts import script
 
 driver, preflight, settings = script("nvidia_driver"), script("preflight"), script("gpu_settings")
@@ -485,3 +487,28 @@ def test_a_daemon_that_ended_meanwhile_has_not_started(monkeypatch: pytest.Monke
     """Treat such a process id as not started; 4194305 is above the maximum in proc(5), kernel/pid_max."""
     monkeypatch.setattr(gpuprov_node, "output", lambda *_: pid + "\n")
     assert gpuprov_node.started("docker.service") is None
+
+
+ARMORED = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQINBGA\nAAB=\n-----END PGP PUBLIC KEY BLOCK-----\n"
+
+
+def test_a_moved_repository_has_the_key_of_the_lock(tmp_path: Path) -> None:
+    """Return former addresses with one of the lock's keys, which deb822 indents and whose empty lines are dots."""
+    ours = tmp_path / "gpuprov.sources"
+    assert preflight.moved_repositories(str(ours), [ARMORED]) == []
+    written = ARMORED.strip().replace("\n\n", "\n.\n").replace("\n", "\n ")
+    ours.write_text(
+        f"# Written by gpuprov\n\n# nvidia\nTypes: deb\nURIs: http://old/cuda/\nSuites: /\nSigned-By: {written}\n\n"
+        f"# other\nTypes: deb\nURIs: http://old/other/\nSuites: /\nSigned-By: {written.replace('mQ', 'xx')}\n\n"
+        "# unsigned\nTypes: deb\nURIs: http://old/unsigned/\nSuites: /\n"
+    )
+    assert preflight.moved_repositories(str(ours), [None, ARMORED]) == ["http://old/cuda/"]
+    assert preflight.moved_repositories(str(ours), [None]) == []
+
+
+def test_both_roles_know_the_same_file_of_sources() -> None:
+    stated = [
+        yaml.safe_load((ROOT / f"roles/{role}/vars/main.yml").read_text())
+        for role in ("preflight", "repositories")
+    ]
+    assert stated[0]["__preflight_question"]["ours"] == stated[1]["__repositories_file"]
