@@ -375,9 +375,8 @@ def documents() -> str:
     pattern = re.compile(r'"(gpuprov\.[a-z_.-]+/\d+)"')
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted((ROOT / "gpuprov").rglob("*.py")):
-        if "lab" not in path.relative_to(ROOT).parts:
-            for name in pattern.findall(path.read_text(encoding="utf-8")):
-                found[name].add(str(path.relative_to(ROOT)))
+        for name in pattern.findall(path.read_text(encoding="utf-8")):
+            found[name].add(str(path.relative_to(ROOT)))
     rows = (
         [f"`{name}`", ", ".join(f"`{path}`" for path in sorted(paths))]
         for name, paths in sorted(found.items())

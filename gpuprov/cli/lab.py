@@ -15,7 +15,7 @@ from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.lab import Lab, Node
+    from gpuprov_lab import Lab, Node
 
 SCHEMA = "gpuprov.lab/1"
 
@@ -72,7 +72,7 @@ def up(
 @name_option
 def down(nodes: tuple[str, ...], every_lab: bool, lab_name: str) -> int:
     """Remove NODES, or all nodes of the lab, with all their files."""
-    from gpuprov.lab import lab_names
+    from gpuprov_lab import lab_names
 
     if every_lab and (nodes or _stated("lab_name")):
         raise InvalidInput(
@@ -97,7 +97,7 @@ def _stated(option: str) -> bool:
 @output_option
 def list_nodes(output: str) -> int:
     """List the nodes of all labs."""
-    from gpuprov.lab import lab_names
+    from gpuprov_lab import lab_names
 
     _show({name: _lab(name).nodes() for name in lab_names()}, output)
     return Exit.OK
@@ -145,9 +145,9 @@ def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: s
     Prints the lines for fleet.yml. A FOLDER that already contains a mirror is served unchanged.
     """
     from gpuprov.catalog import load
-    from gpuprov.lab.mirror import nvidia
-    from gpuprov.lab.mirror.serve import MOODS, served
-    from gpuprov.lab.network import GATEWAY
+    from gpuprov_lab.mirror import nvidia
+    from gpuprov_lab.mirror.serve import MOODS, served
+    from gpuprov_lab.network import GATEWAY
 
     if mood not in MOODS:
         raise InvalidInput(f"--mood {mood}", expected=f"one of {', '.join(MOODS)}")
@@ -166,7 +166,7 @@ def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: s
 
 
 def _lab(name: str) -> Lab:
-    from gpuprov.lab import Lab
+    from gpuprov_lab import Lab
 
     return Lab(name)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.apply.playbook import SSH_ARGUMENTS
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup
+from gpuprov_lab import Lab, Node
 from tests.campaign._roles_fleet import SETTLED
 
 START = "/root/.bench-start"

@@ -35,8 +35,8 @@ from unittest.mock import patch
 
 from gpuprov.apply.strategy import OLDEST
 from gpuprov.errors import Exit
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup, read_lock
+from gpuprov_lab import Lab, Node
 from tests.bench._bars import Bar, verdict
 from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.bench._costs import costs, table

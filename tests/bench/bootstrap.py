@@ -17,9 +17,9 @@ from pathlib import Path
 
 import yaml
 
-from gpuprov.lab import Lab
-from gpuprov.lab.identity import make_key
-from gpuprov.lab.variants import with_admin
+from gpuprov_lab import Lab
+from gpuprov_lab.identity import make_key
+from gpuprov_lab.variants import with_admin
 
 SYSTEMS = ("debian12", "debian13")
 PASSWORD = "correct-horse-battery"  # noqa: S105 - of throwaway nodes

@@ -25,9 +25,9 @@ from pathlib import Path
 import paramiko
 
 from gpuprov.drift.probe_request import drift_parameters
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import Lock
 from gpuprov.probe.payload import build
+from gpuprov_lab import Lab, Node
 from tests.bench._bars import Bar, verdict
 from tests.bench.targets import many_addresses, write_targets
 from tests.lab.command_line import PROGRAM, with_own_state

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.bench._bars import Bar, verdict
 from tests.bench.drift import FORKS, gpuprov
 from tests.bench.targets import many_addresses, write_targets

@@ -48,8 +48,8 @@ def main() -> int:
 def build_mirror(folder: Path) -> None:
     """Write a mirror of NVIDIA's repository, and its entry for a fleet file."""
     from gpuprov.catalog import load
-    from gpuprov.lab.mirror import nvidia
-    from gpuprov.lab.mirror.key import signing_key
+    from gpuprov_lab.mirror import nvidia
+    from gpuprov_lab.mirror.key import signing_key
 
     with signing_key() as key:
         mirror = nvidia.build(folder / "mirror", load(), ["ubuntu24.04"], key=key)

@@ -24,8 +24,8 @@ from pathlib import Path
 import yaml
 
 from gpuprov.errors import Exit
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import LockedGroup, read_lock
+from gpuprov_lab import Lab, Node
 from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler

@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.bench._by_hand import begin
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler

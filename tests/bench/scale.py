@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.workers import hire
 from gpuprov.ssh.workers.cluster import THREADS

@@ -27,10 +27,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from gpuprov.doctor.status import STALE
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.host import execute
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.probe.payload import STATUS_PROBE, Parameters, build
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.host import execute
 from tests.bench._terminal import Terminal, picture, processor_seconds
 from tests.bench.targets import RANGE, many_addresses, write_targets
 from tests.lab.command_line import PROGRAM

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.host import execute
 from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.host import execute
 
 # The second half of RFC 2544's range; lab nodes use the first.
 RANGE = IPv4Network("198.19.0.0/16")

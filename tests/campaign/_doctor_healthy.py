@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.doctor.judge import Diagnosis, diagnose
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.simulator import machines
-from gpuprov.lab.variants import with_os_release
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.simulator import machines
+from gpuprov_lab.variants import with_os_release
 from tests.campaign._doctor_look import driven, look
 from tests.lab.provisioned_node import provision
 from tests.lab.ubuntu_nodes import os_release

@@ -8,11 +8,11 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.look import conclude, examine
 from gpuprov.errors import GpuprovError
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.simulator import stub_module
-from gpuprov.lab.simulator.machines import describe
 from gpuprov.model.lock import Connection
 from gpuprov.ssh.transport import Target
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.simulator import stub_module
+from gpuprov_lab.simulator.machines import describe
 from tests import ROOT
 from tests.campaign._doctor_faults import NEWER
 from tests.lab.stub_driver_node import MODULES, VERSION, drive
@@ -43,7 +43,7 @@ for name in cuda nvidia-ml; do
 done
 ldconfig
 """
-STUB_TOOL = ROOT / "gpuprov/lab/mirror/contents/nvidia-container-toolkit-base/usr/bin/nvidia-ctk"
+STUB_TOOL = ROOT / "lab/gpuprov_lab/mirror/contents/nvidia-container-toolkit-base/usr/bin/nvidia-ctk"
 
 
 def look(lab: Lab, node: Node, user: str = "root") -> Diagnosis:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.lab import Node, engine
-from gpuprov.lab.host import execute
-from gpuprov.lab.network import GATEWAY
+from gpuprov_lab import Node, engine
+from gpuprov_lab.host import execute
+from gpuprov_lab.network import GATEWAY
 
 ADMIN = "ops"
 SWITCH = "var/lib/gpuprov/deadman"

@@ -15,16 +15,16 @@ from gpuprov.apply.context import Consent, Event, Options, RunContext
 from gpuprov.apply.converge import converge
 from gpuprov.apply.plan import NodePlan
 from gpuprov.catalog import load
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.images import MINIMAL
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.serve import served
-from gpuprov.lab.variants import at_boot, with_control_groups, with_network_parameters
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.verify import run_verification
 from gpuprov.verify.wanted import wanted
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.images import MINIMAL
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.variants import at_boot, with_control_groups, with_network_parameters
 from tests.campaign._roles_fleet import COMMON, DRIVE, SETTINGS, STACKS, SWITCHED
 from tests.lab.command_line import gpuprov
 

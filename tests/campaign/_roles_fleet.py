@@ -18,17 +18,17 @@ from typing import Any
 import yaml
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.serve import MirrorServer, served
-from gpuprov.lab.variants import (
+from gpuprov.model.lock import Lock, read_lock
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.serve import MirrorServer, served
+from gpuprov_lab.variants import (
     at_boot,
     with_control_groups,
     with_network_parameters,
     with_os_release,
 )
-from gpuprov.model.lock import Lock, read_lock
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
 

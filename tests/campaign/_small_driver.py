@@ -6,7 +6,7 @@ NVIDIA's.
 
 from __future__ import annotations
 
-from gpuprov.lab import Node
+from gpuprov_lab import Node
 
 # Replaces make. DKMS calls it in .../NAME/VERSION/build, with the kernel's release among the arguments.
 MAKE = r"""#!/bin/sh

@@ -14,13 +14,13 @@ from subprocess import CompletedProcess, Popen
 from typing import Any, TypeVar
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab
-from gpuprov.lab.images import saved_images
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.serve import MirrorServer, served
 from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.upgrade.journal import parse
 from gpuprov.upgrade.state import Entry
+from gpuprov_lab import Lab
+from gpuprov_lab.images import saved_images
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import MirrorServer, served
 from tests.lab.upgrade_fleet import MIRRORED, Fleet, Kind, mirrored
 
 Result = TypeVar("Result")

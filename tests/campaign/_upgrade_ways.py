@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from gpuprov.errors import Unreachable
-from gpuprov.lab import Node
+from gpuprov_lab import Node
 from tests.campaign._upgrade_site import Site
 
 Way = Callable[[Site, dict[str, Any]], CompletedProcess[str]]

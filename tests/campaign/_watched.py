@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 
 
 @dataclass

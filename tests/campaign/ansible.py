@@ -24,7 +24,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.campaign.pythons import candidates, full_version, versions
 from tests.lab.plain_ansible import PATH, PlainAnsible, locked_nodes

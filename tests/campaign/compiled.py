@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov
 from tests.lab.provisioned_node import MACHINE, PROFILE
 

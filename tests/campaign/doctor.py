@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov.errors import GpuprovError
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests.campaign._doctor_faults import Seeded, seeded
 from tests.campaign._doctor_healthy import of_the_lab, recorded
 from tests.campaign._doctor_look import alarms, driven, equip, look, missed

@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 from debian.debian_support import Version
 
-from gpuprov.lab import Lab
 from gpuprov.probe.facts import Facts
+from gpuprov_lab import Lab
 from tests.campaign._small_driver import play_source
 from tests.campaign._watched import Watched
 from tests.lab.command_line import gpuprov

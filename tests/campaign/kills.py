@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.serve import served
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import served
 from tests.lab.mirror_node import MirrorNode, ubuntu
 
 MOMENTS = (1, 5, 12, 25, 40, 60, 90, 130)

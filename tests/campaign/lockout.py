@@ -21,11 +21,11 @@ import yaml
 
 from gpuprov.access.deadman import LIMITS, Guard, arm
 from gpuprov.errors import GpuprovError
-from gpuprov.lab import Lab, lab_names, saved_images
-from gpuprov.lab.images import drop_image
-from gpuprov.lab.variants import with_admin
 from gpuprov.model.lock import read_lock
 from gpuprov.ssh.transport import open_session, targets
+from gpuprov_lab import Lab, lab_names, saved_images
+from gpuprov_lab.images import drop_image
+from gpuprov_lab.variants import with_admin
 from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 from tests.lab.command_line import start

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpuprov.apply.context import Consent
 from gpuprov.apply.plan import RUNNABLE
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.campaign._minimal_nodes import COLUMNS, LOOPS, Cell, Trials
 from tests.campaign._roles_fleet import detach
 

@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.serve import served
-from gpuprov.lab.simulator import stub_module
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.simulator import stub_module
 from tests.campaign._overruling_table import markdown
 from tests.lab.command_line import gpuprov
 from tests.lab.mirror_node import ubuntu

@@ -73,7 +73,10 @@ def tested(python: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="gpuprov-python-") as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         program = f"{folder}/bin/python"
-        subprocess.run([program, "-m", "pip", "install", "-qq", "-e", f"{ROOT}[dev]"], check=True)
+        subprocess.run(
+            [program, "-m", "pip", "install", "-qq", "-e", f"{ROOT}[dev]", "-e", f"{ROOT}/lab[vm]"],
+            check=True,
+        )
         ansible = subprocess.check_output([program, "-c", ANSIBLE], text=True).strip()
         done = subprocess.run([program, *PYTEST], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     *before, last = done.stdout.splitlines() or [""]

@@ -17,10 +17,10 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
-from gpuprov.lab import Node
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.roles import BY_NAME
 from gpuprov.verify.wanted import wanted
+from gpuprov_lab import Node
 from tests.campaign._roles_fleet import SETTLED, STACKS, Fleet, Run, bring_up, plain
 from tests.campaign._roles_table import Table, lines, markdown
 from tests.campaign._roles_trials import TRIALS, Trial

@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.engine import processes
 from gpuprov.upgrade.header import ended
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.engine import processes
 from tests.campaign._scale_same import compare
 from tests.campaign._upgrade_site import Site, site
 from tests.lab.command_line import start

@@ -28,10 +28,10 @@ from pathlib import Path
 import yaml
 
 from gpuprov.errors import Exit
-from gpuprov.lab import Lab, Node, efi, vm
 from gpuprov.model.secure_boot import SecureBoot
 from gpuprov.signing.keys import signer
 from gpuprov.signing.signature import without_signature
+from gpuprov_lab import Lab, Node, efi, vm
 from tests.campaign._small_driver import play_source
 from tests.campaign._watched import Watched
 from tests.campaign.kernel import PROFILE

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab import Lab
 from gpuprov.model.nodeset import fold
 from gpuprov.upgrade.header import ended, header
 from gpuprov.upgrade.state import Entry, out_of_service
+from gpuprov_lab import Lab
 from tests.campaign._upgrade_faults import FAULTS, Fault
 from tests.campaign._upgrade_site import Site, site, timed
 from tests.lab.upgrade_fleet import JOINED, NEWER, OLDER, SINGLE, SWITCHED, Fleet, compiled

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from gpuprov.errors import Unreachable
-from gpuprov.lab import Node
-from gpuprov.lab.images import find_image
 from gpuprov.model.lock import Lock, read_lock
+from gpuprov_lab import Node
+from gpuprov_lab.images import find_image
 from tests.lab.command_line import gpuprov
 
 PROFILE, MACHINE = "hgx-a100-4", "a100x4"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab import Lab, lab_names
+from gpuprov_lab import Lab, lab_names
 from tests.lab.command_line import end_what_was_left
 
 NUMBERS = count(1)

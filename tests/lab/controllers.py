@@ -21,9 +21,9 @@ from pathlib import Path
 import yaml
 from distributed import Security
 
-from gpuprov.lab import Node
-from gpuprov.lab.network import GATEWAY
 from gpuprov.ssh.workers.certificates import make_certificates
+from gpuprov_lab import Node
+from gpuprov_lab.network import GATEWAY
 from tests.lab.command_line import PROGRAM, gpuprov
 
 DASK = str(Path(sys.executable).with_name("dask"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.lab.stub_compiler import play_compiler
 from tests.lab.upgrade_fleet import NEWER, OLDER

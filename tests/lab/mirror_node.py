@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.serve import MirrorServer
-from gpuprov.lab.variants import with_os_release
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import LockedGroup
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import MirrorServer
+from gpuprov_lab.variants import with_os_release
 from tests.lab.node_under_test import NodeUnderTest
 from tests.lab.ubuntu_nodes import os_release
 

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.variants import with_control_groups, with_os_release
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.variants import with_control_groups, with_os_release
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import os_release
 

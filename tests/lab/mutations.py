@@ -13,10 +13,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab import Node
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.roles import expectations
 from gpuprov.verify.wanted import proofs
+from gpuprov_lab import Node
 from tests.lab.command_line import gpuprov
 
 

@@ -12,9 +12,9 @@ from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
-from gpuprov.lab import Node
 from gpuprov.model.lock import Lock, LockedGroup, Setting
 from gpuprov.verify import run_verification
+from gpuprov_lab import Node
 
 TRANSACTION = "Install, replace and remove packages, in one transaction"
 """Task that changes packages; in check mode it is reported as changed if it would change any."""

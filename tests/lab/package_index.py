@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpuprov.lab.host import CACHE, locked
+from gpuprov_lab.host import CACHE, locked
 from tests import ROOT
 
 

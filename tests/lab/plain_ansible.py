@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
+from gpuprov_lab import Lab, Node
 from tests.collection.build import build
 from tests.lab.command_line import gpuprov
 from tests.lab.provisioned_node import MACHINE, PROFILE

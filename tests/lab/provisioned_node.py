@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.host import CACHE, locked
-from gpuprov.lab.images import drop_image, saved_images
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.host import CACHE, locked
+from gpuprov_lab.images import drop_image, saved_images
 from tests import ROOT
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
@@ -26,7 +26,7 @@ MACHINE = "a100x4"
 NEWER, OLDER = "535.309.01", "535.261.03"
 """Drivers in Debian's archive; nodes have the newer one, and the compiler is simulated for both."""
 PREFIX = "provisioned-"
-PARTS = ("roles", "plugins", "playbooks", "inventory", "gpuprov")
+PARTS = ("roles", "plugins", "playbooks", "inventory", "gpuprov", "lab")
 """Folders that decide how a provisioned node looks, with this file's."""
 
 

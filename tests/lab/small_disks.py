@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuprov.lab import Node, engine
-from gpuprov.lab.host import execute, locked
+from gpuprov_lab import Node, engine
+from gpuprov_lab.host import execute, locked
 
 STATE = "var/lib/gpuprov"
 

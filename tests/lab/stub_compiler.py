@@ -10,11 +10,11 @@ from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.host import write_whole
-from gpuprov.lab.simulator import stub_module
-from gpuprov.lab.variants import inside
 from gpuprov.model.lock import read_lock
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.host import write_whole
+from gpuprov_lab.simulator import stub_module
+from gpuprov_lab.variants import inside
 
 ERROR = "nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
 # Replaces make: puts stub modules in the build's place, or prints a compiler's error. DKMS builds in

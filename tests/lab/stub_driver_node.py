@@ -6,10 +6,10 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.simulator import stub_module
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Component, Lock, LockedGroup, read_lock
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.simulator import stub_module
 from tests import RECORDED_LOCK
 from tests.lab.node_under_test import NodeUnderTest, with_settings
 

@@ -6,7 +6,7 @@ The first word of /run/gpus selects the failure. The libraries are compiled on t
 from __future__ import annotations
 
 from gpuprov.accept.node.cuda import _SIGNATURES
-from gpuprov.lab import Node
+from gpuprov_lab import Node
 
 HEAD = """
 #include <signal.h>

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov, start
 from tests.lab.stub_gpus import feel, install
 

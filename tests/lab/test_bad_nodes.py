@@ -10,10 +10,10 @@ import pytest
 
 from gpuprov.drift.judge import NodeDrift, judge, without_facts
 from gpuprov.drift.survey import LIMITS, gather
-from gpuprov.lab import Lab
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import expectations
+from gpuprov_lab import Lab
 from tests import RECORDED_LOCK
 from tests.lab.command_line import gpuprov
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov
 from tests.lab.conftest import fresh_lab_name
 from tests.lab.plain_ansible import PlainAnsible, locked_nodes

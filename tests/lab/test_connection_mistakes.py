@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov
 
 # Mistake → part of its message.

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.lab import Lab, Node
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import write_lock
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov, in_place_of_ssh, with_own_state
 from tests.lab.upgrade_fleet import NEWER, ROLLOUT, provisioned
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpuprov.lab import Lab
-from gpuprov.lab.variants import with_control_groups
+from gpuprov_lab import Lab
+from gpuprov_lab.variants import with_control_groups
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 

@@ -20,9 +20,9 @@ from gpuprov.apply.lease_manager import LeaseManager, Terms
 from gpuprov.apply.proposal import propose
 from gpuprov.errors import Exit
 from gpuprov.files.runs import new_run
-from gpuprov.lab import Node
-from gpuprov.lab.host import execute
 from gpuprov.model.lock import read_lock
+from gpuprov_lab import Node
+from gpuprov_lab.host import execute
 from tests.campaign._upgrade_site import Site, site
 from tests.campaign.controllers import rounds
 from tests.lab.command_line import gpuprov, start

@@ -12,9 +12,9 @@ import pytest
 import gpuprov.access.deadman as deadman
 from gpuprov.access.scripts import node_script
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.lab import Lab, Node
 from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target, open_session
+from gpuprov_lab import Lab, Node
 from tests.lab.small_disks import STATE, move_to_small_disks
 
 TRIALS = Path(__file__).with_name("deadman_trials.py").read_text()

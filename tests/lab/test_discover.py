@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.simulator.server import with_memory, with_port_speed, without_gpu
 from gpuprov.model.fleet import read_fleet
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.simulator.server import with_memory, with_port_speed, without_gpu
 from tests.lab.command_line import gpuprov
 
 # machine → (its profile, number of sound nodes)

@@ -14,12 +14,12 @@ import pytest
 from gpuprov.apply.context import Options
 from gpuprov.apply.remote import same
 from gpuprov.catalog import load
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror.nvidia import build
-from gpuprov.lab.variants import with_control_groups
 from gpuprov.model.lock import Component
 from gpuprov.upgrade.managed import managed
 from gpuprov.upgrade.remote import act
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror.nvidia import build
+from gpuprov_lab.variants import with_control_groups
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 

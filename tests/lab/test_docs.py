@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov
 from tests.lab.provisioned_node import provision

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuprov.cli.common.group import run
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests.lab.stub_driver_node import drive
 
 TREES = "find /etc /usr/lib/systemd /var/lib/dpkg -newer /before -type f -not -name '*.dpkg-*' | head"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuprov.inventory.exports.cloud_init import LIMIT
-from gpuprov.lab import Lab, Node, engine
-from gpuprov.lab.mirror.serve import MirrorServer, served
-from gpuprov.lab.network import GATEWAY
-from gpuprov.lab.variants import at_boot, with_cloud_init, with_control_groups
+from gpuprov_lab import Lab, Node, engine
+from gpuprov_lab.mirror.serve import MirrorServer, served
+from gpuprov_lab.network import GATEWAY
+from gpuprov_lab.variants import at_boot, with_cloud_init, with_control_groups
 from tests.hook import Hook, listening
 from tests.lab.cloud_node import MACHINE, STATE, await_state, journal, state, user_data, write_fleet
 from tests.lab.package_index import build_index, obtained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.lab.stub_driver_node import StubDriverNode, drive
 
 ROLE = "gpu_settings"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab import Lab, simulator
-from gpuprov.lab.mirror.serve import served
-from gpuprov.lab.tree import Tree, tree
-from gpuprov.lab.variants import with_cloud_init, with_control_groups
+from gpuprov_lab import Lab, simulator
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.tree import Tree, tree
+from gpuprov_lab.variants import with_cloud_init, with_control_groups
 from tests.lab.cloud_node import MACHINE, await_state, journal, user_data, write_fleet
 from tests.lab.command_line import gpuprov
 from tests.lab.package_index import build_index, obtained

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput, NodeFailed, Unreachable
-from gpuprov.lab import Lab, Node, engine, saved_images
-from gpuprov.lab.variants import with_admin, with_os_release, without_python
+from gpuprov_lab import Lab, Node, engine, saved_images
+from gpuprov_lab.variants import with_admin, with_os_release, without_python
 
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
@@ -127,7 +127,7 @@ def test_a_node_whose_supervisor_was_killed_is_mended(lab: Lab) -> None:
 
 @pytest.mark.parametrize("seconds", [0.15, 0.3, 0.45, 0.6])
 def test_an_up_that_was_killed_leaves_nothing_for_the_next(lab: Lab, seconds: float) -> None:
-    script = f"from gpuprov.lab import Lab; print(flush=True); Lab({lab.name!r}).up(2)"
+    script = f"from gpuprov_lab import Lab; print(flush=True); Lab({lab.name!r}).up(2)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout
         run.stdout.readline()

@@ -11,7 +11,7 @@ import time
 import pytest
 import yaml
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.lab.local_node import FOLDER, UNIT, LocalNode, installed
 from tests.lab.upgrade_fleet import NEWER, OLDER
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.apply.context import Consent
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.campaign._minimal_nodes import COLUMNS, Trials
 
 SYSTEM = "debian12"

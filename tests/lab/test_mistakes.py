@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab import Lab
-from gpuprov.lab.variants import with_admin, with_os_release, without_python
+from gpuprov_lab import Lab
+from gpuprov_lab.variants import with_admin, with_os_release, without_python
 from tests.lab.command_line import gpuprov
 
 UBUNTU_19 = 'ID=ubuntu\nVERSION_ID="19.10"\nPRETTY_NAME="Ubuntu 19.10"\n'

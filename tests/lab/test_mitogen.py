@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from gpuprov.apply.strategy import OLDEST
-from gpuprov.lab import Lab, Node
 from gpuprov.model.lock import read_lock
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import PROGRAM, gpuprov
 from tests.lab.stub_compiler import play_compiler
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.lab import Lab, Node
+from gpuprov_lab import Lab, Node
 from tests.campaign._small_driver import play_source
 from tests.lab.command_line import gpuprov
 

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror.nvidia import build
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror.nvidia import build
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
 ROLES = ("profiling_tools", "monitoring")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Witnesses
 from tests.lab.overruling import WAYS, Tally, rounds, tried
 from tests.lab.provisioned_node import provision

@@ -15,11 +15,11 @@ import pytest
 
 from gpuprov.catalog import load
 from gpuprov.drift.survey import survey
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.lab.mirror.serve import served
-from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import SigningKey, signing_key
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.mirror.specs import PackageSpec
 from tests.lab.mirror_node import MirrorNode, ubuntu
 from tests.lab.node_under_test import INSTALLED, TRANSACTION
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuprov.lab import Lab
-from gpuprov.lab.mirror.apt import build_suite
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.serve import served
-from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.lab.mirror.stubs import with_contents
-from gpuprov.lab.simulator import stub_module
-from gpuprov.lab.variants import with_os_release
 from gpuprov.locking.build import build_lock
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror.apt import build_suite
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.mirror.specs import PackageSpec
+from gpuprov_lab.mirror.stubs import with_contents
+from gpuprov_lab.simulator import stub_module
+from gpuprov_lab.variants import with_os_release
 from tests.lab.node_under_test import NodeUnderTest
 from tests.lab.ubuntu_nodes import COMPONENTS, os_release
 

@@ -11,12 +11,12 @@ import pytest
 
 from gpuprov.cli.common.group import run
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.lab import Lab, Node
 from gpuprov.model.connection import Connection
 from gpuprov.probe.collect import collect
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
 from gpuprov.ssh.transport import Target, fan_out
+from gpuprov_lab import Lab, Node
 
 BANNER = 'head -c 1000000 /dev/zero | tr "\\\\0" x; echo; echo "<<gpuprov 00 9 00>>"'
 PASSWORD = "correct horse"  # noqa: S105

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests import ROOT
 from tests.lab.command_line import gpuprov, in_place_of_ssh
 from tests.lab.stub_compiler import play_compiler

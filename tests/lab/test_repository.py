@@ -16,11 +16,6 @@ import pytest
 
 from gpuprov.catalog import Catalog, load
 from gpuprov.errors import Refused
-from gpuprov.lab.archive import KEYRING, read_archive
-from gpuprov.lab.mirror import apt as mirror_apt
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.closure import closure, closure_packages
@@ -30,6 +25,11 @@ from gpuprov.locking.repository.rpm import with_streams
 from gpuprov.locking.repository.unpack import unpack
 from gpuprov.model.lock import Repository
 from gpuprov.upgrade import fetching
+from gpuprov_lab.archive import KEYRING, read_archive
+from gpuprov_lab.mirror import apt as mirror_apt
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.specs import PackageSpec
 
 COMPONENTS = ["main", "contrib", "non-free", "non-free-firmware"]
 FAMILY = ["nvidia-.*", "firmware-nvidia-.*", "libnvidia-.*", "glx-alternatives"]

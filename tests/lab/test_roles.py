@@ -14,8 +14,8 @@ import yaml
 
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
-from gpuprov.lab import Lab
 from gpuprov.locking.build import build_lock
+from gpuprov_lab import Lab
 from tests.lab.node_under_test import TRANSACTION, NodeUnderTest, with_settings
 from tests.lab.stub_compiler import ERROR, play_compiler
 

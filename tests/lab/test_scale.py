@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.campaign._upgrade_site import Site, site
 from tests.lab.conftest import fresh_lab_name
 from tests.lab.controllers import Crew, but_for_times, crew, state_own_keys

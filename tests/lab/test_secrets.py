@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.variants import with_admin
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.variants import with_admin
 from tests.lab.command_line import PROGRAM, gpuprov, with_own_state
 
 ADMIN = "ops"

@@ -9,8 +9,8 @@ from base64 import b64encode
 
 import pytest
 
-from gpuprov.lab import Lab, Node
-from gpuprov.lab.simulator import stub_module
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.simulator import stub_module
 
 # With libcuda1 Debian chooses the alternative that contains the blacklist of nouveau.
 PACKAGES = "nvidia-smi nvidia-persistenced nvidia-kernel-support libcuda1"

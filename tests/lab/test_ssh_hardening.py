@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuprov.lab import Lab
-from gpuprov.lab.variants import with_admin
+from gpuprov_lab import Lab
+from gpuprov_lab.variants import with_admin
 from tests.lab.command_line import gpuprov
 
 ADMIN = "ops"

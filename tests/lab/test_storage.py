@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.lab.stub_driver_node import StubDriverNode
 
 ROLE = "storage"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprov.lab import Lab
-from gpuprov.lab.variants import with_network_parameters
+from gpuprov_lab import Lab
+from gpuprov_lab.variants import with_network_parameters
 from tests.lab.stub_driver_node import StubDriverNode
 
 ROLE = "system_tuning"

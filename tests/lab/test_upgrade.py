@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 from tests.lab.upgrade_fleet import NEWER, OLDER, Fleet, provisioned
 
 

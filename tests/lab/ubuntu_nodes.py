@@ -6,11 +6,11 @@ import re
 import subprocess
 from pathlib import Path
 
-from gpuprov.lab import Node
-from gpuprov.lab.mirror.apt import publish_suite
-from gpuprov.lab.mirror.deb import build_deb, control, deb_name, stanza
-from gpuprov.lab.mirror.key import SigningKey
-from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov_lab import Node
+from gpuprov_lab.mirror.apt import publish_suite
+from gpuprov_lab.mirror.deb import build_deb, control, deb_name, stanza
+from gpuprov_lab.mirror.key import SigningKey
+from gpuprov_lab.mirror.specs import PackageSpec
 
 CODENAMES = {"ubuntu22.04": "jammy", "ubuntu24.04": "noble"}
 COMPONENTS = ("main", "restricted", "universe", "multiverse")

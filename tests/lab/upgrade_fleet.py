@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from gpuprov.lab import Lab, Node
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import write_lock
+from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov, start
 from tests.lab.provisioned_node import NEWER, OLDER, provisioned_image
 

@@ -20,7 +20,7 @@ CHECK, VARIABLE = "profiling.counters", "profiling_tools_counters"
 NO_CHECKS = {"containerd.service", "docker.service", "gpuprov.prom", "kernel.numa_balancing"}
 """Strings in `gpuprov/roles` that look like the id of a check."""
 STANDS_FOR_A_NAME = ("ROLE", "CONCERN")
-PATH = re.compile(r"`((?:gpuprov|roles|tests|docs|playbooks|scripts)/[\w./-]*)")
+PATH = re.compile(r"`((?:gpuprov|lab|roles|tests|docs|playbooks|scripts)/[\w./-]*)")
 
 
 def recipe(title: str) -> list[str]:

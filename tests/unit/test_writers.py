@@ -62,7 +62,7 @@ def of_ours() -> Iterator[tuple[str, Path]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
             name = str(path.relative_to(ROOT))
-            if path.is_file() and not name.startswith("gpuprov/lab/") and name not in PRIMITIVES:
+            if path.is_file() and name not in PRIMITIVES:
                 yield name, path
 
 

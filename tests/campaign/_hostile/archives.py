@@ -22,7 +22,7 @@ from gpuprov.apply.context import RunContext
 from gpuprov.apply.kernel_modules.once import Once
 from gpuprov.apply.kernel_modules.store import Store
 from gpuprov.errors import GpuprovError
-from gpuprov.lab.simulator.module import _elf
+from gpuprov_lab.simulator.module import _elf
 from tests.campaign._hostile.field import Field, Reached, way
 from tests.campaign._hostile.playbooks import Inventories
 from tests.campaign._hostile.wire import answer_to, document_bytes, paper_lock, question, wired

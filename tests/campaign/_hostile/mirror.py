@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import GpuprovError
-from gpuprov.lab.mirror import apt as mirror_apt
-from gpuprov.lab.mirror import rpm as mirror_rpm
-from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
 from gpuprov.untrusted import printable
+from gpuprov_lab.mirror import apt as mirror_apt
+from gpuprov_lab.mirror import rpm as mirror_rpm
+from gpuprov_lab.mirror.key import SigningKey, signing_key
+from gpuprov_lab.mirror.specs import PackageSpec
 from tests.campaign._hostile.field import Field, Reached, way
 from tests.campaign._hostile.network import Server
 from tests.campaign._hostile.words import around, payload

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import signing_key
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
 
 MakeLock = Callable[[str], Lock]
 

@@ -16,11 +16,11 @@ from gpuprov.cli.common.group import run
 from gpuprov.drift.judge import judge
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.inventory.discover import kinds, match, propose, within
-from gpuprov.lab.simulator.machines import describe, pci_devices
 from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.roles.hardware import server as expectations
 from gpuprov.ssh.failures import NotThere
+from gpuprov_lab.simulator.machines import describe, pci_devices
 from tests.unit.inventory.conftest import MakeLock
 
 Change = Callable[[dict[str, Any]], None]

@@ -23,8 +23,8 @@ from gpuprov.inventory.exports import cloud_init
 from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
 from gpuprov.inventory.firstboot.files import FLEET as FLEET_THERE
 from gpuprov.inventory.firstboot.files import LOCK, ORDER, PROGRAM, UNIT_PATH, URLS, File
-from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import read_lock, write_lock
+from gpuprov_lab.simulator import stub_module
 from tests.unit.inventory.conftest import MakeLock
 
 FLEET = """\

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab.simulator.machines import for_node, pci_devices
-from gpuprov.lab.simulator.node.files import Files
-from gpuprov.lab.simulator.node.places import ROOT_VARIABLE
+from gpuprov_lab.simulator.machines import for_node, pci_devices
+from gpuprov_lab.simulator.node.files import Files
+from gpuprov_lab.simulator.node.places import ROOT_VARIABLE
 from tests.unit.lab.simulated_node import KERNEL, Bare, Driven, Simulated
 
 

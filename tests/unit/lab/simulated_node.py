@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab.simulator import stub_module
-from gpuprov.lab.simulator.node.files import Files
-from gpuprov.lab.simulator.node.main import main
+from gpuprov_lab.simulator import stub_module
+from gpuprov_lab.simulator.node.files import Files
+from gpuprov_lab.simulator.node.main import main
 
 KERNEL = "6.1.0-56-amd64"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.archive import Archive, parse_archive
+from gpuprov_lab.archive import Archive, parse_archive
 
 URIS = """\
 'http://vendor.test/linux/dists/bookworm/InRelease' vendor.test_linux_dists_bookworm_InRelease 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab.engine import SUPERVISOR, boot_command
+from gpuprov_lab.engine import SUPERVISOR, boot_command
 
 
 def test_a_node_boots_unregistered_in_its_own_namespace() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.handover import fleet_text
-from gpuprov.lab.lab import _natural, _valid
-from gpuprov.lab.node import Node, load_node
 from gpuprov.model.fleet import read_fleet
+from gpuprov_lab.handover import fleet_text
+from gpuprov_lab.lab import _natural, _valid
+from gpuprov_lab.node import Node, load_node
 
 
 def made(home: Path, name: str, os: str, kernels: list[str]) -> Node:

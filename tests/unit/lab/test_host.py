@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import NodeFailed
-from gpuprov.lab.host import execute_aloud
+from gpuprov_lab.host import execute_aloud
 
 
 def test_something_is_said_while_a_long_program_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

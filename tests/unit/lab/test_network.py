@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpuprov.errors import GpuprovError
-from gpuprov.lab.network import RANGE, Link, free_address, ruleset, taken_addresses
+from gpuprov_lab.network import RANGE, Link, free_address, ruleset, taken_addresses
 
 
 def test_an_address_is_drawn_again_while_it_is_taken() -> None:

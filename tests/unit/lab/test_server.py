@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab.simulator.machines import describe, pci_devices
-from gpuprov.lab.simulator.node.places import HOME
-from gpuprov.lab.simulator.server import (
+from gpuprov_lab.simulator.machines import describe, pci_devices
+from gpuprov_lab.simulator.node.places import HOME
+from gpuprov_lab.simulator.server import (
     FOLDER,
     with_memory,
     with_port_speed,

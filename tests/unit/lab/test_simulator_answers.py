@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpuprov.lab.simulator.node import answers
+from gpuprov_lab.simulator.node import answers
 from tests.unit.lab.simulated_node import Driven, Simulated
 
 XML = ("-q", "-x")

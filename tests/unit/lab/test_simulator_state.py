@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.lab.simulator import stub_module
-from gpuprov.lab.simulator.node.files import Files
-from gpuprov.lab.simulator.node.kernel import Kernel
-from gpuprov.lab.simulator.node.modprobe import booted_kernel, module_field
-from gpuprov.lab.simulator.node.settings import Settings
 from gpuprov.probe.parse.mig import parse_mig
+from gpuprov_lab.simulator import stub_module
+from gpuprov_lab.simulator.node.files import Files
+from gpuprov_lab.simulator.node.kernel import Kernel
+from gpuprov_lab.simulator.node.modprobe import booted_kernel, module_field
+from gpuprov_lab.simulator.node.settings import Settings
 from tests.unit.lab.simulated_node import Bare, Driven, Simulated
 
 CLOCKS = "--query-gpu=clocks.applications.memory,clocks.applications.graphics,clocks.sm"

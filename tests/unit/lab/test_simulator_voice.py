@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from gpuprov.lab.simulator import machines
+from gpuprov_lab.simulator import machines
 from tests import H200
 from tests.unit.lab.simulated_node import Driven, Simulated
 

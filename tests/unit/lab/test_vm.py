@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 
-from gpuprov.lab import vm
-from gpuprov.lab.node import Node, load_node
+from gpuprov_lab import vm
+from gpuprov_lab.node import Node, load_node
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from gpuprov.catalog import load
-from gpuprov.lab.mirror import nvidia
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
+from gpuprov_lab.mirror import nvidia
 from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
 
 

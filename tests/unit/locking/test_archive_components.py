@@ -14,12 +14,12 @@ import pytest
 from gpuprov.catalog import load
 from gpuprov.errors import Refused
 from gpuprov.inventory.variables import group_variables
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.apt import build_suite
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.build import build_lock
 from gpuprov.roles import expectations
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.apt import build_suite
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.specs import PackageSpec
 
 MAIN = (
     PackageSpec("docker.io", "20.10.24+dfsg1-1", "amd64", relations={"Depends": "containerd, runc, adduser"}),

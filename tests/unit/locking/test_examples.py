@@ -11,10 +11,6 @@ import pytest
 import yaml
 
 from gpuprov.catalog import load
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.apt import build_suite
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.validation import validate_files
 from gpuprov.locking.wanted import stated_texts
@@ -23,6 +19,10 @@ from gpuprov.model.fleet import read_fleet
 from gpuprov.model.lock import write_lock
 from gpuprov.model.profile import load_profile, overlay
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.apt import build_suite
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.specs import PackageSpec
 from tests import ROOT
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/fleet.yml"))

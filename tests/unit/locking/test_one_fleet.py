@@ -12,13 +12,13 @@ import yaml
 from gpuprov.accept.floors import of_lock
 from gpuprov.errors import Refused
 from gpuprov.inventory.variables import group_variables
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import signing_key
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.changes import MOST, changes
 from gpuprov.model.lock import Lock, render_lock
 from gpuprov.roles import expectations
 from gpuprov.upgrade import fetching
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
 from tests.unit.locking.fleets import GROUPS, PACKAGES, STREAMS, Write
 
 

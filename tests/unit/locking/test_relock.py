@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from gpuprov.catalog import load
 from gpuprov.cli.lock import command
 from gpuprov.errors import Exit, InvalidInput
-from gpuprov.lab.mirror import nvidia
 from gpuprov.locking.build import build_lock
 from gpuprov.model.components import MOVABLE
 from gpuprov.model.lock import Lock, LockedGroup, read_lock
+from gpuprov_lab.mirror import nvidia
 from tests.unit.locking.fleets import Write
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import Refused
-from gpuprov.lab.mirror.apt import build_suite
-from gpuprov.lab.mirror.key import signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Components
 from gpuprov.verify.wanted import proofs
+from gpuprov_lab.mirror.apt import build_suite
+from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.specs import PackageSpec
 
 DRIVER = "580.95.05"
 FULL = f"{DRIVER}-0ubuntu0.24.04.2"

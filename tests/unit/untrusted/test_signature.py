@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import Refused
-from gpuprov.lab.mirror.key import signing_key
+from gpuprov_lab.mirror.key import signing_key
 from gpuprov.untrusted import signature
 from gpuprov.untrusted.signature import verify_detached, verify_inline
 

@@ -217,12 +217,10 @@ def fits(line: ast.expr) -> bool:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """Return the plugins, and all modules of gpuprov that run on the controller, except those of the lab."""
+    """Return the plugins, and all modules of gpuprov that run on the controller."""
     paths = [*(ROOT / "gpuprov").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
     kept = (
-        path
-        for path in paths
-        if not {"node", "lab", "share", "module_utils"} & set(path.relative_to(ROOT).parts)
+        path for path in paths if not {"node", "share", "module_utils"} & set(path.relative_to(ROOT).parts)
     )
     return tuple(Source(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in sorted(kept))
 

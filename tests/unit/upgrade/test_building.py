@@ -12,11 +12,11 @@ from gpuprov.apply.kernel_modules.once import Need
 from gpuprov.apply.kernel_modules.packing import pack
 from gpuprov.apply.kernel_modules.store import Store
 from gpuprov.errors import NodeFailed, Refused
-from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import read_lock
 from gpuprov.upgrade import building
 from gpuprov.upgrade.building import Ahead
 from gpuprov.upgrade.context import UpgradeContext
+from gpuprov_lab.simulator import stub_module
 from tests import RECORDED_LOCK
 
 NAMES, KERNEL = ["a1", "a2", "a3"], "6.1.0-56-amd64"

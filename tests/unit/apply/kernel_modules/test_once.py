@@ -17,7 +17,7 @@ from gpuprov.apply.kernel_modules.packing import pack
 from gpuprov.apply.kernel_modules.store import Signer, Store
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
-from gpuprov.lab.simulator import stub_module
+from gpuprov_lab.simulator import stub_module
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.roles import variables

@@ -15,7 +15,7 @@ from gpuprov.apply.kernel_modules.build import Build, bare, check, modinfo
 from gpuprov.apply.kernel_modules.packing import compressed, pack, suffix_of, unpack
 from gpuprov.apply.kernel_modules.store import Signer, Store, bundled
 from gpuprov.errors import NodeFailed, Refused
-from gpuprov.lab.simulator import stub_module
+from gpuprov_lab.simulator import stub_module
 
 KERNEL = "6.1.0-56-amd64"
 BUILD = Build(

@@ -13,9 +13,9 @@ from gpuprov.apply.kernel_modules.build import bare, build_of, digest
 from gpuprov.apply.kernel_modules.packing import pack, unpack
 from gpuprov.apply.kernel_modules.store import Signer, Store
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.lab.simulator import stub_module
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.signing.signature import MAGIC, PKCS7, TRAILER
+from gpuprov_lab.simulator import stub_module
 from tests import RECORDED_LOCK
 from tests.unit.apply.kernel_modules.test_store import BUILD, FILES, KERNEL
 

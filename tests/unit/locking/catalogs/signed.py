@@ -13,8 +13,8 @@ import pytest
 
 from gpuprov.catalog.releases import OWN
 from gpuprov.catalog.writing import render
-from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.catalogs.sealing import seal
+from gpuprov_lab.mirror.key import SigningKey, signing_key
 
 
 @contextmanager

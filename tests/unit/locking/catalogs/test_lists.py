@@ -13,8 +13,6 @@ import pytest
 from gpuprov.catalog import load, version
 from gpuprov.catalog.releases import OWN
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.mirror import apt
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.catalogs.refresh import wheels
 from gpuprov.locking.catalogs.refresh.gpu_lists import parse_json, parse_readme
 from gpuprov.locking.catalogs.refresh.packages import read_archives
@@ -22,6 +20,8 @@ from gpuprov.locking.catalogs.refresh.proposal import Proposal, read_documents
 from gpuprov.locking.catalogs.refresh.propose import propose
 from gpuprov.locking.catalogs.refresh.seen import ListedGpu, NotRead, Reading
 from gpuprov.locking.repository.sources import AptSource
+from gpuprov_lab.mirror import apt
+from gpuprov_lab.mirror.specs import PackageSpec
 
 DAY = "2027-01-15"
 README = """

@@ -17,9 +17,9 @@ from gpuprov.catalog.loading import read_data
 from gpuprov.catalog.releases import OWN
 from gpuprov.cli.catalog import command
 from gpuprov.errors import Exit, InvalidInput
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.resolve import Request, resolve
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.specs import PackageSpec
 
 SYSTEMS = ["ubuntu24.04", "debian12"]
 LIST = "usr/share/nvidia-driver-assistant/supported-gpus/supported-gpus.json"

@@ -17,10 +17,10 @@ from gpuprov.catalog.releases import current, own, pinned, store
 from gpuprov.cli import lock as lock_verb
 from gpuprov.cli.catalog import command
 from gpuprov.errors import Exit, InvalidInput, Refused, Unreachable
-from gpuprov.lab.mirror.key import SigningKey
 from gpuprov.locking.catalogs.sealing import seal
 from gpuprov.locking.catalogs.update import update
 from gpuprov.model.lock import read_lock
+from gpuprov_lab.mirror.key import SigningKey
 from tests.unit.locking.catalogs.signed import sealed, signer
 from tests.unit.locking.fleets import Write
 

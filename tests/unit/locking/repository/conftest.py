@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import Catalog, load
-from gpuprov.lab.mirror import apt as mirror_apt
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror import rpm as mirror_rpm
-from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov_lab.mirror import apt as mirror_apt
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror import rpm as mirror_rpm
+from gpuprov_lab.mirror.key import SigningKey, signing_key
+from gpuprov_lab.mirror.specs import PackageSpec
 from tests.unit.locking.repository.built_repositories import RpmRepository, Suite
 
 

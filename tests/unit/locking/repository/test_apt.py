@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused, Unreachable
-from gpuprov.lab.mirror import apt as mirror_apt
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Relation
 from gpuprov.untrusted.openpgp import UNSIGNED
+from gpuprov_lab.mirror import apt as mirror_apt
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import SigningKey, signing_key
 from tests.unit.locking.repository.built_repositories import Suite
 
 Rebuild = Callable[..., Suite]

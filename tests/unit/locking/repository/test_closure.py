@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pytest
 
 from gpuprov.errors import Refused
-from gpuprov.lab.mirror import nvidia as nvidia_mirror
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.apt import parse_depends
 from gpuprov.locking.repository.closure import closure
@@ -15,6 +14,7 @@ from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index, Package, PackageList
 from gpuprov.locking.repository.rpm import with_streams
 from gpuprov.locking.repository.versions import DEB
+from gpuprov_lab.mirror import nvidia as nvidia_mirror
 
 FAMILY = ["drv.*", "libcuda|libml"]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
-from gpuprov.lab.mirror import apt as mirror_apt
-from gpuprov.lab.mirror.key import SigningKey
-from gpuprov.lab.mirror.rpm import BUILT
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.untrusted.openpgp import UNSIGNED
+from gpuprov_lab.mirror import apt as mirror_apt
+from gpuprov_lab.mirror.key import SigningKey
+from gpuprov_lab.mirror.rpm import BUILT
 from tests.unit.locking.repository.built_repositories import RpmRepository, Suite
 
 Rebuild = Callable[..., Suite]

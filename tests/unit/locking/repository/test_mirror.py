@@ -12,14 +12,14 @@ from debian.debfile import DebFile
 
 from gpuprov.catalog import Catalog
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror.deb import build_deb
-from gpuprov.lab.mirror.key import SigningKey
-from gpuprov.lab.mirror.rpmfile import build_rpm
-from gpuprov.lab.mirror.specs import PackageSpec, cuda_repository, releases, toolkit_repository
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.deb import build_deb
+from gpuprov_lab.mirror.key import SigningKey
+from gpuprov_lab.mirror.rpmfile import build_rpm
+from gpuprov_lab.mirror.specs import PackageSpec, cuda_repository, releases, toolkit_repository
 
 SYSTEMS = ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rhel9", "rhel10"]
 
@@ -169,7 +169,7 @@ def test_unknown_system(tmp_path: Path, catalog: Catalog, key: SigningKey) -> No
 
 
 def test_no_agent_is_left_behind(key: SigningKey) -> None:
-    from gpuprov.lab.mirror.key import signing_key
+    from gpuprov_lab.mirror.key import signing_key
 
     with signing_key() as fresh:
         home = str(fresh.home)

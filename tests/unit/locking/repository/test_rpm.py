@@ -10,14 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
-from gpuprov.lab.mirror import nvidia
-from gpuprov.lab.mirror import rpm as mirror_rpm
-from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Relation
 from gpuprov.locking.repository.rpm import with_streams
 from gpuprov.untrusted.openpgp import UNSIGNED
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror import rpm as mirror_rpm
+from gpuprov_lab.mirror.key import SigningKey, signing_key
 from tests.unit.locking.repository.built_repositories import RpmRepository
 
 if sys.version_info >= (3, 14):

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.lab.mirror import nvidia as nvidia_mirror
-from gpuprov.lab.mirror.key import SigningKey, signing_key
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.sources import AptSource, archive, parse_sources
 from gpuprov.untrusted.openpgp import armored, beside, fingerprints
 from gpuprov.untrusted.signature import verify_detached
+from gpuprov_lab.mirror import nvidia as nvidia_mirror
+from gpuprov_lab.mirror.key import SigningKey, signing_key
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 DEB822 = """\

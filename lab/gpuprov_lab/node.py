@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.lab import efi, engine, vm
-from gpuprov.lab.archive import harvest, lend
-from gpuprov.lab.host import execute, remove_tree, write_whole
-from gpuprov.lab.identity import personalise
-from gpuprov.lab.login import PATIENCE, Patience, greets, ssh_command
-from gpuprov.lab.network import Link, connect, disconnect
+from gpuprov_lab import efi, engine, vm
+from gpuprov_lab.archive import harvest, lend
+from gpuprov_lab.host import execute, remove_tree, write_whole
+from gpuprov_lab.identity import personalise
+from gpuprov_lab.login import PATIENCE, Patience, greets, ssh_command
+from gpuprov_lab.network import Link, connect, disconnect
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -33,7 +33,7 @@ class Node:
         folder: the node's folder; its lab's folder is two above.
         complete: whether the `up` that made it finished.
         off: whether it was stopped on purpose.
-        virtual: whether it is a machine with its own kernel; see `gpuprov.lab.vm`.
+        virtual: whether it is a machine with its own kernel; see `gpuprov_lab.vm`.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Node:
         node.mount()
         personalise(node.root, node.name, public_key)
         if node.gpu:
-            from gpuprov.lab import simulator
+            from gpuprov_lab import simulator
 
             simulator.install(node.root, node.gpu)
         for step in prepare:
@@ -302,7 +302,7 @@ class Node:
             return vm.boot_command(self.disk, self.address, self.link.path)
         extra: list[str] = []
         if self.gpu:
-            from gpuprov.lab import simulator
+            from gpuprov_lab import simulator
 
             extra = simulator.nspawn_arguments(self.root, self.gpu)
         return engine.boot_command(self.root, self.machine, self.name, self.link.path, extra)

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gpuprov.lab.mirror.specs import PackageSpec
-from gpuprov.lab.simulator import stub_module
+from gpuprov_lab.mirror.specs import PackageSpec
+from gpuprov_lab.simulator import stub_module
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 UNITS = "usr/lib/systemd/system"

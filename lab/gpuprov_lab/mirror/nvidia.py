@@ -14,12 +14,12 @@ from pathlib import Path
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.mirror import apt, rpm
-from gpuprov.lab.mirror.deb import build_deb, deb_name
-from gpuprov.lab.mirror.key import SigningKey, signing_key
-from gpuprov.lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
-from gpuprov.lab.mirror.stubs import with_contents
 from gpuprov.locking.repository.sources import NVIDIA_FOLDERS
+from gpuprov_lab.mirror import apt, rpm
+from gpuprov_lab.mirror.deb import build_deb, deb_name
+from gpuprov_lab.mirror.key import SigningKey, signing_key
+from gpuprov_lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
+from gpuprov_lab.mirror.stubs import with_contents
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"

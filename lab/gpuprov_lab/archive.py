@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.host import CACHE, execute
+from gpuprov_lab.host import CACHE, execute
 
 ARCHIVES = Path("var/cache/apt/archives")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

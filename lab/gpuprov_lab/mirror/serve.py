@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpuprov.errors import GpuprovError
-from gpuprov.lab.network import GATEWAY
+from gpuprov_lab.network import GATEWAY
 
 MOODS = ("well", "gone", "broken", "slow", "silent")
 """Behaviour of the server: `gone` does not find packages, `broken` sends half of each, `slow` sends a few

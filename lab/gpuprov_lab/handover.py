@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from gpuprov.lab.node import Node
+from gpuprov_lab.node import Node
 
 
 def fleet_text(nodes: Sequence[Node], profile: str, identity_file: Path, known_hosts: Path) -> str:

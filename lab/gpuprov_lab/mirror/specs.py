@@ -14,7 +14,7 @@ from debian.deb822 import Deb822
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 
-DATA = files("gpuprov.lab.mirror")
+DATA = files("gpuprov_lab.mirror")
 ARCHITECTURES = {
     "apt": {"x86_64": "amd64", "aarch64": "arm64", "all": "all"},
     "dnf": {"x86_64": "x86_64", "aarch64": "aarch64", "all": "noarch"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from gpuprov.lab.host import execute, write_whole
+from gpuprov_lab.host import execute, write_whole
 
 
 def make_key(path: Path, comment: str) -> None:

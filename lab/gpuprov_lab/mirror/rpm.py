@@ -13,9 +13,9 @@ from xml.etree import ElementTree as Xml
 
 import yaml
 
-from gpuprov.lab.mirror.key import SigningKey
-from gpuprov.lab.mirror.rpmfile import Evr, build_rpm, relations, rpm_name, split
-from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov_lab.mirror.key import SigningKey
+from gpuprov_lab.mirror.rpmfile import Evr, build_rpm, relations, rpm_name, split
+from gpuprov_lab.mirror.specs import PackageSpec
 
 NAMESPACES = {
     "": "http://linux.duke.edu/metadata/common",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
-from gpuprov.lab.mirror.deb import build_deb, control, deb_name, stanza
-from gpuprov.lab.mirror.key import SigningKey
-from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov_lab.mirror.deb import build_deb, control, deb_name, stanza
+from gpuprov_lab.mirror.key import SigningKey
+from gpuprov_lab.mirror.specs import PackageSpec
 
 
 def build_flat(

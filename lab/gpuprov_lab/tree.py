@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed
-from gpuprov.lab import engine
-from gpuprov.lab.archive import harvest, lend
-from gpuprov.lab.host import execute, remove_tree, require_tools
-from gpuprov.lab.images import Image, contained, find_image, save_image
-from gpuprov.lab.lab import Lab
+from gpuprov_lab import engine
+from gpuprov_lab.archive import harvest, lend
+from gpuprov_lab.host import execute, remove_tree, require_tools
+from gpuprov_lab.images import Image, contained, find_image, save_image
+from gpuprov_lab.lab import Lab
 
 HOUR_S = 3600.0
 

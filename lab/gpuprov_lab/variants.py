@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuprov.lab.host import execute, write_whole
-from gpuprov.lab.identity import authorise
-from gpuprov.lab.images import contained
+from gpuprov_lab.host import execute, write_whole
+from gpuprov_lab.identity import authorise
+from gpuprov_lab.images import contained
 
 
 def without_python(root: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab.simulator.node.places import HOME
+from gpuprov_lab.simulator.node.places import HOME
 
 FOLDER = Path(HOME) / "server"
 OF_KERNEL = 0.985

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from gpuprov.lab.mirror.specs import PackageSpec
+from gpuprov_lab.mirror.specs import PackageSpec
 
 AR_MAGIC = b"!<arch>\n"
 

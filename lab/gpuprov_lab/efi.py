@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError
-from gpuprov.lab.host import execute, require_tools
+from gpuprov_lab.host import execute, require_tools
 
 # program → its Debian package
 TOOLS = {"mformat": "mtools", "openssl": "openssl"}

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError
-from gpuprov.lab.host import MACHINE_LOCK, execute, locked
+from gpuprov_lab.host import MACHINE_LOCK, execute, locked
 
 # RFC 2544 keeps 198.18.0.0/15 for tests of network gear: no network at home or at work routes it.
 RANGE = IPv4Network("198.18.0.0/16")

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from gpuprov.lab.mirror.specs import PackageSpec
 from gpuprov.locking.repository.apt import parse_depends
+from gpuprov_lab.mirror.specs import PackageSpec
 
 LEAD = struct.pack(">4sBBhh66shh16x", b"\xed\xab\xee\xdb", 3, 0, 0, 1, b"stub", 1, 5)
 HEADER_MAGIC = b"\x8e\xad\xe8\x01\x00\x00\x00\x00"

@@ -6,8 +6,8 @@ driver's rules: `node/kernel.py` has the modules that a boot loads, `node/driver
 refuses, and `node/settings.py` how long a setting lasts.
 """
 
-from gpuprov.lab.simulator.install import install, nspawn_arguments
-from gpuprov.lab.simulator.machines import machines
-from gpuprov.lab.simulator.module import stub_module
+from gpuprov_lab.simulator.install import install, nspawn_arguments
+from gpuprov_lab.simulator.machines import machines
+from gpuprov_lab.simulator.module import stub_module
 
 __all__ = ["install", "machines", "nspawn_arguments", "stub_module"]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed
-from gpuprov.lab.host import MACHINE_LOCK, execute, locked, remove_tree
+from gpuprov_lab.host import MACHINE_LOCK, execute, locked, remove_tree
 
 # systemd-nspawn's folders and locks of running systems
 NSPAWN = Path("/run/systemd/nspawn")

@@ -6,8 +6,8 @@ with Lab("mine") as lab:
     one.reboot()
 """
 
-from gpuprov.lab.images import saved_images
-from gpuprov.lab.lab import Lab, lab_names
-from gpuprov.lab.node import Node
+from gpuprov_lab.images import saved_images
+from gpuprov_lab.lab import Lab, lab_names
+from gpuprov_lab.node import Node
 
 __all__ = ["Lab", "Node", "lab_names", "saved_images"]

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab import efi
-from gpuprov.lab.archive import ARCHIVES
-from gpuprov.lab.host import execute, write_whole
-from gpuprov.lab.login import Patience
-from gpuprov.lab.variants import inside
+from gpuprov_lab import efi
+from gpuprov_lab.archive import ARCHIVES
+from gpuprov_lab.host import execute, write_whole
+from gpuprov_lab.login import Patience
+from gpuprov_lab.variants import inside
 
 # program → its Debian package, in addition to the tools of every lab
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab.archive import Archive, harvest, lend, read_archive
-from gpuprov.lab.host import (
+from gpuprov_lab.archive import Archive, harvest, lend, read_archive
+from gpuprov_lab.host import (
     CACHE,
     execute,
     execute_aloud,

@@ -10,9 +10,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from gpuprov.lab.simulator.machines import describe, for_node, pci_devices
-from gpuprov.lab.simulator.node.places import HOME
-from gpuprov.lab.simulator.server import write_server
+from gpuprov_lab.simulator.machines import describe, for_node, pci_devices
+from gpuprov_lab.simulator.node.places import HOME
+from gpuprov_lab.simulator.server import write_server
 
 PROGRAMS = Path("usr/lib/gpuprov-sim")
 HOOK = """\

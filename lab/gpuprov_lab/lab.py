@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import IO, Self, TypeVar
 
 from gpuprov.errors import InvalidInput
-from gpuprov.lab import efi, engine, identity, vm
-from gpuprov.lab.archive import harvest, read_archive
-from gpuprov.lab.handover import fleet_text
-from gpuprov.lab.host import (
+from gpuprov_lab import efi, engine, identity, vm
+from gpuprov_lab.archive import harvest, read_archive
+from gpuprov_lab.handover import fleet_text
+from gpuprov_lab.host import (
     LABS,
     hold,
     locked,
@@ -28,8 +28,8 @@ from gpuprov.lab.host import (
     say,
     write_whole,
 )
-from gpuprov.lab.images import Image, drop_image, find_image, save_image
-from gpuprov.lab.node import Node, load_node
+from gpuprov_lab.images import Image, drop_image, find_image, save_image
+from gpuprov_lab.node import Node, load_node
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 
@@ -122,8 +122,8 @@ class Lab(AbstractContextManager["Lab"]):
             gpu: machine that the GPU simulator imitates on them, such as `h200x4`.
             image: a saved image to start from, instead of a fresh `os`.
             names: names of the new nodes; node1, node2, … by default.
-            prepare: functions that change each root before its first boot; see `gpuprov.lab.variants`.
-            virtual: machines with their own kernel; see `gpuprov.lab.vm`.
+            prepare: functions that change each root before its first boot; see `gpuprov_lab.variants`.
+            virtual: machines with their own kernel; see `gpuprov_lab.vm`.
 
         Raises:
             InvalidInput: no such system or image, a name that is taken or not valid, or GPUs for virtual
@@ -244,7 +244,7 @@ class Lab(AbstractContextManager["Lab"]):
         if self.nodes():
             self._write_known_hosts()
         else:
-            engine.unmount_below(self.folder)  # a tree that a killed run left; see `gpuprov.lab.tree`
+            engine.unmount_below(self.folder)  # a tree that a killed run left; see `gpuprov_lab.tree`
             remove_tree(self.folder)
 
     def _write_known_hosts(self) -> None:

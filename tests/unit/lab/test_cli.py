@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuprov import lab
+import gpuprov_lab
 from gpuprov.cli.lab import command
-from gpuprov.lab import Lab
+from gpuprov_lab import Lab
 
 
 @pytest.mark.parametrize("words", [["--all", "--name", "one"], ["--all", "node1"]])
 def test_all_labs_and_one_by_name_is_a_contradiction(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lab, "lab_names", lambda: pytest.fail("it went on"))
+    monkeypatch.setattr(gpuprov_lab, "lab_names", lambda: pytest.fail("it went on"))
     result = CliRunner().invoke(command, ["down", *words])
     assert "all labs" in str(result.exception)
 
 
 def test_what_a_living_process_uses_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for preparation in ("require_root", "make_folders"):
-        monkeypatch.setattr(f"gpuprov.lab.lab.{preparation}", lambda: None)
-    monkeypatch.setattr("gpuprov.lab.lab.LABS", tmp_path)
+        monkeypatch.setattr(f"gpuprov_lab.lab.{preparation}", lambda: None)
+    monkeypatch.setattr("gpuprov_lab.lab.LABS", tmp_path)
     gone: list[str] = []
     monkeypatch.setattr(Lab, "down", lambda self, names=None: gone.append(self.name))
     for name in ("used", "left"):
