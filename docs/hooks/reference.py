@@ -374,7 +374,7 @@ def documents() -> str:
     """Return the page of the JSON documents that commands print and store."""
     pattern = re.compile(r'"(gpuprov\.[a-z_.-]+/\d+)"')
     found: dict[str, set[str]] = defaultdict(set)
-    for path in sorted((ROOT / "gpuprov").rglob("*.py")):
+    for path in [*sorted((ROOT / "gpuprov").rglob("*.py")), ROOT / "lab/gpuprov_lab/cli.py"]:
         for name in pattern.findall(path.read_text(encoding="utf-8")):
             found[name].add(str(path.relative_to(ROOT)))
     rows = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from gpuprov.cli.common.added import summaries
 from gpuprov.cli.common.verbs import overview
 
 
@@ -16,7 +17,7 @@ def main() -> None:
     """Run `gpuprov` and exit; show no traceback for a user's mistake."""
     asked_for_overview = sys.argv[1:] in ([], ["--help"], ["-h"])
     if asked_for_overview and "_GPUPROV_COMPLETE" not in os.environ:
-        sys.stdout.write(overview())
+        sys.stdout.write(overview(summaries()))
         sys.exit(0)
     from gpuprov.cli.common.group import run
 

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from gpuprov.bootstrap.hostkeys import HostKeys
 from gpuprov.bootstrap.public_keys import public_keys
 from gpuprov.cli.bootstrap import command as bootstrap
+from gpuprov.cli.common.group import gpuprov
+from gpuprov.cli.common.verbs import ADDED, VERBS
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.model.fleet import parse_fleet
@@ -186,16 +189,16 @@ def test_a_password_is_never_repeated(tmp_path: Path) -> None:
 
 
 def test_no_option_takes_a_secret_as_its_value() -> None:
-    from gpuprov.cli.common.verbs import VERBS
+    context = click.Context(gpuprov)
 
     def options(verb: str) -> Iterator[Any]:
-        module = __import__(f"gpuprov.cli.{VERBS[verb][0]}", fromlist=["command"])
-        command = module.command
+        command = gpuprov.get_command(context, verb)
+        assert command
         yield from command.params
         for each in getattr(command, "commands", {}).values():
             yield from each.params
 
-    for verb in VERBS:
+    for verb in (*VERBS, *ADDED):
         for option in options(verb):
             if "pass" in option.name and not option.is_flag:
                 assert option.name.endswith("_fd") or option.type.name in ("integer", "integer range"), (

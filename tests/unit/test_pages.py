@@ -137,7 +137,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
-    from gpuprov.cli.common.verbs import VERBS
+    from gpuprov.cli.common.verbs import ADDED, VERBS
     from gpuprov.inventory.schemas import json_schema
 
     text = (site / "reference/fleet.html").read_text(encoding="utf-8")
@@ -146,7 +146,7 @@ def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
             assert f"<code>{key}</code>" in text
     commands = (site / "reference/commands.html").read_text(encoding="utf-8")
     assert "Sentinel" not in commands
-    for verb in VERBS:
+    for verb in (*VERBS, *ADDED):
         assert f'id="{verb}"' in commands or f'id="gpuprov-{verb}"' in commands, verb
 
 

@@ -28,7 +28,6 @@ ALLOWED = {
     "gpuprov/catalog/releases.py": "a folder that is renamed when all its files are there",
     "gpuprov/cli/common/group.py": "/dev/null",
     "gpuprov/cli/common/logs.py": LOG,
-    "gpuprov/cli/lab.py": "of the lab",
     "gpuprov/doctor/bundle/bundle.py": "a new file, made exclusively",
     "gpuprov/inventory/firstboot/node/first_boot.py": "sent in user-data: no room for the primitive",
     "gpuprov/inventory/imports/ansible.py": "an empty file " + TEMPORARY,

@@ -11,28 +11,41 @@ import sys
 import click
 
 from gpuprov import __version__
+from gpuprov.cli.common.added import summaries
 from gpuprov.cli.common.logs import failed, kept, with_verbosity
 from gpuprov.cli.common.terminal import show
-from gpuprov.cli.common.verbs import VERBS, overview
-from gpuprov.errors import Exit, GpuprovError, did_you_mean
+from gpuprov.cli.common.verbs import ADDED, VERBS, overview
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, did_you_mean
 
 LOG = logging.getLogger("gpuprov")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+GROUP = "gpuprov.verbs"
+"""Group of entry points that other distributions add verbs by."""
+INSTALL = (
+    "in a checkout: scripts/release wheel dist {verb} && pip install {name} --no-index --find-links dist"
+)
 FULL = "make room, or name writable folders: XDG_STATE_HOME, XDG_CACHE_HOME, TMPDIR"
 
 
 class VerbGroup(click.Group):
-    """A group with the commands of the table of verbs."""
+    """A group with the commands of the tables of verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all verbs, in the table's order."""
-        return list(VERBS)
+        """Return gpuprov's verbs and the installed ones of other distributions, in the tables' order."""
+        return [*VERBS, *summaries()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the verb's command."""
-        if cmd_name not in VERBS:
+        """Import and return the verb's command.
+
+        Raises:
+            InvalidInput: the distribution that adds the verb is not installed, or is of another version.
+        """
+        if cmd_name in VERBS:
+            command = importlib.import_module(f"gpuprov.cli.{VERBS[cmd_name][0]}").command
+        elif cmd_name in ADDED:
+            command = _added(cmd_name)
+        else:
             return None
-        command = importlib.import_module(f"gpuprov.cli.{VERBS[cmd_name][0]}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return with_verbosity(named(command, cmd_name))
 
@@ -40,14 +53,31 @@ class VerbGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the called verb; for a mistyped one the error names similar verbs."""
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            meant = did_you_mean(args[0], VERBS) or "`gpuprov --help` lists them"
+        if args and args[0] not in VERBS and args[0] not in ADDED and not args[0].startswith("-"):
+            meant = did_you_mean(args[0], self.list_commands(ctx)) or "`gpuprov --help` lists them"
             raise click.UsageError(f"there is no verb {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview that `gpuprov --help` prints."""
-        formatter.write(overview())
+        formatter.write(overview(summaries()))
+
+
+def _added(verb: str) -> object:
+    """Import and return what a verb's entry point names, of the distribution in `ADDED` and of no other."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    name = ADDED[verb]
+    do = INSTALL.format(verb=verb, name=name)
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        raise InvalidInput(f"the verb {verb} is in {name}, which is not installed", do=do) from None
+    if found.version != __version__:
+        seen = f"{name} {found.version} is installed"
+        raise InvalidInput(seen, expected=f"the version of gpuprov, {__version__}", do=do)
+    [entry] = found.entry_points.select(group=GROUP, name=verb)
+    return entry.load()
 
 
 def named(command: click.Command, name: str) -> click.Command:

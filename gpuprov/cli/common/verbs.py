@@ -1,4 +1,4 @@
-"""The table of verbs, the only list of them. This module imports nothing."""
+"""The tables of verbs, the only lists of them. This module imports nothing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,20 @@ VERBS: dict[str, tuple[str, str]] = {
     "launch": ("launch", "print the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
     "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; update the catalog"),
     "workers": ("workers", "make certificates for sites whose workers reach nodes, and serve a site"),
-    "lab": ("lab", "create disposable nodes on this machine, with simulated GPUs"),
 }
+# verb → distribution of this project that adds it, by an entry point of the group `gpuprov.verbs`
+ADDED: dict[str, str] = {"lab": "gpuprov-lab"}
 
 
-def overview() -> str:
-    """Return the text of `gpuprov --help`."""
-    width = max(map(len, VERBS)) + 2
-    verbs = "".join(f"  {name:<{width}}{line}\n" for name, (_, line) in VERBS.items())
+def overview(added: dict[str, str]) -> str:
+    """Return the text of `gpuprov --help`.
+
+    Args:
+        added: verbs of other distributions that are installed, and a line about each.
+    """
+    lines = {name: line for name, (_, line) in VERBS.items()} | added
+    width = max(map(len, lines)) + 2
+    verbs = "".join(f"  {name:<{width}}{line}\n" for name, line in lines.items())
     return (
         "Usage: gpuprov VERB [OPTIONS] [ARGS]\n\n"
         "  Takes a fresh GPU server to a declared, proven state and keeps it there.\n\n"

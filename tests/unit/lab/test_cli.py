@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 import gpuprov_lab
-from gpuprov.cli.lab import command
 from gpuprov_lab import Lab
+from gpuprov_lab.cli import command
 
 
 @pytest.mark.parametrize("words", [["--all", "--name", "one"], ["--all", "node1"]])
