@@ -215,7 +215,7 @@ def test_the_release_lock_names_no_index() -> None:
 
 BY_NAME = re.compile(
     r"(?:pip3?|pipx|uv|uvx|tool) (?:tool )?(?:install|run|download|wheel)\b"
-    r"[^|;&\n`]*?[\s\"'{-]gpuprov(?:\[[a-z,]+\])?"
+    r"[^|;&\n`]*?[\s\"'{-]gpuprov(?:-lab)?(?:\[[a-z,]+\])?"
     r"(?:[=<>~!]=[^\s/]*)?(?=[\s\"'`,;)}]|$)|gpuprov=="
 )
 BAD = (
@@ -225,8 +225,11 @@ BAD = (
     "pipx install gpuprov",
     "uv tool install gpuprov",
     "pip install 'gpuprov[fast]'",
+    "pip install gpuprov-lab",
     'f"gpuprov=={version}"',
 )
+REQUIREMENT = """lab/hatch_build.py: metadata["dependencies"] = [f"gpuprov=={metadata['version']}"]"""
+"""Requirement of the lab: its README.md and `gpuprov lab` state lines that read no index (--no-index)."""
 KINDS = (
     "*.md",
     "*.py",
@@ -257,6 +260,7 @@ def test_nothing_that_we_ship_or_write_installs_gpuprov_by_its_name() -> None:
     paths = [ROOT / name for name in shipped]
     for folder in (
         "gpuprov",
+        "lab",
         "docs",
         "examples",
         "roles",
@@ -272,6 +276,6 @@ def test_nothing_that_we_ship_or_write_installs_gpuprov_by_its_name() -> None:
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in paths
         for line in path.read_text("utf-8", "replace").splitlines()
-        if BY_NAME.search(line)
+        if BY_NAME.search(line) and "--no-index" not in line
     ]
-    assert found == []
+    assert found == [REQUIREMENT]
