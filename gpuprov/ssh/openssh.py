@@ -25,7 +25,7 @@ CLOSED = {
     "PermitLocalCommand": "no",
     "Tunnel": "no",
 }
-"""Options with which a node gets nothing from the controller, also if the user's configuration states otherwise."""
+"""Options that forward nothing to a node, also if the user's configuration states otherwise."""
 ONLY_THE_STATED_FILE = {
     "IgnoreUnknown": "KnownHostsCommand",  # OpenSSH before 8.5
     "GlobalKnownHostsFile": "/dev/null",

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprov.drift.judge import NodeDrift
-from gpuprov_lab import Lab
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.workers import hire
 from gpuprov.ssh.workers.cluster import THREADS
+from gpuprov_lab import Lab
 from tests.bench._bars import Bar, verdict
 from tests.bench._curves import draw
 from tests.bench.targets import many_addresses, write_targets

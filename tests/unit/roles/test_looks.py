@@ -493,14 +493,14 @@ ARMORED = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQINBGA\nAAB=\n-----END PGP P
 
 
 def test_a_moved_repository_has_the_key_of_the_lock(tmp_path: Path) -> None:
-    """Return former addresses with one of the lock's keys, which deb822 indents and whose empty lines are dots."""
+    """Return former addresses with one of the lock's keys, which deb822 indents."""
     ours = tmp_path / "gpuprov.sources"
     assert preflight.moved_repositories(str(ours), [ARMORED]) == []
     written = ARMORED.strip().replace("\n\n", "\n.\n").replace("\n", "\n ")
     ours.write_text(
-        f"# Written by gpuprov\n\n# nvidia\nTypes: deb\nURIs: http://old/cuda/\nSuites: /\nSigned-By: {written}\n\n"
-        f"# other\nTypes: deb\nURIs: http://old/other/\nSuites: /\nSigned-By: {written.replace('mQ', 'xx')}\n\n"
-        "# unsigned\nTypes: deb\nURIs: http://old/unsigned/\nSuites: /\n"
+        f"# Written by gpuprov\n\n# nvidia\nTypes: deb\nURIs: http://old/cuda/\nSigned-By: {written}\n\n"
+        f"Types: deb\nURIs: http://old/other/\nSigned-By: {written.replace('mQ', 'xx')}\n\n"
+        "Types: deb\nURIs: http://old/unsigned/\nSuites: /\n"
     )
     assert preflight.moved_repositories(str(ours), [None, ARMORED]) == ["http://old/cuda/"]
     assert preflight.moved_repositories(str(ours), [None]) == []

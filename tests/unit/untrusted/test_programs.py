@@ -1,4 +1,4 @@
-"""Programs with untrusted output: limits of time and bytes hold, also if a program leaves processes behind."""
+"""Programs with untrusted output: limits hold, also if a program leaves processes behind."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import Refused
-from gpuprov_lab.mirror.key import signing_key
 from gpuprov.untrusted import signature
 from gpuprov.untrusted.signature import verify_detached, verify_inline
+from gpuprov_lab.mirror.key import signing_key
 
 TEXT = b"Suite: stable\n"
 

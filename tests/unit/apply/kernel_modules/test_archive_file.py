@@ -18,8 +18,8 @@ from gpuprov.apply.kernel_modules.packing import pack
 from gpuprov.apply.kernel_modules.signing import store_of
 from gpuprov.apply.kernel_modules.store import Signer, Store, bundled
 from gpuprov.errors import InvalidInput
-from gpuprov_lab.simulator import stub_module
 from gpuprov.model.lock import Lock, LockedGroup
+from gpuprov_lab.simulator import stub_module
 from tests.unit.apply.kernel_modules.test_once import KERNEL, locked, signed
 
 MODULE = {"nvidia-current.ko": stub_module("535.309.01", kernel=KERNEL)}

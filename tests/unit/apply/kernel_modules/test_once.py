@@ -17,11 +17,11 @@ from gpuprov.apply.kernel_modules.packing import pack
 from gpuprov.apply.kernel_modules.store import Signer, Store
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
-from gpuprov_lab.simulator import stub_module
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.roles import variables
 from gpuprov.ssh.dispatch import Dispatch
+from gpuprov_lab.simulator import stub_module
 from tests import RECORDED_LOCK
 
 NAMES = ("a1", "a2", "a3")
