@@ -9,33 +9,10 @@ from gpuprov.probe.payload import Payload, pack
 
 Level = Literal["quick", "full"]
 LEVELS: tuple[Level, ...] = ("quick", "full")
-MODULES = (
-    *(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "kernel_log", "main")),
-    *(
-        f"gpuprov.accept.node.{name}"
-        for name in (
-            "kernels",
-            "cuda",
-            "memory",
-            "matrix",
-            "nccl",
-            "between",
-            "dcgm",
-            "storage",
-            "watch",
-            "workers",
-            "main",
-        )
-    ),
-)
-ACROSS = (*MODULES, "gpuprov.accept.node.member", "gpuprov.accept.node.fabric")
-ALL_REDUCE = (*MODULES, "gpuprov.accept.node.allreduce")
-FRAMEWORK = (
-    "gpuprov.probe.node.base",
-    "gpuprov.probe.node.main",
-    "gpuprov.accept.node.workers",
-    "gpuprov.accept.node.framework",
-)
+MODULES = ("gpuprov.accept.node.main",)
+ACROSS = ("gpuprov.accept.node.fabric",)
+ALL_REDUCE = ("gpuprov.accept.node.allreduce",)
+FRAMEWORK = ("gpuprov.accept.node.framework",)
 FRAMEWORK_S = 600
 ACROSS_S = 1800
 """Seconds after which a program that waits for orders ends itself."""

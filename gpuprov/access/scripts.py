@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from gpuprov.probe.payload import standalone
 
-KEYS = ("gpuprov_place", "gpuprov_replace", "gpuprov_lines", "gpuprov.access.node.keys")
+KEYS = ("gpuprov.access.node.keys",)
 _EDIT_KEYS = """\
 edit_keys() { # words of keys.py
     for python in python3 /usr/libexec/platform-python /usr/bin/python3 /usr/local/bin/python3; do

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parents[1]
 COLLECTION = "gpuprov/gpuprov"
@@ -21,6 +25,21 @@ def share(name: str) -> Path:
         return collection() / name
     installed = _PACKAGE / "share" / name
     return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+@cache
+def module_of(plugin: str) -> Any:
+    """Load a module of the collection that works without Ansible, such as `module_utils/gpuprov_place`.
+
+    It is loaded under the last part of its name, so modules that it imports must be loaded before it.
+    """
+    name = plugin.rpartition("/")[2]
+    if name in sys.modules:
+        return sys.modules[name]
+    spec: Any = importlib.util.spec_from_file_location(name, share("plugins") / f"{plugin}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def link_collection(folder: Path) -> Path:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprov.files.resources import share
+from gpuprov.files.resources import module_of
 
 if TYPE_CHECKING:
     import gpuprov_lines
     import gpuprov_replace
 else:
-
-    @cache
-    def _module(name: str):
-        """Load a module of the collection under its own name, after the modules that it imports."""
-        if name in sys.modules:
-            return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, share("plugins") / f"module_utils/{name}.py")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    _module("gpuprov_place")
-    gpuprov_replace, gpuprov_lines = _module("gpuprov_replace"), _module("gpuprov_lines")
+    module_of("module_utils/gpuprov_place")
+    gpuprov_replace = module_of("module_utils/gpuprov_replace")
+    gpuprov_lines = module_of("module_utils/gpuprov_lines")
 
 
 def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int | None = None) -> None:

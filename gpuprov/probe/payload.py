@@ -8,7 +8,6 @@ it is ignored, and an incomplete answer is detected.
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import json
@@ -19,26 +18,29 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuprov.errors import NodeFailed
-from gpuprov.files.resources import share
+from gpuprov.files.resources import module_of
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.parsing import read_json
+
+if TYPE_CHECKING:
+    import node_program
+else:
+    node_program = module_of("plugin_utils/node_program")
 
 MODULES = (
     *("base", "effective", "system", "secure_boot", "packages", "gpu", "network", "hardware", "services"),
     "main",
 )
-SHARED = ("gpuprov_node", "gpuprov_sources")
-"""Modules that the roles' scripts use, too."""
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """Additional collectors for `gpuprov doctor`."""
-PROBE = (*SHARED, *(f"gpuprov.probe.node.{name}" for name in MODULES))
-LOAD_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "load", "main"))
-STATUS_PROBE = tuple(f"gpuprov.probe.node.{name}" for name in ("base", "gpu_sample", "status", "main"))
+PROBE = tuple(f"gpuprov.probe.node.{name}" for name in MODULES)
+LOAD_PROBE = ("gpuprov.probe.node.load", PROBE[-1])
+STATUS_PROBE = ("gpuprov.probe.node.status", PROBE[-1])
 CLOSER_PROBE = (*PROBE[:-1], *(f"gpuprov.probe.node.{name}" for name in EXAMINATION), PROBE[-1])
 ANSWER_LIMIT = 8 * 1024 * 1024
 """Maximum size of an answer in bytes, compressed and uncompressed."""
@@ -151,7 +153,7 @@ def pack(
     nonce.
 
     Args:
-        modules: full names, each after those that it imports.
+        modules: full names; the modules that they import are added.
         become, password: as for `build`.
         python: an interpreter of the site that runs the program with its own packages and without root's
             rights; None: the first Python 3 of the node's system.
@@ -175,12 +177,6 @@ def _by(python: str) -> str:
     return "exec /bin/sh -c " + shlex.quote(f'exec {shlex.quote(python)} -B -c "{_READ}"')
 
 
-_PARSING = Lock()
-"""Lock of the parser: Python 3.11 counts the depth of trees for all threads together, and fails if they run
-in parallel (https://github.com/python/cpython/issues/106905).
-"""
-
-
 def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
     """Return the same program as the text of a file that reads no standard input."""
     return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
@@ -188,41 +184,14 @@ def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=8)
 def _program(modules: tuple[str, ...]) -> str:
-    """Return one text that contains all modules and makes them importable by name without a file."""
-    sources = [(name, _source(name)) for name in modules]
-    return (
-        "import json, sys, types\n"
-        f"for name, source in {sources!r}:\n"
-        "    module = sys.modules[name] = types.ModuleType(name)\n"
-        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
-        "    package, _, short = name.rpartition('.')\n"
-        "    if package: setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)\n"
-        "main = module.main"
-    )
-
-
-def _source(module: str) -> str:
-    """Return the source of a module of a package, or of one that the roles' scripts share."""
-    package, _, name = module.rpartition(".")
-    folder = files(package) if package else share("plugins") / "module_utils"
-    return without_docs((folder / f"{name}.py").read_text("utf-8"))
+    """Return one text that contains all modules, those that they import, and the name `main`."""
+    packed = node_program.loader(modules, Path(__file__).parents[2])
+    return f"{packed}import json\nmain = sys.modules[{modules[-1]!r}].main"
 
 
 def without_docs(source: str) -> str:
     """Return the program with empty docstrings; line numbers stay the same."""
-    lines = source.splitlines(keepends=True)
-    with _PARSING:
-        tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            last = node.end_lineno or node.lineno
-            empty = ["\n"] * (last - node.lineno)
-            lines[node.lineno - 1 : last] = [" " * node.col_offset + '""\n', *empty]
-    return "".join(lines)
+    return node_program.parsed(source).text
 
 
 def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:

@@ -30,18 +30,7 @@ from gpuprov.ssh.transport import PerNode, fan_out, targets
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
 
-MODULES = (
-    "gpuprov_place",
-    "gpuprov_replace",
-    "gpuprov_initramfs",
-    "gpuprov_apt",
-    *PROBE[:-1],
-    "gpuprov.files.mutex",
-    "gpuprov.apply.node.lease",
-    "gpuprov.upgrade.node.packages",
-    "gpuprov.upgrade.node.gate",
-    PROBE[-1],
-)
+MODULES = (*PROBE[:-1], "gpuprov.upgrade.node.gate", PROBE[-1])
 COLLECTORS = ("gate", "gpu_use", "kernels", "modules", "packages", "secure_boot", "state")
 """Collectors of the gate, in addition to those of drift."""
 AGAIN_S = 2.0

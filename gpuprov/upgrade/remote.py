@@ -16,19 +16,7 @@ from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.model.lock import Lock
 from gpuprov.ssh.transport import fan_out, targets
 
-PROBE_PARTS = ("base", "system", "main")
-PARTS = ("files", "packages", "modules", "ahead", "lastgood", "main")
-MODULES = (
-    "gpuprov_place",
-    "gpuprov_replace",
-    "gpuprov_initramfs",
-    "gpuprov_apt",
-    *(f"gpuprov.probe.node.{name}" for name in PROBE_PARTS),
-    "gpuprov.files.mutex",
-    "gpuprov.apply.node.lease",
-    "gpuprov.apply.node.built",
-    *(f"gpuprov.upgrade.node.{name}" for name in PARTS),
-)
+MODULES = ("gpuprov.upgrade.node.main",)
 AGAIN_S = 2.0
 PATIENCE = 0.75
 """Fraction of an act's time limit that it waits for another act to end first."""

@@ -8,16 +8,18 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.text.converters import to_text
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import node_program
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
 
+# Ansible imports an action in its main process, and forks a process for each task and node.
+node_program.preload()
+
 CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
-UTILITIES = Path(__file__).parents[1] / "module_utils"
 SIZE, VALUES = 8 << 20, 1 << 17
 """Maximum number of characters and of values (`[`, `{` and `,`) of a script's answer, before it is parsed."""
 
@@ -60,30 +62,11 @@ class OnNode(ActionBase):
         """Run a Python script, given by name and source; return the task's result."""
         facts = task_vars.get("ansible_facts", {})
         python = facts.get("python", {}).get("executable", "python3")
-        return _answered(
-            script, self.execute([python, "-IB", "-"], _program(source, json.dumps(question)), task_vars)
-        )
-
-
-def _program(source: str, argument: str) -> str:
-    """Return a program that loads a script's imports from `module_utils`, then runs it with its argument."""
-    return (
-        "import sys, types\n"
-        f"sys.argv[1:] = [{argument!a}]\n"
-        f"for name, source in {_imported(source)!a}.items():\n"
-        "    module = sys.modules[name] = types.ModuleType(name)\n"
-        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
-        f"exec(compile({source!a}, 'script', 'exec'), {{'__name__': '__main__'}})\n"
-    )
-
-
-def _imported(source: str) -> dict[str, str]:
-    """Return name → source of the imports from `module_utils`, each after its own imports."""
-    found: dict[str, str] = {}
-    for name in re.findall(r"(?m)^(?:import|from) (gpuprov_\w+)", source):
-        text = (UTILITIES / f"{name}.py").read_text("utf-8")
-        found |= {**_imported(text), name: text}
-    return found
+        try:
+            program = node_program.script(source, json.dumps(question))
+        except SyntaxError as error:
+            raise AnsibleActionFail(f"{script} is not Python: {error}") from error
+        return _answered(script, self.execute([python, "-IB", "-"], program, task_vars))
 
 
 def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:

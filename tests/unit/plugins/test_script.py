@@ -23,6 +23,7 @@ SCRIPTS = {
     "echo.py": "import json, sys; print('a banner'); print(json.dumps({'asked': json.loads(sys.argv[1])}))",
     "change.py": "print('{\"changed\": true}')",
     "refuse.py": 'print(\'{"failure": {"says": "the disk is full", "do": "delete something"}}\')',
+    "misspell.py": "pint 'a'",
     "break.py": "raise KeyError('lock')",
     "babble.py": "print('nothing of use')",
     "leave.py": "import sys; sys.exit(3)",
@@ -104,6 +105,7 @@ def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any
     ("script", "words"),
     [
         ("refuse.py", "the disk is full; delete something"),
+        ("misspell.py", "misspell.py is not Python: invalid syntax (<unknown>, line 1)"),
         ("break.py", "break.py gave no answer: KeyError: 'lock'"),
         ("babble.py", "babble.py gave no answer: nothing of use"),
         ("leave.py", "leave.py gave no answer: it exited with 3"),

@@ -15,13 +15,13 @@ from gpuprov.probe.payload import PROBE, pack
 
 
 def _programs() -> Iterator[tuple[str, ...]]:
-    """Yield all tuples of module names in gpuprov that end with the `main` of a node program."""
+    """Yield all tuples of module names in gpuprov that end with a module for nodes: the programs."""
     for found in pkgutil.walk_packages(gpuprov.__path__, "gpuprov."):
         if ".node" in found.name or "verify.suite" in found.name or found.name.endswith("__main__"):
             continue
         for value in vars(importlib.import_module(found.name)).values():
             names = value if isinstance(value, tuple) and value and isinstance(value[-1], str) else ()
-            if names and names[-1].startswith("gpuprov.") and names[-1].endswith(".main"):
+            if names and names[-1].startswith("gpuprov.") and ".node." in names[-1]:
                 yield names
 
 

@@ -17,7 +17,6 @@ from gpuprov.files.resources import share
 from gpuprov.probe.node.base import Failed
 from gpuprov.upgrade.managed import EXCEPTED, FILES
 from gpuprov.upgrade.node import ahead, files, lastgood, main, packages
-from gpuprov.upgrade.remote import MODULES
 
 
 @pytest.fixture
@@ -121,18 +120,6 @@ def test_every_file_of_a_role_is_in_the_last_good_set() -> None:
     for path, tasks in found.items():
         known = any(fnmatch(path, pattern) for pattern in FILES)
         assert known or re.search(EXCEPTED, path), f"{tasks}: {path}"
-
-
-def test_what_travels_is_all_that_it_imports() -> None:
-    """Send every module that is imported: a missing one would be noticed only on a node."""
-    for name in MODULES:
-        source = Path(__import__(name, fromlist=["x"]).__file__ or "").read_text()
-        wanted = re.findall(r"(?m)^from (gpuprov[._]\S+) import (.+)$", source)
-        for module, names in wanted:
-            whole = (
-                {module} if module in MODULES else {f"{module}.{each.strip()}" for each in names.split(",")}
-            )
-            assert whole <= set(MODULES[: MODULES.index(name)]), f"{name} imports {whole}"
 
 
 def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(

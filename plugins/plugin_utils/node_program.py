@@ -1,0 +1,151 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Packer of Python programs for nodes: one text with all modules, each after the modules that it imports.
+
+Actions of the collection and gpuprov use it. gpuprov loads this file without Ansible, so it needs only the
+standard library.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+UTILITIES = Path(__file__).parents[1] / "module_utils"
+_LOADER = """\
+import sys, types
+for name, source in {modules!a}:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, 'exec'), module.__dict__)
+    package, _, short = name.rpartition('.')
+    if package: setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)
+"""
+_PARSING = Lock()
+"""Lock of the parser: Python 3.11 counts the depth of trees for all threads together, and fails if they run
+in parallel (https://github.com/python/cpython/issues/106905).
+"""
+
+
+class Source(NamedTuple):
+    """Source of a module as it is sent.
+
+    Attributes:
+        text: the source with empty docstrings; line numbers stay the same.
+        imports: names that it imports; those after `from` with and without what is imported from them.
+    """
+
+    text: str
+    imports: tuple[str, ...]
+
+
+def loader(names: Iterable[str], root: Path | None = None) -> str:
+    """Return a program that makes modules importable by name without a file, and also what they import.
+
+    Args:
+        names: modules of `module_utils` and of the package gpuprov; other names are ignored.
+        root: the folder that contains the package gpuprov; None: its modules are not packed.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        _add(name, root, found, set())
+    return _LOADER.format(modules=list(found.items()))
+
+
+def script(source: str, argument: str) -> str:
+    """Return a program that runs a script with one argument, and contains the modules that it imports.
+
+    Raises:
+        SyntaxError: the script is not Python.
+    """
+    text, imports = parsed(source)
+    return (
+        f"{loader(imports)}"
+        f"sys.argv[1:] = [{argument!a}]\n"
+        f"exec(compile({text!a}, 'script', 'exec'), {{'__name__': '__main__'}})\n"
+    )
+
+
+@lru_cache(maxsize=128)
+def parsed(source: str) -> Source:
+    """Return a module without its docstrings, and what it imports.
+
+    Raises:
+        SyntaxError: not Python.
+    """
+    with _PARSING:
+        statements = list(_statements(ast.parse(source).body))
+    return Source(_without_docs(source, statements), tuple(_imports(statements)))
+
+
+def preload() -> None:
+    """Parse the modules of `module_utils` and the scripts of the collection's roles, for processes that are
+    forked later.
+    """
+    for path in (*UTILITIES.glob("*.py"), *UTILITIES.parents[1].glob("roles/*/files/*.py")):
+        _module(path)
+
+
+@cache
+def _module(path: Path) -> Source:
+    return parsed(path.read_text("utf-8"))
+
+
+def _add(name: str, root: Path | None, found: dict[str, str], begun: set[str]) -> None:
+    """Add a module to `found` after the modules that it imports, unless it is there or not ours."""
+    path = _path(name, root)
+    if path is None or name in found or name in begun:
+        return
+    begun.add(name)
+    text, imports = _module(path)
+    for each in imports:
+        _add(each, root, found, begun)
+    found[name] = text
+
+
+def _path(name: str, root: Path | None) -> Path | None:
+    """Return the file of a module that is sent to nodes; None for other names."""
+    if name.startswith("gpuprov_"):
+        path = UTILITIES / f"{name}.py"
+    elif name.startswith("gpuprov.") and root is not None:
+        path = root / f"{name.replace('.', '/')}.py"
+    else:
+        return None
+    return path if path.is_file() else None
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield all statements in the order of the source, without those for type checkers only."""
+    for each in body:
+        yield each
+        only_typing = isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            if not (only_typing and part == "body"):
+                yield from _statements(getattr(each, part, ()))
+
+
+def _imports(statements: Iterable[ast.AST]) -> Iterator[str]:
+    for each in statements:
+        if isinstance(each, ast.Import):
+            yield from (alias.name for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module:
+            yield each.module
+            yield from (f"{each.module}.{alias.name}" for alias in each.names)
+
+
+def _without_docs(source: str, statements: list[ast.AST]) -> str:
+    """Return the source with `""` in place of each statement that is only a string."""
+    lines = source.encode().split(b"\n")  # columns are counted in bytes
+    for each in reversed(statements):
+        if (
+            isinstance(each, ast.Expr)
+            and isinstance(each.value, ast.Constant)
+            and isinstance(each.value.value, str)
+        ):
+            first, last = each.lineno - 1, (each.end_lineno or each.lineno) - 1
+            line = lines[first][: each.col_offset] + b'""' + lines[last][each.end_col_offset :]
+            lines[first : last + 1] = [line, *[b""] * (last - first)]
+    return b"\n".join(lines).decode()

@@ -1,0 +1,144 @@
+"""Packer of programs for nodes: what it finds, what it removes, and programs of scripts that run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuprov.probe.payload import node_program
+from tests import ROOT
+
+PACKER = "plugins/plugin_utils/node_program.py"
+IMPORTING = '''\
+"""Title."""
+import json, gpuprov_node as node
+from gpuprov.files import mutex
+try:
+    from gpuprov_sources import offers
+except ImportError:
+    import gpuprov_lines
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import gpuprov_apt
+else:
+    import gpuprov_place
+def late():
+    from gpuprov_devices import LABEL
+text = """
+import gpuprov_unit
+"""
+'''
+DOCUMENTED = '''\
+"""Title, which
+goes on — to here."""  # a comment
+def one(): "A docstring in one line."
+class Two:
+    """Ü."""; value = "kept"; "dropped"
+
+    """About the value."""
+    text = "kept too"
+fails = one(
+    1)
+'''
+
+
+def packed(program: str) -> dict[str, str]:
+    """Return name → text of the modules in a program, in their order."""
+    loop = next(node for node in ast.parse(program).body if isinstance(node, ast.For))
+    return dict(ast.literal_eval(loop.iter))
+
+
+def test_imports_are_those_of_the_syntax() -> None:
+    found = set(node_program.parsed(IMPORTING).imports)
+    assert found >= {"json", "gpuprov_node", "gpuprov.files", "gpuprov.files.mutex"}
+    assert found >= {"gpuprov_sources", "gpuprov_lines", "gpuprov_place", "gpuprov_devices"}
+    assert not found & {"gpuprov_apt", "gpuprov_unit"}
+
+
+def test_a_module_comes_after_those_that_it_imports() -> None:
+    names = list(packed(node_program.loader(["gpuprov_lines", "gpuprov_node", "json", "gpuprov_none"])))
+    assert names == ["gpuprov_place", "gpuprov_replace", "gpuprov_lines", "gpuprov_node"]
+
+
+def test_modules_of_gpuprov_need_its_folder() -> None:
+    names = ["gpuprov.apply.node.lease", "gpuprov.apply.node"]
+    assert list(packed(node_program.loader(names, ROOT))) == [
+        "gpuprov.files.mutex",
+        "gpuprov.apply.node.lease",
+    ]
+    assert packed(node_program.loader(names)) == {}
+
+
+def test_modules_that_import_each_other_are_both_packed(tmp_path: Path) -> None:
+    (tmp_path / "gpuprov").mkdir()
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"gpuprov/{name}.py").write_text(f"def late():\n    import gpuprov.{other}\n")
+    assert list(packed(node_program.loader(["gpuprov.a"], tmp_path))) == ["gpuprov.b", "gpuprov.a"]
+
+
+def test_docstrings_are_emptied_and_nothing_else_changes() -> None:
+    text = node_program.parsed(DOCUMENTED).text
+    assert "docstring" not in text
+    assert "dropped" not in text
+    assert len(text.splitlines()) == len(DOCUMENTED.splitlines())
+    names: dict[str, object] = {"__name__": "x"}
+    with pytest.raises(TypeError) as raised:
+        exec(compile(text, "x", "exec"), names)  # noqa: S102
+    assert raised.traceback[-1].lineno == 8  # counted from 0
+    two = names["Two"]
+    assert (getattr(two, "value", None), getattr(two, "text", None)) == ("kept", "kept too")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("roles/*/files/*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_what_a_script_imports_loads_where_there_is_nothing_of_ours(path: Path) -> None:
+    """Load the modules of the script's program and import them as the script does, without running it."""
+    imports = [
+        ast.unparse(each) for each in ast.parse(path.read_text()).body if "gpuprov_" in ast.unparse(each)
+    ]
+    loaded = node_program.loader(node_program.parsed(path.read_text()).imports)
+    program = "\n".join([loaded, *(each for each in imports if each.startswith(("import ", "from ")))])
+    command = [sys.executable, "-IBS", "-"]
+    ran = subprocess.run(command, input=program, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert program.isascii()
+
+
+def test_a_script_reads_its_argument() -> None:
+    program = node_program.script(
+        "import json, sys\nprint(json.loads(sys.argv[1])['name'])\n", '{"name": "ü\'"}'
+    )
+    ran = subprocess.run(
+        [sys.executable, "-IB", "-"], input=program, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "ü'\n"
+
+
+def test_processes_that_are_forked_later_parse_no_script() -> None:
+    node_program.preload()
+    before = node_program.parsed.cache_info().misses
+    for path in ROOT.glob("roles/*/files/*.py"):
+        node_program.script(path.read_text(), json.dumps({}))
+    assert node_program.parsed.cache_info().misses == before
+
+
+def test_there_is_one_packer() -> None:
+    packers = [
+        str(path.relative_to(ROOT))
+        for folder in ("gpuprov", "plugins")
+        for path in (ROOT / folder).rglob("*.py")
+        if "types.ModuleType(" in path.read_text()
+    ]
+    assert packers == [PACKER]
+
+
+def test_gpuprov_loads_the_packer_without_ansible() -> None:
+    tree = ast.parse((ROOT / PACKER).read_text())
+    named = {name.partition(".")[0] for name in node_program._imports(ast.walk(tree))}
+    assert named <= sys.stdlib_module_names
