@@ -20,8 +20,8 @@ import yaml
 from gpuprov_lab import Lab
 from gpuprov_lab.identity import make_key
 from gpuprov_lab.variants import with_admin
+from tests.systems import DEBIAN
 
-SYSTEMS = ("debian12", "debian13")
 PASSWORD = "correct-horse-battery"  # noqa: S105 - of throwaway nodes
 
 
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=32)
     wanted = parser.parse_args()
     with Lab(f"bootstrap-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
-        for number, system in enumerate(SYSTEMS):
+        for number, system in enumerate(DEBIAN):
             count = wanted.nodes // 2 + (wanted.nodes % 2 if number == 0 else 0)
             lab.up(count, system, prepare=[with_admin("debian", PASSWORD), _without_keys])
         _write_fleet(lab, Path(folder))
@@ -59,7 +59,7 @@ def _write_fleet(lab: Lab, folder: Path) -> None:
             "os": system,
             "hosts": {node.name: node.address for node in lab.nodes() if node.os == system},
         }
-        for system in SYSTEMS
+        for system in DEBIAN
     }
     ssh = {
         "user": "ops",

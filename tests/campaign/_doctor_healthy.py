@@ -14,9 +14,9 @@ from gpuprov_lab.variants import with_os_release
 from tests.campaign._doctor_look import driven, look
 from tests.lab.provisioned_node import provision
 from tests.lab.ubuntu_nodes import os_release
+from tests.systems import DEBIAN, UBUNTU
 from tests.unit.doctor.machines import HEALTHY, as_examined
 
-SYSTEMS = ("debian12", "debian13")
 Up = Callable[[Lab], Node]
 
 
@@ -51,15 +51,15 @@ def recorded() -> Iterator[tuple[str, Diagnosis]]:
 def of_the_lab() -> Iterator[Healthy]:
     """Yield machines that are started in the lab."""
     for machine in machines():
-        for system in SYSTEMS:
+        for system in DEBIAN:
             yield Healthy(f"{system} {machine}", _with_gpus(system, machine))
-    for system in SYSTEMS:
+    for system in DEBIAN:
         yield Healthy(f"{system} without a GPU", lambda lab, system=system: lab.up(1, os=system)[0])  # type: ignore[misc]
         yield Healthy(
             f"{system} minimal, without a GPU",
             lambda lab, system=system: lab.up(1, image=f"{system}-minimal")[0],  # type: ignore[misc]
         )
-    for system in ("ubuntu22.04", "ubuntu24.04"):
+    for system in UBUNTU:
         yield Healthy(
             f"debian12 that says {system}, l40sx4",
             lambda lab, system=system: _driven(  # type: ignore[misc]

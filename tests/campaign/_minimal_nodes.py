@@ -27,6 +27,7 @@ from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.variants import at_boot, with_control_groups, with_network_parameters
 from tests.campaign._roles_fleet import COMMON, DRIVE, SETTINGS, STACKS, SWITCHED
 from tests.lab.command_line import gpuprov
+from tests.systems import DEBIAN
 
 COLUMNS = {
     "first": "the role succeeds on such a node, without other roles of gpuprov",
@@ -37,7 +38,7 @@ Cell = tuple[str, str, str]
 """System, role, column."""
 FIRST_LOOP = 240
 """First number of the loop devices that replace drives; the campaign `roles` uses higher ones."""
-LOOPS = {"debian12": FIRST_LOOP, "debian13": FIRST_LOOP + 1}
+LOOPS = {system: FIRST_LOOP + number for number, system in enumerate(DEBIAN)}
 COMPONENTS = {
     "cuda_toolkit": ("cuda",),
     "cudnn": ("cuda", "cudnn"),

@@ -31,6 +31,7 @@ from gpuprov_lab.variants import (
 )
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
+from tests.systems import DEBIAN
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ def new_node(lab: Lab, system: str, name: str, loop: int | None = None, board: B
     def drive(root: Path) -> None:
         at_boot(root, "drive", DRIVE.format(n=loop))
 
-    image = "debian13" if system == "debian13" else "debian12"
+    image = system if system in DEBIAN else DEBIAN[0]
     steps = [with_control_groups, with_network_parameters, *([] if loop is None else [drive])]
     if system.startswith("ubuntu"):
         steps.append(with_os_release(os_release(system)))

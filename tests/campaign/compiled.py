@@ -19,8 +19,7 @@ from gpuprov.model.lock import read_lock
 from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov
 from tests.lab.provisioned_node import MACHINE, PROFILE
-
-SYSTEMS = ("debian12", "debian13")
+from tests.systems import DEBIAN
 
 
 def main() -> int:
@@ -28,9 +27,9 @@ def main() -> int:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--os", action="append", choices=SYSTEMS)
+    arguments.add_argument("--os", action="append", choices=DEBIAN)
     bad = 0
-    for system in arguments.parse_args().os or SYSTEMS:
+    for system in arguments.parse_args().os or DEBIAN:
         with Lab(f"compiled-{system}-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
             bad += compiled(lab, Path(folder), system)
     return 1 if bad else 0

@@ -29,8 +29,8 @@ from gpuprov_lab.variants import with_admin
 from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 from tests.lab.command_line import start
+from tests.systems import DEBIAN
 
-SYSTEMS = ("debian12", "debian13")
 PROFILE = "hgx-a100-4"
 VIRTUAL_GUARD_S = 180
 """An emulated node takes seconds for steps that are immediate on others."""
@@ -63,7 +63,7 @@ def main() -> int:
     ways = [way for way in (*WAYS, *FULL_DISKS) if any(name in way.name for name in named)]
     begun = time.monotonic()
     with Lab(f"lockout-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
-        systems = [SYSTEMS[0 if way.virtual else number % len(SYSTEMS)] for number, way in enumerate(ways)]
+        systems = [DEBIAN[0 if way.virtual else number % len(DEBIAN)] for number, way in enumerate(ways)]
         images = {system: _image(lab, system) for system in sorted(set(systems))}
         try:
             with ThreadPoolExecutor(wanted.at_once) as pool:

@@ -23,8 +23,8 @@ from gpuprov.apply.plan import RUNNABLE
 from gpuprov_lab import Lab
 from tests.campaign._minimal_nodes import COLUMNS, LOOPS, Cell, Trials
 from tests.campaign._roles_fleet import detach
+from tests.systems import DEBIAN
 
-SYSTEMS = ("debian12", "debian13")
 ON_THE_DRIVER = ("fabric_manager", "gpu_settings", "profiling_tools", "monitoring", "package_pins")
 SEEN = "seen"
 
@@ -35,7 +35,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("roles", nargs="*", metavar="ROLE", help="only these")
-    parser.add_argument("--system", action="append", choices=SYSTEMS, help="only this one; repeatable")
+    parser.add_argument("--system", action="append", choices=DEBIAN, help="only this one; repeatable")
     parser.add_argument("--results", type=Path, help="add to what an earlier run saw")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what each task said that failed")
@@ -47,8 +47,8 @@ def main() -> int:
         folder.chmod(0o755)
         lab = stack.enter_context(Lab(f"minimal-{os.getpid()}"))
         stack.callback(detach, LOOPS.values())
-        trials = Trials(stack, lab, folder, list(SYSTEMS))
-        for system in wanted.system or SYSTEMS:
+        trials = Trials(stack, lab, folder, list(DEBIAN))
+        for system in wanted.system or DEBIAN:
             cells |= _try(trials, system, wanted.roles or list(RUNNABLE))
             lab.down()
     if wanted.results:
@@ -82,7 +82,7 @@ def _joined(path: Path, cells: dict[Cell, str]) -> dict[Cell, str]:
 
 
 def _markdown(cells: dict[Cell, str]) -> Iterator[str]:
-    systems = [system for system in SYSTEMS if system in {cell[0] for cell in cells}]
+    systems = [system for system in DEBIAN if system in {cell[0] for cell in cells}]
     yield "# Test results of single roles on minimal systems"
     yield ""
     yield "`scripts/campaign minimal --markdown` generates this page. A cell is the number of systems on"

@@ -11,8 +11,8 @@ from typing import Any
 import jinja2
 import yaml
 
-from gpuprov.catalog import load
 from tests import ROOT
+from tests.systems import CODENAMES
 
 TEMPLATE = Path(__file__).with_name("role_readme.md.j2")
 MARKUP = re.compile(r"\b(?:C|M|O|V|E|P|RV)\(([^()]*(?:\([^()]*\))?[^()]*)\)")
@@ -69,14 +69,9 @@ def meta(role: Path) -> str:
 
 def platforms() -> list[dict[str, Any]]:
     """Return the systems that the role preflight accepts, as Galaxy names them."""
-    stated = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
-    families = load().tables["systems.families"]
-    for system in stated["__preflight_supported"]:
-        family = next(each for each in families if system.startswith(each.names[0]))
-        number = system.removeprefix(family.names[0])
-        [word] = (word for word, version in family.codenames.items() if version == number)
-        found.setdefault(family.names[0].capitalize(), []).append(word)
+    for system, codename in CODENAMES.items():
+        found.setdefault(system.rstrip("0123456789.").capitalize(), []).append(codename)
     return [{"name": name, "versions": words} for name, words in found.items()]
 
 

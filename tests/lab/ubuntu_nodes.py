@@ -11,8 +11,8 @@ from gpuprov_lab.mirror.apt import publish_suite
 from gpuprov_lab.mirror.deb import build_deb, control, deb_name, stanza
 from gpuprov_lab.mirror.key import SigningKey
 from gpuprov_lab.mirror.specs import PackageSpec
+from tests.systems import CODENAMES, UBUNTU
 
-CODENAMES = {"ubuntu22.04": "jammy", "ubuntu24.04": "noble"}
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
 BORROWED = ("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-node-exporter")
 """Packages that the roles install from a distribution's archive."""
@@ -56,7 +56,7 @@ def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
     assert missing == [], missing
     (pool / deb_name(STUB)).write_bytes(build_deb(STUB))
     stub = stanza({**control(STUB), **_fetched(root, STUB)})
-    for codename in CODENAMES.values():
+    for codename in (CODENAMES[system] for system in UBUNTU):
         about = {"Origin": "Ubuntu", "Label": "Ubuntu", "Codename": codename}
         for suite in (codename, f"{codename}-updates", f"{codename}-security"):
             # apt ignores a suite without packages.

@@ -13,9 +13,10 @@ from gpuprov.errors import Refused
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Setting
 from gpuprov.model.settings.access import Firewall, Ssh
+from tests.systems import SUPPORTED
 
 HOSTS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "fd00::3"}
-MODERN_SYSTEMS = ("debian12", "debian13", "ubuntu22.04", "ubuntu24.04", "rhel9", "rhel10")
+MODERN_SYSTEMS = (*SUPPORTED, "rhel9", "rhel10")
 
 
 def locked(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-SYSTEMS = ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rhel9", "rhel10"]
+from tests.systems import SUPPORTED
+
+SYSTEMS = [*SUPPORTED, "rhel8", "rhel9", "rhel10"]
 LIBRARIES = {"cudnn": "auto", "nccl": "auto"}
 # group: system, profile, stated components in addition to NVIDIA's repository
 GROUPS = {

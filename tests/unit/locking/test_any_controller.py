@@ -14,6 +14,7 @@ from gpuprov.locking.build import build_lock
 from gpuprov.locking.repository.sources import AptSource, RepositorySpec
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.untrusted.openpgp import fingerprints
+from tests.systems import CODENAMES
 
 DEBIAN = [
     AptSource("http://mirror.example/debian", "bookworm", ("main",)),
@@ -27,7 +28,6 @@ CONTROLLERS = {
     "rhel9": ("", []),
     "macos": ("", []),
 }
-CODENAMES = {"debian12": "bookworm", "debian13": "trixie", "ubuntu22.04": "jammy", "ubuntu24.04": "noble"}
 PUBLIC = {
     "debian": "http://deb.debian.org/debian",
     "debian-updates": "http://deb.debian.org/debian",

@@ -1,0 +1,71 @@
+"""Systems that the roles support: one table, which agrees with the catalog and all that depends on it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from gpuprov.access.sshd import policies
+from gpuprov.catalog import load
+from gpuprov.lab import images
+from tests import ROOT
+from tests.campaign._roles_fleet import STACKS
+from tests.campaign.lockout import KERNELS
+from tests.systems import CODENAMES, DEBIAN, SUPPORTED, UBUNTU
+from tests.unit.locking.fleets import GROUPS
+from tests.unit.locking.test_any_controller import SIGNED_BY
+
+LIST = ast.List | ast.Tuple | ast.Set
+FOLDERS = (
+    "gpuprov",
+    "plugins",
+    "roles",
+    *(f"tests/{name}" for name in ("bench", "campaign", "collection", "lab")),
+)
+"""Folders without lists of systems; unit tests have lists of cases."""
+
+
+def test_the_catalog_has_every_system_that_the_roles_support() -> None:
+    catalog = load()
+    assert set(SUPPORTED) <= set(catalog.systems)
+    assert {catalog.systems[system].manager for system in SUPPORTED} == {"apt"}
+    assert set(CODENAMES) == set(SUPPORTED) == {*DEBIAN, *UBUNTU}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [policies()["openssh"], SIGNED_BY, STACKS, [system for system, *_ in GROUPS.values()]],
+    ids=["OpenSSH", "keys of archives", "stacks of the campaign roles", "locks"],
+)
+def test_a_table_with_a_value_for_each_system_has_all_of_them(table: object) -> None:
+    assert set(SUPPORTED) - set(table) == set()  # type: ignore[call-overload]
+
+
+def test_the_lab_has_an_image_of_every_debian() -> None:
+    assert {system: CODENAMES[system] for system in DEBIAN} == images.CODENAMES
+    assert set(KERNELS) == set(DEBIAN)
+
+
+def test_there_is_no_second_list() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{each.lineno}: {ast.unparse(each)}"
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(each, LIST) and is_second(each)
+    ]
+    assert not found, found
+
+
+def is_second(node: LIST) -> bool:
+    """Return whether a list contains all supported releases of a distribution."""
+    constants = {each.value for each in node.elts if isinstance(each, ast.Constant)}
+    return set(DEBIAN) <= constants or set(UBUNTU) <= constants
+
+
+def test_a_second_list_is_found() -> None:
+    for text, second in ((str(DEBIAN), True), (str([*SUPPORTED, "rhel9"]), True), (str(DEBIAN[:1]), False)):
+        [each] = ast.parse(text).body
+        assert isinstance(each, ast.Expr)
+        assert is_second(each.value) is second  # type: ignore[arg-type]
