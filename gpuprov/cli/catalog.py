@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from gpuprov.cli.catalog_check import command as check
-from gpuprov.cli.catalog_refresh import command as refresh
 from gpuprov.cli.catalog_release import command as release
 from gpuprov.cli.catalog_update import command as update
 from gpuprov.cli.common import completion
@@ -35,7 +34,7 @@ def command() -> None:
     """Browse and update the catalog: `gpuprov catalog gpus`, `gpuprov catalog show H100-SXM5-80GB`."""
 
 
-for name, verb in (("update", update), ("check", check), ("refresh", refresh), ("release", release)):
+for name, verb in (("update", update), ("check", check), ("release", release)):
     command.add_command(verb, name)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.catalog_refresh import from_option, key_option
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
@@ -19,6 +18,18 @@ if TYPE_CHECKING:
     from gpuprov.catalog import Catalog
     from gpuprov.catalog.releases import Release
     from gpuprov.locking.catalogs.stale import Stale
+
+from_option = click.option(
+    "--from",
+    "base",
+    metavar="FOLDER|URL",
+    help="read only this mirror, in NVIDIA's layout (compute/cuda/repos, libnvidia-container)",
+)
+key_option = click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="public key that signed the mirror  [default: NVIDIA's]",
+)
 
 
 @click.command()

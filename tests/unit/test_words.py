@@ -7,7 +7,7 @@ import pytest
 from tests import ROOT
 from tests.prose.words import in_folder, phrases
 
-FOLDERS = ("gpuprov", "lab", "plugins", "roles", "tests")
+FOLDERS = ("gpuprov", "lab", "maintenance", "plugins", "roles", "tests")
 """Folders with Python files; their docstrings and comments avoid the phrases of `tests/prose/words.py`."""
 
 

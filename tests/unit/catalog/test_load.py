@@ -12,10 +12,10 @@ from gpuprov.catalog import load
 from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.loading import OF_ARCHITECTURE, OF_SEGMENT
 from gpuprov.catalog.releases import OWN as DATA
-from gpuprov.catalog.writing import render
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
 from gpuprov.model.profile import load_profile
+from maintenance.data_files import render
 
 OWN = {"own": {"title": "our own tests", "dated": "2026-11"}}
 

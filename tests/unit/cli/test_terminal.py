@@ -14,8 +14,8 @@ import pytest
 from gpuprov.cli.common import completion, terminal
 from gpuprov.cli.common.group import gpuprov, run
 from gpuprov.cli.common.logs import KEPT
-from gpuprov.cli.common.manual import manual
 from gpuprov.cli.common.verbs import VERBS
+from maintenance.manual import manual
 from tests import ROOT
 
 FLEET = "groups:\n  train: {profile: hgx-h100-8, hosts: 'gpu[01-03]', os: ubuntu24.04}\n"
@@ -155,6 +155,6 @@ def test_a_mistyped_verb_is_told_with_those_that_are_near(capsys: pytest.Capture
 
 def test_the_manual_is_the_one_that_is_shipped_and_has_every_verb() -> None:
     text = manual()
-    assert (ROOT / "docs/gpuprov.1").read_text(encoding="utf-8") == text, "write it again: see manual()"
+    assert (ROOT / "docs/gpuprov.1").read_text(encoding="utf-8") == text, "run: scripts/docs manual"
     for verb in VERBS:
         assert re.search(rf"^\.B gpuprov {verb}$", text, re.MULTILINE)

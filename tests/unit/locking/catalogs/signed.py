@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpuprov.catalog.releases import OWN
-from gpuprov.catalog.writing import render
 from gpuprov.locking.catalogs.sealing import seal
 from gpuprov_lab.mirror.key import SigningKey, signing_key
+from maintenance.data_files import render
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from click.testing import CliRunner, Result
 from gpuprov.catalog import load
 from gpuprov.catalog.loading import read_data
 from gpuprov.catalog.releases import OWN
-from gpuprov.cli.catalog import command
+from gpuprov.cli.catalog import command as verb
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.locking.resolve import Request, resolve
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.specs import PackageSpec
+from maintenance.__main__ import main
+from maintenance.refresh import command
+from tests import ROOT
 
 SYSTEMS = ["ubuntu24.04", "debian12"]
 LIST = "usr/share/nvidia-driver-assistant/supported-gpus/supported-gpus.json"
@@ -89,7 +93,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def refresh(mirror: nvidia.Mirror, data: Path, *arguments: str) -> Result:
-    said = ["refresh", "--from", str(mirror.root), "--key", str(mirror.key), "--data", str(data)]
+    said = ["--from", str(mirror.root), "--key", str(mirror.key), "--data", str(data)]
     return CliRunner().invoke(command, [*said, *arguments], standalone_mode=False)
 
 
@@ -185,7 +189,7 @@ def test_an_index_of_another_key_is_not_read(
 ) -> None:
     error = CliRunner().invoke(
         command,
-        ["refresh", "--from", str(mirrors[0].root), "--key", str(mirrors[1].key), "--data", str(data)],
+        ["--from", str(mirrors[0].root), "--key", str(mirrors[1].key), "--data", str(data)],
         standalone_mode=False,
     )
     assert isinstance(error.exception, InvalidInput)
@@ -193,24 +197,35 @@ def test_an_index_of_another_key_is_not_read(
     assert "which is not in" in error.stderr
 
 
-def test_an_installed_gpuprov_changes_nothing_of_itself(
-    mirrors: tuple[nvidia.Mirror, nvidia.Mirror], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_maintainers_command_line_maps_errors_to_exit_codes(
+    data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installed = tmp_path / "site-packages/gpuprov/catalog/data"
-    shutil.copytree(OWN, installed)
-    monkeypatch.setattr("gpuprov.catalog.releases.OWN", installed)
-    said = CliRunner().invoke(
-        command, ["refresh", "--from", str(mirrors[1].root), "--write"], standalone_mode=False
-    )
-    assert "whose data files must not be changed; for a newer catalog: gpuprov catalog update" in str(
-        said.exception
-    )
+    assert main(["refresh", "--from", str(data), "--data", str(data)]) == Exit.USAGE
+    assert "scripts/catalog: no source could be read" in capsys.readouterr().err
+    assert main(["refresh", "--dta", str(data)]) == Exit.USAGE
+    assert main(["refresh", "--help"]) == Exit.OK
+
+
+def test_a_data_file_is_written_in_its_text_format(data: Path) -> None:
+    path = data / "gpus.json"
+    text = path.read_text()
+    path.write_text(json.dumps(json.loads(text)))
+    assert main(["format", str(path)]) == Exit.OK
+    assert path.read_text() == text
+
+
+def test_operators_have_no_refresh_and_the_wheel_does_not_contain_it() -> None:
+    assert "refresh" not in verb.commands
+    assert {"update", "check", "release"} <= set(verb.commands)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["packages"] == ["gpuprov"]
+    assert "maintenance" not in wheel["force-include"]
 
 
 def test_check_tells_what_the_indexes_hold_beyond_it(mirrors: tuple[nvidia.Mirror, nvidia.Mirror]) -> None:
     def check(mirror: nvidia.Mirror) -> Result:
         said = ["check", "--from", str(mirror.root), "--key", str(mirror.key), "-o", "json"]
-        return CliRunner().invoke(command, said, standalone_mode=False)
+        return CliRunner().invoke(verb, said, standalone_mode=False)
 
     stale = [each["text"] for each in json.loads(check(mirrors[1]).stdout)["stale"]]
     assert check(mirrors[1]).return_value == Exit.DRIFT

@@ -1,33 +1,24 @@
-"""`gpuprov catalog refresh`: changes of the catalog from published lists, as a diff to review."""
+"""`scripts/catalog refresh`: changes of the catalog from published lists, as a diff to review."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from gpuprov.catalog.loading import read_data
+from gpuprov.catalog.releases import OWN
+from gpuprov.cli.catalog_check import from_option, key_option
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from gpuprov.locking.catalogs.refresh.proposal import Change, Document, Proposal
-
-from_option = click.option(
-    "--from",
-    "base",
-    metavar="FOLDER|URL",
-    help="read only this mirror, in NVIDIA's layout (compute/cuda/repos, libnvidia-container)",
-)
-key_option = click.option(
-    "--key",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="public key that signed the mirror  [default: NVIDIA's]",
-)
+from gpuprov.locking.catalogs.refresh.proposal import LAST_READ, Change, Document, Proposal, read_documents
+from gpuprov.locking.catalogs.refresh.propose import propose
+from gpuprov.locking.catalogs.refresh.read import read_all
+from gpuprov.locking.catalogs.refresh.seen import Reading
+from maintenance import changes
 
 
 @click.command()
@@ -54,21 +45,9 @@ def command(
     `+` is a new record, `~` a changed field, `!` a change that would overwrite an entry made by hand. Exit 0
     if nothing is proposed or the changes were written, 3 otherwise.
     """
-    from gpuprov.catalog.loading import read_data
-    from gpuprov.catalog.releases import OWN
-    from gpuprov.locking.catalogs.refresh import proposal as proposals
-    from gpuprov.locking.catalogs.refresh.propose import propose
-    from gpuprov.locking.catalogs.refresh.read import read_all
-    from gpuprov.locking.catalogs.refresh.seen import Reading
-
     folder = data or OWN
-    if write and data is None and not (OWN.parents[2] / "pyproject.toml").is_file():
-        raise InvalidInput(
-            "this gpuprov is an installed package, whose data files must not be changed",
-            do="for a newer catalog: gpuprov catalog update; in a checkout: scripts/catalog refresh --write",
-        )
     day = datetime.now(UTC).date().isoformat()
-    catalog, old = read_data(folder), proposals.read_documents(folder)
+    catalog, old = read_data(folder), read_documents(folder)
     read = read_all(catalog, base, key, day)
     readings = [each for each in read if isinstance(each, Reading)]
     for each in read:
@@ -81,12 +60,12 @@ def command(
             "no source could be read", do="see the reasons above, or name a mirror: --from FOLDER"
         )
     proposal, last_read = propose(catalog, old, readings, day)
-    picked = proposals.chosen(proposal.changes, overwrite)
+    picked = changes.chosen(proposal.changes, overwrite)
     sources = {each.source: each.about for each in readings}
-    new = proposals.applied(old, picked, sources, day) | {proposals.LAST_READ: last_read}
+    new = changes.applied(old, picked, sources, day) | {LAST_READ: last_read}
     _show(proposal, picked, old, new)
     if write:
-        for path in proposals.write(folder, old, new):
+        for path in changes.write(folder, old, new):
             options.note(f"{path} written")
         return Exit.OK
     if proposal.changes:
@@ -97,14 +76,12 @@ def command(
 def _show(
     proposal: Proposal, picked: Sequence[Change], old: Mapping[str, Document], new: Mapping[str, Document]
 ) -> None:
-    from gpuprov.locking.catalogs.refresh.proposal import describe, diff
-
     for change in proposal.changes:
-        show("\n".join(describe(change, old)))
+        show("\n".join(changes.describe(change, old)))
     for remark in proposal.remarks:
         say(f"? {remark}")
     say()
-    for line in diff(old, new):
+    for line in changes.diff(old, new):
         say(line)
     left = len(proposal.changes) - len(picked)
     say(f"{len(picked)} changes, {left} that would overwrite, {len(proposal.remarks)} to review by hand")

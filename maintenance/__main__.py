@@ -1,0 +1,61 @@
+"""Command line of `scripts/catalog` and `scripts/docs manual`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from gpuprov.catalog.releases import OWN
+from gpuprov.errors import Exit, GpuprovError
+from gpuprov.files.writing import replace_file
+from maintenance.data_files import render
+from maintenance.manual import manual
+from maintenance.refresh import command as refresh
+
+MANUAL = Path(__file__).parents[1] / "docs/gpuprov.1"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Maintain gpuprov's catalog and its generated files."""
+
+
+command.add_command(refresh, "refresh")
+
+
+@command.command("format")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False, exists=True))
+def format_files(files: tuple[Path, ...]) -> Exit:
+    """Write FILES of the catalog again in their text format; without FILES all of them."""
+    for path in files or sorted(OWN.glob("*.json")):
+        replace_file(path, render(json.loads(path.read_text(encoding="utf-8"))))
+    return Exit.OK
+
+
+@command.command("manual")
+def write_manual() -> Exit:
+    """Write the manual page that the wheel contains."""
+    replace_file(MANUAL, manual())
+    return Exit.OK
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command; return its exit code."""
+    try:
+        code = command.main(arguments, prog_name="scripts/catalog", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE
+    except GpuprovError as error:
+        click.echo(f"scripts/catalog: {error}", err=True)
+        return error.exit_code
+    return code if isinstance(code, int) else Exit.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
