@@ -8,7 +8,7 @@ import pytest
 
 from gpuprov.access.sshd import policies
 from gpuprov.catalog import load
-from gpuprov.lab import images
+from gpuprov_lab import images
 from tests import ROOT
 from tests.campaign._roles_fleet import STACKS
 from tests.campaign.lockout import KERNELS

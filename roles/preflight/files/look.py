@@ -3,8 +3,8 @@
 Changes nothing. Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object
 `{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
 "sources": [url or null], "ours": path, "keys": [armored text or null], "certificate": sha256 or ""}`.
-If the tree is not `booted`, cloud-init, firmware and
 If the tree is not `booted`, cloud-init, firmware and users of GPUs belong to the builder and are not read.
+"""
 
 from __future__ import annotations
 

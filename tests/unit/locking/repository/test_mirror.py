@@ -15,6 +15,11 @@ from gpuprov.errors import InvalidInput
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.deb import build_deb
+from gpuprov_lab.mirror.key import SigningKey
+from gpuprov_lab.mirror.rpmfile import build_rpm
+from gpuprov_lab.mirror.specs import PackageSpec, cuda_repository, releases, toolkit_repository
 from tests.unit.locking.fleets import SYSTEMS
 
 
