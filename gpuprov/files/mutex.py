@@ -79,7 +79,7 @@ def own_folder(path: str, mode: int) -> None:
         NotOurs: it is another user's, or others could write it: its content may be theirs.
         OSError: it is a symbolic link, or cannot be created.
     """
-    above = os.path.dirname(path)
+    above = os.path.dirname(path) or "."
     if not os.path.isdir(above):
         own_folder(above, 0o755)
     wanted = 0

@@ -38,8 +38,10 @@ def label(keyring: Keys) -> str:
 def binary(keyring: Keys) -> bytes:
     """Return keys in the form that gpgv reads: every armored block decoded (RFC 4880, section 6.2).
 
+    The checksums of armor are not verified. Content without armor is returned unchanged.
+
     Raises:
-        InvalidInput: the file cannot be read, or its armor does not decode.
+        InvalidInput: the file cannot be read, or its armor does not decode or has no complete block.
     """
     try:
         content = keyring.read_bytes() if isinstance(keyring, Path) else keyring
@@ -51,12 +53,15 @@ def binary(keyring: Keys) -> bytes:
         return content
     blocks = ARMOR.findall(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
     try:
-        return b"".join(_unarmor(block) for block in blocks)
+        if found := b"".join(_unarmor(block) for block in blocks):
+            return found
+        raise ValueError("no complete armored block")
     except ValueError as error:
         raise InvalidInput(f"keyring {label(keyring)}: {error}", expected="an armored public key") from error
 
 
 def _unarmor(block: str) -> bytes:
+    """Return the content of one armored block, without its checksum."""
     _, _, body = block.partition("\n\n")
     data = "".join(line for line in body.split() if not line.startswith("="))
     return base64.b64decode(data, validate=True)

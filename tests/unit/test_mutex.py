@@ -162,3 +162,11 @@ def test_a_state_that_others_may_write_is_refused_by_every_verb(
     folder.chmod(0o755)
     assert run(["inventory", "profiles"]) == Exit.OK
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_may_be_named_relative_to_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mutex.own_folder("locks", 0o700)
+    assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o700

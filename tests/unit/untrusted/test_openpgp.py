@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.untrusted.openpgp import fingerprints
+from gpuprov.untrusted.openpgp import binary, fingerprints
 
 NEW_FORMAT_KEY = bytes([0xC0 | 6])
 OLD_FORMAT_KEY = 0x80 | 6 << 2
@@ -28,3 +28,16 @@ def test_an_indefinite_length_is_refused() -> None:
 def test_a_key_has_one_fingerprint_however_its_length_is_written(length: bytes) -> None:
     body = b"\x04\x00\x00\x00\x00\x01"
     assert fingerprints(NEW_FORMAT_KEY + length + body) == fingerprints(bytes([OLD_FORMAT_KEY, 6]) + body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQINBGA\n",
+        b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n-----END PGP PUBLIC KEY BLOCK-----\n",
+    ],
+    ids=["cut off", "empty"],
+)
+def test_armor_without_a_complete_block_is_no_keyring(text: bytes) -> None:
+    with pytest.raises(InvalidInput, match="no complete armored block"):
+        binary(text)
