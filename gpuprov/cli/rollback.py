@@ -46,9 +46,23 @@ def command(
     source, names = find_upgrade(run_name, chosen.names)
     old, new = map(chosen.placed, unpack(source))
     context = upgrade_run.upgrade_context(chosen, old, new, run_folder("rollback"), source)
+    if later := _later_applies(source.name, names):
+        options.note(
+            f"{fold(names)}: these runs of apply came later, and what they changed is not in the former lock:"
+            f" {', '.join(later)}"
+        )
     options.ask(f"return {fold(names)} to the state before {source.name}", yes=yes)
     order = rollback_order(context, names)
     for line in order_lines(order):
         options.note(line)
     begin_rollback(context, order)
     return upgrade_run.follow(context, chosen.lock_path, output)
+
+
+def _later_applies(source: str, names: list[str]) -> list[str]:
+    """Return the ids of later runs of apply that concerned the nodes, oldest first."""
+    from gpuprov.history.store import History
+
+    with History() as history:
+        lines = [line for name in names for line, _ in history.of_node(name, last=100)]
+    return sorted({line.id for line in lines if line.verb == "apply" and line.id > source})

@@ -53,11 +53,14 @@ def binary(keyring: Keys) -> bytes:
         return content
     blocks = ARMOR.findall(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
     try:
-        if found := b"".join(_unarmor(block) for block in blocks):
-            return found
-        raise ValueError("no complete armored block")
+        found = b"".join(_unarmor(block) for block in blocks)
     except ValueError as error:
         raise InvalidInput(f"keyring {label(keyring)}: {error}", expected="an armored public key") from error
+    if not found:
+        raise InvalidInput(
+            f"keyring {label(keyring)}: no complete armored block", expected="an armored public key"
+        )
+    return found
 
 
 def _unarmor(block: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, Refused
 from gpuprov.files.runs import run_folders
 from gpuprov.model.nodeset import fold
 from gpuprov.upgrade.header import ended
@@ -44,19 +44,27 @@ def find_unfinished(name: str, verb: str) -> Path:
 
 
 def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str]]:
-    """Return an upgrade's folder, and which of the nodes it changed.
+    """Return an upgrade's folder, and which of the nodes it changed and no rollback has returned since.
 
     Args:
         name: as for `find_run`; None means the latest upgrade that changed one of the nodes.
 
     Raises:
         InvalidInput: no such run, or it changed none of the nodes.
+        Refused: all nodes that it changed have been returned already.
     """
     runs = [find_run(name, "upgrade")] if name else _with_journal("upgrade")[::-1]
     for run in runs:
         changed = {entry.node for entry in read(run) if entry.step == "apply"}
         if touched := [node for node in nodes if node in changed]:
-            return run, touched
+            back = {node: _returned_by(run, node) for node in touched}
+            if left := [node for node in touched if not back[node]]:
+                return run, left
+            by = ", ".join(sorted({name for name in back.values() if name}))
+            raise Refused(
+                f"{fold(touched)}: already returned to the state before {run.name}, by {by}",
+                do="`gpuprov history` lists earlier upgrades, for --to",
+            )
     if name:
         raise InvalidInput(f"{runs[0].name} did not touch {fold(nodes)}", do="name other nodes or runs")
     raise InvalidInput(
@@ -64,6 +72,23 @@ def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str
         expected="a run of `gpuprov upgrade`: --to names one that `gpuprov history` lists",
         do="what apply changed goes back by the former lock: gpuprov apply --lock OLD --allow-downgrade",
     )
+
+
+def _returned_by(upgrade: Path, node: str) -> str:
+    """Return the rollback that returned a node to its state before an upgrade.
+
+    Returns:
+        its id; empty if there is none, or if a later upgrade or rollback has changed the node since.
+    """
+    for run in _with_journal("upgrade", "rollback")[::-1]:
+        if run == upgrade:
+            break
+        entries = read(run)
+        steps = {(entry.step, entry.event) for entry in entries if entry.node == node}
+        if any(step in ("apply", "restore") for step, _ in steps):
+            source = entries[0].data["source"] if isinstance(entries[0].data, dict) else ""
+            return run.name if source == upgrade.name and ("confirm", "done") in steps else ""
+    return ""
 
 
 def _with_journal(*verbs: str) -> list[Path]:

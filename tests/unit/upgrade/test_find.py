@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, Refused
 from gpuprov.files.runs import make_folder, new_id, state_dir, verb_of
 from gpuprov.upgrade.find import find_run, find_unfinished, find_upgrade
 from gpuprov.upgrade.journal import NAME, Journal
@@ -55,3 +55,30 @@ def test_a_rollback_undoes_the_latest_upgrade_that_changed_a_node() -> None:
         find_upgrade("bbbb", ["n2"])
     with pytest.raises(InvalidInput, match="no upgrade run from here has touched n4"):
         find_upgrade(None, ["n4"])
+
+
+def a_rollback(name: str, source: str, returned: Iterable[str], failed: Iterable[str] = ()) -> Path:
+    folder = make_folder(state_dir() / "runs" / name)
+    with Journal(folder / NAME) as journal:
+        journal.write("run", "begun", data={"source": source})
+        for step, nodes in (("restore", [*returned, *failed]), ("confirm", list(returned))):
+            journal.write(step, "begun", nodes)
+            journal.write(step, "done", nodes)
+    return folder
+
+
+def test_a_second_rollback_says_that_it_is_done_already() -> None:
+    upgrade = a_run("20260101-000000-upgrade-aaaa", ["n1", "n2", "n3"])
+    a_rollback("20260102-000000-rollback-bbbb", upgrade.name, ["n1", "n2"], failed=["n3"])
+    assert find_upgrade(None, ["n1", "n2", "n3"]) == (upgrade, ["n3"])
+    for name in (None, "aaaa"):
+        with pytest.raises(Refused, match=r"^n\[1-2\]: already returned .*aaaa, by 20260102-.*bbbb"):
+            find_upgrade(name, ["n1", "n2"])
+
+
+def test_a_node_that_was_upgraded_again_can_be_returned_again() -> None:
+    older = a_run("20260101-000000-upgrade-aaaa", ["n1", "n2"])
+    a_rollback("20260102-000000-rollback-bbbb", older.name, ["n1", "n2"])
+    newer = a_run("20260103-000000-upgrade-cccc", ["n1"])
+    assert find_upgrade(None, ["n1"]) == (newer, ["n1"])
+    assert find_upgrade("aaaa", ["n1", "n2"]) == (older, ["n1"])
