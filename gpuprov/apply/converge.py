@@ -75,6 +75,9 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     """
     result = Convergence()
     busy = {plan.name: plan for plan in plans if not plan.empty}
+    if not run.consent.downgrade:
+        result.add(_refused_downgrades(busy.values()))
+        busy = {name: busy[name] for name in result.sound(busy)}
     result.add(_apply_roles(run, busy))
     _leave_lost(run, busy, result)
     result.add(_apply_guarded(run, [busy[name] for name in result.sound(busy)]))
@@ -101,6 +104,16 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     for name in pending:
         _reboot_here(run, name, result)
     return result
+
+
+def _refused_downgrades(plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:
+    """Return node → refusal, for nodes with newer packages: their installation would fail half-way."""
+    do = "nothing was changed; to go back: gpuprov apply --allow-downgrade"
+    return {
+        plan.name: NodeOutcome(refused=f"it has {'; '.join(plan.newer)}; {do}")
+        for plan in plans
+        if plan.newer
+    }
 
 
 def verify(run: RunContext, result: Convergence) -> Verdict | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput, did_you_mean
+from gpuprov.locking.repository.versions import DEB
 from gpuprov.roles import BY_NAME, ROLES
 
 RUNNABLE = tuple(role.name for role in ROLES if role.variables)
@@ -34,6 +35,19 @@ class NodePlan:
     def empty(self) -> bool:
         """Whether there is nothing to do."""
         return not self.roles and not self.reboot
+
+    @property
+    def newer(self) -> list[str]:
+        """For each component to install, a package that is newer on the node than in the lock, as text."""
+        found = []
+        for each in self.because:
+            if each.role in self.roles and each.check.endswith(".packages") and isinstance(each.actual, dict):
+                for name, wanted in each.expected.items():
+                    there = each.actual.get(name)
+                    if there and DEB.compare(there, wanted) > 0:
+                        found.append(f"{name} {there}, newer than the lock's {wanted}")
+                        break
+        return found
 
 
 def plan_node(node: NodeDrift) -> NodePlan:

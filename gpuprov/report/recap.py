@@ -75,7 +75,7 @@ def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[
 def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None) -> Exit:
     """Return the exit code of an apply: a reboot that waits for consent counts as drift.
 
-    A refused node is one that was not changed because another run holds its lease.
+    A refused node was not changed: another run holds its lease, or its packages are newer than the lock's.
     """
     codes = [Exit.UNREACHABLE if node.status == "unreachable" else Exit.FAILED for node in unanswered]
     for outcome in result.outcomes.values():

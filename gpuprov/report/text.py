@@ -9,7 +9,6 @@ from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.text import difference, value
 from gpuprov.history.changes import Change
-from gpuprov.locking.repository.versions import DEB
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.untrusted import on_one_line
@@ -92,7 +91,8 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
             yield f"    {reason}{where}"
     cannot = "apply cannot fix this:"
     yield from _lines((plan.name, f"{cannot} {difference(each)}") for plan in plans for each in plan.beyond)
-    yield from _lines((plan.name, line) for plan in plans for line in _newer(plan))
+    go_back = "to go back, gpuprov apply --allow-downgrade"
+    yield from _lines((plan.name, f"has {each}: {go_back}") for plan in plans for each in plan.newer)
 
 
 def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:
@@ -105,18 +105,3 @@ def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:
         if driver.builders and driver.builders != (name,)
     )
     yield from _lines(result)
-
-
-def _newer(plan: NodePlan) -> Iterator[str]:
-    """Yield the first package of each component that is newer on a node than in the lock.
-
-    Apply fails there unless downgrades are allowed.
-    """
-    for each in plan.because:
-        if each.check.endswith(".packages") and isinstance(each.actual, dict):
-            for name, wanted in each.expected.items():
-                there = each.actual.get(name)
-                if there and DEB.compare(there, wanted) > 0:
-                    newer = f"has {name} {there}, newer than the lock's {wanted}"
-                    yield f"{newer}: to go back, gpuprov apply --allow-downgrade"
-                    break

@@ -13,8 +13,10 @@ from gpuprov.apply.converge import Convergence, converge
 from gpuprov.apply.kernel_modules import once
 from gpuprov.apply.plan import NodePlan
 from gpuprov.apply.playbook import NodeOutcome
-from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.errors import Exit
 from gpuprov.model.lock import read_lock
+from gpuprov.report.recap import conclusion
 from tests import RECORDED_LOCK
 
 
@@ -48,6 +50,27 @@ def test_roles_disturb_only_what_the_operator_consents_to(
     converge(run, [NodePlan(name, ("docker",), False, (), ()) for name in lock.hosts()])
     [variables] = played
     assert {name for name, value in variables.items() if value is True} - {"firewall_install_only"} == given
+
+
+@pytest.mark.parametrize("consent", [Consent(), Consent(downgrade=True)], ids=["none", "downgrade"])
+def test_a_node_with_newer_packages_is_not_changed_without_consent(
+    played: list[dict[str, Any]], tmp_path: Path, consent: Consent
+) -> None:
+    """Refuse before any role runs: the transaction would fail after others have changed the node."""
+    lock = read_lock(RECORDED_LOCK)
+    [name] = lock.hosts()
+    wanted, there = {"libcuda1": "535.261.03-1"}, {"libcuda1": "535.309.01-1"}
+    newer = Difference("driver.packages", wanted, there, "error", "nvidia_driver", reboot=False)
+    plan = NodePlan(name, ("docker", "nvidia_driver"), False, (newer,), ())
+    result = converge(RunContext(lock, tmp_path, Options(check=True), consent), [plan])
+    if consent.downgrade:
+        assert (len(played), result.outcomes[name].refused) == (1, None)
+    else:
+        assert (played, conclusion([], result, None)) == ([], Exit.REFUSED)
+        assert result.outcomes[name].refused == (
+            "it has libcuda1 535.309.01-1, newer than the lock's 535.261.03-1;"
+            " nothing was changed; to go back: gpuprov apply --allow-downgrade"
+        )
 
 
 def in_sync(names: Iterable[str]) -> dict[str, NodeDrift]:
