@@ -38,13 +38,15 @@ class Result:
 
     @property
     def level(self) -> Level:
-        """Return the level of the status; an unknown status does not count as a pass."""
+        """Return the status's level: `bad` if it is unknown, but `warn` for a failure of settings."""
         level = LEVELS.get(self.status.lower(), "bad")
         return "warn" if level == "bad" and self.settings else level
 
 
 def results(text: str) -> list[Result] | None:
-    """Parse the output of `dcgmi diag -j`; return None if it contains no diagnosis."""
+    """Parse the output of `dcgmi diag -j`, also with text before it; return every result of every test, or
+    None if it contains no diagnosis.
+    """
     start = text.find("{")
     try:
         document, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else ({}, 0)
@@ -62,6 +64,9 @@ def results(text: str) -> list[Result] | None:
 
 
 def _result(test: str, result: Mapping[str, Any]) -> Result:
+    """Return one result of a test; `said` is its warnings joined with `; `, `who` is empty if it is not about
+    GPUs.
+    """
     gpus = result.get("gpu_ids", result.get("entity_id"))
     who = f"GPU {gpus}" if gpus is not None and str(result.get("entity_group", "GPU")) == "GPU" else ""
     warnings = result.get("warnings", result.get("warning", []))
@@ -73,8 +78,9 @@ def _result(test: str, result: Mapping[str, Any]) -> Result:
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield DCGM's failures as faults, those of settings as warnings, and a warning
-    if there is no diagnosis.
+    """Yield a finding for each result of DCGM that did not pass, then an `ok` with the summary.
+
+    Only a warning if DCGM ran and gave no diagnosis; nothing if DCGM is not installed.
     """
     reported = part(document, "dcgm")
     if not reported:
@@ -94,7 +100,9 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def summary(document: Mapping[str, Any]) -> str | None:
-    """Return `9 of 10 passed`, without skipped results; None if DCGM is not installed."""
+    """Return `9 of 10 passed`, without skipped results; `no verdict` if there is no diagnosis, None if DCGM
+    is not installed.
+    """
     reported = part(document, "dcgm")
     if not reported:
         return None

@@ -9,7 +9,7 @@ from gpuprov.model.lock import Lock
 
 
 def of_lock(lock: Lock) -> dict[str, dict[str, float]]:
-    """Return node → measurement → floor, for groups that state floors."""
+    """Return node → measurement → floor, only for nodes of groups that state floors."""
     stated = ((group, group.floors) for group in lock.groups.values())
     return {node: floors.stated() for group, floors in stated if floors for node in group.hosts}
 

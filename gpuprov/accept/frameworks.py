@@ -13,7 +13,11 @@ SHARE = 0.9
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check that each framework sees all GPUs, computes on tensor cores and has the expected NCCL."""
+    """Check that each framework sees all GPUs, computes on tensor cores and has the expected NCCL.
+
+    An interpreter that failed or has no framework is a fault; without measurements by an interpreter there
+    are no findings.
+    """
     result = part(document, "framework")
     if not result:
         return
@@ -27,6 +31,10 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _one(document: Mapping[str, Any], name: str, result: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the findings of one framework: its error, another number of GPUs than the driver lists, GPUs
+    below `SHARE` of cuBLASLt's bf16 rate, another NCCL than the node's (a warning), and an `ok` with the
+    rates if all are known.
+    """
     who = f"{name} {result.get('version', '')}".strip()
     if "error" in result:
         yield Finding("bad", "framework.error", f"{name}: {result['error']}")

@@ -28,7 +28,7 @@ def findings(document: Document) -> Iterator[Finding]:
 
 
 def _seen(document: Document) -> Iterator[Finding]:
-    """Check that CUDA sees the GPUs that NVML lists."""
+    """Check that CUDA programs see as many GPUs as NVML lists; yield at most one fault."""
     listed = len(rows(document, "before", "gpus"))
     for gpu in rows(document, "gpus"):
         result = number(part(gpu, "device").get("visible"))
@@ -39,7 +39,9 @@ def _seen(document: Document) -> Iterator[Finding]:
 
 
 def _ran(document: Document) -> Iterator[Finding]:
-    """Check that every step gave a value; a step that the GPU does not support is no fault."""
+    """Check that every step gave a value; a step that the GPU does not support is `ok`, unless the vendor
+    states a peak for it. A GPU that did not start has one fault for all its steps.
+    """
     for gpu in rows(document, "gpus"):
         where = f"GPU {gpu.get('index')}"
         if "error" in part(gpu, "device"):
@@ -56,13 +58,13 @@ def _ran(document: Document) -> Iterator[Finding]:
 
 
 def _made_for(document: Document, gpu: Document, kind: str) -> bool:
-    """Return whether the vendor states a peak for that number format."""
+    """Return whether the vendor states a peak of that GPU for a number format; False for other steps."""
     known = model(document, int(number(gpu.get("index")) or 0))
     return kind in OF_GPU and OF_GPU[kind].peak in known.peak
 
 
 def _joined(document: Document) -> Iterator[Finding]:
-    """Check that each pair of GPUs and the collectives were measured."""
+    """Check that each pair of GPUs and the collectives were measured, if there is more than one GPU."""
     count = len(rows(document, "gpus"))
     if count < 2:
         return
@@ -76,7 +78,9 @@ def _joined(document: Document) -> Iterator[Finding]:
 
 
 def _right(document: Document) -> Iterator[Finding]:
-    """Check the results of products and of memory patterns."""
+    """Check the results: products within rounding error, the same when repeated, and no wrong words in the
+    memory test.
+    """
     for gpu in rows(document, "gpus"):
         where = f"GPU {gpu.get('index')}"
         for kind in part(gpu, "matrix"):
@@ -95,7 +99,7 @@ def _right(document: Document) -> Iterator[Finding]:
 
 
 def _arrived(document: Document) -> Iterator[Finding]:
-    """Check the data that was sent between GPUs."""
+    """Check the data that was sent between two GPUs, and the results of collectives."""
     for row in rows(document, "between", "pairs"):
         if row.get("wrong"):
             text = f"GPU {row.get('from')}>{row.get('to')}: the received data differs from the sent data"
@@ -107,7 +111,9 @@ def _arrived(document: Document) -> Iterator[Finding]:
 
 
 def _free(document: Document) -> Iterator[Finding]:
-    """Check that no program held GPU memory before the load: such memory cannot be tested."""
+    """Check that programs held at most `HELD_GIB` of GPU memory before the load: such memory cannot be
+    tested.
+    """
     for gpu in rows(document, "gpus"):
         total, free = (number(part(gpu, "device").get(f"memory_{name}")) for name in ("total", "free"))
         if total is not None and free is not None and total - free > HELD_GIB * GIB:
@@ -118,6 +124,7 @@ def _free(document: Document) -> Iterator[Finding]:
 
 
 def _numa(document: Document) -> Iterator[Finding]:
+    """Check that the copies of each GPU ran on the CPUs of its NUMA node, if the kernel states one."""
     for gpu in rows(document, "gpus"):
         host = part(gpu, "host")
         stated, near = number(host.get("stated")), number(host.get("near"))
@@ -127,7 +134,9 @@ def _numa(document: Document) -> Iterator[Finding]:
 
 
 def _slowed(document: Document) -> Iterator[Finding]:
-    """Check the throttle reasons reported under load."""
+    """Check the throttle reasons reported under load; yield one fault for a GPU, with its highest
+    temperature.
+    """
     for gpu in rows(document, "gpus"):
         reasons = 0
         for kind in part(gpu, "matrix"):
@@ -142,12 +151,15 @@ def _slowed(document: Document) -> Iterator[Finding]:
 
 
 def _most(gpu: Document, kind: str) -> float:
+    """Return the highest temperature in °C under the load of a number format; 0 if unknown."""
     result = part(gpu, "matrix", kind, "load").get("temperature")
     return (number(result[-1]) or 0) if isinstance(result, list) and result else 0
 
 
 def _counted(document: Document) -> Iterator[Finding]:
-    """Compare the error counters before and after the load."""
+    """Compare the counters before and after the load: a fault for uncorrected ECC errors, rows to remap,
+    NVLink errors and a GPU that is missing afterwards; a warning for corrected errors and PCIe replays.
+    """
     before = {str(row.get("uuid")): row for row in rows(document, "before", "counters")}
     for row in rows(document, "after", "counters"):
         where, old = f"GPU {row.get('index')}", before.get(str(row.get("uuid")), {})
@@ -172,12 +184,15 @@ def _counted(document: Document) -> Iterator[Finding]:
 
 
 def _grew(old: Document, new: Document, name: str) -> bool:
+    """Return whether a counter is higher in `new`; False if one of the two values is missing."""
     then, now = number(old.get(name)), number(new.get(name))
     return then is not None and now is not None and now > then
 
 
 def _drives(document: Document) -> Iterator[Finding]:
-    """Check that drives were read, and that no port is limited by its PCIe link."""
+    """Check that drives were read (else a fault), that drives and ports were listed (else a warning), and
+    that no port is limited by its PCIe link.
+    """
     if "error" in part(document, "host_devices"):
         why = part(document, "host_devices")["error"]
         yield Finding("warn", "nvme.unread", f"drives and ports: {why}")
@@ -191,6 +206,7 @@ def _drives(document: Document) -> Iterator[Finding]:
 
 
 def _xids(document: Document) -> Iterator[Finding]:
+    """Check that the kernel log contains no more Xid errors than before the load; warn if it was not read."""
     then, now = (part(document, name, "xids") for name in ("before", "after"))
     if "error" in now or not now:
         yield Finding(
@@ -205,7 +221,9 @@ def _xids(document: Document) -> Iterator[Finding]:
 
 
 def _linked(document: Document) -> Iterator[Finding]:
-    """Check the number of active NVLinks, and that copies are direct where there are links."""
+    """Check the number of active NVLinks against the published gate, if there are several GPUs, and that
+    copies are direct if every GPU has an active link.
+    """
     for row in rows(document, "before", "counters"):
         known = model(document, int(number(row.get("index")) or 0))
         up = number(part(row, "nvlinks").get("up"))
@@ -224,7 +242,9 @@ def _linked(document: Document) -> Iterator[Finding]:
 
 
 def _transport(document: Document) -> Iterator[Finding]:
-    """Check the paths in NCCL's own log."""
+    """Check the paths in NCCL's own log, if there is one; a variable that switches paths off is a fault,
+    except the one that acceptance sets itself.
+    """
     log = part(document, "between", "nccl").get("log")
     if not isinstance(log, str):
         return
@@ -238,6 +258,7 @@ def _transport(document: Document) -> Iterator[Finding]:
 
 
 def _ours_alone(log: str) -> bool:
+    """Return whether the log names no variable that disables a transport and is not acceptance's own."""
     return not any(name in log for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"))
 
 

@@ -90,7 +90,8 @@ def judge(
     baseline: Mapping[str, Mapping[str, Any]] | None = None,
     of_node: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Acceptance]:
-    """Judge each node by itself, then against the others with the same GPUs.
+    """Judge each node by itself, then against the others with the same GPUs; return one result for each
+    answer, in their order.
 
     Args:
         answers: node → its measurements, or the error in place of them.
@@ -114,6 +115,9 @@ def judge(
 def _one(
     name: str, answer: Answer, site: Mapping[str, float], before: Mapping[str, Any] | None
 ) -> Acceptance:
+    """Judge one node by itself; an error, a refusal of the load, an answer without measurements, or an
+    exception while it is judged becomes the `failure`.
+    """
     if isinstance(answer, GpuprovError):
         return Acceptance(name, failure=answer)
     if refused := answer.get("refused"):
@@ -125,7 +129,9 @@ def _one(
 
 
 def refusal(reason: str) -> GpuprovError:
-    """Return the error for a node that refused the load, with what to do about it."""
+    """Return the error for a node that refused the load, with what to do about it: `Refused` if the cause is
+    programs, a scheduler or MIG, else `NodeFailed`.
+    """
     if reason.startswith("GPUs are in use"):
         return Refused(reason, do="wait for those programs, or end them")
     if "may start jobs" in reason:
@@ -138,6 +144,9 @@ def refusal(reason: str) -> GpuprovError:
 def _judged(
     name: str, result: Mapping[str, Any], site: Mapping[str, float], before: Mapping[str, Any] | None
 ) -> Acceptance:
+    """Judge a node's measurements: rates below floors, faults of the run, frameworks, DCGM, differences
+    between its GPUs, and, with an earlier document, rates that fell.
+    """
     measured = tuple(rates(result, site))
     found = [
         *(_floor(rate) for rate in measured if rate.level != "ok"),
@@ -152,6 +161,7 @@ def _judged(
 
 
 def _floor(rate: Rate) -> Finding:
+    """Return the finding of a rate below its floor; the rate must have a floor."""
     assert rate.floor is not None  # noqa: S101 - only a floor makes a level
     whose = "its PCIe link's" if rate.measure in BY_LINK else "the vendor's"
     share = "" if rate.share is None else f", {rate.share:.0%} of {whose} {rate.peak:.4g}"

@@ -21,7 +21,9 @@ SPREAD = 0.05
 
 
 def within(rates: Iterable[Rate]) -> Iterator[Finding]:
-    """Yield findings for GPUs whose matrix rates are far below the best GPU of their node."""
+    """Yield a fault for each matrix rate below the published share of the best GPU of the node; other rates
+    are not compared.
+    """
     rule = rules(RULE_OF_NODE)[0]
     for measure, alike in _by_measure(rates).items():
         best = max(alike, key=lambda rate: rate.value)
@@ -32,7 +34,9 @@ def within(rates: Iterable[Rate]) -> Iterator[Finding]:
 
 
 def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]:
-    """Yield slow outliers among all GPUs of nodes with the same GPUs, each with its node."""
+    """Yield node and fault for each rate that is a slow outlier among those of all the nodes' GPUs; nothing
+    for fewer than `FEWEST` values of a measurement.
+    """
     alike: dict[tuple[str, str], list[tuple[str, Rate]]] = defaultdict(list)
     for node, rates in nodes.items():
         for rate in rates:
@@ -51,7 +55,9 @@ def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]
 
 
 def slower(now: Iterable[Rate], before: Iterable[Rate]) -> Iterator[Finding]:
-    """Yield rates that fell since an earlier run by more than healthy GPUs differ."""
+    """Yield a fault for each rate that fell by more than `SPREAD` since an earlier run; new rates are
+    skipped.
+    """
     old = {(rate.gpu, rate.measure): rate for rate in before}
     for rate in now:
         then = old.get((rate.gpu, rate.measure))
@@ -62,6 +68,7 @@ def slower(now: Iterable[Rate], before: Iterable[Rate]) -> Iterator[Finding]:
 
 
 def _by_measure(rates: Iterable[Rate]) -> dict[str, list[Rate]]:
+    """Return measurement → its rates."""
     alike: dict[str, list[Rate]] = defaultdict(list)
     for rate in rates:
         alike[rate.measure].append(rate)

@@ -57,7 +57,7 @@ def program(
     drained: bool = False,
     busy: bool = False,
 ) -> Payload:
-    """Return the program for one node.
+    """Return the program that measures one node.
 
     Args:
         become, password: as `gpuprov.probe.payload.build`.
@@ -71,7 +71,7 @@ def program(
 
 
 def framework(python: str) -> Payload:
-    """Return the program for one interpreter with PyTorch, JAX or TensorFlow."""
+    """Return the program that measures the frameworks of one interpreter: PyTorch, JAX, TensorFlow."""
     return pack(FRAMEWORK, {"seconds": FRAMEWORK_S}, python=python)
 
 

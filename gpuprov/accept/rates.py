@@ -80,7 +80,9 @@ class Rate:
 
     @property
     def level(self) -> Level:
-        """Return the level compared with the floor; `ok` without one."""
+        """Return the level compared with the floor: `bad` or `warn` below its limits, else `ok`; `ok` without
+        a floor.
+        """
         if self.floor is None or self.value >= self.floor.warn:
             return "ok"
         return "bad" if self.value < self.floor.bad else "warn"
@@ -135,7 +137,8 @@ def rows(document: object, *names: str) -> list[Mapping[str, Any]]:
 
 
 def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
-    """Yield all rates that a node measured.
+    """Yield all rates in a node's document: of GPUs, pairs of GPUs, collectives, drives and ports; values
+    that are missing are skipped.
 
     Args:
         site: measurement → the site's own floor.
@@ -148,7 +151,7 @@ def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Ra
 
 
 def model(document: Mapping[str, Any], index: int = 0) -> Reference:
-    """Return the published values of one of a node's GPUs."""
+    """Return the published values of the GPU with this index; empty ones for an unknown model."""
     names = [
         str(part(row, "device").get("name", ""))
         for row in rows(document, "gpus")
@@ -158,6 +161,7 @@ def model(document: Mapping[str, Any], index: int = 0) -> Reference:
 
 
 def _of_gpu(gpu: Mapping[str, Any], document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
+    """Yield the rates of one GPU with peaks and floors; the site's floor replaces a published one."""
     index = int(number(gpu.get("index")) or 0)
     known = model(document, index)
     for name, measure in OF_GPU.items():
@@ -170,7 +174,9 @@ def _of_gpu(gpu: Mapping[str, Any], document: Mapping[str, Any], site: Mapping[s
 
 
 def _link(document: Mapping[str, Any], index: int, known: Reference) -> float | None:
-    """Return the rate in GB/s of the PCIe link in use, or of the GPU's own link if that is unknown."""
+    """Return the rate in GB/s per direction of the PCIe link in use, or of the GPU's own link if that is
+    unknown.
+    """
     for row in rows(document, "after", "gpus") or rows(document, "before", "gpus"):
         if row.get("index") == index:
             rate = pcie_rate(number(row.get("generation")), number(row.get("width")))
@@ -179,12 +185,15 @@ def _link(document: Mapping[str, Any], index: int, known: Reference) -> float | 
 
 
 def links_up(document: Mapping[str, Any]) -> int:
-    """Return the least number of active NVLinks of any GPU."""
+    """Return the least number of active NVLinks of any GPU; 0 if it is unknown."""
     ups = [number(part(row, "nvlinks").get("up")) or 0 for row in rows(document, "before", "counters")]
     return int(min(ups, default=0))
 
 
 def _pairs(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
+    """Yield the rates of copies between two GPUs; without NVLink they have no peak, and only the site's
+    floor.
+    """
     known, linked = model(document), links_up(document) > 0
     peak = known.peak.get("nvlink_gb_s_per_direction") if linked else None
     for row in rows(document, "between", "pairs"):
@@ -194,6 +203,9 @@ def _pairs(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[R
 
 
 def _collectives(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
+    """Yield the bus bandwidths of the collectives at `COMPARED_MIB`; the floor is the site's, else the
+    published one for NVLink and that number of GPUs, else (all-reduce only) the one for any node.
+    """
     known, linked = model(document), links_up(document) > 0
     ranks = int(number(part(document, "between", "nccl").get("ranks")) or 0)
     peak = known.peak.get("nvlink_gb_s_per_direction") if linked else None
@@ -212,7 +224,9 @@ def _collectives(document: Mapping[str, Any], site: Mapping[str, float]) -> Iter
 
 
 def _host_devices(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:
-    """Yield the rates of drives and ports, each with the rate of its PCIe link as its peak."""
+    """Yield the rates of drives (GB/s) and ports (Gb/s), each with the rate of its PCIe link as its peak and
+    only the site's floor.
+    """
     for drive in rows(document, "host_devices", "drives"):
         if (value := number(part(drive, "read").get("value"))) is not None:
             peak = pcie_rate(number(drive.get("generation")), number(drive.get("width")))
@@ -225,7 +239,9 @@ def _host_devices(document: Mapping[str, Any], site: Mapping[str, float]) -> Ite
 
 
 def _any_all_reduce(linked: bool) -> Floor:
-    """Return the gate published for any node: one for NVLink, one for PCIe."""
+    """Return the floor of an all-reduce published for any node: the highest gate with NVLink, the lowest
+    without.
+    """
     ordered = sorted(rules(RULE_OF_ALL_REDUCE), key=lambda row: float(row["min"]))
     row = ordered[-1 if linked else 0]
     return Floor(row["min"], row["min"], f"{row['who']}'s {row['min']:g}", str(row["note"]))

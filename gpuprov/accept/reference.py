@@ -68,31 +68,34 @@ class Reference:
 
 
 def _least(row: Mapping[str, Any]) -> float:
+    """Return the lower limit of a gate."""
     return float(row["min"])
 
 
 def _value(row: Mapping[str, Any]) -> float:
+    """Return the value of a published measurement."""
     return float(row["value"])
 
 
 def _listed(gates: list[dict[str, Any]]) -> str:
+    """Return publishers and limits as text: `A's 300 and B's 350`."""
     return " and ".join(dict.fromkeys(f"{row['who']}'s {row['min']:g}" for row in gates))
 
 
 @cache
 def data() -> dict[str, Any]:
-    """Return `data/acceptance.json`."""
+    """Return the content of `data/acceptance.json`, which is read once."""
     result: dict[str, Any] = json.loads((files(__package__) / "data/acceptance.json").read_text("utf-8"))
     return result
 
 
 def rules(test: str) -> list[dict[str, Any]]:
-    """Return the gates that apply to any GPU, by what they judge."""
+    """Return the published gates that judge `test` and apply to any GPU."""
     return [row for row in data()["rules"] if row["test"] == test]
 
 
 def titles(rows: list[dict[str, Any]]) -> str:
-    """Return the titles of the rows' sources."""
+    """Return the titles of the rows' sources, each once, joined with `; `."""
     ids = dict.fromkeys(each for row in rows for each in row["source"])
     return "; ".join(data()["sources"][each]["title"] for each in ids)
 
@@ -108,7 +111,7 @@ def reference(name: str) -> Reference:
 
 
 def pcie_rate(generation: float | None, lanes: float | None) -> float | None:
-    """Return the rate of a PCIe link in GB/s per direction; None if it is unknown."""
+    """Return the rate of a PCIe link in GB/s per direction; None if generation or lanes are unknown."""
     if generation is None or lanes is None:
         return None
     rate: float | None = data()["pcie_gb_s_per_direction"].get(f"{generation:g}x16")

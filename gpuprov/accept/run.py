@@ -17,7 +17,7 @@ BEYOND_S = 60
 
 
 def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = False) -> dict[str, Any]:
-    """Measure this machine's GPUs.
+    """Measure this machine's GPUs and return the document.
 
     Raises:
         NodeFailed: no answer.
@@ -29,7 +29,7 @@ def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = F
 
 
 def frameworks_here(python: str) -> dict[str, Any]:
-    """Measure with the frameworks of an interpreter on this machine.
+    """Measure with the frameworks of an interpreter on this machine and return their document.
 
     Raises:
         NodeFailed: no answer.
@@ -43,7 +43,9 @@ def frameworks_here(python: str) -> dict[str, Any]:
 def frameworks_there(
     nodes: list[Target], python: str, *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
-    """Measure with the frameworks of an interpreter on each node; yield answers as they arrive."""
+    """Measure with the frameworks of an interpreter on each node; yield name and answer, or error, as they
+    arrive.
+    """
     payload = framework(python)
     limits = ConnectionLimits(connect_s=10, command_s=FRAMEWORK_S + BEYOND_S, answer_bytes=ANSWER_LIMIT)
 
@@ -58,7 +60,9 @@ def frameworks_there(
 def with_frameworks(
     result: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
 ) -> Mapping[str, Any] | GpuprovError:
-    """Add an interpreter's measurements, or the error in place of them, to a node's document."""
+    """Return a node's document with an interpreter's measurements, or their error, as `framework`; return a
+    node's error unchanged.
+    """
     if isinstance(result, GpuprovError):
         return result
     said = {"error": str(answer)} if isinstance(answer, GpuprovError) else dict(answer)
@@ -74,7 +78,7 @@ def measure_there(
     folders: Sequence[str] = (),
     drained: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
-    """Measure nodes; yield answers as they arrive, a node's error as its answer."""
+    """Measure nodes; yield each node's name with its document, or its error, as they arrive."""
     payload = program(level, password=dispatch.password, folders=folders, drained=drained)
     limits = ConnectionLimits(
         connect_s=10, command_s=PLANS[level]["seconds"] + BEYOND_S, answer_bytes=ANSWER_LIMIT

@@ -64,15 +64,19 @@ class Crowd:
         self._over = self._over or self._sound()
 
     def _sound(self) -> bool:
+        """Return whether all nodes together reach `TOGETHER` of the pairs' bandwidth; False if unmeasured."""
         return self.whole is not None and self.whole >= TOGETHER * self.usual
 
     def _digits(self) -> dict[int, tuple[str, ...]]:
+        """Return digit → nodes whose number has it, for the place that is examined next."""
         return by_digit(self.nodes, len(self._slow))
 
     def _matches(self, number: int) -> bool:
+        """Return whether every examined digit of a node's number was slow."""
         return all(number_of(number, place) in slow for place, slow in enumerate(self._slow))
 
     def _conclude(self, node: str | None) -> None:
+        """End the search with a verdict against this node, or against the group if it is None."""
         self._over = True
         text = (
             f"all-reduce reaches {self.whole:.1f} GB/s on {len(self.nodes)} nodes, {self.usual:.1f} on pairs"

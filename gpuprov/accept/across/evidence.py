@@ -133,6 +133,7 @@ class Evidence:
         return list(self._bad[1])
 
     def _found_bad(self) -> list[str]:
+        """Return the nodes of `bad_nodes`: find the worst, ignore its links, and repeat."""
         found: list[str] = []
         while True:
             scores = {
@@ -162,7 +163,9 @@ class Evidence:
         }
 
     def _by_node(self, explained: set[str]) -> dict[tuple[str, int, str], list[Seen]]:
-        """Group observations by node, round and direction; leave out links of nodes in `explained`."""
+        """Return (node, round, `sends` or `receives`) → observations; leave out links of nodes in
+        `explained`.
+        """
         told: dict[tuple[str, int, str], list[Seen]] = defaultdict(list)
         for seen in self.seen:
             if not explained & seen.link:
@@ -171,7 +174,7 @@ class Evidence:
         return told
 
     def bad_links(self, explained: Iterable[str]) -> dict[frozenset[str], list[Seen]]:
-        """Return the bad observations of each link between nodes that are not in `explained`."""
+        """Return link → its bad observations, for links between nodes that are not in `explained`."""
         found: dict[frozenset[str], list[Seen]] = defaultdict(list)
         for seen in self.seen:
             if seen.kind != "fine" and not seen.link & set(explained):
@@ -179,7 +182,7 @@ class Evidence:
         return found
 
     def of_link(self, link: frozenset[str]) -> dict[int, bool]:
-        """Return, for each round in which the link was measured, whether it was bad."""
+        """Return round → whether the link was bad in it, for the rounds in which it was measured."""
         told: dict[int, bool] = {}
         for seen in self.seen:
             if seen.link == link:
@@ -191,7 +194,9 @@ class Evidence:
         return (seen for seen in self.seen if node in seen.link and seen.kind != "fine")
 
     def fine_between(self, nodes: Iterable[str]) -> bool:
-        """Return whether all links among the nodes were measured and none was bad."""
+        """Return whether all links among the nodes were measured and none was ever bad; False for fewer than
+        two nodes.
+        """
         listed = sorted(nodes)
         links = [
             self.of_link(frozenset((a, b))) for place, a in enumerate(listed) for b in listed[place + 1 :]
@@ -199,7 +204,9 @@ class Evidence:
         return bool(links) and all(told and not any(told.values()) for told in links)
 
     def trusted(self, nodes: Iterable[str]) -> list[str]:
-        """Return those of the nodes that were sound in the last round in which they were measured."""
+        """Return those of the nodes that were sound in the last round in which they were measured; links of
+        bad nodes do not count, and a node without a measurement is not trusted.
+        """
         bad = set(self.bad_nodes())
         last: dict[str, tuple[int, bool]] = {}
         for (node, number, _), alike in self._by_node(bad).items():
@@ -209,4 +216,5 @@ class Evidence:
 
 
 def _mostly_bad(seen: list[Seen]) -> bool:
+    """Return whether more than half of the observations are bad."""
     return 2 * sum(each.kind != "fine" for each in seen) > len(seen)

@@ -52,6 +52,7 @@ class Mesh:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End all conversations; after an error close them at once, without the outstanding answers."""
         for orders in self._orders.values():
             orders.put(None)
         if error is not None:  # the remaining answers are not read
@@ -62,7 +63,8 @@ class Mesh:
         self._thread.join(2 * BEYOND_S)
 
     def ask(self, orders: Mapping[str, Order], seconds: float) -> dict[str, Result]:
-        """Send each node its order and return the answers; a node that is gone has its error instead.
+        """Send each node its order and return node → answer; a node that is gone has its error instead, now
+        and for later orders.
 
         Args:
             seconds: time limit that the node sets itself.
@@ -87,6 +89,7 @@ class Mesh:
             self._answers.put((name, failed))
 
     def _converse(self, name: str, begin: Callable[[], Conversation]) -> None:
+        """Pass one node's orders to its conversation until the order is None, then close it."""
         conversation = begin()
         try:
             with self._lock:
@@ -130,7 +133,7 @@ def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
 
 
 def failed(result: Result) -> GpuprovError | None:
-    """Return the error of an answer, or None if the order succeeded."""
+    """Return the error of an answer, also that of an order that failed on the node; None for a success."""
     if isinstance(result, GpuprovError):
         return result
     return NodeFailed(str(result["error"])) if "error" in result else None

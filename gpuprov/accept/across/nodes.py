@@ -15,7 +15,9 @@ LIMITS = ConnectionLimits(connect_s=15, answer_bytes=ANSWER_LIMIT)
 
 
 def over_ssh(nodes: list[Target], payload: Payload) -> Visits:
-    """Return the `Visits` of nodes over SSH, all at the same time."""
+    """Return the `Visits` of nodes over SSH, all at the same time; opening the conversation raises the error
+    of a node that was not reached.
+    """
 
     def visits(visit: Callable[[str, Callable[[], Conversation]], None]) -> None:
         def there(session: Session) -> None:

@@ -45,7 +45,8 @@ def tournament(count: int) -> list[list[tuple[int, int]]]:
 
 
 def pairs(nodes: Sequence[str], distance: int | None = None) -> list[Group]:
-    """Return groups of two (one of three if the count is odd) at a distance in the list.
+    """Return groups of two (one of three if the count is odd) at a distance in the list; none for fewer than
+    two nodes.
 
     Args:
         distance: half of the list when None: neighbours share a rack, and would not use the switch above it.
@@ -63,8 +64,8 @@ def pairs(nodes: Sequence[str], distance: int | None = None) -> list[Group]:
 
 
 def all_together(nodes: Sequence[str], parts: int = 1) -> list[Group]:
-    """Return groups of all nodes: as few as possible, at least `parts`, each with
-    nodes from the whole list.
+    """Return groups of all nodes: as few as possible, at least `parts`, each with nodes from the whole list.
+    A group of one node is left out.
     """
     count = max(parts, -(-len(nodes) // LARGEST))
     dealt = (tuple(nodes[start::count]) for start in range(count))
@@ -86,7 +87,7 @@ def number_of(number: int, digit: int) -> int:
 
 
 def by_digit(nodes: Sequence[str], digit: int) -> dict[int, tuple[str, ...]]:
-    """Group the nodes by one digit of their number."""
+    """Return digit → nodes whose number (place in the list) has it."""
     found: dict[int, list[str]] = {}
     for number, node in enumerate(nodes):
         found.setdefault(number_of(number, digit), []).append(node)

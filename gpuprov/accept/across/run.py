@@ -101,7 +101,9 @@ def search_across(
 def _below(
     rounds: list[list[dict[str, Any]]], floors: Mapping[str, Mapping[str, float]]
 ) -> dict[Finding, tuple[str, ...]]:
-    """Return findings for groups whose rate is below the site's floor for one of their nodes."""
+    """Return finding → nodes, for groups whose least rate in any round is below the highest of the site's
+    floors for their nodes.
+    """
     least: dict[tuple[str, str, tuple[str, ...]], float] = {}
     for group in (group for groups in rounds for group in groups):
         for name, key, what in _FLOORED:
@@ -137,6 +139,7 @@ def expected_fabric(documents: Any) -> Inter | None:
 
 
 def _sizes(groups: list[Group]) -> dict[int, int]:
+    """Return number of nodes in a group → number of such groups."""
     sizes: dict[int, int] = {}
     for group in groups:
         sizes[len(group.nodes)] = sizes.get(len(group.nodes), 0) + 1
@@ -151,7 +154,9 @@ class _Conductor:
         self._bytes = FIRST_BYTES
 
     def round(self, groups: list[Group]) -> dict[str, Heard]:
-        """Make the groups' communicators, measure, and return what each node reported."""
+        """Make the groups' communicators, measure, and return node → its report; a group whose first node
+        makes no id is not measured.
+        """
         ids = self._mesh.ask({group.nodes[0]: {"do": "id"} for group in groups}, START_S)
         orders: dict[str, Mapping[str, Any]] = {}
         heard: dict[str, Heard] = {}
@@ -176,6 +181,7 @@ class _Conductor:
         return heard
 
     def _orders(self, group: Group, made: str) -> dict[str, Mapping[str, Any]]:
+        """Return node → order to join the group's communicator with the id `made`, exchange and reduce."""
         members, first = [], 0
         for node in group.nodes:
             gpus = self._outcome.documents[node]["gpus"]
@@ -190,6 +196,9 @@ class _Conductor:
         }
 
     def _heard(self, result: Result, group: Group) -> Heard:
+        """Return a node's answer as a report; wrong sums of the all-reduce without a corrupted exchange are
+        an error of the group.
+        """
         if isinstance(result, GpuprovError):
             return Heard(lost=str(result))
         if "error" in result:
@@ -216,7 +225,9 @@ class _Conductor:
         return Heard(rates=rates, times=times, wrong=frozenset(wrong), reduced=value)
 
     def _paths(self, groups: list[Group], answers: Mapping[str, Result]) -> None:
-        """Add findings from NCCL's own logs about the paths between these nodes."""
+        """Add findings from NCCL's own logs about the paths between these nodes; skip groups of more than
+        `FEW` nodes, or with a missing log.
+        """
         for group in groups:
             logs = [str(part(answers.get(node), "value").get("log", "")) for node in group.nodes]
             if len(group.nodes) > FEW or not all(logs):
@@ -243,7 +254,9 @@ def _of(place: int, steps: list[list[tuple[int, int]]]) -> list[list[int]]:
 
 
 def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
-    """Return a group's rates as plain data for the document."""
+    """Return a group's rates in GB/s, the median time of small messages in µs and its errors as plain data;
+    None for a value that was not measured.
+    """
     result = [heard[node] for node in group.nodes]
     rates = [rate for each in result for rate in each.rates.values()]
     times = [time for each in result for time in each.times.values()]

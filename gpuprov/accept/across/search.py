@@ -79,6 +79,9 @@ class Search:
         return self._groups
 
     def _plan(self, alive: list[str]) -> list[Group]:
+        """Return the next groups: pairs, pairs at another distance, all nodes together, pairs while there are
+        suspects, then the search for a node that slows many; from the second round on with tests of suspects.
+        """
         if self.rounds == 0:
             return pairs(alive)
         sound = self._sound(alive)
@@ -106,10 +109,12 @@ class Search:
         return [node for node in alive if node not in hung | apart]
 
     def _confirmed(self, link: frozenset[str]) -> bool:
+        """Return whether a link was bad in more than one round."""
         return sum(self.evidence.of_link(link).values()) > 1
 
     def _tests(self, trusted: list[str], only_dead: bool) -> list[Group]:
-        """Return groups that test suspects, each with a trusted node, no node in two groups.
+        """Return groups that test suspects, no node in two groups: each with a trusted node while there are
+        any, except a link of `_silent`.
 
         Args:
             only_dead: leave out links that are only slow; they are tested with all others in the same round.
@@ -125,10 +130,16 @@ class Search:
         return found
 
     def _ordered(self, nodes: Iterable[str]) -> list[str]:
+        """Return nodes in the order of `self.nodes`."""
         return sorted(nodes, key=self.nodes.index)
 
     def _open(self, only_dead: bool) -> list[frozenset[str]]:
-        """Return sets of nodes connected by links that were bad once and not sound twice since."""
+        """Return sets of nodes connected by links that were bad in one round and sound in fewer than two
+        later ones; leave out links of lost nodes, and sets with a node of `_alone`.
+
+        Args:
+            only_dead: leave out links on which exchanges finished.
+        """
         once = set()
         for link, seen in self.evidence.bad_links(self.evidence.bad_nodes()).items():
             later = [number for number in self.evidence.of_link(link) if number > seen[-1].round]
@@ -140,7 +151,7 @@ class Search:
 
     def _many(self, alive: list[str]) -> list[Group]:
         """Return the groups of a search for a node that slows all nodes together; none if they are as fast as
-        pairs.
+        pairs, or if no pair has a bandwidth.
         """
         if self.crowd is None:
             blamed = self._blamed()
@@ -152,7 +163,9 @@ class Search:
         return self.crowd.next()
 
     def _blamed(self) -> set[str]:
-        """Return nodes at fault, and one end of every link at fault."""
+        """Return nodes at fault, lost nodes, and one end or side of every link or path at fault; a fault seen
+        once does not count.
+        """
         blamed = set(self.lost)
         for each in self.verdicts():
             if each.rule in ("link", "between") and (each.others or each.rule == "link"):
@@ -203,12 +216,20 @@ class Search:
                 yield seen
 
     def _ended(self, group: Group) -> None:
+        """Record that a group finished: its nodes need no test with a trusted node; those of more than `FEW`
+        nodes, or of all, with exchange took part in a round of all.
+        """
         self._alone -= set(group.nodes)
         if group.exchange and (len(group.nodes) > FEW or len(group.nodes) == len(self.nodes)):
             self._met |= set(group.nodes)
 
     def _failed(self, result: Mapping[str, Heard]) -> None:
-        """Mark dead links after a group that did not finish; a lost node explains it without any."""
+        """Record a group that did not finish; a lost node explains it without dead links.
+
+        Links at the earliest step at which nodes are stuck are dead. Without such a step: the link of a pair
+        is dead and its nodes need a test with a trusted one, more than `FEW` nodes are split into more
+        groups, other nodes need such a test.
+        """
         if any(each.lost for each in result.values()):
             return
         stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in result.items() if each.stuck]
@@ -229,11 +250,14 @@ class Search:
             self._alone |= set(result)
 
     def _dead(self, link: frozenset[str]) -> None:
+        """Add a link to the evidence as dead in both directions."""
         a, b = self._ordered(link)
         self.evidence.add([Seen(self.rounds, a, b, "dead"), Seen(self.rounds, b, a, "dead")])
 
     def _reduced(self, reduced: Mapping[Group, float]) -> None:
-        """Process the all-reduces of a round in GB/s; 0 means that the group did not finish."""
+        """Process the all-reduces of a round in GB/s; 0 means that the group did not finish. A search of many
+        nodes receives them; otherwise large groups and pairs without a bad link are recorded.
+        """
         if self.crowd is not None:
             self.crowd.take(reduced)
             return

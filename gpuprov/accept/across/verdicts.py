@@ -85,7 +85,9 @@ def components(links: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def _mutually_fine(evidence: Evidence, bad: Iterable[str]) -> list[list[str]]:
-    """Group bad nodes that are sound to one another: then the path to the other nodes is at fault."""
+    """Group bad nodes that are sound to one another: then the path to the other nodes is at fault. Other bad
+    nodes are groups of one.
+    """
     found: list[list[str]] = []
     for node in bad:
         for alike in found:
@@ -98,6 +100,9 @@ def _mutually_fine(evidence: Evidence, bad: Iterable[str]) -> list[list[str]]:
 
 
 def _of_node(evidence: Evidence, node: str) -> Verdict:
+    """Return the verdict against a bad node: its faults, the direction if only one has faults, and the
+    rounds.
+    """
     seen = list(evidence.of_node(node))
     ways = {"sends" if each.sender == node else "receives" for each in seen}
     alone = "" if len(ways) > 1 or seen[0].kind in ("late", "dead") else f" what it {ways.pop()}"

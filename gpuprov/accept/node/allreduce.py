@@ -44,7 +44,7 @@ def say(line: str) -> None:
 
 
 def measure(count: int, folders: "list[str]") -> None:
-    """Measure all sizes; check the result of each before it is timed."""
+    """Measure the first `count` GPUs; print the rate of every size, how many were wrong, and NCCL's log."""
     driver = Driver()
     nccl = Nccl([Gpu(driver, index) for index in range(count)], folders)
     wrong = 0

@@ -39,6 +39,7 @@ def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
 
 
 def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) -> "Values":
+    """Measure copies from one GPU to another in GB/s; `wrong` is the result of `Gpu.check`."""
     direct = c_int()
     source.call("cuDeviceCanAccessPeer", byref(direct), source.index, target.index)
     target.use()
@@ -125,6 +126,8 @@ class Nccl(Library):
         return told
 
     def _together(self, start: "Callable[[int], None]") -> "Callable[[], None]":
+        """Return a function that calls `start` for every rank within one NCCL group operation."""
+
         def all_ranks() -> None:
             for rank in range(len(self._gpus)):
                 start(rank)
@@ -132,19 +135,24 @@ class Nccl(Library):
         return lambda: self.together(all_ranks)
 
     def _place(self, rank: int) -> "tuple[c_void_p, Any]":
+        """Return the communicator and the stream of a rank."""
         return c_void_p(self._ranks[rank]), self._gpus[rank].stream
 
     def _all_reduce(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
+        """Return a function that starts one rank's part of an all-reduce."""
         whole = piece * len(send)
         return lambda rank: self.all_reduce(send[rank], take[rank], whole, *self._place(rank))
 
     def _all_gather(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
+        """Return a function that starts one rank's part of an all-gather."""
         return lambda rank: self.call(
             "ncclAllGather", c_void_p(send[rank]), c_void_p(take[rank]), c_size_t(piece), UINT8,
             *self._place(rank)
         )  # fmt: skip
 
     def _all_to_all(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
+        """Return a function that starts one rank's part of an all-to-all."""
+
         def start(rank: int) -> None:
             for peer in range(len(self._gpus)):
                 self.send(send[rank] + peer * piece, piece, peer, *self._place(rank))
@@ -153,6 +161,7 @@ class Nccl(Library):
         return start
 
     def _fill(self, name: str, send: "list[int]", piece: int) -> None:
+        """Fill each rank's memory to send: for every peer a piece with the number of `_sent`."""
         for rank, gpu in enumerate(self._gpus):
             gpu.use()
             for peer in range(len(self._gpus)):
@@ -160,7 +169,7 @@ class Nccl(Library):
             gpu.wait()
 
     def _wrong(self, name: str, take: "list[int]", piece: int) -> "Values | None":
-        """Return the first piece with a wrong value, or None."""
+        """Return the first wrong piece: `Gpu.check`'s result with rank and peer, or None."""
         count = len(self._gpus)
         for rank, gpu in enumerate(self._gpus):
             gpu.use()

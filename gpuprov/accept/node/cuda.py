@@ -72,12 +72,13 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: "Any") -> None:
-        """Call one function of the driver by its name."""
+        """Call one function of the driver by its name; raise `Failed` for an error."""
         code = getattr(self._library, name)(*arguments)
         if code:
             raise Failed("{}: {}".format(name, self._words(code)))
 
     def _words(self, code: int) -> str:
+        """Return an error's name and text: `CUDA_ERROR_INVALID_VALUE (invalid argument)`."""
         short, long = c_char_p(), c_char_p()
         self._library.cuGetErrorName(code, byref(short))
         self._library.cuGetErrorString(code, byref(long))
@@ -125,6 +126,7 @@ class Gpu:
         self._result = self.allocate(64)
 
     def _event(self) -> c_void_p:
+        """Create a CUDA event."""
         event = c_void_p()
         self.call("cuEventCreate", byref(event), 0)
         return event
@@ -181,7 +183,7 @@ class Gpu:
         return buffer.raw
 
     def launch(self, name: str, *arguments: "Any", blocks: "int | None" = None) -> None:
-        """Start a kernel on the stream; do not wait for it."""
+        """Start a kernel on the stream, by default with 4 blocks for each multiprocessor; do not wait."""
         holders = (c_void_p * len(arguments))(*[ctypes.addressof(each) for each in arguments])
         grid = blocks or self.processors * 4
         function = self._functions[name]
@@ -200,8 +202,8 @@ class Gpu:
     def check(
         self, address: int, size: int, seed: int, shape: "tuple[int, ...]" = PLAIN, flip: int = 0
     ) -> "Values | None":
-        """Compare memory with a pattern; return None, or the number of wrong words, the first offset and the
-        wrong bits.
+        """Compare memory with a pattern; return None, or the number of wrong words, the first one's offset in
+        bytes, rounded down to 16, and the wrong bits as hexadecimal text.
         """
         self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 2**64 - 1, 0), 24)
         self.launch("check", *_pattern(address, size, seed, shape, flip), c_ulonglong(self._result))
@@ -235,8 +237,8 @@ class Gpu:
         return milliseconds.value / 1000.0
 
     def rate(self, work: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """Return `amount` of one turn per second: the median of several batches
-        that last `seconds` in all.
+        """Return `amount` of one turn per second: the median (`value`) of several batches that last `seconds`
+        in all, the `least` and the `most`, and the number of turns.
         """
         self.seconds(work, 2)
         once = max(self.seconds(work, 2) / 2, 1e-6)
@@ -251,6 +253,7 @@ class Gpu:
 
 
 def _pattern(address: int, size: int, seed: int, shape: "tuple[int, ...]", flip: int) -> "tuple[Any, ...]":
+    """Return the kernels' arguments for a pattern; the size in vectors of 16 bytes."""
     return (c_ulonglong(address), c_ulonglong(size // 16)) + tuple(
         c_uint(each) for each in (seed, flip) + tuple(shape)
     )

@@ -17,11 +17,7 @@ def installed() -> bool:
 
 
 def diagnose(_: str, arguments: "Any") -> "Values":
-    """Run `dcgmi diag` in a worker at a level, with a time limit in seconds.
-
-    Raises:
-        Failed: it did not finish in time.
-    """
+    """Run `dcgmi diag` in a worker; the arguments are level and seconds; raise `Failed` after those."""
     level, seconds = arguments
     code, said, errors = run_anyway("dcgmi", "diag", "-r", str(level), "-j", seconds=seconds)
     return {"run": level, "code": code, "said": said[:TEXT_LIMIT], "errors": errors[-2000:]}

@@ -33,7 +33,7 @@ class Node:
         self._worker = None  # type: Worker | None
 
     def carry_out(self, order: "Values") -> "Values":
-        """Carry out one order; a failure becomes its answer.
+        """Carry out one order and return `value`, or `error` with the step and the member that it waited for.
 
         Raises:
             Gone: the controller is gone.
@@ -58,6 +58,7 @@ class Node:
         return self._worker
 
     def _look(self) -> "Values":
+        """Examine the GPUs; return a description of the node, or `refused`: why not to load it."""
         looker = self._crew.hire("NVML", looks)
         answer = self._crew.ask([looker], "first", None, START_S)[0]
         looker.end()

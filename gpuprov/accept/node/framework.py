@@ -37,7 +37,7 @@ def brought(name: str) -> "Any":
 
 
 def torch() -> "Values":
-    """Measure a bf16 product on every GPU that PyTorch sees."""
+    """Measure a bf16 product in TFLOP/s on every GPU that PyTorch sees; return it with versions."""
     framework = brought("torch")
 
     cuda = framework.cuda
@@ -57,12 +57,13 @@ def torch() -> "Values":
 
 
 def _torch_rate(framework: "Any", place: str) -> float:
+    """Return the TFLOP/s of a bf16 product on a device such as `cuda:0`."""
     one, other = (framework.randn(EDGE, EDGE, device=place, dtype=framework.bfloat16) for _ in range(2))
     return rated(lambda: framework.matmul(one, other), lambda _: framework.cuda.synchronize(place))
 
 
 def jax() -> "Values":
-    """Measure a bf16 product on every GPU that JAX sees."""
+    """Measure a bf16 product in TFLOP/s on every GPU that JAX sees; CUDA and NCCL stay unknown."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     framework, numpy = brought("jax"), brought("jax.numpy")
 
@@ -74,6 +75,7 @@ def jax() -> "Values":
 
 
 def _jax_rate(framework: "Any", numpy: "Any", device: "Any") -> float:
+    """Return the TFLOP/s of a bf16 product on a device."""
     key = framework.device_put(framework.random.PRNGKey(0), device)
     one = framework.random.normal(key, (EDGE, EDGE), dtype=numpy.bfloat16)
     product = framework.jit(numpy.matmul)
@@ -81,7 +83,7 @@ def _jax_rate(framework: "Any", numpy: "Any", device: "Any") -> float:
 
 
 def tensorflow() -> "Values":
-    """Measure a bf16 product on every GPU that TensorFlow sees."""
+    """Measure a bf16 product in TFLOP/s on every GPU that TensorFlow sees; NCCL stays unknown."""
     framework = brought("tensorflow")
 
     rows = []  # type: list[Values]
@@ -98,6 +100,7 @@ def tensorflow() -> "Values":
 
 
 def _tensorflow_rate(framework: "Any") -> float:
+    """Return the TFLOP/s of a bf16 product on the current device."""
     one = framework.cast(framework.random.normal((EDGE, EDGE)), framework.bfloat16)
     return rated(
         lambda: framework.linalg.matmul(one, one),
@@ -109,7 +112,7 @@ FRAMEWORKS = {"torch": torch, "jax": jax, "tensorflow": tensorflow}
 
 
 def rated(multiply: "Callable[[], Any]", wait: "Callable[[Any], Any]") -> float:
-    """Return the rate of a matrix product in TFLOP/s: the median of several batches."""
+    """Return the TFLOP/s of a product of square matrices of `EDGE`: the median of several batches."""
     out = None
     for _ in range(WARM_UP):
         out = multiply()
@@ -135,7 +138,7 @@ def installed() -> "list[str]":
 
 
 def main(plan: "Values") -> None:
-    """Measure every installed framework, each in its own process, one after the other."""
+    """Measure every installed framework, each in its own process, and print the document."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
     told = {"schema": SCHEMA, "python": sys.version.split()[0], "frameworks": {}}  # type: Values

@@ -76,6 +76,7 @@ def word(place: int, seed: int, flip: int, base: int, mask: int) -> int:
 
 
 def _fill() -> str:
+    """Return the kernel `fill`."""
     return (
         ".visible .entry fill(\n" + _PATTERN + ")\n{\n" + _REGISTERS + _LOAD_PATTERN + _PLACE + "next:\n"
         "    setp.ge.u64 %p1, %rd3, %rd2;\n    @%p1 bra done;\n"
@@ -162,14 +163,17 @@ def _vectors(line: str, pointer: str, turns: int) -> str:
 
 
 def _load(turns: int) -> str:
+    """Return PTX that loads vectors at %rd5 into registers from %r20."""
     return _vectors("ld.global.cs.v4.u32 {0}, [{1}]", "%rd5", turns)
 
 
 def _store(turns: int) -> str:
+    """Return PTX that stores registers from %r20 at %rd11."""
     return _vectors("st.global.cs.v4.u32 [{1}], {0}", "%rd11", turns)
 
 
 def _mix(turns: int) -> str:
+    """Return PTX that adds the loaded words to %r8 by exclusive or."""
     return "".join("    xor.b32 %r8, %r8, %r{};\n".format(20 + each) for each in range(4 * turns))
 
 
@@ -180,6 +184,7 @@ def _entry(name: str, other: str) -> str:
 
 
 def _checksum() -> str:
+    """Return the kernel `checksum`."""
     place = "    shl.b64 %rd5, %rd3, 4;\n    add.u64 %rd5, %rd1, %rd5;\n"
     loop = _MORE + place + _load(UNROLL) + _mix(UNROLL) + _AGAIN + place + _load(1) + _mix(1) + _END
     last = "    atom.global.xor.b32 %r9, [%rd8], %r8;\n    ret;\n}\n"
@@ -187,6 +192,7 @@ def _checksum() -> str:
 
 
 def _copy() -> str:
+    """Return the kernel `copy`."""
     place = "    shl.b64 %rd10, %rd3, 4;\n    add.u64 %rd5, %rd1, %rd10;\n    add.u64 %rd11, %rd8, %rd10;\n"
     loop = _MORE + place + _load(UNROLL) + _store(UNROLL) + _AGAIN + place + _load(1) + _store(1) + _END
     return _entry("copy", "to") + loop + "    ret;\n}\n"

@@ -43,7 +43,7 @@ class OneGpu:
         return getattr(self, name)(arguments)
 
     def start(self, _: "Any") -> "Values":
-        """Create a context, run a kernel and check its result."""
+        """Create a context, run a kernel and check its result; return the GPU's description."""
         begun = time.monotonic()
         self._driver = Driver()
         self._gpu = Gpu(self._driver, self._index)
@@ -56,15 +56,15 @@ class OneGpu:
         return told
 
     def bandwidth(self, seconds: float) -> "Values":
-        """Measure the bandwidth of the GPU's memory."""
+        """Measure the bandwidth of the GPU's memory in GB/s."""
         return memory.bandwidth(self._gpu, seconds)
 
     def host(self, seconds: float) -> "Values":
-        """Measure copies to and from the host."""
+        """Measure copies to and from the host in GB/s."""
         return memory.host_copies(self._gpu, self._gpu.describe()["bus_id"], seconds)
 
     def matrix(self, arguments: "Any") -> "Values":
-        """Measure matrix products of one number format."""
+        """Measure products; the arguments are number format, seconds, seconds of load before."""
         kind, seconds, hold = arguments
         if self._products is None:
             self._products = Products(self._gpu, self._folders)
@@ -72,7 +72,7 @@ class OneGpu:
         return dict(told, library=self._products.path, version=self._products.version)
 
     def pattern(self, arguments: "Any") -> "Values":
-        """Test the GPU's memory with patterns."""
+        """Test the memory with patterns; the arguments are GiB at most and seconds."""
         gib, seconds = arguments
         return memory.pattern(self._gpu, int(gib * GIB), seconds)
 
@@ -90,13 +90,13 @@ class AllGpus:
         return getattr(self, name)(arguments)
 
     def pairs(self, seconds: float) -> "Any":
-        """Measure copies between all GPUs."""
+        """Open all GPUs and measure copies between them."""
         driver = Driver()
         self._gpus = [Gpu(driver, index) for index in range(self._count)]
         return between.pairs(self._gpus, seconds)
 
     def collectives(self, arguments: "Any") -> "Values":
-        """Measure all-reduce, all-gather and all-to-all at each size in MiB."""
+        """Measure collectives between the GPUs opened by `pairs`, at each size in MiB."""
         sizes, seconds = arguments
         nccl = between.Nccl(self._gpus, self._folders)
         told = {"version": nccl.version, "library": nccl.path, "ranks": self._count}
@@ -163,7 +163,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
 
 
 def refusal(before: "Values", plan: "Values") -> "str | None":
-    """Return why the GPUs must not be loaded, or None."""
+    """Return why the GPUs must not be loaded, or None: programs, schedulers and MIG are reasons."""
     if "error" in before:
         return str(before["error"])
     if not before["gpus"]:
@@ -183,7 +183,9 @@ def refusal(before: "Values", plan: "Values") -> "str | None":
 
 
 def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
-    """Measure every GPU; copies to the host one GPU after the other, the rest on all GPUs at once."""
+    """Measure every GPU and return a row for each; copies to the host one GPU after the other, the rest on
+    all GPUs at once. A GPU that did not start has no further steps.
+    """
     workers = [crew.hire("GPU {}".format(index), OneGpu(index, plan)) for index in range(count)]
     rows = [{"index": index} for index in range(count)]  # type: list[Values]
 
@@ -210,7 +212,7 @@ def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
 
 
 def join(crew: Crew, count: int, plan: "Values") -> "Values":
-    """Measure copies between the GPUs, and the collectives."""
+    """Measure copies between the GPUs, and the collectives; return `pairs` and `nccl`."""
     worker = crew.hire("all GPUs", AllGpus(count, plan))
     pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S + START_S)[0]
     told = {"pairs": pairs.get("value", pairs)}  # type: Values
@@ -233,7 +235,7 @@ def host_devices(crew: Crew, seconds: float) -> "Values":
 
 
 def _plain(answer: "Values") -> "Values":
-    """Return the measurement with its times, or the error."""
+    """Return the measurement with the times of its begin and end, or `error`."""
     if "value" not in answer:
         return {"error": answer.get("error", "no answer")}
     value = answer["value"]  # type: Values
@@ -241,7 +243,7 @@ def _plain(answer: "Values") -> "Values":
 
 
 def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
-    """Add to every product the samples of its GPU from the same time."""
+    """Add as `load` to every product the summary (`held`) of its GPU's samples in its time window."""
     for row in rows:
         for told in row.get("matrix", {}).values():
             if "error" not in told:
@@ -249,7 +251,8 @@ def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
 
 
 def held(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
-    """Return least, median and most of clock, power and temperature under load, and all throttle reasons.
+    """Return least, median and most of clock, power and temperature under load (None without samples), the
+    number of samples and all throttle reasons.
 
     The first samples are left out: clocks and power lag behind the load.
     """

@@ -123,6 +123,7 @@ class Products:
         return "{}.{}.{}".format(number // big, number % big // small, number % small)
 
     def _do(self, name: str, *arguments: "Any") -> None:
+        """Call one function of cublasLt; raise `Failed` for an error."""
         code = getattr(self._library, name)(*arguments)
         if code:
             told = "not supported on this GPU" if code == NOT_SUPPORTED else "status {}".format(code)
@@ -223,11 +224,12 @@ class Products:
         return starts[min(times)[1]], len(starts)
 
     def _set(self, function: str, holder: c_void_p, which: int, value: "Any") -> None:
+        """Set one attribute of a cublasLt object by the function for that kind of object."""
         self._do(function, holder, which, byref(value), c_size_t(ctypes.sizeof(value)))
 
     def _worst(self, kind: Kind, edge: int, factors: "Sequence[int]", out: int) -> float:
         """Return the largest error among random entries, as a share of the sum of the products' absolute
-        values.
+        values; 1e9 for NaN.
         """
         inner, outer = kind.sizes
         worst = 0.0

@@ -43,6 +43,7 @@ class Member:
         return binascii.hexlify(self._nccl.unique_id()).decode()
 
     def _start(self) -> None:
+        """Open the GPUs and load libnccl, unless that is done."""
         if self._nccl is None:
             driver = Driver()
             self._gpus = [Gpu(driver, index) for index in self._indices]
@@ -81,16 +82,20 @@ class Member:
         return told
 
     def _note(self, step: int, member: int) -> None:
+        """Write the current step and its member into the shared memory."""
         self._progress.seek(0)
         self._progress.write(struct.pack("<ii", step, member))
 
     def _wait(self) -> None:
+        """Wait until all work of all GPUs is done."""
         for gpu in self._gpus:
             gpu.use()
             gpu.wait()
 
     def _exchange(self, order: "Values") -> "list[Values]":
-        """Exchange with every other member, each direction separately, in the order of the steps."""
+        """Exchange with every other member, each direction separately, in the order of the steps; return a
+        row for each.
+        """
         size, me = order["bytes"], order["me"]
         memory = []
         for gpu in self._gpus:
@@ -131,6 +136,7 @@ class Member:
     def _turns(
         self, peer: int, order: "Values", memory: "Any", lanes: int, size: int, sends: bool, turns: int
     ) -> None:
+        """Send to or receive from a member some times, GPU by GPU (lane), and wait."""
         first = order["members"][peer][0]
 
         def once() -> None:
@@ -146,6 +152,7 @@ class Member:
         self._wait()
 
     def _both_ways(self, peer: int, order: "Values", memory: "Any", turns: int) -> None:
+        """Exchange a small message in both directions some times between the first GPUs."""
         first, gpu, rank = order["members"][peer][0], self._gpus[0], self._ranks[0]
 
         def once() -> None:

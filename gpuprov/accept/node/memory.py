@@ -54,7 +54,7 @@ def prove(gpu: "Gpu") -> "Values":
 
 def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
     """Measure the GPU's memory in GB/s: read, copied by a kernel and by the driver; copies count both
-    directions.
+    directions. Raise `Failed` for too little free memory or a wrong copy.
     """
     size = min(4 * GIB, (gpu.memory()[0] - RESERVE) // 2 // (64 * MIB) * (64 * MIB))
     if size < 256 * MIB:
@@ -83,11 +83,11 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
-    """Write and check patterns over most of the free memory, in blocks of plain allocations.
+    """Write and check patterns over most of the free memory, in blocks of 1 GiB; return up to 16 differences.
 
     Args:
         most: bytes at most.
-        seconds: after which no further pattern starts.
+        seconds: after which no further pattern starts; each pattern is written at least once.
     """
     begun, block = time.monotonic(), 1 * GIB
     free = gpu.memory()[0]
@@ -121,8 +121,8 @@ def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
 
 
 def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
-    """Measure copies in GB/s to and from pinned memory of the GPU's NUMA node, and of the highest-numbered
-    other node.
+    """Measure copies in GB/s to and from pinned memory of the GPU's NUMA node (`near`), and of the
+    highest-numbered other node (`far`), if this process may use its processors.
 
     The thread is bound to the node's processors meanwhile, so that its memory is allocated there.
     """
@@ -145,6 +145,7 @@ def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
 
 
 def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
+    """Measure copies to and from pinned memory; raise `Failed` if the data changes."""
     size = 256 * MIB
     device, back, host = gpu.allocate(size), gpu.allocate(size), c_void_p()
     gpu.call("cuMemAllocHost_v2", byref(host), size)
@@ -167,7 +168,7 @@ def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def numa_nodes() -> "dict[int, set[int]]":
-    """Return the processors of each NUMA node that has any."""
+    """Return NUMA node → its processors; if there are none, 0 → the allowed processors."""
     folder, found = "/sys/devices/system/node", {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()

@@ -104,6 +104,7 @@ def constant(number: float) -> "tuple[int, int, int, int]":
 
 
 def _words(function: "Any", code: int) -> str:
+    """Return ` (text)` for an error code, or an empty string."""
     if function is None:
         return ""
     function.restype = c_char_p

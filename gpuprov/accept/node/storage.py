@@ -24,7 +24,7 @@ DRIVES_AT_MOST = 32
 
 
 def measure(name: str, arguments: "Any") -> "Any":
-    """Read one drive, or list drives and ports, in a worker."""
+    """Read one drive (name, seconds), or list drives and ports, in a worker."""
     if name == "list":
         return {"drives": drives(), "ports": ports()}
     device, seconds = arguments
@@ -43,7 +43,7 @@ def drives(root: str = "/sys") -> "list[Values]":
 
 
 def ports(root: str = "/sys") -> "list[Values]":
-    """List active network ports with their negotiated rate and PCIe link."""
+    """List active RDMA ports and network interfaces behind other devices, with Gb/s and PCIe link."""
     found = []  # type: list[Values]
     for port in rdma_ports(root):
         told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", port["rate"])
@@ -77,7 +77,7 @@ def rdma_ports(root: str = "/sys") -> "list[Values]":
 
 
 def link(path: str) -> "Values":
-    """Return the nearest PCI device at or above a sysfs path: its address, and its current link."""
+    """Return address and current link of the nearest PCI device at or above a sysfs path; None if unknown."""
     while len(path) > 1:
         address = os.path.basename(path)
         if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address):
@@ -125,7 +125,7 @@ def rate(path: str, seconds: float) -> "Values":
 
 
 def _read(path: str, size: int, until: float, number: int, done: "list[int]", errors: "list[str]") -> None:
-    """Read in one thread until the given time; os.readv releases the interpreter's lock."""
+    """Read in one thread until the given time; add bytes to `done[number]`, or a message to `errors`."""
     block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT requires
     blocks = size // BLOCK
     try:

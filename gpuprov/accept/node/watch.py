@@ -37,6 +37,7 @@ class Watch(Nvml):
         return [self._counted(index, handle) for index, handle in self._handles]
 
     def _counted(self, index: int, handle: "Any") -> "Values":
+        """Return the counters of one GPU."""
         rows = [c_uint() for _ in range(4)]
         asked = getattr(self._library, "nvmlDeviceGetRemappedRows", None)
         remapped = asked is not None and asked(handle, *map(byref, rows)) == 0
@@ -55,6 +56,7 @@ class Watch(Nvml):
         }
 
     def _ecc(self, handle: "Any", kind: int) -> "int | None":
+        """Return the ECC errors of a kind since the driver was loaded; None without ECC."""
         value = c_ulonglong()
         code = self._library.nvmlDeviceGetTotalEccErrors(handle, kind, VOLATILE, byref(value))
         return value.value if code == 0 else None
@@ -92,7 +94,7 @@ def last_look() -> "Values":
 
 
 def sample(pipe: int) -> None:
-    """Write a line of samples at an interval until the pipe is closed."""
+    """Write a line of JSON with time and samples at an interval until the pipe is closed."""
     watch = Watch()
     while True:
         keys = ("index", "clock", "power_w", "temperature", "reasons", "gpu")
@@ -105,7 +107,7 @@ def sample(pipe: int) -> None:
 
 
 def xids() -> "Values":
-    """Return NVIDIA's error lines in the kernel log since boot, or `error` if it cannot be read."""
+    """Return the number of Xid lines in the kernel log since boot and the last 20, or `error`."""
     try:
         told = kernel_log({})
     except Failed as failed:
@@ -115,7 +117,7 @@ def xids() -> "Values":
 
 
 def schedulers() -> "list[str]":
-    """Return the names of schedulers whose program runs here."""
+    """Return the names of schedulers whose program runs on this node."""
     running = {
         (read_or_none("/proc/{}/comm".format(pid), 64) or "").strip()
         for pid in names_in("/proc")

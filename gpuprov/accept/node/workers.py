@@ -46,7 +46,7 @@ class Worker:
         self.alive = True
 
     def order(self, name: str, arguments: "Any") -> None:
-        """Send an order."""
+        """Send an order; if the process is gone, that error is its answer."""
         self.answer, self.busy = None, True
         try:
             os.write(self._orders, (json.dumps([name, arguments]) + "\n").encode())
@@ -54,7 +54,7 @@ class Worker:
             self.end("it is gone")
 
     def take(self) -> None:
-        """Read the answers that are available."""
+        """Read the answers that are available; end the worker if its process has ended."""
         chunk = os.read(self.answers, 65536)
         if not chunk:
             self.end("it ended by itself")
@@ -145,7 +145,8 @@ class Crew:
         return worker
 
     def ask(self, workers: "list[Worker]", name: str, arguments: "Any", seconds: float) -> "list[Any]":
-        """Give workers the same order at the same time and return their answers; kill those that are late.
+        """Give workers the same order at the same time and return their answers; kill those that are late. A
+        worker that failed has `error` as answer.
 
         Raises:
             Gone: the controller is gone.
@@ -164,6 +165,11 @@ class Crew:
         return [worker.answer for worker in workers]
 
     def _listen(self, seconds: float) -> None:
+        """Read answers for up to some seconds and write the heartbeat if it is due.
+
+        Raises:
+            Gone: the controller is gone.
+        """
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 if worker.alive:
