@@ -80,7 +80,7 @@ class Examination(Facts):
 
     @part
     def gpus(self) -> tuple[Gpu, ...]:
-        """GPUs of nvidia-smi.
+        """GPUs of nvidia-smi; none if PCI has no NVIDIA GPU.
 
         Raises:
             Missing: it failed and listed no GPU.
@@ -116,7 +116,7 @@ class Examination(Facts):
 
     @part
     def growth(self) -> Mapping[str, int]:
-        """Counters that grew during the examination, with their growth per second."""
+        """Counters that grew during the examination → their growth per second, rounded up."""
         raw = self.raw("counters")
         seconds = max(0.01, float(raw["seconds"]))
         first, second = raw["first"], raw["second"]
@@ -125,7 +125,7 @@ class Examination(Facts):
 
     @part
     def counters(self) -> Mapping[str, int]:
-        """Current values of error counters."""
+        """Counter → its current value."""
         return {str(name): int(value) for name, value in self.raw("counters")["second"].items()}
 
     @part
@@ -150,13 +150,16 @@ class Examination(Facts):
         return self.taken("libnvidia-ml.so.1")
 
     def taken(self, name: str) -> str | None:
-        """Return the version of a driver library that the loader finds, from the target of its link."""
+        """Return the version of a driver library that the loader finds, from the target of its link; None if
+        it finds none or the target has no version.
+        """
         path = self.raw("libraries")["taken"].get(name)
         found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)\Z", path or "")
         return found[1] if found else None
 
 
 def _port(row: Mapping[str, Any]) -> Port:
+    """Parse a row of the collector `pci_links`."""
     return Port(
         address=str(row["address"]),
         driver=row.get("driver"),
@@ -180,6 +183,7 @@ def _number(text: object) -> float:
 
 
 def _program(row: Mapping[str, Any]) -> Program:
+    """Parse a row of the collector `programs`."""
     uid = str(row.get("uid") or "")
     return Program(
         pid=int(row["pid"]),

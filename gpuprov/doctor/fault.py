@@ -92,6 +92,6 @@ def rule(name: str, *rows: str, source: str, after: tuple[str, ...] = ()) -> Cal
 
 
 def listed(things: list[str], most: int = 4) -> str:
-    """Return `a, b, c and 5 more`."""
+    """Return the things with commas, at most `most` of them: `a, b, c, d and 5 more`."""
     more = len(things) - most
     return ", ".join(things[:most]) + (f" and {more} more" if more > 0 else "")

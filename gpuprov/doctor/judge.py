@@ -81,7 +81,9 @@ def rules() -> list[Rule]:
 
 
 def diagnose(seen: Examination, name: str = "") -> Diagnosis:
-    """Judge one machine by every rule."""
+    """Judge one machine by every rule; a rule that lacks a value or fails is listed as unknown, with the
+    reason.
+    """
     found: list[Fault] = []
     unknown: dict[str, str] = {}
     for rule in rules():
@@ -104,7 +106,9 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
 
 
 def in_order(found: list[Fault]) -> list[Fault]:
-    """Sort faults: causes before their consequences, then by severity."""
+    """Set `follows` and sort faults: causes before their consequences, then by severity, urgent ones
+    first.
+    """
     fired = {fault.rule for fault in found}
     marked = [
         replace(fault, follows=tuple(r for r in RULES[fault.rule].after if r in fired)) for fault in found
@@ -115,7 +119,9 @@ def in_order(found: list[Fault]) -> list[Fault]:
 
 
 def scope(seen: Examination) -> Iterable[str]:
-    """Yield general limits of the examination."""
+    """Yield general limits of the examination: without root, inside a container, or the error if this is not
+    known.
+    """
     try:
         if not seen.is_root:
             yield (
@@ -138,6 +144,6 @@ def catalogue() -> dict[str, Any]:
 
 
 def titles(sources: tuple[str, ...]) -> str:
-    """Return the titles of a rule's sources."""
+    """Return the titles of a rule's sources, joined with `; `."""
     known = catalogue()["sources"]
     return "; ".join(known[each] for each in sources)

@@ -18,8 +18,8 @@ def without_variable(path: str, name: str) -> ShellLine:
 
 
 def without_folder(path: str, name: str, folder: str) -> ShellLine:
-    """Return the command for folders with that last name (`compat`) in a variable that
-    is a list of folders.
+    """Return the command that removes folders with that last name (`compat`) from a variable that is a list
+    of folders.
     """
     where = rf"/^[[:space:]]*(export[[:space:]]+)?{name}=/"
     after = rf's#:[^:="]*/{folder}(:|"|$)#\1#g'
@@ -44,4 +44,5 @@ def without_text(path: str, text: str) -> ShellLine:
 
 
 def _sed(script: str, path: str) -> ShellLine:
+    """Return the command that edits a file in place by a sed script."""
     return shell("sudo sed -i -E {} {}", script, path)

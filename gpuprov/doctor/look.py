@@ -113,10 +113,11 @@ def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
 
 
 def sample_here(seconds: float) -> Diagnosis:
-    """Sample this machine for some seconds and return its bottleneck.
+    """Sample this machine for some seconds and return its bottleneck; without a readable GPU the diagnosis is
+    a failure.
 
     Raises:
-        NodeFailed: no answer from the probe, or no readable GPU.
+        NodeFailed: no answer from the probe.
     """
     facts = collect_local(_sampling(seconds), seconds=seconds + 60, modules=LOAD_PROBE)
     return _loaded(facts.host, facts)
@@ -125,7 +126,9 @@ def sample_here(seconds: float) -> Diagnosis:
 def sample(
     nodes: list[Target], seconds: float, *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Diagnosis]]:
-    """Sample nodes; yield their bottlenecks as they arrive."""
+    """Sample nodes for some seconds; yield name and bottlenecks as they arrive, a node's error as the failure
+    of its diagnosis.
+    """
     payload: Payload = build(_sampling(seconds), password=dispatch.password, modules=LOAD_PROBE)
     limits = replace(LIMITS, command_s=seconds + 60)
 
@@ -138,10 +141,12 @@ def sample(
 
 
 def _sampling(seconds: float) -> Parameters:
+    """Return parameters for the collector `load` over some seconds."""
     return Parameters(collectors=("load",), sample=seconds, seconds={"load": seconds + 45})
 
 
 def _loaded(name: str, facts: Facts) -> Diagnosis:
+    """Return the diagnosis of a sample; one that is missing or unusable (`NodeFailed`) is its failure."""
     found = contained(name, lambda: tuple(judge_load(facts.raw("load"))))
     if isinstance(found, NodeFailed):
         return Diagnosis(name, failure=found)

@@ -81,6 +81,8 @@ def read_node(name: str, facts: Facts) -> NodeNow:
 
 
 def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
+    """Parse one GPU's row of a reading, with its programs; percentages become shares."""
+
     def number(name: str) -> float | None:
         value = row.get(name)
         return None if value is None else float(value)
@@ -106,11 +108,13 @@ def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
 
 
 def _who(pid: int, name: str, user: str, age: int | None, mib: int) -> str:
+    """Return a program as text: `python 4711 alice 3 h`; without its age if that is unknown."""
     since = "" if age is None else f" {_age(int(age))}"
     return f"{name or 'process'} {int(pid)} {user}{since}".strip()
 
 
 def _age(seconds: int) -> str:
+    """Return a duration in its largest unit: `2 d`, `3 h`, `12 min`, `40 s`."""
     for size, word in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size} {word}"
@@ -118,7 +122,7 @@ def _age(seconds: int) -> str:
 
 
 def usual(nodes: Iterable[NodeNow]) -> dict[str, Any]:
-    """Return the values of most GPUs that should be equal; None without a majority."""
+    """Return name of `COMPARED` → the value of more than half of all GPUs; None without a majority."""
     every = [gpu for node in nodes for gpu in node.gpus]
     found: dict[str, Any] = {}
     for name in COMPARED:
@@ -128,7 +132,7 @@ def usual(nodes: Iterable[NodeNow]) -> dict[str, Any]:
 
 
 def odd(gpu: GpuNow, common: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a GPU's differences from the majority, and its own faults."""
+    """Return a GPU's throttle reasons and ECC errors, then its differences from the majority, as text."""
     differs = [
         f"{name.replace('_', ' ')} {_short(getattr(gpu, name))}, not {_short(value)}"
         for name, value in common.items()
@@ -141,6 +145,7 @@ def odd(gpu: GpuNow, common: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _short(value: object) -> str:
+    """Return a value as text, a float without unnecessary digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -171,6 +176,7 @@ def status_here() -> NodeNow:
 
 
 def _local() -> NodeNow:
+    """Read this machine once."""
     facts = collect_local(_QUESTION, modules=STATUS_PROBE)
     return read_node(facts.host, facts)
 
@@ -194,6 +200,7 @@ class Watch:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> Watch:
+        """Start the readings, one thread for each node."""
         payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
         for place, target in enumerate(self.targets):
             # Spread over the interval: 200 handshakes at once would slow each other down.
@@ -204,6 +211,7 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop the readings; wait for their threads for at most `LEAVE_S`."""
         self._stopped.set()
         until = time.monotonic() + LEAVE_S
         for thread in self._threads:
@@ -214,6 +222,7 @@ class Watch:
         return [self._fresh(each.name) for each in self.targets]
 
     def _fresh(self, name: str) -> NodeNow:
+        """Return a node's last reading, or a failure if there is none or it is outdated."""
         last = self.now.get(name, NodeNow(name, failure="not read yet"))
         age = time.time() - last.read_at
         if last.failure is None and age > STALE * self.interval + LIMITS.connect_s:
@@ -221,6 +230,7 @@ class Watch:
         return last
 
     def _follow(self, target: Target, payload: Payload, begin: float) -> None:
+        """Read one node until stopped; after an error, which becomes its reading, connect again."""
         self._stopped.wait(begin)
         while not self._stopped.is_set():
             result = contained(target.name, lambda: self._stay(target, payload))
@@ -238,6 +248,7 @@ class Watch:
                 self._stopped.wait(max(0.0, self.interval - (time.monotonic() - begun)))
 
     def _read(self, session: Session, payload: Payload) -> NodeNow:
+        """Return one reading; an unusable answer becomes a failure, and the connection stays open."""
         try:
             return read_node(session.target.name, ask(session, payload))
         except NodeFailed as failure:
@@ -245,7 +256,7 @@ class Watch:
 
 
 def read_once(targets: list[Target], *, dispatch: Dispatch = DIRECT) -> list[NodeNow]:
-    """Return one reading of every node, or its failure."""
+    """Return one reading of every node, or its failure, in the order of the targets."""
     payload = build(_QUESTION, become=False, modules=STATUS_PROBE)
     found: dict[str, NodeNow] = {}
 
@@ -258,4 +269,5 @@ def read_once(targets: list[Target], *, dispatch: Dispatch = DIRECT) -> list[Nod
 
 
 def _failed(name: str, error: GpuprovError) -> NodeNow:
+    """Return the failure of a node in place of a reading."""
     return NodeNow(name, failure=str(error), unreachable=error.exit_code == Exit.UNREACHABLE)

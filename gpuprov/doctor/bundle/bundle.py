@@ -43,7 +43,9 @@ class Bundle:
 
 
 def compose(seen: Examination) -> Bundle:
-    """Return the bundle of one examination: fields of the table that match their patterns, no free text."""
+    """Return the bundle of one examination: fields of the table that match their patterns, no free text. A
+    collector that failed is listed in `left_out`.
+    """
     chosen: dict[str, Any] = {}
     left = [f"not in the table: {each}" for each in LEFT_OUT]
     for name, choose in TABLE.items():
@@ -106,6 +108,7 @@ def preview(bundle: Bundle) -> list[str]:
 
 
 def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read; an opener for `open`."""
     return os.open(path, flags, 0o600)
 
 
@@ -132,8 +135,10 @@ def _diagnosis(seen: Examination) -> dict[str, Any]:
 
 
 def _or_none(value: Any) -> Any:
+    """Return the value, or None for `OUT`."""
     return None if value is OUT else value
 
 
 def _json(document: object) -> str:
+    """Return JSON text with sorted keys and a final newline."""
     return json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -26,12 +26,13 @@ LINE_AT_MOST = 600
 
 
 def _left(tally: Tally) -> object:
+    """Count one value that is left out and return `OUT`."""
     tally.out += 1
     return OUT
 
 
 def number(value: Any, tally: Tally) -> Any:
-    """Return a number or `null`; leave anything else out."""
+    """Return a number below 1e18 or `null`; leave anything else out."""
     if value is None or (isinstance(value, int | float) and abs(value) < 1e18):
         return value
     return _left(tally)
@@ -48,7 +49,9 @@ def present(value: Any, _tally: Tally) -> bool:
 
 
 def matching(pattern: str, longest: int = 200) -> Chooser:
-    """Return a chooser of texts that match as a whole and contain nothing that looks like a password."""
+    """Return a chooser of texts up to `longest` characters that match as a whole, without blanks at the ends,
+    and contain nothing that looks like a password.
+    """
     wanted = re.compile(pattern, re.ASCII)
 
     def choose(value: Any, tally: Tally) -> Any:
@@ -61,7 +64,9 @@ def matching(pattern: str, longest: int = 200) -> Chooser:
 
 
 def found(pattern: str) -> Chooser:
-    """Return a chooser of the groups that a pattern matches in a text; the rest of the text is left out."""
+    """Return a chooser of the groups that a pattern matches in a text, joined by blanks; the rest of the text
+    is left out.
+    """
     wanted = re.compile(pattern, re.ASCII | re.MULTILINE)
 
     def choose(value: Any, tally: Tally) -> Any:
@@ -95,7 +100,7 @@ def row(*columns: Chooser) -> Chooser:
 
 
 def fields(**choosers: Chooser) -> Chooser:
-    """Return a chooser of named fields of an object."""
+    """Return a chooser of named fields of an object; a field without a chooser is left out and counted."""
 
     def choose(value: Any, tally: Tally) -> Any:
         if not isinstance(value, dict):
@@ -121,7 +126,9 @@ def named(pattern: str, choose: Chooser) -> Chooser:
 
 
 def lines(*patterns: str) -> Chooser:
-    """Return a chooser of lines: each as the groups of the first pattern that matches it as a whole."""
+    """Return a chooser of lines: each as the groups (without groups the whole line) of the first pattern that
+    matches it as a whole; other lines are left out and counted.
+    """
     wanted = [re.compile(pattern, re.ASCII) for pattern in patterns]
 
     def choose(value: Any, tally: Tally) -> Any:
@@ -141,7 +148,7 @@ def lines(*patterns: str) -> Chooser:
 
 
 def words(pattern: str) -> Chooser:
-    """Return a chooser of the words of a text that match, line by line."""
+    """Return a chooser of the words of a text that match, line by line; lines without any are left out."""
     wanted = re.compile(pattern, re.ASCII)
 
     def choose(value: Any, tally: Tally) -> Any:

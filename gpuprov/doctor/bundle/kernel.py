@@ -47,7 +47,8 @@ _WANTED = tuple(re.compile(pattern, re.ASCII) for pattern in _PATTERNS)
 
 
 def log_lines(value: Any, tally: Tally) -> Any:
-    """Return time and matched beginning of each line that matches a pattern.
+    """Return time and matched beginning of each line that matches a pattern; the others are left out and
+    counted.
 
     Args:
         value: rows of seconds since the epoch and text, from the collector `kernel_log`.

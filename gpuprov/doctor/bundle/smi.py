@@ -47,6 +47,7 @@ def gpus(value: Any, tally: Tally) -> Any:
 
 
 def _chosen(element: Element, tally: Tally) -> dict[str, Any]:
+    """Return name → value or nested elements of the listed children; several of one name become a list."""
     kept: dict[str, Any] = {}
     for child in element:
         if child.tag not in _ELEMENTS:

@@ -13,7 +13,9 @@ from gpuprov.untrusted import shell
 
 @rule("driver.permissions", "D16", source="tk-trouble")
 def permissions(seen: Examination) -> Iterator[Fault]:
-    """Report that not every user may use NVML."""
+    """Report that not every user may use NVML: nvidia-smi was refused (broken), or the device files' mode is
+    not open (risk).
+    """
     said = seen.smi.error or ""
     mode = seen.driver_parameters.get("DeviceFileMode") if "modules" not in seen.missing else None
     refused = "Insufficient Permissions" in said
@@ -41,7 +43,9 @@ def permissions(seen: Examination) -> Iterator[Fault]:
     after=("driver.not_loaded", "driver.no_module"),
 )
 def no_unified_memory(seen: Examination) -> Iterator[Fault]:
-    """Report that nvidia-uvm is not loaded: CUDA cannot start without it, but NVML works."""
+    """Report a loaded driver without nvidia-uvm: CUDA cannot start without it, but NVML works. In a container
+    its device file counts; on the host it is a hint for root if nvidia-modprobe will load it.
+    """
     if seen.in_container:
         wanted = (
             "/dev/nvidiactl" in seen.state.device_nodes and "/dev/nvidia-uvm" not in seen.state.device_nodes
@@ -80,7 +84,7 @@ def no_unified_memory(seen: Examination) -> Iterator[Fault]:
     after=("driver.not_loaded", "driver.no_module", "bus.count"),
 )
 def no_device_files(seen: Examination) -> Iterator[Fault]:
-    """Report missing device files of a loaded driver."""
+    """Report fewer device files than nvidia-smi lists GPUs; nothing if nvidia-smi fails."""
     if not seen.loaded_driver or seen.smi.error or not seen.smi.gpus:
         return
     nodes = [path for path in seen.state.device_nodes if re.fullmatch(r"/dev/nvidia\d+", path)]
@@ -97,7 +101,7 @@ def no_device_files(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.infoROM", "D18", source="op-trouble")
 def corrupted_board_memory(seen: Examination) -> Iterator[Fault]:
-    """Report damage of the infoROM, the board's own memory."""
+    """Report damage of the infoROM, the board's own memory, from nvidia-smi's messages."""
     words = [*seen.smi.warnings, *(seen.smi.error or "").split("\n")]
     bad = [line for line in words if re.search(r"infoROM is corrupted", line, re.I)]
     if bad:
@@ -156,7 +160,9 @@ def no_persistence(seen: Examination) -> Iterator[Fault]:
     ),
 )
 def no_answer(seen: Examination) -> Iterator[Fault]:
-    """Report nvidia-smi's failure, for any reason that no other rule reports."""
+    """Report that nvidia-smi fails or does not answer in time, if a driver is loaded or packaged and
+    nvidia-smi is installed.
+    """
     said = seen.smi.error
     if not said or not expected(seen) or (seen.loaded_driver is None and not packaged(seen)):
         return

@@ -32,7 +32,9 @@ def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.lost", "D60", "D49", "X79", source="op-trouble")
 def lost(seen: Examination) -> Iterator[Fault]:
-    """Report a device whose configuration space reads all ones: it no longer answers on the bus."""
+    """Report GPUs, NVSwitches and RDMA devices whose configuration space reads all ones: they no longer
+    answer.
+    """
     gone = [chain[0] for chain in seen.pci_links.values() if chain and chain[0].lost]
     result = {gpu.address for gpu in seen.pci_gpus}
     for port in gone:
@@ -52,7 +54,7 @@ def lost(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.bar", "D14", source="open-mod")
 def memory_window(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU whose memory BARs have no addresses."""
+    """Report a GPU on the bus whose memory BARs have no addresses."""
     for address, chain in seen.pci_links.items():
         if address not in {gpu.address for gpu in seen.pci_gpus}:
             continue
@@ -112,6 +114,7 @@ def nova(seen: Examination) -> Iterator[Fault]:
 
 
 def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str) -> Iterator[Fault]:
+    """Report GPUs bound to one of `drivers`; `lines` are the text of the file that blacklists them."""
     held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in drivers]
     if not held:
         return
@@ -136,7 +139,9 @@ def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str)
 
 @rule("bus.vfio", "D09", source="project")
 def passed_through(seen: Examination) -> Iterator[Fault]:
-    """Report GPUs reserved for virtual machines, which the host cannot use."""
+    """Report GPUs reserved for virtual machines, which the host cannot use: all of them (risk) or some
+    (hint).
+    """
     held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in ("vfio-pci", "pci-stub")]
     if held:
         some = len(held) < len(seen.pci_gpus)
@@ -174,7 +179,9 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
     ),
 )
 def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
-    """Report that nvidia-smi lists fewer GPUs than PCI."""
+    """Report that nvidia-smi lists fewer GPUs than PCI, without GPUs reserved for virtual machines; nothing
+    if it fails for another reason than that it finds none.
+    """
     smi, bound = seen.smi, [gpu for gpu in seen.pci_gpus if gpu.driver not in ("vfio-pci", "pci-stub")]
     if smi.error and "No devices were found" not in smi.error and not smi.gpus:
         return
@@ -201,7 +208,7 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.unlike", "D83", source="imbue")
 def unlike_gpus(seen: Examination) -> Iterator[Fault]:
-    """Report differences between GPUs of one model in properties that should be equal."""
+    """Report properties that should be equal and differ between the GPUs, if all are of one model."""
     if len(seen.gpus) < 2 or len({gpu.pci_device_id for gpu in seen.gpus}) > 1:
         return
     aspects: dict[str, list[object]] = {

@@ -26,12 +26,15 @@ def has_docker(seen: Examination) -> bool:
 
 
 def _toolkit(seen: Examination) -> str | None:
+    """Return the version of the installed package of the NVIDIA Container Toolkit, or None."""
     return seen.packages.version("nvidia-container-toolkit")
 
 
 @rule("containers.toolkit", "D50", source="docker-1034 docker-1642")
 def no_toolkit(seen: Examination) -> Iterator[Fault]:
-    """Report Docker on a machine with GPUs without the NVIDIA Container Toolkit."""
+    """Report that Docker runs on a machine with GPUs without the NVIDIA Container Toolkit: neither its
+    package nor its programs are installed.
+    """
     if not seen.has_gpus or not has_docker(seen):
         return
     raw = seen.raw("container_state")
@@ -73,7 +76,9 @@ def snap(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.runtime", "D51", source="op-trouble", after=("containers.toolkit",))
 def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
-    """Report that Docker does not know the runtime of an installed toolkit."""
+    """Report that a running Docker does not know the runtime of an installed toolkit; not if CDI is in use
+    instead.
+    """
     if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen):
         return
     raw = seen.raw("container_state")
@@ -116,7 +121,7 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.cdi_stale", "D53", "D52", source="tk-trouble flp-116")
 def stale_specification(seen: Examination) -> Iterator[Fault]:
-    """Report a CDI file of an earlier driver or of other GPUs."""
+    """Report a CDI file of another driver than the loaded one, or of GPUs that do not exist."""
     loaded = seen.loaded_driver
     nodes = {path for path in seen.state.device_nodes if re.fullmatch(r"/dev/nvidia\d+", path)}
     for path, each in seen.raw("container_state")["cdi"].items():
@@ -139,7 +144,7 @@ def stale_specification(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.cdi_missing", "D52", source="flp-116")
 def no_specification(seen: Examination) -> Iterator[Fault]:
-    """Report that CDI is enabled without a specification."""
+    """Report that CDI is enabled in Docker, with GPUs and the toolkit, without a specification."""
     features = (seen.daemon_json or {}).get("features") or {}
     if seen.has_gpus and features.get("cdi") and _toolkit(seen) and not seen.raw("container_state")["cdi"]:
         yield Fault(
@@ -154,7 +159,9 @@ def no_specification(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.device_rules", "D54", source="tk-trouble")
 def lost_device_rules(seen: Examination) -> Iterator[Fault]:
-    """Report that `systemctl daemon-reload` removes GPUs from running containers without /dev/char links."""
+    """Report that `systemctl daemon-reload` removes GPUs from running containers: Docker uses systemd's
+    cgroups, without CDI and without links in /dev/char.
+    """
     raw = seen.raw("container_state")
     if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen) or raw["char_links"]:
         return
@@ -214,7 +221,9 @@ def no_cgroups(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.shm", "D104", "D105", source="torch-doc nccl-doc")
 def small_shared_memory(seen: Examination) -> Iterator[Fault]:
-    """Report containers with GPUs that have Docker's default of 64 MiB shared memory."""
+    """Report running containers with GPUs that have at most Docker's default of 64 MiB shared memory, and not
+    the host's.
+    """
     small = [
         name
         for name, size, ipc in seen.raw("container_state")["running"]
@@ -233,7 +242,9 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.containerd", "D51", source="op-trouble")
 def containerd_runtime(seen: Examination) -> Iterator[Fault]:
-    """Report a Kubernetes node whose containerd does not know the runtime."""
+    """Report a running kubelet on a machine with GPUs and the toolkit whose containerd does not know the
+    runtime.
+    """
     kubelet = seen.units.get("kubelet.service")
     if not (kubelet and kubelet.active) or not seen.has_gpus or not _toolkit(seen):
         return

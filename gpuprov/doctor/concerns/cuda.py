@@ -13,7 +13,9 @@ from gpuprov.untrusted import shell
 
 @rule("cuda.libcuda_other", "D35", source="cuda-err", after=("driver.mismatch",))
 def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
-    """Report a libcuda.so.1 of another version than the module: CUDA fails with 803 or 804."""
+    """Report a libcuda.so.1 of another version than the module: CUDA fails with 803 or 804. Nothing if NVML's
+    library differs too, which `driver.mismatch` reports.
+    """
     version, loaded = seen.taken("libcuda.so.1"), seen.loaded_driver
     if (
         not loaded
@@ -41,7 +43,9 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.compat", "D36", source="cuda-err")
 def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
-    """Report forward-compatibility libraries in the path of every login, which some GPUs do not support."""
+    """Report forward-compatibility libraries in the path of every login: broken with a GeForce or TITAN,
+    which do not support them, else a risk.
+    """
     found = {
         path: values["LD_LIBRARY_PATH"]
         for path, values in seen.environment.items()
@@ -100,7 +104,7 @@ def stubs(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.copies", "D39", source="project", after=("driver.mismatch", "cuda.libcuda_other"))
 def copies(seen: Examination) -> Iterator[Fault]:
-    """Report several versions of the driver's libraries on disk."""
+    """Report several versions of libcuda on disk, outside folders for forward compatibility."""
     found = seen.raw("libraries")["copies"]
     versions: dict[str, list[str]] = {}
     for path, real in found.items():
@@ -130,7 +134,9 @@ def copies(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.loader", "D56", source="lnc-231 tk-154", after=("driver.absent",))
 def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
-    """Report that the loader does not find the libraries of a loaded driver."""
+    """Report that the loader does not find the libraries of a loaded driver; nothing in a container, or
+    without nvidia-smi.
+    """
     if not seen.loaded_driver or (seen.smi.error and "not installed" in seen.smi.error):
         return
     cache = seen.raw("libraries")["cache"]
@@ -168,7 +174,9 @@ def no_smi(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.hmm", "D32", source="burn-133 burn-92", after=("fabric.manager",))
 def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
-    """Report HMM's errors in the log: on some kernels CUDA then fails with 802 or 304 on a healthy fabric."""
+    """Report HMM's errors in the log, unless HMM is switched off: on some kernels CUDA then fails with 802 or
+    304 on a healthy fabric.
+    """
     lines = seen.log_lines(r"(?i)uvm.*hmm.*(?:fail|error)")
     if lines and seen.modprobe.options.get("nvidia_uvm", {}).get("uvm_disable_hmm") != "1":
         yield Fault(

@@ -20,7 +20,7 @@ BOUND_ELSEWHERE = ("bus.nouveau", "bus.nova", "bus.none")
 
 
 def module_for(seen: Examination, kernel: str) -> DiskModule | None:
-    """Return NVIDIA's module on disk for a kernel."""
+    """Return NVIDIA's module on disk for a kernel, or None."""
     modules = seen.disk_modules.get(kernel, {})
     return next((modules[name] for name in NAMES if name in modules), None)
 
@@ -31,7 +31,7 @@ def expected(seen: Examination) -> bool:
 
 
 def packaged(seen: Examination) -> str | None:
-    """Return an installed package that contains the driver, or None."""
+    """Return the first installed package that contains the driver, or None."""
     wanted = re.compile(
         r"(?:nvidia-driver|nvidia-kernel|nvidia-open|nvidia-dkms|cuda-drivers|nvidia-headless"
         r"|linux-modules-nvidia|kmod-nvidia|xserver-xorg-video-nvidia)"
@@ -42,7 +42,9 @@ def packaged(seen: Examination) -> str | None:
 
 @rule("driver.mismatch", "D01", source="nvforum tk-trouble")
 def mismatch(seen: Examination) -> Iterator[Fault]:
-    """Report libraries of another version than the loaded module."""
+    """Report libraries of another version than the loaded module, by nvidia-smi's message or NVML's
+    library.
+    """
     loaded = seen.loaded_driver
     said = seen.smi.error or ""
     result = re.search(r"[Dd]river/library version mismatch", said)
@@ -69,7 +71,9 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
 
 
 def reload(seen: Examination) -> tuple[ShellLine, ...]:
-    """Return commands that replace the loaded module by the one on disk and restart the services."""
+    """Return commands that replace the loaded module by the one on disk and restart the active services that
+    use it.
+    """
     there = seen.units if "units" not in seen.missing else {}
     services = shell_words(name for name in SERVICES if (unit := there.get(name)) and unit.active)
     loaded = [name for name in MODULES if name in seen.loaded_modules]
@@ -89,12 +93,15 @@ def reload(seen: Examination) -> tuple[ShellLine, ...]:
 
 
 def _unattended(seen: Examination) -> bool:
+    """Return whether unattended upgrades are on; False if apt's settings are unknown."""
     return "sources" not in seen.missing and seen.apt.unattended_enabled
 
 
 @rule("driver.absent", "D02", source="bigdata-133", after=BOUND_ELSEWHERE)
 def absent(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU without any driver."""
+    """Report GPUs for NVIDIA's driver without any: neither loaded, nor as a package, nor as a module on
+    disk.
+    """
     if (
         not expected(seen)
         or seen.loaded_driver
@@ -132,7 +139,7 @@ def absent(seen: Examination) -> Iterator[Fault]:
     ),
 )
 def not_loaded(seen: Examination) -> Iterator[Fault]:
-    """Report a module that is on disk for this kernel and is not loaded."""
+    """Report a driver that is installed, as a package or as a module for this kernel, and not loaded."""
     if not expected(seen) or seen.loaded_driver or "nvidia" in seen.loaded_modules:
         return
     module = module_for(seen, seen.kernel)
@@ -160,7 +167,9 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
     after=("bus.lost", "driver.flavour", "driver.too_new", "bus.bar", "bus.bar_log", "errors.recovery"),
 )
 def initialisation_failed(seen: Examination) -> Iterator[Fault]:
-    """Report a loaded module that could not initialise a GPU."""
+    """Report the log's messages that the driver could not initialise a GPU, unless nvidia-smi lists all
+    GPUs.
+    """
     lines = seen.log_lines(
         r"RmInitAdapter failed|rm_init_adapter failed|Cannot initialize GSP|gsp_\w+\.bin failed"
     )
@@ -222,7 +231,7 @@ def two_installations(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.reboot_pending", "D22", source="project")
 def reboot_pending(seen: Examination) -> Iterator[Fault]:
-    """Report relevant packages that require a reboot."""
+    """Report packages of the kernel, NVIDIA, libc, systemd or D-Bus that require a reboot."""
     waiting = [
         name for name in seen.state.reboot_packages if re.search(r"linux-|nvidia|libc6|systemd|dbus", name)
     ]

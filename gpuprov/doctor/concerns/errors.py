@@ -128,7 +128,7 @@ def _short(address: str) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a duration as text: `40 s`, `12 min`, `3 h`, `5 days`."""
+    """Return a duration as text: `40 s`, `12 min`, `3 h`, `5 days`; a unit is used from two of it on."""
     for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {word}"
@@ -143,7 +143,9 @@ def _index(seen: Examination, gpu: str) -> str:
 
 @rule("errors.recovery", "X154", source="oci-xid nvml", after=("bus.lost",))
 def recovery_action(seen: Examination) -> Iterator[Fault]:
-    """Report the driver's recovery action for a GPU, from nvidia-smi or from the last Xid 154."""
+    """Report the driver's recovery action for a GPU, unless it is none: from nvidia-smi, else from the last
+    Xid 154.
+    """
     wanted: dict[str, tuple[str, str]] = {}
     if "kernel_log" not in seen.missing:
         for event in read_xids(seen.kernel_log):
@@ -172,11 +174,13 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
 
 
 def _advice(action: str, gpu: str) -> ShellLine:
+    """Return the command for a recovery action, or a line with its name if it is not in `ACTIONS`."""
     known = ACTIONS.get(action.lower())
     return known(gpu) if known else shell("take the action that the driver names: {}", action)
 
 
 def _health(seen: Examination) -> tuple[Health, ...]:
+    """Return the GPUs' health; empty if nvidia-smi failed without listing a GPU."""
     return seen.health if not (seen.smi.error and not seen.smi.gpus) else ()
 
 
@@ -188,7 +192,9 @@ def _health(seen: Examination) -> tuple[Health, ...]:
     after=("errors.recovery", "bus.lost"),
 )
 def xids(seen: Examination) -> Iterator[Fault]:
-    """Report each code once per GPU; age, number and the driver's recovery action decide the severity."""
+    """Report each Xid of the kernel log except 154, once per GPU; age, number and the driver's recovery
+    action decide the severity.
+    """
     groups: dict[tuple[str, int], list[Event]] = {}
     cleared: dict[str, float] = {}
     """GPU → age of the line with which the driver cancelled its last action, as after a reset."""
@@ -225,11 +231,13 @@ def xids(seen: Examination) -> Iterator[Fault]:
 
 
 def _weight(code: int) -> int:
+    """Return the place of a code's severity in `SEVERITIES`; an unknown code is a risk."""
     known = meanings().get(code)
     return SEVERITIES.index(known.severity) if known else 2
 
 
 def _program(text: str) -> str:
+    """Return name and PID in an Xid's text, as far as it contains them: `python pid 4711`."""
     pid = re.search(r"pid='?(\d+)", text)
     name = re.search(r"name=([^,\s]+)", text)
     return " ".join(
@@ -240,6 +248,12 @@ def _program(text: str) -> str:
 def _weigh(
     known: Meaning, events: list[Event], groups: Mapping[tuple[str, int], list[Event]], *, over: bool
 ) -> tuple[Severity, str]:
+    """Return the severity of a code's events on one GPU, and why it differs from the catalogue's, or an empty
+    string.
+
+    A hardware error is only a risk if `over`: the driver no longer recommends an action. An application's
+    error is a risk if it is repeated on only this GPU.
+    """
     gpu, code = events[0].gpu, events[0].code
     if known.severity in ("broken", "degraded") and over:
         return "risk", "the driver recommends no action any more: no action unless it recurs"
@@ -264,7 +278,7 @@ def _acts(action: str, gpu: str) -> tuple[ShellLine, ...]:
 
 @rule("errors.sxid", "SXID", source="oci-xid fm-guide", after=("errors.recovery",))
 def sxids(seen: Examination) -> Iterator[Fault]:
-    """Report errors of NVSwitches."""
+    """Report errors of NVSwitches in the kernel log, once for each code, switch and fatality."""
     groups: dict[tuple[str, str, bool], list[LogLine]] = {}
     for line in seen.kernel_log:
         if result := _SXID.search(line.text):

@@ -21,7 +21,9 @@ def has_switches(seen: Examination) -> bool:
 
 
 def waits_for_fabric(seen: Examination) -> list[str]:
-    """Return the GPUs whose fabric is expected and not ready, each with its state."""
+    """Return the GPUs whose fabric is expected and not ready, as text with the state: `GPU 0: In
+    Progress`.
+    """
     waiting = ("in progress", "not started", "not supported", "n/a", "none")
     return [
         f"GPU {gpu.index}: {gpu.fabric_state}" + (f", {gpu.fabric_status}" if gpu.fabric_status else "")
@@ -37,7 +39,9 @@ def waits_for_fabric(seen: Examination) -> list[str]:
     after=("driver.not_loaded", "driver.mismatch", "fabric.subnet_manager"),
 )
 def manager(seen: Examination) -> Iterator[Fault]:
-    """Report NVSwitches without a running fabric manager: every CUDA program fails with 802."""
+    """Report NVSwitches without a running fabric manager, or GPUs that wait for their fabric: every CUDA
+    program fails with 802.
+    """
     waiting = waits_for_fabric(seen)
     if not has_switches(seen) and not waiting:
         return
@@ -82,7 +86,7 @@ def manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.version", "D31", source="fm-guide", after=("driver.mismatch",))
 def manager_version(seen: Examination) -> Iterator[Fault]:
-    """Report a fabric manager of another version than the driver, which does not start."""
+    """Report a packaged fabric manager of another version than the loaded driver, which does not start."""
     if not seen.loaded_driver:
         return
     for name in seen.packages.by_name:
@@ -106,7 +110,9 @@ def manager_version(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.subnet_manager", "D33", source="project")
 def subnet_manager(seen: Examination) -> Iterator[Fault]:
-    """Report a missing part of nvlsm, which manages the switches of NVLink 5 over InfiniBand."""
+    """Report a missing part of nvlsm, which manages the switches of NVLink 5 over InfiniBand, if Blackwell
+    GPUs wait for their fabric.
+    """
     blackwell = any("Blackwell" in (gpu.architecture or "") for gpu in seen.gpus)
     if not blackwell or not waits_for_fabric(seen):
         return
@@ -135,7 +141,9 @@ def subnet_manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.imex", "D34", source="aicr oci-npd")
 def imex(seen: Examination) -> Iterator[Fault]:
-    """Report Grace-Blackwell trays without IMEX, which they need to access each other's memory."""
+    """Report Grace-Blackwell trays without active IMEX or its list of nodes, which they need to access each
+    other's memory.
+    """
     rack = any(re.search(r"GB\d00", gpu.name or "") for gpu in seen.gpus)
     if not rack:
         return
@@ -159,7 +167,7 @@ def imex(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.health", "D79", source="nvml")
 def fabric_health(seen: Examination) -> Iterator[Fault]:
-    """Report a failed or degraded fabric by the driver's state."""
+    """Report GPUs whose fabric is completed without success, or degraded, by the driver's state."""
     for health, gpu in zip(seen.health, seen.gpus, strict=False):
         failed = (gpu.fabric_state or "").lower() == "completed" and (
             gpu.fabric_status or ""
@@ -184,7 +192,7 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
 
 
 def read_nvlink(text: str) -> dict[int, dict[int, str]]:
-    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts."""
+    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts, joined with `; `."""
     found: dict[int, dict[int, str]] = defaultdict(dict)
     gpu = -1
     for line in text.splitlines():
@@ -209,7 +217,9 @@ def _switched(seen: Examination) -> bool:
     after=("fabric.manager", "errors.recovery", "driver.mismatch", "driver.not_loaded"),
 )
 def links_down(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU with fewer active links than another one of the machine."""
+    """Report a GPU with fewer active links than another one of the machine; one without any only if switches
+    connect all GPUs.
+    """
     links = read_nvlink(seen.raw("nvlink")["status"])
     active = {gpu: [link for link, text in each.items() if "GB/s" in text] for gpu, each in links.items()}
     most = max(map(len, active.values()), default=0)
@@ -267,7 +277,7 @@ def link_errors(seen: Examination) -> Iterator[Fault]:
     after=("fabric.manager", "fabric.links_down", "cuda.mig_left"),
 )
 def topology(seen: Examination) -> Iterator[Fault]:
-    """Report pairs without NVLink if other pairs of the machine have it."""
+    """Report pairs without NVLink if other pairs of the machine have it and switches connect all GPUs."""
     from gpuprov.topology import driver_error, parse_topology
 
     text = seen.raw("topo")["text"]

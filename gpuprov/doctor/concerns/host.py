@@ -38,7 +38,7 @@ and a single reading needs a stricter limit.
 
 @rule("host.governor", "D103", source="oci-npd gcm")
 def governor(seen: Examination) -> Iterator[Fault]:
-    """Report power-saving frequency governors."""
+    """Report power-saving frequency governors on a machine with GPUs."""
     saving = {
         name: count
         for name, count in seen.cpu.governors.items()
@@ -73,7 +73,7 @@ def processors_offline(seen: Examination) -> Iterator[Fault]:
 
 
 def count_cpus(text: str) -> int:
-    """Return the number of processors in a list such as `0-3,8`."""
+    """Return the number of processors in a list such as `0-3,8`; other text counts as none."""
     total = 0
     for piece in filter(None, (text or "").split(",")):
         first, _, last = piece.partition("-")
@@ -161,7 +161,9 @@ def hangs(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.stuck", "D114", source="gpud gcm")
 def stuck(seen: Examination) -> Iterator[Fault]:
-    """Report several processes in uninterruptible sleep at the same place of the kernel."""
+    """Report processes in uninterruptible sleep at the same place of the kernel: at least three, or any in
+    network storage or the NVIDIA driver.
+    """
     places: dict[str, list[str]] = {}
     for name, pid, place in seen.raw("programs")["stuck"]:
         if not str(name).startswith(("kworker", "jbd2", "md", "kswapd", "usb-storage")):
@@ -185,7 +187,7 @@ def stuck(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.machine_checks", "D117", source="gcm choice")
 def machine_checks(seen: Examination) -> Iterator[Fault]:
-    """Report errors of processors and of the host's memory."""
+    """Report errors of processors and of the host's memory; corrected ones only above `CORRECTED_ERRORS`."""
     uncorrected = {
         name: count
         for name, count in seen.counters.items()
@@ -218,7 +220,9 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.limits", "D106", "D107", source="ncclt-206 torch-doc choice")
 def limits(seen: Examination) -> Iterator[Fault]:
-    """Report limits of locked memory that are too small for RDMA: of running programs, and of services."""
+    """Report limits of locked memory that are too small for RDMA, on machines with it: of the first such
+    program, and of services.
+    """
     for program in seen.programs:
         lock = program.memlock
         if seen.hcas and lock and lock.isdigit() and int(lock) < SMALL_MEMLOCK_KIB * 1024:
@@ -268,7 +272,9 @@ def open_files(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.clock", "D116", source="node-mixin choice")
 def clock(seen: Examination) -> Iterator[Fault]:
-    """Report a wrong clock, or one that no service sets."""
+    """Report a clock that is off by more than `CLOCK_OFF_US`, or (not on virtual machines) that no service
+    sets; nothing in a container.
+    """
     result = seen.raw("host_state")["clock"]
     if result.get("state") is None or seen.in_container:
         return
@@ -303,7 +309,7 @@ def clock(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.boots", "D119", source="oci-hc choice")
 def boots(seen: Examination) -> Iterator[Fault]:
-    """Report a machine that boots again and again."""
+    """Report a machine that booted more than `MANY_BOOTS` times within a day."""
     times = seen.raw("host_state")["boots"]
     if not times:
         return

@@ -42,7 +42,9 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.ecc_ever", "D63", source="nv-mem sichek stas-debug")
 def worn(seen: Examination) -> Iterator[Fault]:
-    """Report uncorrectable errors of the caches over the GPU's life."""
+    """Report more uncorrectable errors of the caches over the GPU's life than `SRAM_LIMIT` or the driver's
+    threshold.
+    """
     for each in seen.health:
         sram = each.aggregate.uncorrectable_sram or 0
         if each.sram_threshold_exceeded or sram > SRAM_LIMIT:
@@ -86,7 +88,7 @@ def repair_pending(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.repair_failed", "D65", source="nv-mem oci-hc aznhc")
 def repair_failed(seen: Examination) -> Iterator[Fault]:
-    """Report that no spare rows are left, or memory that cannot be repaired."""
+    """Report memory that cannot be repaired (broken), or banks without spare rows (risk)."""
     for each in seen.health:
         rows = each.repairs.uncorrectable or 0
         if each.repairs.failed or each.repairs.unrepairable or rows > ROWS_LIMIT:
@@ -119,7 +121,9 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.retired", "D66", source="nv-mem aws-hc aznhc")
 def retired_pages(seen: Examination) -> Iterator[Fault]:
-    """Report retired pages of GPUs before Ampere, which can retire at most 64."""
+    """Report retired pages of GPUs before Ampere, which can retire at most 64: any for double-bit errors, or
+    at least `PAGES_NEAR`.
+    """
     for each in seen.health:
         single, double = each.repairs.retired_single or 0, each.repairs.retired_double or 0
         if single + double >= PAGES_NEAR or double:
@@ -136,7 +140,7 @@ def retired_pages(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.ecc_off", "D67", source="imbue")
 def ecc_off(seen: Examination) -> Iterator[Fault]:
-    """Report ECC off on a GPU that supports it, or a change of it that needs a reset."""
+    """Report ECC off on a data-centre GPU, or a change of it that needs a reset."""
     for gpu in seen.gpus:
         if gpu.ecc.pending is not None and gpu.ecc.current != gpu.ecc.pending:
             yield Fault(
@@ -170,4 +174,5 @@ def ecc_off(seen: Examination) -> Iterator[Fault]:
 
 
 def _on(mode: bool | None) -> str:
+    """Return `on` or `off`; None counts as off."""
     return "on" if mode else "off"

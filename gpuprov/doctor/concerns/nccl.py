@@ -22,7 +22,7 @@ SWITCHES_OFF = {
 
 @rule("network.gpudirect", "D91", source="imbue nccl-778")
 def no_gpudirect(seen: Examination) -> Iterator[Fault]:
-    """Report RDMA cards and GPUs that can exchange data only through host memory."""
+    """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory."""
     active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
     loaded = seen.loaded_driver
     if not active or not loaded or not seen.gpus or any("GeForce" in (gpu.name or "") for gpu in seen.gpus):
@@ -97,6 +97,7 @@ def nccl_variables(seen: Examination) -> Iterator[Fault]:
 
 
 def _unset(place: str, name: str) -> ShellLine:
+    """Return the command that removes a variable from a file; for a process, to start the job without it."""
     return without_variable(place, name) if place.startswith("/") else shell("start the job without it")
 
 
@@ -142,7 +143,7 @@ def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
 
 @rule("network.numa", "D100", source="oci-hc")
 def far_programs(seen: Examination) -> Iterator[Fault]:
-    """Report programs bound to processors of another NUMA node than their GPU's."""
+    """Report programs bound to processors of other NUMA nodes than their GPU's, on a machine with several."""
     nodes = {node: _cpus(text) for node, text in seen.cpu.numa_nodes.items()}
     if len(nodes) < 2:
         return
@@ -176,6 +177,7 @@ PROCESSORS = 16384
 
 
 def _cpus(text: str) -> set[int]:
+    """Parse a list of processors such as `0-3,8`; stop at `PROCESSORS` of them."""
     found: set[int] = set()
     listed = 0
     for first, last in re.findall(r"(?:^|,)([0-9]{1,5})(?:-([0-9]{1,5}))?(?=,|\Z)", text):

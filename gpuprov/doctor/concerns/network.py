@@ -20,7 +20,11 @@ MANY_FLAPS = 5
 
 @rule("network.port_down", "D94", source="sichek")
 def port_down(seen: Examination) -> Iterator[Fault]:
-    """Report ports without a link if other ports of the machine have one."""
+    """Report ports without a link, if no port is active or an active one has the same link layer.
+
+    More than a hint is only an InfiniBand port that is switched on while other cards have an active port and
+    its own has none.
+    """
     up = [hca for hca in seen.hcas if hca.state == "ACTIVE"]
     physical = seen.raw("host_state")["phys_states"]
     for hca in seen.hcas:
@@ -54,7 +58,7 @@ def _alike(down: Hca, others: Iterable[Hca]) -> bool:
 
 @rule("network.no_subnet_manager", "D95", source="sichek")
 def waiting_for_a_subnet_manager(seen: Examination) -> Iterator[Fault]:
-    """Report a link without a subnet manager."""
+    """Report InfiniBand ports with a link and without a subnet manager."""
     waiting = [
         f"{hca.name}/{hca.port}"
         for hca in seen.hcas
@@ -74,7 +78,7 @@ def waiting_for_a_subnet_manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.rate", "D96", source="gpud sichek")
 def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
-    """Report a port that is slower than others of the same kind of card."""
+    """Report active ports that are slower than the majority of the same kind of card."""
     alike: dict[tuple[str | None, str], list[tuple[str, float, str]]] = defaultdict(list)
     device = {each.address: each.device for each in seen.pci}
     for hca in seen.hcas:
@@ -100,7 +104,9 @@ def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.errors", "D97", "D99", source="aznhc oci-dr choice")
 def port_errors(seen: Examination) -> Iterator[Fault]:
-    """Report error counters of ports that increase now, and links that failed often."""
+    """Report error counters of RDMA ports that increase now (lost packets from `LOST_PACKETS` per second),
+    and links that failed at least `MANY_FLAPS` times.
+    """
     for name, by in seen.growth.items():
         words = name.split(" ")
         if words[0] != "rdma":
@@ -143,7 +149,7 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.flaps", "D97", source="aznhc choice")
 def flaps(seen: Examination) -> Iterator[Fault]:
-    """Report repeated link failures of fast cards in the log."""
+    """Report at least `MANY_FLAPS` link failures of Mellanox cards in the log within a day."""
     lines = seen.log_lines(r"mlx[45].*[Ll]ink (?:down|DOWN)|mlx[45].*lost carrier")
     recent = [line for line in lines if line.age_s < 24 * 3600]
     if len(recent) >= MANY_FLAPS:

@@ -22,7 +22,7 @@ NEEDED_MIB = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
 
 @rule("packages.interrupted", "D22", source="project")
 def interrupted(seen: Examination) -> Iterator[Fault]:
-    """Report an interrupted run of dpkg, or incompletely installed packages."""
+    """Report an interrupted run of dpkg, or incompletely installed packages of any kind."""
     broken = [f"{each.name} {each.state}" for each in seen.packages.broken]
     ours = [text for text in broken if OURS.search(text)]
     if seen.packages.interrupted or broken:
@@ -42,7 +42,9 @@ def interrupted(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.unattended", "D01", source="nvforum project", after=("driver.mismatch",))
 def unattended(seen: Examination) -> Iterator[Fault]:
-    """Report automatic upgrades that may replace the driver of a loaded module."""
+    """Report that unattended upgrades (dpkg) may replace driver packages that are neither held nor
+    excluded.
+    """
     if seen.packages.manager != "dpkg" or not seen.apt.unattended_enabled:
         return
     if "unattended-upgrades" in seen.packages.by_name and not seen.packages.version("unattended-upgrades"):
@@ -64,6 +66,9 @@ def unattended(seen: Examination) -> Iterator[Fault]:
 
 
 def _excluded(seen: Examination, name: str) -> bool:
+    """Return whether a pattern of the upgrades' blacklist matches a package; invalid patterns do not
+    count.
+    """
     for pattern in seen.apt.unattended_blacklist:
         try:
             if re.match(pattern, name):
@@ -75,7 +80,7 @@ def _excluded(seen: Examination, name: str) -> bool:
 
 @rule("packages.reboots", "D01", source="project")
 def reboots_by_itself(seen: Examination) -> Iterator[Fault]:
-    """Report automatic reboots, which end running jobs."""
+    """Report that unattended upgrades (dpkg) reboot the machine, which ends running jobs."""
     if seen.packages.manager == "dpkg" and seen.apt.unattended_enabled and seen.apt.automatic_reboot:
         yield Fault(
             "risk",
@@ -123,7 +128,7 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.repositories", "D15", source="project")
 def several_repositories(seen: Examination) -> Iterator[Fault]:
-    """Report several sources of drivers without a preference, or NVIDIA's repository of another release."""
+    """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release."""
     uris = sorted({source.uri for source in seen.apt.sources if source.enabled})
     nvidia = [uri for uri in uris if "developer.download.nvidia" in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
@@ -155,6 +160,7 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
 
 
 def _of(uri: str, releases: list[str]) -> bool:
+    """Return whether a repository's address contains one of the releases."""
     return any(f"/repos/{release}/" in uri for release in releases)
 
 
@@ -170,7 +176,9 @@ def _set_aside(path: str) -> ShellLine:
 
 @rule("packages.space", "D22", "D112", source="choice")
 def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
-    """Report too little space in /boot or / for the next kernel or driver."""
+    """Report less space than `NEEDED_MIB` for the next kernel or driver; a folder other than / only if it is
+    a file system.
+    """
     low = {place: free for place, free in seen.state.free_mib.items() if free < NEEDED_MIB.get(place, 0)}
     total = {row[0]: row[2] for row in seen.raw("host_state")["space"]}
     for place, free in low.items():

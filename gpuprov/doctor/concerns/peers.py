@@ -11,7 +11,9 @@ from gpuprov.untrusted import shell
 
 @rule("host.iommu", "D90", source="nccl-doc sichek gpud")
 def iommu(seen: Examination) -> Iterator[Fault]:
-    """Report address translation for GPUs on bare metal, which slows down or breaks peer transfers."""
+    """Report address translation for several GPUs on bare metal (x86-64), which slows down or breaks peer
+    transfers.
+    """
     if seen.virtual or len(seen.pci_gpus) < 2 or seen.arch != "x86_64":
         return
     ours = {gpu.address for gpu in seen.pci_gpus}
@@ -35,7 +37,9 @@ def iommu(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.acs", "D90", source="nccl-doc sichek gpud")
 def acs(seen: Examination) -> Iterator[Fault]:
-    """Report ACS that redirects traffic between GPUs through the processor."""
+    """Report ACS that redirects traffic of several GPUs through the processor, on bare metal; not if
+    NVSwitches connect the GPUs and there is no Mellanox card.
+    """
     if seen.virtual or len(seen.pci_gpus) < 2:
         return
     gpus = {gpu.address for gpu in seen.pci_gpus}
@@ -65,7 +69,9 @@ def acs(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.numa_balancing", "D102", source="nccl-doc stas-acc")
 def numa_balancing(seen: Examination) -> Iterator[Fault]:
-    """Report that the kernel moves memory between NUMA nodes while programs run."""
+    """Report that the kernel moves memory between NUMA nodes while programs run, on machines with GPUs and
+    several nodes.
+    """
     if (
         seen.sysctls.get("kernel.numa_balancing") in (None, "0")
         or len(seen.cpu.numa_nodes) < 2

@@ -79,7 +79,9 @@ def throttled(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.throttled_before", "D68", "D70", source="nvml choice", after=("speed.throttled",))
 def throttled_before(seen: Examination) -> Iterator[Fault]:
-    """Report slowdowns that the driver has counted, for reasons that indicate hardware."""
+    """Report GPUs that heat or the power supply has slowed down for at least `COUNTED_US` since the driver
+    was loaded.
+    """
     for each in seen.health:
         hardware = {
             "hw_therm_slowdown": "heat (hardware)",
@@ -99,7 +101,9 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.hot", "D69", "D82", source="aznhc fryer choice", after=("speed.throttled",))
 def hot(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU near the slowdown threshold, hot without load, or with a fan that does not turn."""
+    """Report a GPU near the slowdown threshold or hot without load, and a hot one with a fan that does not
+    turn or has an error.
+    """
     for each in seen.health:
         margin, idle = each.slowdown_margin, (each.utilization or 0) < BUSY_UTILIZATION
         if margin is not None and margin <= NEAR_SLOWDOWN_C:
@@ -131,7 +135,7 @@ def hot(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.power_limit", "D74", "D71", source="nvml choice")
 def power_limit(seen: Examination) -> Iterator[Fault]:
-    """Report a power limit below the board's default."""
+    """Report a power limit below the board's default: degraded below `LIMIT_SHARE` of it, else a hint."""
     low = [
         (gpu, gpu.power.limit, gpu.power.default)
         for gpu in seen.gpus
@@ -220,6 +224,7 @@ def pcie_width(seen: Examination) -> Iterator[Fault]:
 
 
 def _port_above(linked: object, address: str | None) -> Port | None:
+    """Return the PCIe port above a GPU, or None if it is not known."""
     chain = linked.get(address) if isinstance(linked, dict) else None
     return chain[1] if chain and len(chain) > 1 else None
 
@@ -249,7 +254,9 @@ def pcie_generation(seen: Examination) -> Iterator[Fault]:
     "speed.pcie_path", "D77", source="stas-debug imbue", after=("speed.pcie_width", "speed.pcie_generation")
 )
 def pcie_path(seen: Examination) -> Iterator[Fault]:
-    """Report a port on the path to the root that is slower than the GPU."""
+    """Report a port on the path to the root with less than 90 % of the GPU's PCIe rate; nothing on virtual
+    machines.
+    """
     if seen.virtual:
         return
     for gpu in seen.pci_gpus:
@@ -273,7 +280,9 @@ def pcie_path(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.pcie_errors", "D78", source="oci-npd", after=("bus.lost",))
 def pcie_errors(seen: Examination) -> Iterator[Fault]:
-    """Report corrected PCIe errors that increase now, and any fatal ones."""
+    """Report corrected PCIe errors that increase now, and any fatal ones, of GPUs, switches and RDMA devices
+    and the ports above them.
+    """
     ours = {port.address for chain in seen.pci_links.values() for port in chain}
     growing = [
         (name.split(" "), by)

@@ -35,7 +35,9 @@ def catalog() -> Catalog:
     after=("driver.mismatch", "driver.flavour", "driver.too_new"),
 )
 def installed(seen: Examination) -> Iterator[Fault]:
-    """Report conflicts between the installed driver, toolkit, libraries and kernel."""
+    """Report conflicts between the installed driver, toolkit, libraries and kernel, and the resolver's
+    warnings as hints.
+    """
     request = standing(seen)
     if request is None:
         return
@@ -50,7 +52,9 @@ def installed(seen: Examination) -> Iterator[Fault]:
 
 @rule("stack.frameworks", "D37", "D41", source="project", after=("driver.mismatch", "stack.installed"))
 def frameworks(seen: Examination) -> Iterator[Fault]:
-    """Report conflicts of frameworks in Python environments with the driver and the GPUs."""
+    """Report conflicts of frameworks in Python environments with the driver and the GPUs; skip versions that
+    are not in the catalog.
+    """
     request = standing(seen)
     if request is None:
         return
@@ -71,6 +75,7 @@ def frameworks(seen: Examination) -> Iterator[Fault]:
 
 
 def _ask(request: Request) -> Answer:
+    """Return the resolver's answer; raise `Missing` if the catalog does not know a value."""
     try:
         return resolve(request, catalog())
     except InvalidInput as error:
@@ -78,11 +83,13 @@ def _ask(request: Request) -> Answer:
 
 
 def _told(request: Request) -> tuple[str, ...]:
+    """Return the values of a request as text: `driver 580.95.05`."""
     names = ("driver", "module", "cuda", "cudnn", "nccl", "container_toolkit", "docker", "kernel")
     return tuple(f"{name} {value}" for name in names if (value := getattr(request, name)))
 
 
 def _fault(severity: str, finding: RuleFinding, seen: tuple[str, ...], answer: Answer) -> Fault:
+    """Return the fault of a finding, with up to three changes that would work."""
     works = [
         shell("would work: {}: {}   ({})", each.change, each.value, each.text) for each in answer.nearest[:3]
     ]
@@ -119,6 +126,9 @@ def standing(seen: Examination) -> Request | None:
 
 
 def _version(seen: Examination, pattern: str) -> str | None:
+    """Return the version, without epoch and revision, of the first installed package whose name matches, or
+    None.
+    """
     for name in seen.packages.by_name:
         version = seen.packages.version(name)
         if version and re.fullmatch(pattern, name):
@@ -127,7 +137,7 @@ def _version(seen: Examination, pattern: str) -> str | None:
 
 
 def _toolkit(seen: Examination) -> str | None:
-    """Return the newest toolkit of NVIDIA's packages."""
+    """Return the newest toolkit of NVIDIA's packages, as `12.8`, or None."""
     found = []
     for name in seen.packages.by_name:
         result = re.fullmatch(r"cuda-(?:toolkit|nvcc|cudart)-(\d{1,2})-(\d{1,2})", name)
@@ -137,6 +147,7 @@ def _toolkit(seen: Examination) -> str | None:
 
 
 def _nccl(seen: Examination) -> str | None:
+    """Return the version of NVIDIA's NCCL package, as `2.27.3+cuda12.9`, or None."""
     version = seen.packages.version("libnccl2") or seen.packages.version("libnccl")
     result = re.match(r"(\d+\.\d+\.\d+)-\d+\+cuda(\d+\.\d+)", version or "")
     return f"{result[1]}+cuda{result[2]}" if result else None

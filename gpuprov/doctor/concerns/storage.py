@@ -23,7 +23,7 @@ fill; PyTorch requires more without a number).
 
 @rule("storage.full", "D112", source="imbue nebius node-mixin choice")
 def full(seen: Examination) -> Iterator[Fault]:
-    """Report file systems without space or inodes."""
+    """Report file systems without space or inodes; not read-only ones, tmpfs and overlay other than /."""
     for point, kind, total, free, inodes, free_inodes, mode in seen.raw("host_state")["space"]:
         if (kind in ("tmpfs", "overlay") and point != "/") or mode == "ro" or not total:
             continue
@@ -90,7 +90,7 @@ def disk_errors(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.read_only", "D113", source="gpud", after=("storage.disk_errors",))
 def read_only(seen: Examination) -> Iterator[Fault]:
-    """Report a file system that the kernel has mounted read-only after errors."""
+    """Report an ext3, ext4, XFS or Btrfs file system with errors=remount-ro that is mounted read-only."""
     for point, mount in seen.mounts.items():
         writable = ("ext4", "xfs", "btrfs", "ext3")
         if mount.filesystem in writable and "ro" in mount.options and "errors=remount-ro" in mount.options:
@@ -122,7 +122,7 @@ def degraded_array(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.network", "D114", source="gpud gcm")
 def network_storage(seen: Examination) -> Iterator[Fault]:
-    """Report NFS servers that do not answer."""
+    """Report NFS servers that do not answer, by the log; a hint if all answer again."""
     events = seen.log_lines(r"nfs: server .* (?:not responding|OK)")
     last: dict[str, str] = {}
     ages: dict[str, float] = {}

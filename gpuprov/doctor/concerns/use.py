@@ -28,7 +28,9 @@ HELD_MIB = 1024
 
 @rule("cuda.hidden", "D42", "D43", source="cuda-env")
 def hidden(seen: Examination) -> Iterator[Fault]:
-    """Report GPUs hidden from logins by an environment variable."""
+    """Report that an environment variable for every login selects GPUs; degraded if it names none or unknown
+    ones.
+    """
     known = {gpu.uuid for gpu in seen.gpus if gpu.uuid}
     count = len(seen.gpus)
     places = [
@@ -53,7 +55,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.exclusive", "D44", source="cuda-err")
 def exclusive(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU that only one program, or none, may use."""
+    """Report a GPU that by its compute mode only one program, or none, may use."""
     for gpu in seen.gpus:
         mode = (gpu.compute_mode or "").lower()
         if "prohibited" in mode:
@@ -115,7 +117,11 @@ def mig_pending(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.mig_left", "D47", source="oci-dr")
 def mig_left(seen: Examination) -> Iterator[Fault]:
-    """Report MIG without instances: CUDA finds no device."""
+    """Report MIG without instances: CUDA finds no device.
+
+    Raises:
+        Missing: without root, instances may be invisible.
+    """
     for gpu in seen.gpus:
         if gpu.mig.current and not gpu.mig_devices:
             if not seen.is_root:
@@ -134,12 +140,15 @@ def mig_left(seen: Examination) -> Iterator[Fault]:
 
 
 def _on(mode: bool | None) -> str:
+    """Return `on` or `off`; None counts as off."""
     return "on" if mode else "off"
 
 
 @rule("cuda.held", "D48", source="gcm gpud choice")
 def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
-    """Report programs that hold a GPU and cannot end, and used memory without a visible program."""
+    """Report programs that hold a GPU and cannot end, and (with root's rights, outside containers) more than
+    `HELD_MIB` of used memory without a visible program.
+    """
     holders = seen.programs
     working = [program for program in holders if not program.name.startswith(ENDED)]
     for program in working:

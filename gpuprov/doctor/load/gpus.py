@@ -21,7 +21,9 @@ from gpuprov.untrusted import shell
 
 @load_rule("load.throttled", "U10")
 def throttled(sample: Sample) -> Iterator[Fault]:
-    """Report clocks reduced by heat or power under load."""
+    """Report GPUs whose clocks heat or power reduced in more than 20 % of the readings, if they are not
+    idle.
+    """
     for gpu in sample.gpus:
         reasons = [name for bit, name in THROTTLED.items() if gpu.reasons_share.get(bit, 0) > 0.2]
         if reasons and (gpu.busy or 0) > IDLE:
@@ -40,7 +42,7 @@ def throttled(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.memory_bound", "U08")
 def memory_bound(sample: Sample) -> Iterator[Fault]:
-    """Report that the GPU's own memory is the limit, which is no fault."""
+    """Report busy GPUs whose own memory is the limit, below 90 % of their power, which is no fault."""
     for gpu in sample.gpus:
         if (gpu.busy or 0) >= BUSY and (gpu.memory_busy or 0) > 0.8 and (gpu.power or 1) < 0.9:
             yield Fault(
@@ -55,7 +57,7 @@ def memory_bound(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.small_kernels", "U05")
 def small_kernels(sample: Sample) -> Iterator[Fault]:
-    """Report high utilisation at low power: small kernels, small batches."""
+    """Report high utilisation at low power: small kernels, small batches; only if one GPU is in use."""
     spinning = spinning_gpus(sample)
     if len(used_gpus(sample)) > 1 and len(spinning) >= 1:
         return
@@ -75,7 +77,7 @@ def small_kernels(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.compute_bound", "U08")
 def compute_bound(sample: Sample) -> Iterator[Fault]:
-    """Report that the GPU is the limit, as it should be."""
+    """Report that busy GPUs at high power are the limit, as they should be."""
     full = [gpu for gpu in sample.gpus if (gpu.busy or 0) >= BUSY and (gpu.power or 0) >= HARD]
     if full:
         yield Fault(

@@ -24,7 +24,7 @@ WAITS_FOR_DISKS = 0.2
 
 @load_rule("load.swap", "U04")
 def swapping(sample: Sample) -> Iterator[Fault]:
-    """Report that swapping starves the GPUs."""
+    """Report that the host swaps more than 50 pages per second while GPUs are starved."""
     pages = sample.swapped()
     if pages > 50 and starved_gpus(sample):
         yield Fault(
@@ -70,7 +70,9 @@ def storage(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.one_core", "U01")
 def one_core(sample: Sample) -> Iterator[Fault]:
-    """Report that one thread or worker uses a full core while the GPU waits."""
+    """Report programs whose thread, or worker bound to one processor, uses a full core while their GPU is
+    starved; not if half of all cores are full.
+    """
     for program in workers(sample):
         mine = [gpu for gpu in starved_gpus(sample) if gpu.index in program.gpus]
         family = family_of(sample, program.pid)
@@ -105,6 +107,7 @@ def one_core(sample: Sample) -> Iterator[Fault]:
 
 
 def _processors(text: str) -> int:
+    """Return the number of processors in a list such as `0-3,8`."""
     total = 0
     for piece in filter(None, text.split(",")):
         first, _, last = piece.partition("-")
@@ -115,7 +118,7 @@ def _processors(text: str) -> int:
 
 @load_rule("load.all_cores", "U02")
 def all_cores(sample: Sample) -> Iterator[Fault]:
-    """Report that all processors are busy while the GPU waits."""
+    """Report that all processors are busy, or contended and mostly busy, while a GPU is starved."""
     starved, mean = starved_gpus(sample), sum(sample.cores.values()) / max(1, len(sample.cores))
     squeezed = sample.pressure("cpu") > 0.5 and mean > 0.7
     if starved and (mean > FULL_CORE or squeezed):
@@ -140,7 +143,7 @@ def all_cores(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.pcie", "U09")
 def pcie(sample: Sample) -> Iterator[Fault]:
-    """Report that copies use the full PCIe link."""
+    """Report GPUs that use more than 60 % of their PCIe link; only a hint for a busy GPU."""
     for gpu in sample.gpus:
         if gpu.traffic is not None and gpu.traffic > 0.6:
             yield Fault(
@@ -159,7 +162,9 @@ def pcie(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.network", "U15", "U16", source="nccl-doc")
 def network(sample: Sample) -> Iterator[Fault]:
-    """Report that the network is at its rate, or that traffic uses the slow network."""
+    """Report interfaces above 70 % of their rate while GPUs are in use, and that InfiniBand is quiet
+    meanwhile.
+    """
     fast = {name: each for name, each in sample.network.items() if "/" in name}
     for name, (speed, share) in sample.network.items():
         if share is not None and share > 0.7 and used_gpus(sample):

@@ -25,7 +25,7 @@ from gpuprov.untrusted import shell
 
 @load_rule("load.straggler", "U06", "U07")
 def straggler(sample: Sample) -> Iterator[Fault]:
-    """Report GPUs of a job that wait at low power for one that lags."""
+    """Report GPUs of a job that wait at low power for one that lags, or that all wait for each other."""
     spinning, used = spinning_gpus(sample), used_gpus(sample)
     if not spinning or len(used) < 2:
         return
@@ -72,11 +72,15 @@ def straggler(sample: Sample) -> Iterator[Fault]:
 
 
 def _those(gpus: set[int]) -> str:
+    """Return `GPU 0 waits` or `GPUs 0, 1 wait`."""
     names = listed([str(each) for each in sorted(gpus)], 8)
     return f"GPU {names} waits" if len(gpus) == 1 else f"GPUs {names} wait"
 
 
 def _doing(sample: Sample, program: ProgramLoad) -> str:
+    """Return as text whether a process waits in the kernel, fills a core, sleeps, or how many cores it
+    uses.
+    """
     family = family_of(sample, program.holder)
     cores = sum(each.cores for each in family)
     if program.asleep > STUCK:
@@ -108,7 +112,9 @@ def hang(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.idle_holder", "U11", source="project")
 def idle_holder(sample: Sample) -> Iterator[Fault]:
-    """Report programs that hold memory and do nothing."""
+    """Report programs that hold more than 1 GiB on idle GPUs and use no processor; not ranks of a job
+    (WORLD_SIZE).
+    """
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         if "WORLD_SIZE" in program.variables:
@@ -128,7 +134,7 @@ def idle_holder(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.one_of_several", "U13", source="project")
 def one_of_several(sample: Sample) -> Iterator[Fault]:
-    """Report a program that has several GPUs and uses one."""
+    """Report a working program that has several GPUs open, of which one is busy and the others are idle."""
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         working = [gpu for gpu in mine if (gpu.busy or 0) > 0.2]
@@ -155,7 +161,7 @@ def one_of_several(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.shared", "U14", source="project")
 def shared(sample: Sample) -> Iterator[Fault]:
-    """Report several programs on one GPU."""
+    """Report several working programs on one busy GPU, if each has only that GPU."""
     for gpu in sample.gpus:
         there = [each for each in workers(sample) if gpu.index in each.gpus and each.cores > 0.05]
         single = [each for each in there if len(each.gpus) == 1]

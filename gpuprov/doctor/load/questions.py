@@ -39,14 +39,14 @@ def load_rule(name: str, *rows: str, source: str = "stas-debug") -> Callable[[Ju
 
 
 def figures(gpu: GpuLoad) -> str:
-    """Return `GPU 0 97% busy, 640 W (91% of its limit), clock 88% of maximum`."""
+    """Return `GPU 0 97% busy, 640 W (91% of its limit), clock 88% of maximum`, without unknown values."""
     power = "" if gpu.power_w is None else f", {gpu.power_w:.0f} W ({(gpu.power or 0):.0%} of its limit)"
     clock = "" if gpu.clock is None else f", clock {gpu.clock:.0%} of maximum"
     return f"GPU {gpu.index} {percent(gpu.busy)} busy{power}{clock}"
 
 
 def percent(share: float | None) -> str:
-    """Return a share as `97%`."""
+    """Return a share as `97%`; `not told` for None."""
     return "not told" if share is None else f"{share:.0%}"
 
 
@@ -83,5 +83,5 @@ def spinning_gpus(sample: Sample) -> list[GpuLoad]:
 
 
 def family_of(sample: Sample, holder: int) -> list[ProgramLoad]:
-    """Return a program on GPUs and its children."""
+    """Return the program on GPUs with this PID (`holder`) and its children."""
     return [each for each in sample.programs if each.holder == holder]

@@ -106,6 +106,9 @@ class Sample:
     def _program(
         self, pid: str, before: Mapping[str, Any], now: Mapping[str, Any], gpus: set[int]
     ) -> ProgramLoad:
+        """Return one program's means from its rows at the begin and the end; threads that began meanwhile
+        count as 0.
+        """
         per_core = float(self.raw["ticks"]) * self.seconds
         shares = {
             number: (name, (ticks - (before["threads"].get(number) or [name, ticks])[1]) / per_core)
@@ -144,6 +147,7 @@ class Sample:
 
     @cached_property
     def _cpus(self) -> Mapping[str, tuple[float, float]]:
+        """Processor → shares of the time in which it was busy, and in which it waited for disks."""
         first, second = self.raw["first"]["cpus"], self.raw["second"]["cpus"]
         shares = {}
         for name, now in second.items():
@@ -168,7 +172,7 @@ class Sample:
 
     @cached_property
     def disks(self) -> Mapping[str, tuple[float, float]]:
-        """Device → share of the time busy, and MB/s."""
+        """Device → share of the time busy, and MB/s read and written."""
         first, second = self.raw["first"]["disks"], self.raw["second"]["disks"]
         return {
             name: (
@@ -192,6 +196,8 @@ class Sample:
 
 
 def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
+    """Return the means of one GPU's readings."""
+
     def mean(name: str) -> float | None:
         values = [float(row[name]) for row in rows if row.get(name) is not None]
         return fmean(values) if values else None
@@ -228,6 +234,7 @@ def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
 
 
 def _or(bits: Sequence[int]) -> int:
+    """Return all bits that are set in any of the values."""
     whole = 0
     for each in bits:
         whole |= each

@@ -34,7 +34,9 @@ LOAD_RULES: dict[str, LoadRule] = {each.rule.name: each for each in ORDER}
 
 
 def judge_load(raw: Any) -> list[Fault]:
-    """Return the verdict first, then other findings, each one sentence with its values."""
+    """Return the findings of all load rules in their order, so the verdict first; one hint if there are
+    none.
+    """
     sample = Sample(raw)
     found: list[Fault] = []
     for name, known in LOAD_RULES.items():
@@ -43,6 +45,7 @@ def judge_load(raw: Any) -> list[Fault]:
 
 
 def _nothing(sample: Sample) -> Fault:
+    """Return the hint that no bottleneck was found, or that no process uses a GPU."""
     result = tuple(map(figures, sample.gpus))
     text = "no bottleneck found" if workers(sample) else "no process uses a GPU"
     return Fault(
