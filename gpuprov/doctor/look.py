@@ -113,8 +113,7 @@ def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
 
 
 def sample_here(seconds: float) -> Diagnosis:
-    """Sample this machine for some seconds and return its bottleneck; without a readable GPU the diagnosis is
-    a failure.
+    """Sample this machine and return its bottleneck; no readable GPU is the diagnosis's failure.
 
     Raises:
         NodeFailed: no answer from the probe.

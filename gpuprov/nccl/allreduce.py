@@ -23,7 +23,9 @@ WARM_UP, MEASURED = 5, 20
 
 
 def main(gpus: int) -> int:
-    """Start a rank for each GPU; when one fails, kill the others. Return the exit code."""
+    """Start a rank for each GPU; when one fails, kill the others. Return 0, or the absolute exit code of the
+    first that failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder, "ranks").as_uri()
         common = {**os.environ, "WORLD_SIZE": str(gpus), "GPUPROV_MEETING": meeting}
@@ -39,6 +41,7 @@ def main(gpus: int) -> int:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
+    """Return 0 when all ranks ended well, or the absolute exit code of a rank as soon as one fails."""
     while True:
         codes = [rank.poll() for rank in ranks]
         failed = next((code for code in codes if code), 0)

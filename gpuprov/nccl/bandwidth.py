@@ -34,7 +34,7 @@ def bus_bandwidth(size: float, seconds: float, ranks: int) -> float:
 
 
 def gradient_seconds(parameters: float, bandwidth: float) -> float:
-    """Estimate the all-reduce of a model's gradients: parameters * 4 bytes / bandwidth (bytes a second)."""
+    """Estimate the seconds of an all-reduce of 4-byte gradients; the bandwidth is in bytes a second."""
     return parameters * 4 / bandwidth
 
 
@@ -59,6 +59,9 @@ class Results:
             self.wrong = max(self.wrong, int(found[1]))
 
     def _table_row(self, row: re.Match[str]) -> None:
+        """Add a row of nccl-tests' table, with the in-place columns if it has them; ignore a row with a
+        malformed number.
+        """
         time_us, algbw, busbw = (_number(row[index]) for index in (2, 3, 4))
         if time_us is None or algbw is None or busbw is None:
             return
@@ -71,7 +74,7 @@ class Results:
 
     @property
     def peak(self) -> float | None:
-        """Return the best bus bandwidth of any size in GB/s, or None."""
+        """Return the best bus bandwidth in GB/s, the reported average without rows, or None."""
         best = [max(row["busbw"], row.get("in_place_busbw", 0)) for row in self.rows.values()]
         return max(best, default=self.average)
 
@@ -84,6 +87,7 @@ class Results:
 
 
 def _number(word: str) -> float | None:
+    """Parse a number; None for other text."""
     try:
         return float(word)
     except ValueError:

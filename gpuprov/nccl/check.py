@@ -121,6 +121,11 @@ def inspect_machine(gpus: int | None = None, shell: Shell = LOCAL) -> Machine:
 
 
 def _smi(shell: Shell, *arguments: str) -> str:
+    """Return nvidia-smi's output, also if it fails.
+
+    Raises:
+        NodeFailed: it is not installed, or does not answer in time.
+    """
     try:
         text, code = shell.run(["nvidia-smi", *arguments], {}, _SMI_TIMEOUT_S)
     except TimeoutError:
@@ -167,11 +172,13 @@ def tool(
 
 
 def _has_torch(python: str, shell: Shell) -> bool:
+    """Return whether an interpreter has PyTorch, without importing it."""
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     return _ends_well([python, "-c", probe], shell)
 
 
 def _ends_well(command: Sequence[str], shell: Shell) -> bool:
+    """Return whether a command ends with 0; False if it cannot be started or does not end in time."""
     try:
         return shell.run(command, {}, _SMI_TIMEOUT_S)[1] == 0
     except (OSError, TimeoutError):
@@ -218,6 +225,9 @@ def _wanted(findings: list[Finding], variant: Variant) -> list[Finding]:
 
 
 def _speed(log: NcclLog, limit: Limit | None) -> list[Finding]:
+    """Return the finding about the peak bandwidth: bad without one, a warning below `_POOR` of the limit,
+    none without a limit.
+    """
     peak = log.results.peak
     if peak is None:
         return [Finding("bad", "check.result", "no bandwidth was measured")]

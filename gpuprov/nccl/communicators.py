@@ -55,7 +55,9 @@ class Communicators:
         return iter(self._known.values())
 
     def hear(self, process: Process, member: Member) -> None:
-        """Add a process's line about a communicator to which it belongs."""
+        """Add a process's line about a communicator to which it belongs; after `gone` its pointer may mean
+        another one.
+        """
         communicator = self._of(process, member)
         if member.rank not in communicator.hosts:
             communicator.hosts[member.rank] = process[0]

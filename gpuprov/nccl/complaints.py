@@ -69,7 +69,7 @@ class Complaints:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def warned(self, text: str) -> None:
-        """Add the text of an `NCCL WARN`."""
+        """Add the text of an `NCCL WARN`; beyond `_MOST` different texts, new ones are ignored."""
         key = _NUMBERS.sub("#", text[:400])
         if key in self._first or len(self._first) < _MOST:
             self._first.setdefault(key, text[:400])
@@ -91,6 +91,7 @@ class Complaints:
         return [{"text": e["text"], "count": e["count"]} for e in self._entries() if not e["cause"]]
 
     def _entries(self) -> list[dict[str, Any]]:
+        """Return each message with its count and its likely cause, or None."""
         return [
             {"text": text, "count": self._counts[key], "cause": cause_of(text)}
             for key, text in self._first.items()

@@ -64,7 +64,7 @@ class Derived:
 def derive(
     nics: Sequence[NetworkInterface], hcas: Sequence[RdmaPort] = (), site: Mapping[str, str] | None = None
 ) -> Derived:
-    """Derive a node's NCCL environment.
+    """Derive a node's NCCL environment; return it with reasons and findings.
 
     Args:
         nics: its network interfaces.
@@ -88,7 +88,7 @@ def derive(
 
 
 def _sockets(choice: Choice, rails: Rails) -> dict[str, Decision]:
-    """Return the interfaces for NCCL and Gloo; with RDMA they carry only the first
+    """Return the interfaces for NCCL and Gloo, none without a usable one; with RDMA they carry only the first
     contact, so one is enough.
     """
     if not choice.nics:
@@ -106,6 +106,9 @@ def _sockets(choice: Choice, rails: Rails) -> dict[str, Decision]:
 
 
 def _rdma(rails: Rails) -> dict[str, Decision]:
+    """Return the variables of RDMA: off without usable ports, else the ports, and for RoCE the GID index if
+    it is known.
+    """
     if not rails.hcas:
         return {"NCCL_IB_DISABLE": Decision("1", rails.reason)}
     found = {
@@ -120,7 +123,7 @@ def _rdma(rails: Rails) -> dict[str, Decision]:
 
 
 def _cross_nic(choice: Choice, rails: Rails) -> dict[str, Decision]:
-    """Return whether a ring may enter a node by one NIC and leave by another."""
+    """Return whether a ring may enter a node by one NIC and leave by another; nothing without a network."""
     count = len(rails.hcas) or len(choice.nics)
     if count == 0:
         return {}
@@ -135,10 +138,14 @@ def _cross_nic(choice: Choice, rails: Rails) -> dict[str, Decision]:
 
 
 def _networks(nics: Iterable[NetworkInterface]) -> set[str]:
+    """Return the networks of the interfaces' first routable addresses."""
     return {str(nic.routable[0].network) for nic in nics if nic.routable}
 
 
 def _doubts(choice: Choice, rails: Rails, hcas: Sequence[RdmaPort]) -> list[Finding]:
+    """Return findings about the choice: doubts, no usable interface (bad), unused RDMA ports, EFA, and RoCE
+    without known GIDs.
+    """
     found = [Finding("warn", "network.doubt", doubt) for doubt in choice.doubts]
     if not choice.nics:
         found.append(Finding("bad", "network.none", f"{choice.reason}: {_listed(choice.excluded)}"))
@@ -171,11 +178,14 @@ def _mtu(choice: Choice, rails: Rails, nics: Sequence[NetworkInterface]) -> list
 
 
 def _listed(excluded: Mapping[str, str]) -> str:
+    """Return the excluded interfaces with the reasons as text."""
     return ", ".join(f"{name} ({why})" for name, why in excluded.items()) or "there are no interfaces"
 
 
 def agree(nodes: Mapping[str, Derived]) -> list[Finding]:
-    """Compare the results of a group's nodes; return a finding for each that differs from the majority."""
+    """Compare the variables and the MTU of a group's nodes; return a finding for each value that differs from
+    the most frequent one.
+    """
     names = sorted({name for derived in nodes.values() for name in derived.variables})
     found = []
     for name in [*names, "MTU"]:
@@ -192,6 +202,7 @@ def agree(nodes: Mapping[str, Derived]) -> list[Finding]:
 
 
 def _shown(derived: Derived, name: str) -> str:
+    """Return a variable's value, or the MTU, as text; `not set` or `not known` without it."""
     if name == "MTU":
         return str(derived.mtu or "not known")
     decision = derived.variables.get(name)

@@ -67,7 +67,7 @@ def gigabits(rate: str) -> float:
 
 
 def _distances(topology: Topology) -> dict[str, int]:
-    """Return each RDMA device's distance to its nearest GPU."""
+    """Return RDMA device → its distance to the nearest GPU, as `gpuprov.topology.verdict.distance`."""
     return {
         nic.device: min(distance(topology.link(gpu, nic.name).kind) for gpu in topology.gpus)
         for nic in topology.nics

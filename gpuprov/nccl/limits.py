@@ -39,7 +39,9 @@ def nvlink_limit(text: str) -> Limit | None:
 
 
 def pcie_limit(text: str) -> Limit | None:
-    """Parse `--query-gpu=pcie.link.gen.max,pcie.link.width.max`: return the limit of the slowest GPU."""
+    """Parse `--query-gpu=pcie.link.gen.max,pcie.link.width.max`: return the limit of the slowest GPU; None
+    without a known link.
+    """
     rows = [re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", line) for line in text.splitlines() if line.strip()]
     links = [(int(row[1]), int(row[2])) for row in rows if row and int(row[1]) in _PCIE_LANE]
     if not links:

@@ -75,7 +75,7 @@ class Path(NamedTuple):
 
 
 def path(text: str) -> Path | None:
-    """Return the connection that a message reports, or None."""
+    """Return the connection that a message reports (`Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM`), or None."""
     found = _PATH.match(text)
     if found is None:
         return None
@@ -185,7 +185,9 @@ def environment(text: str) -> tuple[str, str] | None:
 
 
 def interfaces(text: str) -> list[Interface]:
-    """Return the interfaces in a `Bootstrap`, `NET/Socket : Using` or `NET/IB : Using …; OOB` message."""
+    """Return the interfaces that a message names with addresses: `Bootstrap`, `NET/Socket : Using` or `NET/IB
+    : Using …; OOB`.
+    """
     use = "bootstrap" if text.startswith("Bootstrap") else "data"
     data, _, oob = text.partition("OOB ")
     return [Interface(name, address, use) for name, address in _ADDRESS.findall(data)] + [

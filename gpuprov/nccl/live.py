@@ -21,7 +21,8 @@ LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
-    """Return, for each group, the variables stated in its profile or in the fleet.
+    """Return group → the NCCL variables stated in its profile or in the fleet; the fleet's override the
+    profile's.
 
     Args:
         folder: of the fleet's file.
@@ -89,7 +90,11 @@ def derive_fleet(
 
 
 def _wanted(fleet: Fleet, sources: Iterable[str]) -> dict[str, list[Target]]:
-    """Return the selected nodes of each group."""
+    """Return group → its selected nodes, all if `sources` is empty.
+
+    Raises:
+        InvalidInput: a source is malformed, or no node or group of the fleet.
+    """
     named: set[str] = set()
     for source in sources:
         try:

@@ -59,6 +59,7 @@ class NcclLog:
         self._other(line[:_LONGEST_REMARK])
 
     def _hear(self, said: lines.Message) -> None:
+        """Parse one message of NCCL by its kind: warning, path, communicator, variable, network or other."""
         self.messages += 1
         text = said.text
         if said.level == "WARN":
@@ -86,6 +87,7 @@ class NcclLog:
             self.results.feed(line)
 
     def _path(self, said: lines.Message) -> None:
+        """Count the connection that a message reports."""
         path = lines.path(said.text)
         if path is None:
             return
@@ -94,6 +96,7 @@ class NcclLog:
         self.paths[(said.host, said.pid), path.source, path.target, path.receiving, path.transport] += 1
 
     def _member(self, said: lines.Message) -> None:
+        """Add a rank of a communicator, and whether NVLS is used."""
         if _NVLS_USED.match(said.text):
             self.nvls = True
         member = lines.member(said.text)
@@ -103,6 +106,7 @@ class NcclLog:
         self.communicators.hear((said.host, said.pid), member)
 
     def _network_line(self, text: str) -> None:
+        """Add the interfaces and RDMA ports in use, the provider, and whether GPUDirect RDMA is refused."""
         self.interfaces.update(lines.interfaces(text))
         self.hcas.update(lines.hcas(text))
         if "GPU Direct RDMA Disabled" in text:
@@ -111,6 +115,7 @@ class NcclLog:
             self.provider = provider[1]
 
     def _remark(self, text: str) -> None:
+        """Parse other messages: network, version, use of NVLS, refused P2P, the driver's CUDA version."""
         if text.startswith("Using network "):
             self.networks[text.removeprefix("Using network ").strip()] += 1
         elif "CCL version" in text:
@@ -124,6 +129,7 @@ class NcclLog:
             self.driver_cuda = f"{number // 1000}.{number % 1000 // 10}"
 
     def _version(self, text: str) -> None:
+        """Count the version that a line states."""
         if stated := lines.version(text):
             self.versions[stated] += 1
 
@@ -131,7 +137,9 @@ class NcclLog:
 
     @property
     def version(self) -> tuple[str, str | None] | None:
-        """Return NCCL's version and the CUDA version that it was built for, as most ranks state them."""
+        """Return NCCL's version and the CUDA version that it was built for, as most ranks state them; None if
+        no line does.
+        """
         stated = [(entry, count) for entry, count in self.versions.items() if entry[1]] or list(
             self.versions.items()
         )
@@ -152,10 +160,10 @@ class NcclLog:
 
     @property
     def nodes(self) -> int | None:
-        """Return the number of machines that take part.
+        """Return the number of machines that take part; None if it is unknown.
 
-        NCCL's own count holds unless it contradicts the host names: without P2P and shared memory NCCL
-        counts every rank as a separate node, and containers of one machine have different host names.
+        NCCL's own count holds unless it contradicts the host names: without P2P and shared memory NCCL counts
+        every rank as a separate node, and containers of one machine have different host names.
         """
         comm, hosts = self.communicators.largest, len(self.hosts)
         if comm is None or comm.layout is None:

@@ -82,7 +82,9 @@ class Choice:
 
 
 def choose(nics: Iterable[NetworkInterface]) -> Choice:
-    """Choose the networks for NCCL's sockets: the fastest that reach other nodes."""
+    """Choose the networks for NCCL's sockets: the fastest that reach other nodes, in clouds the one of the
+    default route; none if no interface remains.
+    """
     excluded: dict[str, str] = {}
     left: list[NetworkInterface] = []
     for nic in sorted(nics, key=_order):
@@ -107,6 +109,7 @@ def reason_against(nic: NetworkInterface) -> str | None:
 
 
 def _reasons(nic: NetworkInterface) -> Iterator[tuple[bool, str]]:
+    """Yield each exclusion: whether it holds for the interface, and the reason."""
     name = nic.name.lower()
     yield nic.name == "lo", "loopback"
     yield _MADE_BY_SOFTWARE.match(name) is not None, "made by a container engine, a hypervisor or a VPN"
@@ -132,6 +135,7 @@ def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
 
 
 def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
+    """Choose the interfaces of the highest speed, one for each wire; exclude the slower ones."""
     top = max(nic.speed or 0 for nic in left)
     fastest = [nic for nic in left if nic.speed == top]
     slower = {nic.name: _slower(nic, top) for nic in left if nic not in fastest}
@@ -144,6 +148,7 @@ def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
 
 
 def _slower(nic: NetworkInterface, top: int) -> str:
+    """Return why an interface that is not among the fastest is excluded; `top` in Mbit/s."""
     if nic.speed is None:
         return "its speed is not known"
     kind = "management" if nic.speed * _MUCH_SLOWER <= top else "left to storage and services"
@@ -151,7 +156,9 @@ def _slower(nic: NetworkInterface, top: int) -> str:
 
 
 def _one_a_wire(nics: list[NetworkInterface]) -> tuple[list[NetworkInterface], dict[str, str], list[str]]:
-    """Choose one of several networks on one wire (VLANs): the largest MTU; report the choice as a doubt."""
+    """Choose one of several networks on one wire (VLANs): the largest MTU; return the chosen ones, why the
+    others are excluded, and the doubts.
+    """
     wires: dict[str, list[NetworkInterface]] = defaultdict(list)
     for nic in nics:
         wires[nic.wire].append(nic)
@@ -169,6 +176,7 @@ def _one_a_wire(nics: list[NetworkInterface]) -> tuple[list[NetworkInterface], d
 
 
 def _gigabits(speed: int) -> str:
+    """Return a speed in Mbit/s as text: `100 Gb/s`."""
     return f"{speed / 1000:g} Gb/s"
 
 

@@ -72,7 +72,11 @@ _THROUGH_CPU = 4
 
 
 def choose_rails(hcas: Iterable[RdmaPort], nics: Mapping[str, NetworkInterface]) -> Rails:
-    """Choose the RDMA ports for NCCL; `nics` are the node's interfaces by name."""
+    """Choose the RDMA ports for NCCL: usable, of one link layer, the fastest, near GPUs.
+
+    Args:
+        nics: interface's name → interface, of the same node.
+    """
     excluded: dict[str, str] = {}
     left: list[RdmaPort] = []
     for hca in sorted(hcas, key=lambda hca: natural(str(hca))):
@@ -91,12 +95,14 @@ def choose_rails(hcas: Iterable[RdmaPort], nics: Mapping[str, NetworkInterface])
 
 
 def _nothing_left(excluded: Mapping[str, str]) -> str:
+    """Return why no RDMA port can be used, as text."""
     if not excluded:
         return "the node has no RDMA device"
     return "no RDMA port can be used: " + ", ".join(f"{name} {why}" for name, why in excluded.items())
 
 
 def _reason_against(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str | None:
+    """Return why a port cannot be used; None if it can."""
     if hca.is_efa:
         return "is an EFA: NCCL reaches it through the aws-ofi-nccl plugin"
     if hca.name.startswith(_NO_RDMA_BEHIND):
@@ -111,7 +117,9 @@ def _reason_against(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str 
 
 
 def _reason_against_roce(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str | None:
-    """Return why a RoCE port cannot be used: its interface, or the bond of that, must be usable for IP."""
+    """Return why a RoCE port cannot be used, or None: one of its interfaces, or the bond of that, must be
+    usable for IP; a port without known interfaces is usable.
+    """
     mine = [nics[name] for name in hca.interfaces if name in nics]
     carriers = {(nics.get(nic.master) or nic) if nic.master else nic for nic in mine}
     reasons = {reason_against(nic) for nic in carriers}
@@ -133,6 +141,7 @@ def _one_link_layer(left: list[RdmaPort], excluded: dict[str, str]) -> list[Rdma
 
 
 def _fastest(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]:
+    """Keep the ports with the highest rate."""
     top = max(hca.rate for hca in left)
     return _keep(left, excluded, lambda hca: hca.rate == top, f"is slower than the rails' {top:g} Gb/s")
 
@@ -147,12 +156,14 @@ def _near_gpus(left: list[RdmaPort], excluded: dict[str, str]) -> list[RdmaPort]
 
 
 def _is_near(hca: RdmaPort) -> bool:
+    """Return whether a port shares PCIe bridges with a GPU, below the CPU; False for an unknown distance."""
     return hca.gpu_distance is not None and hca.gpu_distance < _THROUGH_CPU
 
 
 def _keep(
     left: list[RdmaPort], excluded: dict[str, str], fits: Callable[[RdmaPort], bool], reason: str
 ) -> list[RdmaPort]:
+    """Return the ports that fit, and add the others to `excluded` with the reason."""
     excluded |= {str(hca): reason for hca in left if not fits(hca)}
     return [hca for hca in left if fits(hca)]
 
@@ -171,9 +182,11 @@ def gid_index(hcas: Iterable[RdmaPort]) -> tuple[int | None, str]:
 
 
 def _usable(gid: Gid) -> bool:
+    """Return whether a GID is of RoCE v2 and neither link-local nor zero."""
     address = ipaddress.IPv6Address(gid.address)
     return gid.type == _ROCE_V2 and not address.is_link_local and int(address) != 0
 
 
 def _family(gid: Gid) -> int:
+    """Return 4 for an IPv4 address in IPv6 form, else 6."""
     return 4 if ipaddress.IPv6Address(gid.address).ipv4_mapped else 6

@@ -55,7 +55,8 @@ def read_record(fleet: Path) -> NcclRecord | None:
 
 
 def write_record(fleet: Path, groups: Mapping[str, Mapping[str, Derived]]) -> Path:
-    """Write the common values of groups' nodes; keep the record of groups that are not in `groups`.
+    """Write the common values of groups' nodes and return the file's path; keep the record of groups that are
+    not in `groups` or have no nodes there.
 
     Args:
         groups: group → node → its derived values; the nodes of a group agree.
@@ -69,6 +70,7 @@ def write_record(fleet: Path, groups: Mapping[str, Mapping[str, Derived]]) -> Pa
 
 
 def _group(nodes: Mapping[str, Derived]) -> DerivedGroup:
+    """Return the record of a group from its first node, without the values that the site states."""
     one = next(iter(nodes.values()))
     own = {name: decision for name, decision in one.variables.items() if not decision.site}
     return DerivedGroup(
@@ -83,7 +85,9 @@ def _group(nodes: Mapping[str, Derived]) -> DerivedGroup:
 def effective_variables(
     derived: DerivedGroup | None, stated: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Return the variables of a group and their reasons; the site's own values override derived ones."""
+    """Return the variables of a group, and their reasons as one text; the site's own values override derived
+    ones.
+    """
     own = derived.variables if derived else {}
     values = {**{name: each.value for name, each in own.items()}, **stated}
     reasons = {

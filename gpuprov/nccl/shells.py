@@ -135,6 +135,7 @@ class Remote:
             self._session.run(f"rm -r {shlex.quote(self._folder)}")
 
     def _said(self, line: str) -> str:
+        """Return the stripped output of a command line, also if it fails."""
         return self._session.run(line).stdout.decode(errors="replace").strip()
 
 

@@ -12,7 +12,7 @@ from gpuprov.nccl.rdma import RdmaPort
 def check_site(
     name: str, value: str, nics: Sequence[NetworkInterface], hcas: Sequence[RdmaPort]
 ) -> list[Finding]:
-    """Return what is wrong with a value; empty for a correct value or a variable that names no device."""
+    """Return findings about a site's value; none for a correct value or a variable that names no device."""
     if name == "NCCL_SOCKET_IFNAME":
         return _interfaces(name, matching(value, [nic.name for nic in nics]), value, nics)
     if name == "GLOO_SOCKET_IFNAME":
@@ -37,6 +37,7 @@ def matching(value: str, names: Sequence[str]) -> list[str]:
 
 
 def _is(name: str, part: str) -> bool:
+    """Return whether a device has this name; a name without a port fits all ports."""
     return name == part or (":" not in part and name.partition(":")[0] == part)
 
 
@@ -45,6 +46,7 @@ def _begins(name: str, part: str) -> bool:
 
 
 def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[NetworkInterface]) -> list[Finding]:
+    """Return findings if a value selects no interface, or ones that cannot carry traffic between nodes."""
     if not chosen:
         have = ", ".join(nic.name for nic in nics) or "none"
         return [Finding("bad", "site.missing", f"{name}={value} fits no interface of the node ({have})")]
@@ -58,6 +60,7 @@ def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[Network
 
 
 def _ports(chosen: list[str], value: str, hcas: Sequence[RdmaPort]) -> list[Finding]:
+    """Return findings if a value selects no RDMA port, or ports that are not active."""
     if not chosen:
         have = ", ".join(map(str, hcas)) or "none"
         return [Finding("bad", "site.missing", f"NCCL_IB_HCA={value} fits no RDMA port of the node ({have})")]

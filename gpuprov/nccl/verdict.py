@@ -37,7 +37,9 @@ class ExpectedPaths:
 
 
 def judge_log(log: NcclLog, expected: ExpectedPaths | None = None) -> list[Finding]:
-    """Judge a log; return findings about the job, paths within nodes, paths between nodes, then settings."""
+    """Judge a log; return findings about the job, paths within nodes, paths between nodes, then settings. A
+    log without NCCL's lines and without a bandwidth gives only `log.empty`.
+    """
     wanted = expected or ExpectedPaths()
     if not log.messages and log.results.peak is None:
         return [
@@ -53,6 +55,7 @@ def judge_log(log: NcclLog, expected: ExpectedPaths | None = None) -> list[Findi
 
 
 def _versions(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Judge whether all ranks have one NCCL version; no finding if so."""
     versions = sorted({version for version, _cuda in log.versions})
     if len(versions) < 2:
         return []
@@ -61,6 +64,7 @@ def _versions(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 
 def _ready(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Judge whether all ranks in the log finished `Init`, for each communicator; no finding if so."""
     waiting = {
         (comm.nranks, tuple(sorted(set(comm.hosts) - comm.complete))): len(comm.complete)
         for comm in log.communicators
@@ -70,6 +74,9 @@ def _ready(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 
 def _not_ready(nranks: int, ranks: tuple[int, ...], complete: int) -> Finding:
+    """Return the finding about the ranks of a communicator that did not finish `Init`: bad if `complete`
+    others did.
+    """
     names = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     if complete:
         text = f"ranks {names} of {nranks} never finished `Init`, {complete} others did: look at those first"
@@ -79,6 +86,7 @@ def _not_ready(nranks: int, ranks: tuple[int, ...], complete: int) -> Finding:
 
 
 def _partial(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Warn if the log has only some ranks of the largest communicator."""
     comm = log.communicators.largest
     if comm is None or len(comm.hosts) >= comm.nranks:
         return []
@@ -90,6 +98,9 @@ def _partial(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 
 def _intra(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
+    """Judge the paths within nodes: ok if all are direct; bad over the network or against an expectation,
+    else a warning.
+    """
     intra = log.transports["intra"]
     expected = {"nvlink": "NVLink P2P", "p2p": "P2P", None: "P2P"}[wanted.intra]
     if not intra:
@@ -108,6 +119,7 @@ def _intra(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
 
 
 def _no_intra(log: NcclLog, wanted: ExpectedPaths, expected: str) -> list[Finding]:
+    """Judge a log without paths within nodes: a warning if some are expected and NVLS is not used."""
     if wanted.intra is None:
         return []
     if log.nvls:
@@ -140,6 +152,9 @@ def _why_not_p2p(log: NcclLog, slow: dict[str, int]) -> list[str]:
 
 
 def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
+    """Judge the paths between nodes: bad for another fabric than expected, or sockets although RDMA ports
+    exist.
+    """
     kinds = _fabrics(log)
     if not kinds:
         if wanted.inter is None:
@@ -168,6 +183,7 @@ def _fabrics(log: NcclLog) -> set[str]:
 
 
 def _fabric(name: str, log: NcclLog) -> str:
+    """Return the kind of a network by NCCL's name of it; RoCE if all ports in the log are RoCE."""
     lowered = name.lower()
     if lowered.startswith("ib"):
         links = {hca.link.lower() for hca in log.hcas}
@@ -178,6 +194,7 @@ def _fabric(name: str, log: NcclLog) -> str:
 
 
 def _why_not_rdma(log: NcclLog) -> list[str]:
+    """Return the likely reasons, the variables that are set first."""
     reasons = [
         f"{name}={value} is set"
         for name, harmless in (("NCCL_IB_DISABLE", "0"), ("NCCL_NET", None), ("NCCL_NET_PLUGIN", None))
@@ -192,6 +209,7 @@ def _why_not_rdma(log: NcclLog) -> list[str]:
 
 
 def _gdrdma(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Judge the use of GPUDirect RDMA between nodes over RDMA: a warning if only some or no paths use it."""
     if not _fabrics(log) & _RDMA or not log.transports["inter"]:
         return []
     if 0 < log.gdrdma_lines < log.network_lines:
@@ -212,6 +230,7 @@ def _gdrdma(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 
 def _interfaces(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Report interfaces that reach no other machine: bad for several nodes, else a warning."""
     used = sorted({interface.name for interface in log.interfaces if _LOCAL_ONLY.match(interface.name)})
     if not used:
         return []
@@ -225,6 +244,7 @@ def _interfaces(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 
 def _environment(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Warn of variables that switch off a transport, and of variables that differ between ranks."""
     off = [
         f"{name}={value}"
         for name, harmful in _SWITCHES_OFF.items()
@@ -248,6 +268,7 @@ _SWITCHES_OFF = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISA
 
 
 def _complaints(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Return up to ten errors with their causes, and one warning that counts the other messages."""
     found = [
         Finding("bad", "nccl.error", f"{entry['text']} ({entry['count']} times): {entry['cause']}")
         for entry in log.complaints.errors[:10]
@@ -260,6 +281,7 @@ def _complaints(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
 
 
 def _results(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Judge nccl-tests' results: bad for wrong values, else ok with the best bandwidth, none without one."""
     if log.results.wrong:
         text = f"{log.results.wrong} wrong values in nccl-tests: data is corrupted in transit"
         return [Finding("bad", "results.wrong", text)]
@@ -283,8 +305,10 @@ _RULES: tuple[Callable[[NcclLog, ExpectedPaths], list[Finding]], ...] = (
 
 
 def _direct(transport: str) -> bool:
+    """Return whether a transport is P2P without a detour, or NVLS."""
     return transport.startswith(("P2P", "NVLS")) and transport != "P2P/indirect"
 
 
 def _counted(transports: dict[str, int]) -> str:
+    """Return the transports with their numbers of connections as text."""
     return ", ".join(f"{name} ({count} connections)" for name, count in transports.items())

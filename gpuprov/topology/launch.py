@@ -91,6 +91,7 @@ def torchrun(job: Job) -> list[Line]:
 
 
 def _torchrun(job: Job, rank: int) -> list[str]:
+    """Return torchrun's command for one node; several nodes meet on the first one."""
     processes = f"--nproc-per-node={job.hosts[rank].gpus}"
     if len(job.hosts) == 1:
         meeting = ["--standalone", processes]
@@ -106,7 +107,9 @@ def _torchrun(job: Job, rank: int) -> list[str]:
 
 
 def _bound(job: Job) -> list[str]:
-    """Return the program; bind each process to its GPU's CPUs if these differ between GPUs."""
+    """Return the program and its arguments for torchrun; bind each process to its GPU's CPUs if these differ
+    between GPUs.
+    """
     if len(set(job.affinity)) < 2:
         return list(job.command)
     cpus = " ".join(job.affinity)
@@ -115,6 +118,7 @@ def _bound(job: Job) -> list[str]:
 
 
 def _endpoint(job: Job) -> str:
+    """Return address and port of the rendezvous on the first node; an IPv6 address in brackets."""
     address = job.hosts[0].address
     return f"[{address}]:{job.port}" if ":" in address else f"{address}:{job.port}"
 
@@ -131,8 +135,8 @@ def mpirun(job: Job) -> list[Line]:
 
 
 def _mapping(job: Job) -> list[str]:
-    """Return options that bind ranks near their GPUs: in blocks if the affinity has equal blocks, else by
-    sockets in turn.
+    """Return options that bind ranks near their GPUs: in blocks if the affinity has equal blocks, not at all
+    for another affinity, by sockets in turn if it is unknown.
     """
     groups = list(dict.fromkeys(job.affinity))
     each = len(job.affinity) // len(groups) if groups else 0
@@ -145,7 +149,9 @@ def _mapping(job: Job) -> list[str]:
 
 
 def _mpi_interface(job: Job) -> list[str]:
-    """Return options that bind MPI's own traffic to NCCL's interface, if that is stated by its exact name."""
+    """Return options that bind MPI's own traffic to NCCL's interface, if there are several nodes and it is
+    stated by its exact name.
+    """
     stated = job.environment.get("NCCL_SOCKET_IFNAME", "")
     if len(job.hosts) == 1 or not stated.startswith("="):
         return []
@@ -162,6 +168,7 @@ def horovodrun(job: Job) -> list[Line]:
 
 
 def _slots(job: Job) -> str:
+    """Return `address:GPUs` of each node, with commas."""
     return ",".join(f"{host.address}:{host.gpus}" for host in job.hosts)
 
 
@@ -206,14 +213,17 @@ def _network(job: Job) -> list[str]:
 
 
 def _visible(job: Job) -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES for the devices that take part; nothing if all do."""
     return {} if job.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, job.devices))}
 
 
 def _assigned(variables: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """Return a shell's command line with variables assigned in front."""
     return " ".join([*(f"{name}={_quote(value)}" for name, value in variables.items()), _shell(arguments)])
 
 
 def _shell(arguments: Sequence[str]) -> str:
+    """Return the arguments quoted for a shell, as one line."""
     return " ".join(_quote(argument) for argument in arguments)
 
 

@@ -75,7 +75,7 @@ class Topology:
 
     @property
     def links(self) -> Iterator[Link]:
-        """Return every pair of devices once, in the order of the columns."""
+        """Return every pair of devices that has a cell once, in the order of the columns."""
         names = [*self.gpus, *(nic.name for nic in self.nics)]
         return (self.link(a, b) for a, b in combinations(names, 2) if b in self.matrix[a])
 
@@ -102,7 +102,7 @@ def parse_topology(text: str) -> Topology:
     """Parse the matrix in `text`; ignore anything around it (prompts, fences, a second matrix).
 
     Raises:
-        InvalidInput: there is no matrix in the text.
+        InvalidInput: there is no matrix in the text, or none with a readable row of a GPU.
     """
     lines = [_TERMINAL_CODES.sub("", line).rstrip() for line in text.splitlines()]
     start = next((number for number, line in enumerate(lines) if _is_header(line)), None)
@@ -126,6 +126,9 @@ def parse_topology(text: str) -> Topology:
 
 
 def _is_header(line: str) -> bool:
+    """Return whether a line is the matrix's header: device names, from a GPU on, and headings of
+    affinities.
+    """
     words = _ANY_HEADING.sub(" ", line).split()
     return (
         bool(words)
@@ -139,7 +142,9 @@ Rows = tuple[dict[str, dict[str, str]], dict[str, Affinity], dict[str, str]]
 
 
 def _rows(lines: list[str], columns: list[str], headings: list[str]) -> Rows:
-    """Return cells and affinities by row, and the NIC legend, up to the next matrix."""
+    """Return row → column → cell, GPU → affinity, and the NIC legend (`NIC0` → `mlx5_0`), up to the next
+    matrix.
+    """
     matrix: dict[str, dict[str, str]] = {}
     affinity: dict[str, Affinity] = {}
     legend: dict[str, str] = {}
@@ -183,10 +188,12 @@ def _affinity(rest: str, headings: list[str]) -> Affinity:
 
 
 def _present(word: str | None) -> str | None:
+    """Return a word; None for an empty one or `N/A`."""
     return None if word in (None, "", "N/A", "[N/A]", "None") else word
 
 
 def _node(word: str | None) -> int | str | None:
+    """Return a NUMA node as a number, several nodes as text, or None."""
     present = _present(word)
     return int(present) if present is not None and re.fullmatch(r"[0-9]{1,9}", present) else present
 
@@ -203,4 +210,5 @@ def _mirrored(matrix: dict[str, dict[str, str]], columns: list[str]) -> dict[str
 
 
 def _either(matrix: dict[str, dict[str, str]], a: str, b: str) -> str | None:
+    """Return the cell of a pair from the row of either device, or None."""
     return matrix.get(a, {}).get(b) or matrix.get(b, {}).get(a)

@@ -55,7 +55,9 @@ Places = dict[str, tuple[int, int]]
 
 
 def _columns(topology: Topology) -> Columns:
-    """Return, for each NUMA node's label, its GPUs and the NICs nearest to them."""
+    """Return label of a NUMA node → its GPUs, and the NICs nearest to them; `node` for GPUs without a known
+    NUMA node.
+    """
     home: dict[str, str] = {}
     columns: Columns = defaultdict(lambda: ([], []))
     for gpu in topology.gpus:
@@ -74,7 +76,7 @@ def _top(topology: Topology) -> int:
 
 
 def _places(columns: Columns, top: int) -> tuple[Places, list[str], int]:
-    """Return the position of each device, the boxes of the NUMA nodes, and the picture's width."""
+    """Return device → left and top pixel, the boxes of the NUMA nodes, and the picture's width."""
     places: Places = {}
     boxes: list[str] = []
     x = _PAD
@@ -94,7 +96,7 @@ def _places(columns: Columns, top: int) -> tuple[Places, list[str], int]:
 
 
 def _uniform(topology: Topology) -> str | None:
-    """Return the kind of link between all pairs of GPUs, or None if there are several."""
+    """Return the kind of link between all pairs of GPUs, or None if there are several or no pairs."""
     kinds = {link.kind for link in topology.gpu_pairs}
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -115,11 +117,13 @@ def _gpu_lines(topology: Topology, places: Places) -> list[str]:
 
 
 def _nearest_pairs(topology: Topology) -> list[Link]:
+    """Return the pairs of GPUs with the least distance."""
     least = min((distance(link.kind) for link in topology.gpu_pairs), default=0)
     return [link for link in topology.gpu_pairs if distance(link.kind) == least]
 
 
 def _arc(link: Link, places: Places) -> str:
+    """Return an arc between two GPUs with its kind as label; the longer, the higher."""
     (x1, y), (x2, _) = places[link.a], places[link.b]
     x1, x2 = x1 + _BOX // 2, x2 + _BOX // 2
     peak = y - 18 - 22 * max(1, abs(x2 - x1) // (_BOX + _GAP))
@@ -145,6 +149,9 @@ def _nic_lines(topology: Topology, places: Places) -> list[str]:
 
 
 def _tone(kind: str) -> str:
+    """Return the style of a path by its distance: `near` up to PCIe bridges, `mid` through one CPU, else
+    `far`.
+    """
     if distance(kind) <= _NEAR:
         return "near"
     return "mid" if distance(kind) <= _THROUGH_CPU else "far"
@@ -159,6 +166,7 @@ def _label(topology: Topology, name: str) -> str:
 
 
 def _device(name: str, label: str, place: tuple[int, int]) -> str:
+    """Return the box of a device with its name and label; a long label is cut, and whole in the tooltip."""
     x, y = place
     kind = "gpu" if name.startswith("GPU") else "nic"
     short = label if len(label) <= 15 else label[:14] + "…"
@@ -171,6 +179,7 @@ def _device(name: str, label: str, place: tuple[int, int]) -> str:
 
 
 def _summary(topology: Topology) -> str:
+    """Return `GPU pairs: 28 by NV18`, or `one GPU`."""
     counts = Counter(link.kind for link in topology.gpu_pairs)
     pairs = ", ".join(f"{count} by {kind}" for kind, count in counts.most_common())
     return f"GPU pairs: {pairs}" if pairs else "one GPU"

@@ -34,7 +34,7 @@ def distance(kind: str) -> int:
 
 
 def nearest_nics(topology: Topology) -> dict[str, list[Link]]:
-    """Return the nearest NICs of each GPU, all that are equally near; empty if the node has none."""
+    """Return GPU → links to its nearest NICs, all that are equally near; empty lists if the node has none."""
     nearest: dict[str, list[Link]] = {}
     for gpu in topology.gpus:
         links = [topology.link(gpu, nic.name) for nic in topology.nics]
@@ -74,6 +74,9 @@ def as_document(topology: Topology, *, expect_nvlink: bool = False) -> dict[str,
 
 
 def _pairs(topology: Topology, expect_nvlink: bool) -> Finding:
+    """Return the finding about NVLink: ok if all pairs have it or none has, a warning if only some have; bad
+    for any pair without it if it is expected.
+    """
     pairs = topology.gpu_pairs
     if not pairs:
         return Finding("ok", "gpu.pairs", "one GPU: there are no pairs")
@@ -93,6 +96,7 @@ def _pairs(topology: Topology, expect_nvlink: bool) -> Finding:
 
 
 def _over_sockets(topology: Topology) -> list[Finding]:
+    """Warn of pairs of GPUs that are connected over sockets."""
     far = [link for link in topology.gpu_pairs if distance(link.kind) == _SOCKET]
     if not far:
         return []
@@ -104,6 +108,7 @@ def _over_sockets(topology: Topology) -> list[Finding]:
 
 
 def _unknown_words(topology: Topology) -> list[Finding]:
+    """Warn of paths of an unknown kind."""
     odd = [link for link in topology.links if distance(link.kind) == _UNKNOWN]
     if not odd:
         return []
@@ -116,6 +121,7 @@ def _unknown_words(topology: Topology) -> list[Finding]:
 
 
 def _nics(topology: Topology) -> list[Finding]:
+    """Return a finding for each set of nearest NICs with the GPUs that share it; one `ok` without NICs."""
     if not topology.nics:
         return [Finding("ok", "nic.nearest", "the matrix names no RDMA NIC")]
     devices = {nic.name: nic.device for nic in topology.nics}
@@ -126,6 +132,7 @@ def _nics(topology: Topology) -> list[Finding]:
 
 
 def _nic_finding(names: str, kind: str, gpus: list[str]) -> Finding:
+    """Return ok for a path through PCIe bridges only, else a warning."""
     who = fold(gpus)
     reach = "reaches its" if len(gpus) == 1 else "reach their"
     text = f"{who} {reach} nearest NIC ({names}) through {_WORDS.get(kind, 'an unknown path')} ({kind})"
@@ -135,6 +142,7 @@ def _nic_finding(names: str, kind: str, gpus: list[str]) -> Finding:
 
 
 def _cpus(topology: Topology) -> list[Finding]:
+    """Return the nearest CPUs, one finding for GPUs that share them; a warning if none are known."""
     groups: dict[tuple[str, int | str | None], list[str]] = defaultdict(list)
     for gpu in topology.gpus:
         near = topology.affinity.get(gpu)
@@ -149,6 +157,7 @@ def _cpus(topology: Topology) -> list[Finding]:
 
 
 def _numa_words(numa: int | str | None) -> str:
+    """Return ` (NUMA node 0)`, or an empty string for None."""
     return "" if numa is None else f" (NUMA node {numa})"
 
 
