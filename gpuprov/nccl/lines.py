@@ -185,8 +185,8 @@ def environment(text: str) -> tuple[str, str] | None:
 
 
 def interfaces(text: str) -> list[Interface]:
-    """Return the interfaces that a message names with addresses: `Bootstrap`, `NET/Socket : Using` or `NET/IB
-    : Using …; OOB`.
+    """Return the interfaces, with address and use, that a message `Bootstrap …`, `NET/Socket : Using …` or
+    `NET/IB : Using …; OOB …` names.
     """
     use = "bootstrap" if text.startswith("Bootstrap") else "data"
     data, _, oob = text.partition("OOB ")

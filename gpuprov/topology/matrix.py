@@ -75,7 +75,7 @@ class Topology:
 
     @property
     def links(self) -> Iterator[Link]:
-        """Return every pair of devices that has a cell once, in the order of the columns."""
+        """Return every pair of devices with a cell, each once, in the order of the columns."""
         names = [*self.gpus, *(nic.name for nic in self.nics)]
         return (self.link(a, b) for a, b in combinations(names, 2) if b in self.matrix[a])
 
