@@ -54,14 +54,21 @@ class Crowd:
         elif self.whole is None:
             self.whole = min(reduced.values(), default=0.0)
         else:
-            values = {
-                digit: reduced.get(Group(nodes, exchange=False)) for digit, nodes in self._digits().items()
-            }
-            best = max((value for value in values.values() if value is not None), default=0.0)
-            self._slow.append(
-                {digit for digit, value in values.items() if value is None or value < APART * best}
-            )
+            self._slow.append(self._slow_digits(reduced))
         self._over = self._over or self._sound()
+
+    def _slow_digits(self, reduced: Mapping[Group, float]) -> set[int]:
+        """Return the digits of slow groups; if no measured group is slow, those of the nodes that have none.
+
+        A node that shares its digit with no other node cannot be measured by a group of its own.
+        """
+        values = {digit: reduced.get(Group(nodes, exchange=False)) for digit, nodes in self._digits().items()}
+        measured = {digit: value for digit, value in values.items() if value is not None}
+        least = APART * max(measured.values(), default=0.0)
+        if len(measured) == 1:
+            least = TOGETHER * self.usual
+        slow = {digit for digit, value in measured.items() if value < least}
+        return slow or set(values) - set(measured)
 
     def _sound(self) -> bool:
         """Return whether all nodes together reach `TOGETHER` of the pairs' bandwidth; False if unmeasured."""
