@@ -121,8 +121,8 @@ def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
     if name in SWITCHES_OFF and value == "1":
         matters = len(seen.pci_gpus) > 1 if name != "NCCL_IB_DISABLE" else bool(seen.hcas)
         return (True, f"switches off a path: {SWITCHES_OFF[name]}") if matters else None
-    if name == "NCCL_IB_HCA" and seen.hcas:
-        wanted = [re.split(r"[:^=]", each.strip("^="))[0] for each in value.split(",") if each]
+    if name == "NCCL_IB_HCA" and seen.hcas and not value.startswith("^"):
+        wanted = [each.strip("=").partition(":")[0] for each in value.split(",") if each]
         known = [hca.name for hca in seen.hcas]
         lost = [each for each in wanted if each and not any(hca.startswith(each) for hca in known)]
         return (
