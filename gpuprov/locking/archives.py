@@ -52,8 +52,11 @@ class Archives:
     repositories: dict[str, Repository]
 
     def with_stream(self, stream: str | None) -> Index:
-        """Return the index that the package manager sees with a dnf module stream
-        enabled, or with no stream.
+        """Return the index that dnf sees with a module stream enabled, or with no stream; an apt index is
+        unchanged.
+
+        Raises:
+            Refused: no such stream.
         """
         is_rpm = self.index.order is RPM
         return with_streams(self.index, *filter(None, [stream])) if is_rpm else self.index
@@ -66,7 +69,7 @@ class Finder:
         """Check the names of the fleet's repositories.
 
         Raises:
-            InvalidInput: a name that no group can use.
+            InvalidInput: a name that is neither a repository of the catalog nor a key of `ARCHIVE_SUITES`.
         """
         known = dict.fromkeys((*catalog.repositories, *ARCHIVE_SUITES))
         for name in fleet.repositories:
@@ -78,14 +81,14 @@ class Finder:
         self._open: dict[tuple[str, str, str, bool], Archives] = {}
 
     def archives(self, repository: str, system: System, arch: str, *, main: bool = False) -> Archives:
-        """Open the repository with that id, and those that it depends on, for one system.
+        """Open the repository with that id, and those that apt reads with it (`ARCHIVES`), for one system.
 
         Args:
             main: also read a distribution's component `main`, which is far larger than the components with
                 drivers.
 
         Raises:
-            InvalidInput: its URL is not stated.
+            InvalidInput: its URL is not stated, or its key is not known.
             Unreachable, Refused: it does not answer, or its signature or checksums are wrong.
         """
         key = (repository, system.id, arch, main)
@@ -97,10 +100,16 @@ class Finder:
         return self._open[key]
 
     def _opened_as(self, repository: str, system: System, arch: str) -> RepositorySpec:
+        """Return the parameters to open one repository, with the fleet's `frozen` date if it states one."""
         stated = self._fleet.repositories.get(repository)
         return replace(self._spec(repository, system, arch), frozen=stated.frozen if stated else None)
 
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
+        """Return the parameters to open one repository: the fleet's URL and key, or else the catalog's.
+
+        Raises:
+            InvalidInput: neither states a URL.
+        """
         stated = self._fleet.repositories.get(repository)
         if repository in ARCHIVE_SUITES:
             return self._archive_spec(repository, system, arch, stated.url if stated else None)
@@ -121,7 +130,12 @@ class Finder:
         return spec if spec.keyring else replace(spec, keyring=self._published_key(beside, key_file, system))
 
     def _published_key(self, url: str, key_file: str, system: System) -> bytes:
-        """Fetch NVIDIA's key next to its repository; accept only the key in the catalog."""
+        """Fetch NVIDIA's key next to its repository; accept only the key in the catalog.
+
+        Raises:
+            InvalidInput: the catalog has no key of that name.
+            Refused: the published key is another one.
+        """
         keys = self._catalog.facts["systems"]["signing_keys"]
         known = next((key for key in keys if key["id"] == key_file.removesuffix(".pub")), None)
         if known is None:
@@ -133,10 +147,15 @@ class Finder:
         )
 
     def _archive_spec(self, repository: str, system: System, arch: str, url: str | None) -> RepositorySpec:
-        """Return a distribution's own repository: the fleet's mirror, this machine's apt sources, or the
-        catalog's.
+        """Return the parameters of a distribution's own repository.
 
-        The catalog is needed because this machine may have another system, or no apt.
+        Its address is that of the fleet's mirror, or of this machine's apt sources if its system is of the
+        same
+        family, or the catalog's. The catalog is needed because this machine may have another system, or no
+        apt.
+
+        Raises:
+            InvalidInput: none of them has an address.
         """
         names = self._codenames(system)
         codename = next(name for name, version in names.items() if f"{system.family}{version}" == system.id)
@@ -164,12 +183,15 @@ class Finder:
         return names
 
     def _key(self, repository: str) -> Path | None:
+        """Return the path of the key file that the fleet states for a repository, or None."""
         stated = self._fleet.repositories.get(repository)
         return Path(stated.key).expanduser() if stated and stated.key else None
 
     def _describe(self, spec: RepositorySpec, system: System) -> Repository:
-        """Return the lock's record: the node's own archive has no address, only the components that may be
-        missing.
+        """Return the lock's record of a repository.
+
+        The node's own archive has no address, only the suites, and the components that may be missing on the
+        node.
         """
         stated = self._fleet.repositories.get(spec.id)
         own = spec.id in ARCHIVE_SUITES and stated is None
@@ -184,11 +206,15 @@ class Finder:
 
 
 def _without_main(spec: RepositorySpec) -> RepositorySpec:
+    """Return the parameters without the component `main`."""
     return replace(spec, components=tuple(each for each in spec.components if each != "main"))
 
 
 def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
-    """Return the key for the node; None for a distribution's archive, which the node's own keyring verifies.
+    """Return the armored key for the node.
+
+    None for a repository without signatures, and for a distribution's archive, which the node's own keyring
+    verifies unless the fleet names a key.
 
     Args:
         named: whether the fleet names its own key.
@@ -198,14 +224,20 @@ def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
 
 
 def archive_keys(family: str) -> Keys:
-    """Return the keys of a distribution's archive: this machine's, which it updates, or gpuprov's."""
+    """Return the keys of a distribution's archive: the path of this machine's keyring, which the system
+    updates, or
+    the content of gpuprov's file if there is none.
+
+    Args:
+        family: `debian` or `ubuntu`.
+    """
     own = KEYRINGS[family]
     return own if own.is_file() else (files("gpuprov.locking.repository") / f"keys/{family}.asc").read_bytes()
 
 
 @lru_cache(maxsize=1)
 def own_sources() -> tuple[str, list[AptSource]]:
-    """Return this machine's release name and apt sources; empty without apt."""
+    """Return this machine's release name and apt sources; an empty name or list if it has none."""
     release = Path("/etc/os-release")
     values = (
         dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)

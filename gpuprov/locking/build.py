@@ -141,6 +141,12 @@ class Builder:
         network: NcclRecord | None,
         release: Release,
     ) -> None:
+        """Load the catalog with the fleet's own folders; no profile and no index is read yet.
+
+        Raises:
+            InvalidInput: a catalog folder, the name of a repository or the certificate for Secure Boot is not
+                valid.
+        """
         self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
         self._network = network
         self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs], release.folder)
@@ -150,16 +156,16 @@ class Builder:
         self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)
 
     def digest(self) -> str:
-        """Return a digest of the inputs, once every group is settled."""
+        """Return a digest of the inputs; it includes the profiles of the groups that were settled so far."""
         return digest(self._fleet, self._profiles.values(), self._network, self._secure_boot)
 
     def settled(self, name: str, group: Group) -> Settled:
-        """Resolve a group without reading an index.
+        """Resolve a group without reading an index, and narrate the resolver's warnings.
 
         Raises:
             InvalidInput: its profile, GPU, system or a stated component is unknown.
             Refused: no such stack can work, or its settings would lock the fleet out; the message names the
-            rule.
+                rule.
         """
         profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
         stated = overlay(profile.profile.hardware, group.hardware)
@@ -182,7 +188,13 @@ class Builder:
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
     def group(self, name: str, group: Group) -> LockedGroup:
-        """Return the lock's record of one group."""
+        """Return the lock's record of one group, with exact versions from the repositories' indexes.
+
+        Raises:
+            InvalidInput: as `settled`, or its builder is not valid.
+            Refused: as `settled`, the repositories lack a package, or its modules cannot be signed.
+            Unreachable: a repository does not answer.
+        """
         settled = self.settled(name, group)
         hardware, settings, locked = settled.hardware, settled.settings, settled.locked
         request, answer, want, system = settled.request, settled.answer, settled.want, settled.system
@@ -216,6 +228,9 @@ class Builder:
         )
 
     def _access(self, settings: dict[str, Setting], system: System, group: Group) -> dict[str, Setting]:
+        """Return the settings completed for SSH and the firewall (`with_access`), for the hosts of all
+        groups.
+        """
         hosts: dict[str, str] = {}
         for each in self._fleet.groups.values():
             hosts |= each.hosts
@@ -229,7 +244,9 @@ class Builder:
         )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
-        """Return the locked components that are not upgraded."""
+        """Return the locked components that stay: neither upgraded nor moved with an upgraded one, by
+        name.
+        """
         moving = set(self._upgrade)
         moving |= set(MOVE_WITH_DRIVER) if "driver" in moving else set()
         moving |= {"compat"} if "cuda" in moving else set()
@@ -246,8 +263,10 @@ class Builder:
         settings: dict[str, Setting],
         build: Literal["once"] | None,
     ) -> Components:
-        """Return every managed component with exact versions, and the
-        driver's companions for the hardware.
+        """Return every managed component with exact versions, and the driver's companions for the hardware.
+
+        Raises:
+            Refused: no repository for the system has a component, or the container components do not fit.
         """
         found: dict[str, Component] = {"driver": locker.driver(build)}
         found |= {each: locker.component(each) for each in locker.following()}
@@ -267,7 +286,7 @@ class Builder:
         return Components.model_validate(found)
 
     def _absent(self, want: Wanted, system: System) -> dict[str, str]:
-        """Return the components that must be absent, with a pattern of their packages."""
+        """Return the components that must be absent: name → regular expression of their packages."""
         return {
             each: family_pattern(self._catalog.own_patterns(each, system.manager))
             for each in MOVABLE[1:]
@@ -287,6 +306,7 @@ class Builder:
 
 
 def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], want: Wanted) -> Request:
+    """Return the resolver's request for a group; the kernel setting `running` counts as not stated."""
     kernel = settings["kernel"].value if "kernel" in settings else None
     return Request(
         gpus=(f"{hardware.gpu_count}x {hardware.gpu_model}",),
@@ -307,7 +327,9 @@ def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], wan
 
 
 def _settings(profile: ResolvedProfile, group: Group) -> dict[str, Setting]:
-    """Return every stated setting with its origin."""
+    """Return every stated setting by name, with its description as reason and the file that states it as
+    source.
+    """
     stated = overlay(profile.profile.settings, group.settings)
     values: dict[str, Any] = stated.model_dump(exclude_none=True)
     return {

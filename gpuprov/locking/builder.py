@@ -12,9 +12,11 @@ from gpuprov.model.stack import IMAGE, StackPolicy
 
 
 def module_build(stated: StackPolicy) -> Literal["once"] | None:
-    """Return how a group's module is compiled, if DKMS does that: by a stated builder, else on each node.
+    """Return `once` if a stated builder compiles the group's module for all of its nodes.
 
-    No node compiles for others by default: root on that node would decide what runs in every kernel.
+    None: each node compiles its own by DKMS, or modules are precompiled. No node compiles for others by
+    default:
+    root on that node would decide what runs in every kernel.
     """
     return "once" if stated.module_build in (None, "once") and stated.builder else None
 
@@ -22,14 +24,17 @@ def module_build(stated: StackPolicy) -> Literal["once"] | None:
 def with_builder(
     group: str, hosts: Collection[str], stated: StackPolicy, components: Components
 ) -> Components:
-    """Add the stated builder and compiler to a group's components.
+    """Add the stated builder and compiler to a group's components; return them unchanged if neither is
+    stated.
 
     Args:
         hosts: all hosts of the fleet.
 
     Raises:
         InvalidInput: modules are compiled once without a builder, a builder is stated and no module is
-            compiled once, or a builder is not a host of the fleet.
+            compiled
+            once, a compiler is stated without a builder, a builder is named twice or next to `IMAGE`, or a
+            builder is not a host of the fleet.
     """
     builders = stated.builder or ()
     if not builders and stated.module_build == "once":
@@ -94,6 +99,10 @@ def check_builders(groups: Mapping[str, LockedGroup]) -> None:
 
 
 def _module(group: LockedGroup) -> tuple[str, ...]:
+    """Return the values that two groups must share to share a module: system, architecture,
+    `package=version`,
+    flavour and builders.
+    """
     driver: Driver = group.components.driver
     package = f"{driver.module_package}={driver.closure.get(driver.module_package)}"
     return group.os, group.arch, package, driver.module, *driver.builders

@@ -33,7 +33,10 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
 
 
 def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
-    """Return a line for each component that was to be upgraded and was not, group by group."""
+    """Return a line for each named component that still has its old version, group by group; empty without an
+    old
+    lock.
+    """
     asked, found = set(named), []
     for name, group in new.groups.items() if old else ():
         before = dict(old.groups[name].components.each()) if old and name in old.groups else {}
@@ -47,12 +50,16 @@ def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
 
 
 def _compared(lock: Lock) -> dict[str, Any]:
+    """Return the parts of a lock to compare: its groups by name, and its pinned catalog as text, if it
+    has one.
+    """
     pin = {"catalog": f"{lock.catalog.version} (sha256 {lock.catalog.sha256[:12]}…)"} if lock.catalog else {}
     groups: dict[str, Any] = lock.model_dump(mode="json")["groups"]
     return pin | groups
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted path and value of each leaf of nested mappings; a list is a leaf."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _leaves(value, f"{path}.{key}" if path else str(key))
@@ -61,6 +68,9 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _word(value: Any) -> str:
+    """Return a value as text: `nothing` for None, commas in a list, a key's fingerprints, at most `MOST`
+    characters.
+    """
     if value is None:
         return "nothing"
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -35,7 +35,11 @@ class _Exact(TypedDict):
 
 
 class Locker:
-    """Converter of one group's components to exact versions."""
+    """Converter of one group's components to exact versions.
+
+    Attributes:
+        repositories: the repositories of the components converted so far, by id.
+    """
 
     def __init__(
         self, finder: Finder, system: System, arch: str, answer: Answer, previous: Mapping[str, Component]
@@ -65,7 +69,10 @@ class Locker:
         """Return the driver with its pinning package.
 
         Args:
-            build: how a module that DKMS compiles is built.
+            build: how a module that DKMS compiles is built; ignored for a precompiled module.
+
+        Raises:
+            Refused: the repository lacks the driver, or a package that it needs.
         """
         stated = self._answer.packages["driver"]
         roots: dict[str, str | None] = dict.fromkeys((*stated.names, *self._pin(stated)), stated.version)
@@ -105,7 +112,7 @@ class Locker:
             )
 
     def component(self, name: str, version: str | None = None) -> Component:
-        """Return any other component.
+        """Return a component other than driver and CUDA toolkit.
 
         Args:
             version: the stated version of a component that the resolver gives as a major version only (DCGM).
@@ -129,6 +136,13 @@ class Locker:
         return Cuda(**exact, default=next(iter(called)), toolkits=dict(sorted(called.items())))
 
     def _exact(self, name: str, stated: PackageSet, roots: Mapping[str, str | None] | None = None) -> _Exact:
+        """Return the fields of a component's record, with versions from the repository's index.
+
+        The packages of the previous lock stay if they still fit and the repository has them.
+
+        Args:
+            roots: names to install, each with its version; by default the names of the set with its version.
+        """
         archives = self._archives(stated)
         index = archives.with_stream(self._answer.packages["driver"].stream if self._shared(stated) else None)
         roots = roots or dict.fromkeys(stated.names, stated.version)
@@ -161,7 +175,9 @@ class Locker:
         )
 
     def _archives(self, stated: PackageSet) -> Archives:
-        """Return the repository of a set; of a distribution only the components needed for its packages."""
+        """Return the repository of a set; of a distribution's archive without `main` if the rest has all
+        its names.
+        """
         found = self._finder.archives(stated.repository, self._system, self._arch)
         if stated.repository not in ARCHIVE_SUITES or all(map(found.index.versions, stated.names)):
             return found
@@ -174,7 +190,9 @@ class Locker:
         return stated.repository == self._answer.packages["driver"].repository
 
     def _pin(self, stated: PackageSet) -> list[str]:
-        """Return the pinning packages in the repository; for dnf the catalog gives patterns instead."""
+        """Return those pinning packages that the repository has; for dnf the catalog gives patterns
+        instead.
+        """
         index = self._archives(stated).index
         return [name for name in stated.pin if index.versions(name)]
 
@@ -187,6 +205,7 @@ class Locker:
         return None if COMPONENT[name].by_repository else getattr(self._answer.stack, name)
 
     def _why(self, name: str) -> tuple[str, str]:
+        """Return reason and source of a component: the resolver's, or a general one if it has none."""
         kind = COMPONENT[name]
         found = [f for f in self._answer.reasons if kind.rule and f.rule.startswith(kind.rule)]
         if not found:
@@ -199,6 +218,7 @@ class Locker:
 
 
 def _is_pattern(version: str | None) -> bool:
+    """Return whether a version is a shell pattern; False for None."""
     return any(letter in "*?[" for letter in version or "")
 
 
@@ -214,7 +234,12 @@ def _known(index: Index, name: str, version: str | None) -> str | None:
 def _stays(
     locked: Component | None, version: str | None, asked: Mapping[str, str | None], index: Index
 ) -> bool:
-    """Return whether a locked component is what is wanted, and the repository still has all its packages."""
+    """Return whether a locked component is the wanted one, and the repository still has all its packages.
+
+    Args:
+        version: the exact version that is wanted; None accepts any.
+        asked: names to install, each with an upstream version, a shell pattern, or None (any).
+    """
     if locked is None or set(locked.packages) != set(asked) or version not in (None, locked.version):
         return False
     meant = all(_fits(index, locked.packages[name], text) for name, text in asked.items())
@@ -225,7 +250,9 @@ def _stays(
 
 
 def _fits(index: Index, full: str, stated: str | None) -> bool:
-    """Return whether a full version matches the version of a set of packages."""
+    """Return whether a full version matches an upstream version or a prefix, or a shell pattern; None
+    fits all.
+    """
     if stated and _is_pattern(stated):
         return fnmatch.fnmatchcase(re.sub(r"^\d+:", "", full), stated)
     return stated is None or matches_upstream(index.order.upstream(full), stated)
@@ -244,4 +271,5 @@ def unattended_patterns(hold: tuple[str, ...]) -> list[str]:
 
 
 def _regex(shell_pattern: str) -> str:
+    """Convert a shell pattern with `*` and `?` to a regular expression."""
     return re.sub(r"[.+]", r"\\\g<0>", shell_pattern).replace("*", ".*").replace("?", ".")

@@ -25,10 +25,13 @@ def check_containers(
     catalog: Catalog,
     narrate: Callable[[str], None],
 ) -> None:
-    """Check that the container components of a group work together.
+    """Check that the container components of a group work together, and that its settings are possible with
+    them.
 
     Args:
         name: the group, for messages.
+        found: the locked components, by name.
+        narrate: called with needs of the toolkit that containerd does not meet.
 
     Raises:
         Refused: they cannot work together.
@@ -47,7 +50,11 @@ def check_containers(
 
 
 def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str, ...]) -> None:
-    """Check that a stated containerd is the one that Docker depends on."""
+    """Check that a stated containerd is the one that Docker depends on; without Docker all are accepted.
+
+    Raises:
+        Refused: it must be absent, or has another version.
+    """
     if "docker" not in found or not stated or stated == (AUTO,):
         return
     if ABSENT in stated:
@@ -65,7 +72,11 @@ def _check_engines(name: str, found: Mapping[str, Component], stated: tuple[str,
 def _check_interface(
     name: str, found: Mapping[str, Any], catalog: Catalog, narrate: Callable[[str], None]
 ) -> None:
-    """Check that containerd can give GPUs to pods by the Container Device Interface."""
+    """Check that containerd can give GPUs to pods by the Container Device Interface.
+
+    Raises:
+        Refused: containerd is too old for any toolkit; if it is too old for this one only, that is narrated.
+    """
     toolkit = found.get("container_toolkit")
     locked = found["containerd"].version
     release = version(locked.partition("~")[0])

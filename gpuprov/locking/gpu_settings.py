@@ -12,7 +12,9 @@ from gpuprov.model.lock import Setting
 def check_gpu_settings(
     name: str, gpu: GpuModel, settings: Mapping[str, Setting], narrate: Callable[[str], None]
 ) -> None:
-    """Check settings against the known features of the model; an unknown feature is no objection.
+    """Check MIG, ECC and clock settings against the known features of the model.
+
+    An ECC or clock setting that the model may not have is narrated; an unknown MIG feature is no objection.
 
     Args:
         name: the group, for messages.

@@ -16,7 +16,7 @@ DIMMs per socket, a missing one takes more than that.
 
 
 def locked_hardware(catalog: Catalog, profile: str, stated: HardwareProfile) -> Hardware:
-    """Return the hardware that nodes of a profile must have.
+    """Return the hardware that nodes of a profile must have; memory is the share of `KERNELS_SHARE`, in MiB.
 
     Args:
         profile: its name, for messages.

@@ -31,7 +31,9 @@ def digest(
     network: NcclRecord | None,
     secure_boot: LockedSecureBoot | None,
 ) -> str:
-    """Return a digest of the fleet, its profiles, the derived network and the Secure Boot certificate."""
+    """Return `sha256:` and the hash of the fleet, its profiles, the derived network and the Secure Boot
+    certificate.
+    """
     read = [*profiles, *([network] if network else []), *([secure_boot] if secure_boot else [])]
     # The key's path differs between controllers.
     said = [
@@ -44,6 +46,8 @@ def digest(
 def changed_since(lock: Lock, lock_path: Path) -> Path | None:
     """Return the fleet.yml next to a lock if the lock was made from another fleet or other profiles, else
     None.
+
+    None also if no fleet.yml belongs to the lock.
 
     Raises:
         GpuprovError: the fleet or a profile cannot be read.

@@ -18,6 +18,8 @@ def with_network(
 ) -> dict[str, Setting]:
     """Complete `nccl` in a group's settings, each variable with its reason.
 
+    The settings are returned unchanged if no network was derived for the group.
+
     Args:
         narrate: called with hosts whose network was not derived.
     """

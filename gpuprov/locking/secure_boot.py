@@ -11,7 +11,7 @@ from gpuprov.signing.certificate import read_certificate
 
 
 def locked_secure_boot(stated: SecureBoot | None, folder: Path) -> LockedSecureBoot | None:
-    """Return the fleet's certificate as the lock records it, or None.
+    """Return the fleet's certificate as the lock records it, or None if the fleet states none.
 
     Args:
         folder: of fleet.yml; its paths are relative to it.
@@ -28,7 +28,7 @@ def locked_secure_boot(stated: SecureBoot | None, folder: Path) -> LockedSecureB
 
 
 def check_signed(group: str, stated: LockedSecureBoot | None, driver: Driver) -> None:
-    """Check that the modules can be signed with the fleet's key.
+    """Check that the modules can be signed with the fleet's key, if it states one.
 
     Raises:
         Refused: DKMS compiles them on each node, where the key must not be.

@@ -13,6 +13,8 @@ from gpuprov.model.lock import Setting
 def with_clients(settings: Mapping[str, Setting], system: System, catalog: Catalog) -> dict[str, Setting]:
     """Replace the kinds in `storage_clients` by the system's package of each: `{"nfs": "nfs-common"}`.
 
+    The settings are returned unchanged if they state no storage clients.
+
     Raises:
         Refused: no package of a kind is known on that system.
     """
@@ -28,6 +30,11 @@ def with_clients(settings: Mapping[str, Setting], system: System, catalog: Catal
 
 
 def _client(kind: str, system: System, catalog: Catalog) -> StorageClient:
+    """Return the catalog's package for a kind of storage client.
+
+    Raises:
+        Refused: no package of the kind is known on that system.
+    """
     found = catalog.storage_client(kind, system.family)
     if found is None:
         raise Refused(

@@ -57,7 +57,9 @@ def validate_files(
 ) -> Validation:
     """Validate fleet.yml, the site's profiles, the derived networks, and the lock.
 
-    No package index is read: only `gpuprov lock` checks whether a repository has the packages.
+    Problems are returned, not raised. Groups are resolved only if every file is valid by itself. No package
+    index
+    is read: only `gpuprov lock` checks whether a repository has the packages.
 
     Args:
         lock_path: the lock; by default the one next to the fleet, if it exists.
@@ -84,7 +86,11 @@ def validate_files(
 
 
 def _document(path: Path, result: Validation, missing: str = "") -> Marked | None:
-    """Parse a file; return None and add a problem if it cannot be read."""
+    """Parse a file as YAML; return None and add a problem if it cannot be read.
+
+    Args:
+        missing: hint for a file that does not exist.
+    """
     result.files.append(str(path))
     try:
         return Marked(read_text(path, missing), str(path))
@@ -102,6 +108,7 @@ def _whole(path: Path, shape: type[Strict], result: Validation) -> Marked | None
 
 
 def _lock(path: Path, result: Validation) -> Lock | None:
+    """Parse the lock; return None and add its problems if it is invalid."""
     document = _whole(path, Lock, result)
     return lock_of(document) if document else None
 
@@ -109,7 +116,9 @@ def _lock(path: Path, result: Validation) -> Lock | None:
 def _meaning(
     path: Path, document: Marked, lock: Lock | None, lock_path: Path, narrate: Narrate
 ) -> Iterator[Problem]:
-    """Yield problems of a fleet whose structure is valid."""
+    """Yield problems of a fleet whose structure is valid: groups that cannot be resolved, or else a stale
+    lock.
+    """
     try:
         fleet = fleet_of(document)
         release, _ = release_for(lock, (), narrate)
@@ -137,12 +146,13 @@ def _meaning(
 
 
 def _of_file(error: InFile) -> Problem:
+    """Convert an error with its place to a problem."""
     seen = error.seen.removeprefix(f"{error.file}:{error.line}: ")
     return Problem(error.kind, error.file, error.line, seen, error.expected, error.do)
 
 
 def _problem(error: GpuprovError, file: str, line: int | None = None) -> Problem:
-    """Convert an error to a problem, at the place it names or at `file` and `line`."""
+    """Convert an error to a problem, at the place it names or at `file` and `line`; None: the whole file."""
     if isinstance(error, InFile):
         return _of_file(error)
     refused = isinstance(error, Refused)

@@ -37,7 +37,9 @@ class Wanted:
         return self.kept.get(component) or (None if stated == AUTO else stated)
 
     def managed(self, component: str) -> bool:
-        """Return whether the component is to be locked."""
+        """Return whether the component is to be locked: the driver always, others if stated and not
+        `none`.
+        """
         stated = stated_texts(self.policy, component)
         return component == "driver" or (bool(stated) and ABSENT not in stated)
 
@@ -47,7 +49,9 @@ class Wanted:
         return replace(self, kept=kept)
 
     def only(self, **versions: str) -> Wanted:
-        """Return a copy with these versions and no libraries, under the same policy."""
+        """Return a copy with these versions of `driver` and `cuda`, without cuDNN and NCCL, under the
+        same policy.
+        """
         policy = self.policy.model_copy(update={"cudnn": ABSENT, "nccl": ABSENT, "cuda": (versions["cuda"],)})
         return Wanted(policy.model_copy(update={"driver": versions["driver"]}), kept={}, toolkits={})
 
@@ -62,6 +66,7 @@ def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[s
     """Return the wanted software of a group; keep locked versions that still match.
 
     Args:
+        locked: its components in the previous lock, or None.
         upgrade: components whose locked versions are not kept.
 
     Raises:
@@ -108,6 +113,11 @@ def resolve_group(
 
     Args:
         name: the group, for messages.
+        request: makes the resolver's request from the wanted software.
+        narrate: called with each locked version that is dropped.
+
+    Returns:
+        The answer, and the wanted software without the dropped versions.
 
     Raises:
         Refused: no such stack can work; the message names the rules.
@@ -126,6 +136,9 @@ def resolve_group(
 
 
 def _refusal(name: str, answer: Answer) -> Refused:
+    """Return the error for a refused group, with the violated rules and the nearest stacks that would
+    work.
+    """
     rules = "; ".join(f"{each.text} [{each.rule}]" for each in answer.violations)
     would = "; ".join(each.text for each in answer.nearest)
     less = "no single change works: state less under `stack`; gpuprov chooses what is not stated"

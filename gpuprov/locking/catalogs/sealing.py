@@ -35,7 +35,7 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
     Args:
         folder: for the files; it must not exist.
         signer: the signing key, as for `gpg --local-user`: a fingerprint.
-        stated: its version; by default the newest date of its files.
+        stated: its version; by default that of the release shipped with gpuprov.
         data: the files to seal.
 
     Returns:
@@ -65,6 +65,11 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
 
 
 def _signature(manifest: bytes, signer: str) -> bytes:
+    """Return gpg's armored detached signature of a manifest.
+
+    Raises:
+        GpuprovError: gpg is not installed, or cannot sign with that key.
+    """
     command = [
         "gpg",
         "--batch",
@@ -101,4 +106,5 @@ def _write_wheel(path: Path, number: str, files: dict[str, bytes]) -> None:
 
 
 def _record(content: bytes) -> str:
+    """Return a file's hash as RECORD in a wheel has it: SHA256 in URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

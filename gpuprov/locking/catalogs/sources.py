@@ -54,6 +54,13 @@ def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[
 
 
 def _from_index(stated: str | None) -> tuple[Mapping[str, bytes], str]:
+    """Return the files in the newest wheel of pip's index, or in that of a version, and the name of the
+    place.
+
+    Raises:
+        InvalidInput: the wheel contains no release, or too large files.
+        Unreachable: pip is too slow, fails or downloads no wheel.
+    """
     wanted = f"{PACKAGE}=={stated}" if stated else PACKAGE
     with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:
         command = [
@@ -83,10 +90,17 @@ _BY_HAND = "check pip's index, or name a folder or a wheel: gpuprov catalog upda
 
 
 def _belongs(name: str) -> bool:
+    """Return whether a file of that name is part of a release: manifest, signature or data."""
     return name in (MANIFEST, SIGNATURE) or FILE.fullmatch(name) is not None
 
 
 def _bounded(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        InvalidInput: it is larger than `LARGEST`.
+        GpuprovError: it cannot be read.
+    """
     try:
         if path.stat().st_size > LARGEST:
             raise InvalidInput(f"{path} is larger than {LARGEST} bytes", expected="a file of a catalog")
@@ -96,10 +110,10 @@ def _bounded(path: Path) -> bytes:
 
 
 def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
-    """Return the files of a release in a wheel.
+    """Return the files of a release in a wheel, by name and unverified; empty if it contains none.
 
     Raises:
-        InvalidInput: not a wheel with a release, or its files are too large.
+        InvalidInput: not a wheel, or its files are too large.
     """
     found: dict[str, bytes] = {}
     try:

@@ -61,6 +61,7 @@ def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) ->
 
 
 def _locked(lock: Lock, release: Release) -> Iterator[Stale]:
+    """Yield an outdated fact if a lock pins no catalog, or another one than this release."""
     if lock.catalog is None:
         text = "the lock pins no catalog: the catalog of the installed gpuprov is used"
         yield Stale("lock", text, "gpuprov lock --upgrade")

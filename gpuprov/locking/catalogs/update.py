@@ -86,6 +86,9 @@ def _before(key: Path | None) -> Release:
     """Return the newest release before the update.
 
     It is gpuprov's own if the remembered key is invalid and `key` replaces it.
+
+    Raises:
+        Refused, InvalidInput: the remembered key is invalid, and none replaces it.
     """
     try:
         return current()
@@ -96,7 +99,11 @@ def _before(key: Path | None) -> Release:
 
 
 def _keys(key: Path | None) -> bytes:
-    """Return the required key, armored: the given one, or the remembered one."""
+    """Return the required key, armored: the given one, or the remembered one.
+
+    Raises:
+        InvalidInput: there is neither.
+    """
     if key:
         return armored(key).encode()
     kept = remembered(store())
@@ -110,6 +117,11 @@ def _keys(key: Path | None) -> bytes:
 
 
 def _remember(keys: bytes) -> None:
+    """Store the key for later updates.
+
+    Raises:
+        GpuprovError: the file cannot be written.
+    """
     try:
         replace_file(store() / KEY, keys)
     except OSError as error:
@@ -117,7 +129,12 @@ def _remember(keys: bytes) -> None:
 
 
 def _listed(found: Mapping[str, bytes], place: str) -> tuple[str, dict[str, bytes]]:
-    """Return version and files of a verified manifest; files that it does not list are left out."""
+    """Return version and files of a verified manifest; files that it does not list are left out.
+
+    Raises:
+        InvalidInput: not a manifest, or it lacks a data file that this gpuprov needs.
+        Refused: a listed file is missing, or has another checksum.
+    """
     manifest = read_manifest(found[MANIFEST], f"{place}/{MANIFEST}")
     number = manifest.pop("version")
     del manifest["format"]

@@ -62,7 +62,11 @@ def open_apt(
 
 
 def _parts(release: Release, suite: str, components: Sequence[str], architecture: str) -> list[str]:
-    """Return the names of the Packages files, without the suffix of a compression."""
+    """Return the names of the Packages files, without the suffix of a compression.
+
+    Raises:
+        InvalidInput: the Release file lists none for a component and the architecture.
+    """
     wanted = {f"{component}/binary-{architecture}/Packages": component for component in components}
     if suite.endswith("/"):
         wanted = {"Packages": "/"}
@@ -81,6 +85,9 @@ def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
 
     A mirror may lack some of the forms in its Release file: the uncompressed one is usually only listed with
     its checksum.
+
+    Raises:
+        Refused: the mirror has none of them, or the content is wrong.
     """
     plain, _ = release.files.get(part, (None, ""))
     if plain == 0:
@@ -108,6 +115,11 @@ class _Stanza:
     text: str
 
     def package(self, repository: str) -> Package:
+        """Parse the paragraph.
+
+        Raises:
+            InvalidInput: a required field is missing or invalid; the message names the package.
+        """
         try:
             return self._parsed(repository)
         except (KeyError, ValueError) as error:
@@ -115,6 +127,11 @@ class _Stanza:
             raise InvalidInput(f"{repository}: the stanza of {name} cannot be read: {error}") from error
 
     def _parsed(self, repository: str) -> Package:
+        """Parse the paragraph.
+
+        Raises:
+            KeyError, ValueError: a required field is missing or invalid.
+        """
         said: dict[str, str] = dict(FIELD.findall(self.text))
         name = said["Package"]
         return Package(
@@ -132,11 +149,21 @@ class _Stanza:
 
 
 class AptRecords:
-    """Stanzas of Packages files, by name and by the names that they provide."""
+    """Stanzas of Packages files, by name and by the names that they provide.
+
+    Attributes:
+        origin: URL of the repository.
+        architectures: those of the packages to return, including `all`.
+    """
 
     order: Order = DEB
 
     def __init__(self, origin: str, texts: Iterable[str], architecture: str) -> None:
+        """Split the texts into stanzas; they are parsed at first use.
+
+        Raises:
+            InvalidInput: a stanza without a name or a version.
+        """
         self.origin = origin
         self.architectures = (architecture, "all")
         self._stanzas: dict[str, list[_Stanza]] = {}
@@ -146,6 +173,11 @@ class AptRecords:
                 self._add(stanza.strip("\n"))
 
     def _add(self, text: str) -> None:
+        """Add a stanza to the indexes; an empty one is left out.
+
+        Raises:
+            InvalidInput: it has no name or no version.
+        """
         if not text:
             return
         name = _value(text, "Package")
@@ -156,18 +188,24 @@ class AptRecords:
             self._provided.setdefault(offer.partition("(")[0].strip(), set()).add(name)
 
     def names(self) -> Iterable[str]:
+        """Return every package name."""
         return self._stanzas
 
     def packages(self, name: str) -> Sequence[Package]:
+        """Return all versions of a package for these architectures; empty if there are none."""
         parsed = (stanza.package(self.origin) for stanza in self._stanzas.get(name, ()))
         return [package for package in parsed if package.architecture in self.architectures]
 
     def providers(self, name: str) -> Iterable[str]:
+        """Return the names of packages that provide a name in any version; empty if there are none."""
         return self._provided.get(name, ())
 
 
 def _value(text: str, name: str) -> str:
-    """Return a one-line field, without a regular expression: this runs for every stanza of an archive."""
+    """Return a one-line field, or an empty text if it is missing.
+
+    No regular expression is used: this runs for every stanza of an archive.
+    """
     at = 0 if text.startswith(f"{name}:") else text.find(f"\n{name}:") + 1
     if at == 0 and not text.startswith(f"{name}:"):
         return ""
@@ -176,7 +214,9 @@ def _value(text: str, name: str) -> str:
 
 
 def parse_depends(text: str) -> tuple[Alternatives, ...]:
-    """Parse a dependency field into groups; each needs one alternative. `foo:any` counts as `foo`."""
+    """Parse a dependency field into groups; each needs one alternative. `foo:any` counts as `foo`; no
+    text, no group.
+    """
     if not text.strip():
         return ()
     groups = PkgRelation.parse_relations(" ".join(text.split()))
@@ -184,5 +224,6 @@ def parse_depends(text: str) -> tuple[Alternatives, ...]:
 
 
 def _relation(parsed: PkgRelation.ParsedRelation) -> Relation:
+    """Convert a relation; without a stated version, operator and version are empty."""
     operator, version = parsed["version"] or ("", "")
     return Relation(parsed["name"], operator, version)

@@ -38,7 +38,10 @@ def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]
 def closure_packages(
     index: Index, roots: Mapping[str, str | None], family: Iterable[str]
 ) -> dict[str, Package]:
-    """Return the packages of `closure` themselves."""
+    """Return the packages of `closure` themselves, by name.
+
+    The dependencies are followed again, with one more demand, until no chosen version clashes with a demand.
+    """
     pattern = re.compile("|".join(f"(?:{part})" for part in family) or r"(?!)")
     asked: dict[str, list[_Demand]] = {}
     while True:
@@ -96,12 +99,21 @@ class _Walk:
         return None
 
     def _root(self, name: str, version: str | None) -> Package:
+        """Return the package of exactly that version, else the newest of that upstream version or prefix.
+
+        Raises:
+            Refused: the package or its version is not offered.
+        """
         if version and any(package.version == version for package in self.index.versions(name)):
             return self.index.exact(name, version)
         return self.index.candidate(name, version)
 
     def _meet(self, package: Package, alternatives: Alternatives) -> Package | _Clash | None:
-        """Return the package that a dependency adds, None if it adds none, or the clash that prevents it."""
+        """Return the package that a dependency adds, None if it adds none, or the clash that prevents it.
+
+        Raises:
+            Refused: the dependency is on the family, and no package is acceptable.
+        """
         if any(
             self.index.satisfies(chosen, wanted) for wanted in alternatives for chosen in self.chosen.values()
         ):
@@ -123,6 +135,9 @@ class _Walk:
         return None
 
     def _unmet(self, package: Package, alternatives: Alternatives) -> Refused:
+        """Return the error for a dependency that no package meets, with earlier demands for the same
+        names.
+        """
         need = f"{package.name} {package.version} needs {' | '.join(map(str, alternatives))}"
         others = [demand for wanted in alternatives for demand in self.asked.get(wanted.name, ())]
         if others:
@@ -156,6 +171,7 @@ class _Walk:
         return sorted(fitting, key=rank)
 
     def _in_family(self, package: Package) -> bool:
+        """Return whether a package belongs to the family: its name matches, or that of its source."""
         return bool(self.family.fullmatch(package.name) or self.family.fullmatch(package.source))
 
 
@@ -178,5 +194,6 @@ def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapp
 
 
 def _offers(index: Index, alternatives: Alternatives) -> str:
+    """Return the versions that exist of the alternatives as text; empty if there are none."""
     known = [f"{p.name} {p.version}" for wanted in alternatives for p in index.versions(wanted.name)]
     return f"one of {', '.join(known)}" if known else ""

@@ -69,6 +69,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        """Follow a redirect.
+
+        Raises:
+            URLError: it leads to an invalid URL.
+        """
         try:
             return super().http_error_302(req, fp, code, msg, headers)
         except ValueError:
@@ -93,6 +98,7 @@ class Fetcher:
         timeout: seconds for a connection and for each read.
         patience: seconds for one file with all its attempts, also from a server that sends slowly.
         attempts: number of attempts for one file, with an increasing pause between them.
+        pause: seconds of the first pause; the second is twice as long.
     """
 
     cache: Path = field(default_factory=default_cache)
@@ -127,6 +133,11 @@ class Fetcher:
         return content
 
     def _by_content(self, url: str, sha256: str, limit: int) -> bytes | None:
+        """Return the file with that checksum from the cache, else the server's answer, unchecked; None if it
+        has none.
+
+        An answer with the right checksum is added to the cache.
+        """
         kept = self.cache / "content" / sha256
         if kept.exists() and hashlib.sha256(content := kept.read_bytes()).hexdigest() == sha256:
             return content
@@ -138,6 +149,11 @@ class Fetcher:
         return answer
 
     def _revalidated(self, url: str, limit: int) -> bytes | None:
+        """Return the server's file, or the cached copy if the server confirms it; None if the server has
+        none.
+
+        Offline the cached copy is returned without a query.
+        """
         kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
         said = kept.with_suffix(".json")
         known = kept.exists() and said.exists()
@@ -154,13 +170,26 @@ class Fetcher:
         return content
 
     def _not_cached(self, url: str) -> NoReturn:
+        """Report that a file is not in the cache.
+
+        Raises:
+            Unreachable: always.
+        """
         raise Unreachable(
             f"offline, but {url} is not in the cache {self.cache}",
             do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",
         )
 
     def _ask(self, url: str, headers: Mapping[str, str], limit: int) -> tuple[bytes | None, dict[str, str]]:
-        """Send one GET, repeated after temporary errors; without content the headers contain `:status`."""
+        """Send one GET, repeated after temporary errors.
+
+        Returns:
+            Content and headers; for a missing or unchanged file None and `:status`, the HTTP status.
+
+        Raises:
+            Unreachable: no answer, or a temporary error at every attempt.
+            Refused: another HTTP error.
+        """
         deadline = time.monotonic() + self.patience
         for attempt in range(1, self.attempts + 1):
             try:
@@ -181,7 +210,11 @@ class Fetcher:
         """Run `_once` in a separate thread, which is abandoned at the deadline.
 
         A socket's time-out limits only each read: a server (a proxy, a resolver) that sends a byte now and
-        then never exceeds it.
+        then never
+        exceeds it.
+
+        Raises:
+            TimeoutError: the deadline has passed.
         """
         answer: Future[tuple[bytes | None, dict[str, str]]] = Future()
 
@@ -202,6 +235,11 @@ class Fetcher:
     def _once(
         self, url: str, headers: Mapping[str, str], limit: int, deadline: float
     ) -> tuple[bytes | None, dict[str, str]]:
+        """Send one GET, as `_ask` without repetition.
+
+        Raises:
+            HTTPError: a status other than success, 304, 404 and 410.
+        """
         request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
         for name, value in login_of(url).items():
             request.add_unredirected_header(name, value)  # not sent to the host of a redirect
@@ -215,7 +253,13 @@ class Fetcher:
             return None, {":status": str(error.code)}
 
     def _whole(self, url: str, answer: http.client.HTTPResponse, limit: int, deadline: float) -> bytes:
-        """Read the body in pieces, so that a slow transfer and an incomplete one are detected."""
+        """Read the body in pieces, so that a slow transfer and an incomplete one are detected.
+
+        Raises:
+            Refused: it is larger than `limit` bytes.
+            TimeoutError: the deadline has passed.
+            IncompleteRead: it is shorter than the server announced.
+        """
         promised = answer.length
         content = bytearray()
         while len(content) != promised and (part := answer.read1(1 << 16)):
@@ -229,6 +273,7 @@ class Fetcher:
         return bytes(content)
 
     def _denied(self, url: str, error: urllib.error.HTTPError) -> Unreachable | Refused:
+        """Return the error for an HTTP status: Unreachable for a temporary one, else Refused."""
         if error.code in LATER:
             return Unreachable(
                 f"{url} answered {error.code} {error.reason} {self.attempts} times", do="try again later"
@@ -239,6 +284,7 @@ class Fetcher:
         )
 
     def _no_answer(self, url: str, error: Exception) -> Unreachable:
+        """Return the error for a server without a complete answer, with a hint if the cache has a copy."""
         reason = getattr(error, "reason", None) or error
         text = str(reason) or type(reason).__name__
         age = self._age(url)
@@ -248,6 +294,7 @@ class Fetcher:
         )
 
     def _age(self, url: str) -> str:
+        """Return a hint with the date of the cached copy of a URL; empty if there is none."""
         kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
         if not kept.exists():
             return ""
@@ -256,6 +303,11 @@ class Fetcher:
 
 
 def _scheme(url: str) -> str:
+    """Return the scheme of a URL.
+
+    Raises:
+        InvalidInput: not a URL, or an unsupported scheme.
+    """
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
@@ -266,6 +318,11 @@ def _scheme(url: str) -> str:
 
 
 def _read_file(url: str, limit: int) -> bytes | None:
+    """Return the content at a `file:` URL; None if it does not exist.
+
+    Raises:
+        Refused: it is not a file, cannot be read, or is larger than `limit` bytes.
+    """
     path = Path(urllib.request.url2pathname(urlsplit(url).path))
     try:
         if path.exists() and not path.is_file():
@@ -282,6 +339,7 @@ def _read_file(url: str, limit: int) -> bytes | None:
 
 
 def _too_large(url: str, limit: int) -> Refused:
+    """Return the error for a file that is larger than its limit in bytes."""
     return Refused(
         f"{url} is larger than {limit} bytes",
         expected="at most the size in its index, or the limit for files of its kind",

@@ -68,6 +68,15 @@ def check_dates(
 
 
 def _check_against_last(name: str, written: datetime | None, judged: datetime, frozen: date | None) -> None:
+    """Check that an index is not older than the newest one read under its name; record its date if it is
+    newer.
+
+    A frozen index is not compared with one that was read for a later day.
+
+    Raises:
+        Refused: it is older, or has no date although the last one had.
+        OSError: the record cannot be read or written.
+    """
     folder = state_dir() / "repositories"
     kept = folder / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
     make_folders(folder)
@@ -85,6 +94,11 @@ def _check_against_last(name: str, written: datetime | None, judged: datetime, f
 
 
 def _read(kept: Path) -> datetime | None:
+    """Return the recorded date; None if there is no record.
+
+    Raises:
+        InvalidInput: the record is damaged.
+    """
     if not kept.exists():
         return None
     try:
@@ -105,4 +119,5 @@ def _to_freeze(frozen: date | None, day: datetime | None) -> str:
 
 
 def _said(moment: datetime) -> str:
+    """Return a time as HTTP headers have it: `Sun, 22 Nov 2026 10:00:00 GMT`."""
     return format_datetime(moment, usegmt=True)

@@ -67,9 +67,13 @@ class Records(Protocol):
     @property
     def origin(self) -> str: ...
 
-    def names(self) -> Iterable[str]: ...
+    def names(self) -> Iterable[str]:
+        """Return every package name."""
+        ...
 
-    def packages(self, name: str) -> Sequence[Package]: ...
+    def packages(self, name: str) -> Sequence[Package]:
+        """Return every version of a package; empty if it does not exist."""
+        ...
 
     def providers(self, name: str) -> Iterable[str]:
         """Return names of packages that may provide `name`."""
@@ -93,12 +97,15 @@ class PackageList:
                 self.provided.setdefault(relation.name, set()).add(package.name)
 
     def names(self) -> Iterable[str]:
+        """Return every package name."""
         return self.by_name
 
     def packages(self, name: str) -> Sequence[Package]:
+        """Return every version of a package; empty if it does not exist."""
         return self.by_name.get(name, [])
 
     def providers(self, name: str) -> Iterable[str]:
+        """Return the names of packages that provide a name in any version; empty if there are none."""
         return self.provided.get(name, ())
 
 
@@ -106,6 +113,11 @@ class Index:
     """Packages of one or several repositories of the same packaging system."""
 
     def __init__(self, *records: Records) -> None:
+        """Combine the packages of repositories.
+
+        Raises:
+            InvalidInput: they are of different packaging systems, or there are none.
+        """
         if len({part.order.name for part in records}) != 1:
             raise InvalidInput("apt and rpm repositories cannot share one index")
         self.records = records
@@ -130,7 +142,7 @@ class Index:
         return {name for part in self.records for name in part.names()}
 
     def versions(self, name: str) -> list[Package]:
-        """Return every version of a package, newest first; empty if it does not exist."""
+        """Return every version of a package in all repositories, newest first; empty if it does not exist."""
         if name not in self._versions:
             found = [p for part in self.records for p in part.packages(name)]
             found.sort(key=lambda package: self.order.key(package.version), reverse=True)
@@ -190,6 +202,9 @@ class Index:
         raise self._no_candidate(name, version, "*", self.versions(name))
 
     def _no_candidate(self, name: str, wanted: str | None, like: str, offered: list[Package]) -> Refused:
+        """Return the error for a package that does not exist, or not in that version; lists the 8 newest
+        versions.
+        """
         where = ", ".join(self.origins)
         if not offered:
             return Refused(f"no package {name} in {where}", do="check the name, or name another repository")
@@ -215,10 +230,13 @@ class _Visible:
         return self.part.origin
 
     def names(self) -> Iterable[str]:
+        """Return every package name, also of packages without a visible version."""
         return self.part.names()
 
     def packages(self, name: str) -> Sequence[Package]:
+        """Return the visible versions of a package; empty if there are none."""
         return [package for package in self.part.packages(name) if self.visible(package)]
 
     def providers(self, name: str) -> Iterable[str]:
+        """Return the names of packages that provide a name, also in a version that is not visible."""
         return self.part.providers(name)

@@ -12,7 +12,8 @@ from gpuprov.errors import InvalidInput, Refused
 
 
 def login_of(url: str) -> dict[str, str]:
-    """Return the header that logs in at a URL's host; empty if the file has no entry for it.
+    """Return the header that logs in at a URL's host; empty if the file has no entry for it, or cannot be
+    read.
 
     The file is `$NETRC`, or `~/.netrc`. Its `default` entry is ignored, and without TLS nothing is sent.
 

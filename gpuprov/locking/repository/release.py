@@ -79,6 +79,13 @@ def read_release(
 
 
 def _verified(base: str, suite: str, keyring: Keys | None, fetcher: Fetcher) -> bytes:
+    """Return the text of InRelease, or of Release with the signature Release.gpg; without keys it is not
+    verified.
+
+    Raises:
+        InvalidInput: the suite does not exist.
+        Refused: it is not signed, or not by one of the keys.
+    """
     text = fetcher.get(base + "InRelease")
     if text is not None:
         return verify_inline(text, keyring, base + "InRelease") if keyring else text
@@ -122,7 +129,11 @@ def _check_suite(fields: ReleaseFile, suite: str, base: str) -> None:
 
 
 def _moment(text: str | None, name: str, base: str) -> datetime | None:
-    """Parse a date as UTC; one without a zone, or with -0000, is UTC too."""
+    """Parse a date as UTC; one without a zone, or with -0000, is UTC too. None: not stated.
+
+    Raises:
+        InvalidInput: not a date.
+    """
     if text is None:
         return None
     try:
@@ -135,6 +146,11 @@ def _moment(text: str | None, name: str, base: str) -> datetime | None:
 
 
 def _files(fields: ReleaseFile, base: str) -> dict[str, tuple[int, str]]:
+    """Return size in bytes and SHA256 of each listed file, by its path below the suite's folder.
+
+    Raises:
+        InvalidInput: a size or a checksum is missing or invalid.
+    """
     try:
         listed = {
             row["name"].removeprefix("./"): (int(row["size"]), row["sha256"].lower())

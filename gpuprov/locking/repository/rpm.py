@@ -96,6 +96,13 @@ class _File:
 
 
 def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | None) -> dict[str, _File]:
+    """Return the metadata files that a verified repomd.xml lists with a SHA256, by kind (`primary`,
+    `modules`).
+
+    Raises:
+        InvalidInput: it does not exist, or cannot be read.
+        Refused: it is not signed, not by one of the keys, or its date is wrong.
+    """
     name = f"{root}/repodata/repomd.xml"
     content = fetcher.get(name)
     if content is None:
@@ -119,7 +126,9 @@ def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | No
 
 
 def _written(repomd: ElementTree.Element) -> datetime | None:
-    """Return the time of the newest metadata file, which dnf takes for a repository's age."""
+    """Return the time of the newest metadata file, which dnf takes for a repository's age; None if not
+    stated.
+    """
     stated = (data.findtext(REPO + "timestamp") for data in repomd.iter(REPO + "data"))
     try:
         return datetime.fromtimestamp(max(float(each) for each in stated if each), UTC)
@@ -128,6 +137,11 @@ def _written(repomd: ElementTree.Element) -> datetime | None:
 
 
 def _parsed(content: bytes, name: str) -> ElementTree.Element:
+    """Return the root element of an XML document.
+
+    Raises:
+        InvalidInput: it is not XML.
+    """
     try:
         return ElementTree.parse(BytesIO(content)).getroot()  # noqa: S314 - signed, and expat refuses external entities
     except ElementTree.ParseError as error:
@@ -135,6 +149,11 @@ def _parsed(content: bytes, name: str) -> ElementTree.Element:
 
 
 def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
+    """Yield kind and description of a metadata file; nothing if its location or SHA256 is not stated.
+
+    Raises:
+        KeyError, ValueError: an attribute is missing, or the checksum or a size is invalid.
+    """
     checksum = data.find(REPO + "checksum")
     location = data.find(REPO + "location")
     if checksum is None or location is None or checksum.get("type") != "sha256":
@@ -147,7 +166,7 @@ def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
 
 
 def _bytes(text: str | None) -> int | None:
-    """Parse a stated size.
+    """Parse a stated size; None: not stated.
 
     Raises:
         ValueError: it is not a size; a limit below zero would be no limit.
@@ -159,7 +178,11 @@ def _bytes(text: str | None) -> int | None:
 
 
 def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetcher) -> bytes | None:
-    """Return an uncompressed metadata file; None if repomd.xml lists none of the kind with a SHA256."""
+    """Return an uncompressed metadata file; None if repomd.xml lists none of the kind with a SHA256.
+
+    Raises:
+        Refused: the file is missing, or its content is wrong.
+    """
     file = described.get(kind)
     if file is None:
         return None
@@ -175,6 +198,11 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
 
 
 def _packages(primary: bytes, root: str, streams: dict[str, set[str]]) -> Iterator[Package]:
+    """Yield the packages in primary.xml, of all architectures.
+
+    Raises:
+        InvalidInput: one of them cannot be read.
+    """
     for package in _parsed(primary, f"{root} primary.xml").iter(COMMON + "package"):
         try:
             yield _package(package, root, streams)
@@ -183,6 +211,14 @@ def _packages(primary: bytes, root: str, streams: dict[str, set[str]]) -> Iterat
 
 
 def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str]]) -> Package:
+    """Convert an entry of primary.xml, with its module streams.
+
+    Args:
+        streams: `name-epoch:version-release.arch` → module streams.
+
+    Raises:
+        KeyError, ValueError: an element is missing or invalid.
+    """
     name = package.findtext(COMMON + "name") or ""
     architecture = package.findtext(COMMON + "arch") or ""
     stated = _child(package, "version")
@@ -205,6 +241,11 @@ def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str
 
 
 def _child(parent: ElementTree.Element, tag: str) -> ElementTree.Element:
+    """Return a child element.
+
+    Raises:
+        KeyError: there is none.
+    """
     found = parent.find(COMMON + tag)
     if found is None:
         raise KeyError(tag)
@@ -218,13 +259,18 @@ def _evr(entry: ElementTree.Element) -> str:
 
 
 def _relations(details: ElementTree.Element, kind: str) -> Iterator[Relation]:
+    """Yield the relations of a package of one kind: `requires` or `provides`."""
     for entry in details.iterfind(f"{RPM_NS}{kind}/{RPM_NS}entry"):
         operator = OPERATORS.get(entry.get("flags", ""), "")
         yield Relation(entry.attrib["name"], operator, _evr(entry) if operator else "")
 
 
 def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
-    """Return module streams by the `name-epoch:version-release.arch` of their packages."""
+    """Return module streams (`name:stream`) by the `name-epoch:version-release.arch` of their packages.
+
+    Raises:
+        InvalidInput: modules.yaml cannot be read.
+    """
     found: dict[str, set[str]] = {}
     try:
         for document in yaml.safe_load_all(modules):

@@ -87,7 +87,11 @@ class RepositorySpec:
 
 
 def open_all(specs: Sequence[RepositorySpec], arch: str, fetcher: Fetcher | None = None) -> Index:
-    """Return the combined index of several repositories."""
+    """Return the combined index of several repositories of one packaging system; at least one.
+
+    Raises:
+        GpuprovError: as for `open_apt` and `open_rpm`.
+    """
     first, *others = (spec.open(arch, fetcher) for spec in specs)
     return first.union(*others)
 
@@ -134,7 +138,7 @@ class AptSource:
 
 
 def parse_sources(text: str) -> list[AptSource]:
-    """Parse the `deb` entries of one apt sources file, in the one-line or the deb822 format
+    """Parse the enabled `deb` entries of one apt sources file, in the one-line or the deb822 format
     (sources.list(5)).
     """
     bare = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
@@ -144,6 +148,9 @@ def parse_sources(text: str) -> list[AptSource]:
 
 
 def _deb822_entries(paragraph: Mapping[str, str]) -> Iterable[AptSource]:
+    """Yield one entry for each URI and suite of a paragraph; none if it is disabled or has not the type
+    `deb`.
+    """
     if "deb" not in paragraph.get("Types", "").split() or _says(paragraph.get("Enabled", "yes")) is False:
         return
     for uri in paragraph.get("URIs", "").split():
@@ -164,6 +171,7 @@ def _signed_by(value: str) -> str:
 
 
 def _one_line_entry(line: str) -> AptSource | None:
+    """Parse one line without its comment; None if it is not a `deb` entry."""
     parsed = ONE_LINE.fullmatch(line)
     if not parsed:
         return None
@@ -178,7 +186,7 @@ def _one_line_entry(line: str) -> AptSource | None:
 
 
 def _says(word: str) -> bool | None:
-    """Parse apt's spellings of yes and no (apt.conf(5))."""
+    """Parse apt's spellings of yes and no (apt.conf(5)); None for any other text."""
     lowered = word.strip().lower()
     if lowered in {"yes", "true", "with", "on", "enable", "1"}:
         return True
@@ -237,6 +245,10 @@ def mirrored(
 
 
 def _keys(source: AptSource, keyring: Keys, read_key: Callable[[str], Keys]) -> Keyring:
+    """Return the keys of an apt source.
+
+    `unsigned` if it is trusted, else the key in its Signed-By or at that path, else the given keyring.
+    """
     if source.trusted:
         return UNSIGNED
     if source.signed_by.startswith("-----BEGIN"):

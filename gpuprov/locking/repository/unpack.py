@@ -51,26 +51,31 @@ def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> b
 
 
 def _xz(content: bytes, limit: int) -> bytes:
+    """Return at most `limit` decompressed bytes."""
     with lzma.open(BytesIO(content)) as file:
         return file.read(limit)
 
 
 def _gzip(content: bytes, limit: int) -> bytes:
+    """Return at most `limit` decompressed bytes."""
     with gzip.open(BytesIO(content)) as file:
         return file.read(limit)
 
 
 def _bzip2(content: bytes, limit: int) -> bytes:
+    """Return at most `limit` decompressed bytes."""
     with bz2.open(BytesIO(content)) as file:
         return file.read(limit)
 
 
 def _zstd(content: bytes, limit: int) -> bytes:
+    """Return at most `limit` decompressed bytes."""
     with zstd.open(BytesIO(content)) as file:
         return file.read(limit)
 
 
 def _plain(content: bytes, limit: int) -> bytes:
+    """Return the first `limit` bytes."""
     return content[:limit]
 
 

@@ -49,22 +49,24 @@ def matches_upstream(upstream: str, wanted: str) -> bool:
 
 
 def _compare_deb(left: str, right: str) -> int:
+    """Compare two full Debian versions; the result is below zero if the first is older."""
     return NativeVersion(left)._compare(NativeVersion(right))
 
 
 def _upstream_deb(version: str) -> str:
+    """Return the upstream part of a full version: without epoch and Debian revision."""
     return NativeVersion(version).upstream_version or version
 
 
 def _split_rpm(version: str) -> tuple[int, str, str]:
-    """Split `[epoch:]version[-release]` into epoch, version and release."""
+    """Split `[epoch:]version[-release]` into epoch, version and release; unstated parts are 0 and empty."""
     epoch, colon, rest = version.rpartition(":")
     number, _, release = rest.partition("-")
     return int(epoch) if colon else 0, number, release
 
 
 def _compare_rpm(left: str, right: str) -> int:
-    """Compare two `[epoch:]version[-release]`; a missing release equals any, as in Requires."""
+    """Compare two `[epoch:]version[-release]`: -1, 0 or 1. A missing release equals any, as in Requires."""
     (left_epoch, left_version, left_release) = _split_rpm(left)
     (right_epoch, right_version, right_release) = _split_rpm(right)
     if left_epoch != right_epoch:
@@ -76,7 +78,8 @@ def _compare_rpm(left: str, right: str) -> int:
 
 
 def rpmvercmp(left: str, right: str) -> int:
-    """Compare two version or release strings by rpm's rules.
+    """Compare two version or release strings by rpm's rules: -1 if the first is older, 0 if equal, 1 if
+    newer.
 
     Source: rpm-version(7) of rpm.org and `rpmio/rpmvercmp.c`: segments of digits or letters, other characters
     only separate; digits sort after letters; `~` sorts before everything, even the end; `^` after the end,
@@ -92,7 +95,7 @@ def rpmvercmp(left: str, right: str) -> int:
 
 
 def _rpm_rank(segments: list[str], index: int) -> tuple[int, int, str]:
-    """Return a segment's place in rpm's order: `~` < end < `^` < letters < digits."""
+    """Return a segment's sort key in rpm's order: `~` < end < `^` < letters < digits."""
     if index >= len(segments):
         return (1, 0, "")
     segment = segments[index]
@@ -102,6 +105,7 @@ def _rpm_rank(segments: list[str], index: int) -> tuple[int, int, str]:
 
 
 def _upstream_rpm(version: str) -> str:
+    """Return the version without epoch and release."""
     return _split_rpm(version)[1]
 
 

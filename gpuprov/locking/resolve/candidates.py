@@ -19,8 +19,9 @@ REPOSITORIES = ("nvidia", "distribution")
 def candidates(case: Case) -> list[Draft]:
     """Return drivers to try, best first; at least one.
 
-    If the request does not state a driver, branches that do not support a GPU of the host are left out,
-    unless none would remain.
+    A stated driver, or the version of a stated fabric manager, is the only one. Otherwise branches that do
+    not
+    support a GPU of the host are left out, unless none would remain.
 
     Raises:
         InvalidInput: an unknown repository, or a branch that is not in the catalog, so that its versions are
@@ -44,6 +45,12 @@ def candidates(case: Case) -> list[Draft]:
 
 
 def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
+    """Return the draft for a stated driver; a branch or the beginning of a version becomes the newest known
+    version.
+
+    Raises:
+        InvalidInput: a branch that is not in the catalog.
+    """
     if len(driver.parts) == 1:
         driver = _newest_of(case, driver, repository)
     elif driver not in case.catalog.known_drivers:
@@ -53,7 +60,11 @@ def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
 
 
 def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
-    """Return the version for a bare branch: the fabric manager's, the archive's, or the newest known."""
+    """Return the version for a bare branch: the fabric manager's, the archive's, or the newest known.
+
+    Raises:
+        InvalidInput: the branch is not in the catalog.
+    """
     manager = case.stated.get("fabricmanager")
     if manager is not None and len(manager.parts) > 1 and manager.major == driver.major:
         return manager
@@ -72,7 +83,7 @@ def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
 def _home(case: Case, driver: Version) -> str:
     """Return the repository of a driver if it is not stated.
 
-    NVIDIA's, unless only the distribution's archive is known to have the driver.
+    `nvidia`, unless only the distribution's archive is known to have the driver: then `distribution`.
     """
     if case.system is None:
         return "nvidia"
@@ -92,7 +103,10 @@ def _proven(case: Case, branch: int) -> bool:
 
 
 def _open(case: Case, repository: str | None) -> Iterable[Draft]:
-    """Return drafts, best first: branches seen in NVIDIA's repository, the archive's, branches not seen."""
+    """Return drafts, best first: branches seen in NVIDIA's repository, the archive's, branches not seen.
+
+    With a stated repository, all drafts are of that repository.
+    """
     order = _branch_order(case)
     served = [branch for branch in order if not branch.archives_only]
     seen = [branch for branch in served if _proven(case, branch.branch)]
@@ -106,11 +120,14 @@ def _open(case: Case, repository: str | None) -> Iterable[Draft]:
 
 
 def _at_nvidia(branch: Branch) -> Draft:
+    """Return a draft of the newest known version of a branch, from NVIDIA's repository."""
     return Draft(branch.latest_known, branch, "nvidia")
 
 
 def _branch_order(case: Case) -> list[Branch]:
-    """Return branches in the policy's order; those too new for the system's repository come last."""
+    """Return the branches that the policy allows, in its order; those too new for the system's repository
+    come last.
+    """
     order: dict[int, Branch] = {}
     newest_first = list(case.catalog.branches.values())[::-1]
     for tier in case.policy.tiers:
@@ -123,6 +140,12 @@ def _branch_order(case: Case) -> list[Branch]:
 
 
 def _in_archive(case: Case, order: list[Branch]) -> Iterator[Draft]:
+    """Yield drafts of the distribution's own drivers, in the order of their branches and newest first.
+
+    A driver that is selected by its name only is left out; one without a known version is taken as the newest
+    of
+    its branch.
+    """
     held = (
         [driver for driver in case.system.archive_drivers if not driver.by_name_only] if case.system else []
     )

@@ -68,7 +68,9 @@ class Draft:
     """Fields that the request does not state and that now have a value."""
 
     def choose(self, **values: object) -> None:
-        """Set fields that the request does not state, and record them as chosen."""
+        """Set fields that the request does not state, and record them as chosen; a value of None is
+        ignored.
+        """
         for name, value in values.items():
             if value is not None:
                 setattr(self, name, value)
@@ -76,10 +78,10 @@ class Draft:
 
 
 def understand(catalog: Catalog, request: Request) -> Case:
-    """Parse a request.
+    """Parse a request; versions are not checked against the catalog.
 
     Raises:
-        InvalidInput: an unknown or ambiguous name or version.
+        InvalidInput: an unknown or ambiguous name, a text that is no version, or too many GPUs.
     """
     stated, absent = {}, set()
     for name in (each.name for each in COMPONENTS if each.requested):
@@ -110,7 +112,11 @@ def understand(catalog: Catalog, request: Request) -> Case:
 
 
 def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[GpuModel, int | None]:
-    """Return the number of GPUs by model; a single bare name states the model and not the number."""
+    """Return the number of GPUs by model; None for each if no name has a count or occurs twice.
+
+    Raises:
+        InvalidInput: an unknown or ambiguous name, or more than `_ONE_BOARD` of one model.
+    """
     found = [find_gpus(catalog, name) for name in names]
     total: dict[str, int] = {}
     for number, gpu in found:
@@ -125,10 +131,16 @@ def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[GpuModel, int | Non
 
 
 def _own_arch(counts: dict[GpuModel, int | None]) -> str:
+    """Return `aarch64` if a GPU is a superchip, else `x86_64`."""
     return "aarch64" if any(gpu.superchip for gpu in counts) else "x86_64"
 
 
 def _policy(catalog: Catalog, name: str | None) -> Policy:
+    """Return the policy with that name, by default the catalog's default.
+
+    Raises:
+        InvalidInput: there is none with that name.
+    """
     wanted = name or catalog.default_policy
     if wanted not in catalog.policies:
         raise InvalidInput(f"prefer: {wanted}", expected=f"one of {', '.join(catalog.policies)}")
@@ -136,6 +148,11 @@ def _policy(catalog: Catalog, name: str | None) -> Policy:
 
 
 def _flavour(text: str | None) -> Flavour | None:
+    """Parse the flavour of kernel modules, as users write it; None if it is not stated.
+
+    Raises:
+        InvalidInput: not a flavour.
+    """
     spelled = {"open": "open", "proprietary": "proprietary", "closed": "proprietary", "kernel-open": "open"}
     if text is None:
         return None
@@ -145,13 +162,18 @@ def _flavour(text: str | None) -> Flavour | None:
 
 
 def _precompiled(text: str | None) -> bool:
+    """Return whether `module_build` states precompiled modules.
+
+    Raises:
+        InvalidInput: neither `dkms`, `precompiled` nor None.
+    """
     if text not in (None, "dkms", "precompiled"):
         raise InvalidInput(f"module_build {text!r}", expected="dkms or precompiled")
     return text == "precompiled"
 
 
 def _nccl_build(text: str | None) -> Version | None:
-    """Return the build in an NCCL version: 12.9 of `2.27.3-1+cuda12.9`."""
+    """Return the build in an NCCL version: 12.9 of `2.27.3-1+cuda12.9`; None if it states none."""
     if text is None or "+cuda" not in text:
         return None
     return version(library_text("nccl", text.split("+cuda", 1)[1]))

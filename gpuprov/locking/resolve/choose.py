@@ -19,7 +19,9 @@ class Chooser:
         self._cudnn_by_major: dict[int, list[Version]] = {}
 
     def complete(self, draft: Draft) -> Draft:
-        """Choose every open component of a draft; None for a component without a suitable version."""
+        """Set every open component of a draft, and return it; a component without a suitable version
+        stays None.
+        """
         self._flavour(draft)
         self._cuda(draft)
         self._compat(draft)
@@ -30,6 +32,7 @@ class Chooser:
         return draft
 
     def _flavour(self, draft: Draft) -> None:
+        """Set the stated flavour, or choose the default one; from an archive, one that the archive has."""
         case = self._case
         if case.module is not None:
             draft.flavour = case.module
@@ -42,6 +45,12 @@ class Chooser:
         draft.choose(flavour=flavour)
 
     def _cuda(self, draft: Draft) -> None:
+        """Set the stated toolkit, or choose the newest suitable one.
+
+        A stated beginning of a version becomes its newest release, preferably one that is native and
+        published. A
+        stated version that is in no list is set unchanged.
+        """
         if "cuda" in self._case.absent:
             return
         stated = self._case.stated.get("cuda")
@@ -62,7 +71,8 @@ class Chooser:
         """Return the newest suitable release that runs natively.
 
         Releases not seen in the system's repositories count only without any other. If none runs natively,
-        return the oldest suitable release that runs by minor-version compatibility.
+        return the
+        oldest suitable release that runs by minor-version compatibility; None if there is none.
         """
         for wanted in ("yes", "unproven"):
             for toolkit, held in self._suitable_toolkits:
@@ -94,6 +104,10 @@ class Chooser:
             draft.choose(compat=draft.cuda.minor if way in ("forward", "forward?") else None)
 
     def _cudnn(self, draft: Draft) -> None:
+        """Set the stated cuDNN, or choose the newest one for the toolkit, the driver and every GPU.
+
+        None is chosen without CUDA, or if NVIDIA's repository does not serve the machine.
+        """
         stated = self._case.stated.get("cudnn")
         if stated is not None:
             releases = [record for record in self._catalog.cudnn if record.version.within(stated)]
@@ -127,6 +141,11 @@ class Chooser:
         return read and libraries.cudnn_gpu_ok(self._catalog, record.version, gpu)
 
     def _nccl(self, draft: Draft) -> None:
+        """Set the stated NCCL and its build, or choose the newest ones for the toolkit, the driver and every
+        GPU.
+
+        None is chosen without CUDA, or if NVIDIA's repository does not serve the machine.
+        """
         stated = self._case.stated.get("nccl")
         if stated is not None:
             releases = [record for record in self._catalog.nccl if record.version.within(stated)]
@@ -141,6 +160,7 @@ class Chooser:
                     return
 
     def _nccl_fits(self, record: Nccl, build: Version) -> bool:
+        """Return whether a build of NCCL has code for every GPU of the host."""
         gpus = self._case.gpus
         return all(libraries.nccl_gpu_ok(self._catalog, record.version, build.major, gpu) for gpu in gpus)
 
@@ -150,7 +170,7 @@ class Chooser:
         return self._case.system is not None and systems.nvidia_serves(self._case.system, self._case.arch)
 
     def _container_toolkit(self, draft: Draft) -> None:
-        """Choose the newest release for the stated Docker, or for the system's own."""
+        """Set the stated release, or choose the newest one for the stated Docker, or for the system's own."""
         case = self._case
         draft.docker = case.stated.get("docker")
         if "container_toolkit" in case.stated:
@@ -160,6 +180,9 @@ class Chooser:
             draft.choose(container_toolkit=newest.version if newest else None)
 
     def _fabricmanager(self, draft: Draft) -> None:
+        """Set the stated fabric manager, or choose the driver's version if the host needs or probably
+        needs one.
+        """
         stated = self._case.stated.get("fabricmanager")
         if stated is not None:
             same = len(stated.parts) == 1 and draft.driver.within(stated)
@@ -170,6 +193,11 @@ class Chooser:
 
 
 def _suits(case: Case, cuda: Version) -> bool:
+    """Return whether a CUDA release supports every GPU, and the stated compat package, cuDNN and NCCL exist
+    for it.
+
+    What the catalog does not know is no objection.
+    """
     if not all(driver.gpu_cuda_ok(gpu, cuda) for gpu in case.gpus):
         return False
     compat, build = case.stated.get("compat"), case.nccl_build
@@ -183,6 +211,7 @@ def _suits(case: Case, cuda: Version) -> bool:
 
 
 def _held(case: Case, cuda: Version) -> systems.Held:
+    """Return whether a repository for the machine has a CUDA release: NVIDIA's or the distribution's."""
     if case.system is None:
         return "unproven"
     if systems.archive_cuda(case.system, cuda):
@@ -193,12 +222,15 @@ def _held(case: Case, cuda: Version) -> systems.Held:
 
 
 def _built_for(record: Cudnn, cuda_major: int) -> bool:
+    """Return whether a wheel or a Debian package of a cuDNN release was seen for a CUDA major."""
     seen = any(build.major == cuda_major for build in record.deb_builds_seen)
     return seen or cuda_major in record.wheel_cuda_majors
 
 
 def _newest_build(draft: Draft, release: Nccl) -> Version | None:
-    """Return the release's newest build for the toolkit's major whose CUDA minor the driver supports."""
+    """Return the release's newest build for the toolkit's major whose CUDA minor the driver or compat package
+    supports; None if there is none.
+    """
     known = draft.compat or (draft.branch.native_cuda if draft.branch else draft.cuda)
     if draft.cuda is None or known is None:
         return None

@@ -57,7 +57,10 @@ class Explanation:
 
 
 def explain(component: str, request: Request, catalog: Catalog | None = None) -> Explanation:
-    """Explain the version of a component in the request's stack.
+    """Explain the version of a component in the request's stack, also if the stack is refused.
+
+    Args:
+        component: a key of `COMPONENTS`, in any case, also with `-` for `_`.
 
     Raises:
         InvalidInput: no such component, or as `resolve`.
@@ -79,6 +82,7 @@ def explain(component: str, request: Request, catalog: Catalog | None = None) ->
 
 
 def _policy(settled: Resolution) -> RuleFinding:
+    """Return the policy that chose the driver, as a reason."""
     policy = settled.case.policy
     return RuleFinding(
         "policy", f"policy {policy.name}: {policy.title}", settled.case.catalog.cite(*policy.source)
@@ -86,7 +90,11 @@ def _policy(settled: Resolution) -> RuleFinding:
 
 
 def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
-    """Return newer versions in the catalog, nearest first; of each minor the newest release."""
+    """Return at most `MOST_NEWER` newer versions in the catalog, nearest first; of each minor the newest
+    release.
+
+    Empty if `value` is not a version. Of a driver's branch only the newest version counts.
+    """
     if value is None or not value[:1].isdigit():
         return []
     now = version(value.split("+")[0])
@@ -97,6 +105,7 @@ def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
 
 
 def _known(component: str, catalog: Catalog) -> Iterable[Version]:
+    """Return the versions of a component in the catalog; empty for one without a list of releases."""
     if component == "driver":
         return (branch.latest_known for branch in catalog.branches.values())
     records: dict[str, Iterable[Any]] = {
@@ -109,8 +118,8 @@ def _known(component: str, catalog: Catalog) -> Iterable[Version]:
 
 
 def _try(component: str, value: str, request: Request, catalog: Catalog, now: Answer) -> Newer:
-    """Try a newer version in the chosen stack: a newer driver may change CUDA, a
-    newer CUDA keeps the driver.
+    """Try a newer version in the chosen stack: a newer driver may change CUDA, a newer CUDA keeps the
+    driver.
     """
     kept: dict[str, Any] = {component: value}
     if component != "driver":
@@ -122,5 +131,6 @@ def _try(component: str, value: str, request: Request, catalog: Catalog, now: An
 
 
 def _added(answer: Answer, now: Answer) -> Iterator[RuleFinding]:
+    """Yield warnings of an answer by rules that do not warn about the chosen stack."""
     known = {finding.rule for finding in now.warnings}
     yield from (finding for finding in answer.warnings if finding.rule not in known)

@@ -38,7 +38,14 @@ _ORDER = (
 
 
 def nearest(case: Case, refusal: Answer, settle: Settle) -> tuple[Alternative, ...]:
-    """Return alternatives that are not refused, each one change away from the case's request."""
+    """Return alternatives that are not refused, each one change away from the case's request; empty: none
+    works.
+
+    Only fields whose change may resolve all violations at once are tried.
+
+    Args:
+        settle: returns the answer to a request.
+    """
     found = []
     for change in sorted(one_change_mends(refusal.violations), key=_ORDER.index):
         for request in _changed(case, change):
@@ -65,12 +72,13 @@ def _changed(case: Case, change: str) -> Iterator[Request]:
 
 
 def _with(request: Request, name: str, value: object) -> Request:
+    """Return a copy of a request with one field changed."""
     changed: dict[str, Any] = {name: value}
     return replace(request, **changed)
 
 
 def _fewer_gpus(case: Case) -> Iterator[Request]:
-    """Yield the host without one of its models."""
+    """Yield the request without one of the host's models, for each of them; nothing if there is only one."""
     if len(case.gpus) > 1:
         for gpu in case.gpus:
             kept = [(number, other) for other, number in case.counts.items() if other is not gpu]
@@ -78,7 +86,9 @@ def _fewer_gpus(case: Case) -> Iterator[Request]:
 
 
 def _other_systems(case: Case) -> Iterator[Request]:
-    """Yield the other releases of the family; for an unknown system those with a similar name."""
+    """Yield the request with each other release of the family; for an unknown system, with those of a
+    similar name.
+    """
     name = re.sub(r"[^a-z].*", "", case.request.os.lower())
     for system in case.catalog.systems.values():
         if case.system:
@@ -90,7 +100,9 @@ def _other_systems(case: Case) -> Iterator[Request]:
 
 
 def _other_kernels(case: Case) -> Iterator[Request]:
-    """Yield kernels that known failures record as the last good ones."""
+    """Yield the request with each last kernel that builds by a known failure; nothing if it states no
+    kernel.
+    """
     if case.request.kernel:
         for issue in case.catalog.known_issues:
             for series in issue.kernels:
@@ -99,6 +111,7 @@ def _other_kernels(case: Case) -> Iterator[Request]:
 
 
 def _alternative(change: str, before: Request, after: Request, answer: Answer) -> Alternative:
+    """Return the description of a changed request that works."""
     value = _value(change, after, answer)
     was = " + ".join(before.gpus) if change == "gpus" else getattr(before, change)
     text = f"{change} {value} instead of {was}" if was is not None else f"{change} {value}"
@@ -106,6 +119,7 @@ def _alternative(change: str, before: Request, after: Request, answer: Answer) -
 
 
 def _value(change: str, after: Request, answer: Answer) -> str:
+    """Return the changed value as text: the request's, or the resolver's choice; `left out` for neither."""
     if change == "gpus":
         return " + ".join(after.gpus)
     if change in ("os", "framework", "kernel") and getattr(after, change) is not None:

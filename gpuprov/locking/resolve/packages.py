@@ -28,7 +28,10 @@ def dcgm_there(case: Case, draft: Draft) -> bool:
 
 
 def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
-    """Return the packages of every component of the stack; a component without a rule is left out."""
+    """Return the packages of every component of the stack by name of the component.
+
+    A component without a rule for its packages is left out; without a known system the result is empty.
+    """
     system = case.system
     if system is None:
         return {}
@@ -50,7 +53,9 @@ def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
 
 
 def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
-    """Return component, repository and name of its rules for each part of the stack."""
+    """Return component, repository and name of its rules for each part of the stack that is to be
+    installed.
+    """
     home = _home(draft, system)
     switched = draft.fabricmanager is not None
     telemetry = switched and home == "nvidia"  # needs the driver's exact version: one repository
@@ -97,6 +102,9 @@ def _cuda_repository(system: System, draft: Draft) -> str:
 
 
 def _words(case: Case, draft: Draft) -> dict[str, str]:
+    """Return the values for the fields of a rule's texts: `branch` → `580`; empty texts for absent
+    components.
+    """
     cuda, cudnn = draft.cuda, draft.cudnn
     archive = systems.archive_driver(case.system, draft.driver) if case.system else None
     return {
@@ -128,6 +136,7 @@ def _driver_held(case: Case, draft: Draft) -> str:
 
 
 def _rule(case: Case, draft: Draft, system: System, component: str, repository: str) -> PackageRule | None:
+    """Return the first rule for a component in a repository that applies to the stack, or None."""
     archive = _archived(draft, system)
     facts: dict[str, object] = {
         "manager": system.manager,
@@ -150,6 +159,12 @@ def _rule(case: Case, draft: Draft, system: System, component: str, repository: 
 
 
 def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
+    """Return whether a rule applies; its empty fields accept any value.
+
+    Args:
+        branch: the driver's branch.
+        facts: values of the rule's other conditions.
+    """
     return (
         (rule.branch_from is None or branch >= rule.branch_from)
         and (rule.branch_to is None or branch <= rule.branch_to)
@@ -166,6 +181,8 @@ def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
 def _package_set(
     case: Case, component: str, repository: str, rule: PackageRule, words: dict[str, str]
 ) -> PackageSet:
+    """Return the packages of a component, with the fields of the rule's texts filled from `words`."""
+
     def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text.format(**words) for text in texts)
 

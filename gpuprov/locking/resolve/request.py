@@ -87,6 +87,11 @@ class Request:
 
 
 def _text(name: str, value: object) -> str:
+    """Return a value as text without surrounding spaces.
+
+    Raises:
+        InvalidInput: neither text nor a number.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidInput(f"{name} is {value!r}", expected="a string")
     return str(value).strip()

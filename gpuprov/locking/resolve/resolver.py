@@ -42,11 +42,16 @@ class Resolution:
 
 
 def _settled_answer(request: Request, catalog: Catalog) -> Answer:
+    """Return the answer to a request, without alternatives."""
     return resolve_once(request, catalog).answer
 
 
 def resolve_once(request: Request, catalog: Catalog) -> Resolution:
-    """Return the best draft for a request: the first without a violation, or the one with fewest violations.
+    """Return the answer to a request with the best of the drivers to try, without alternatives.
+
+    Drivers are tried until one has no violation that another driver may resolve; of those tried, the first
+    with
+    the fewest violations is used.
 
     Raises:
         InvalidInput: as `resolve`.
@@ -67,6 +72,11 @@ def resolve_once(request: Request, catalog: Catalog) -> Resolution:
 
 
 def _answer(case: Case, draft: Draft, said: dict[str, list[RuleFinding]]) -> Answer:
+    """Return the answer for a complete draft: refused with any violation, with packages only if not refused.
+
+    Args:
+        said: findings by level: `reason`, `warning`, `violation`.
+    """
     verdict: Verdict = "refused" if said["violation"] else "warn" if said["warning"] else "ok"
     return Answer(
         verdict=verdict,
@@ -80,6 +90,8 @@ def _answer(case: Case, draft: Draft, said: dict[str, list[RuleFinding]]) -> Ans
 
 
 def _stack(case: Case, draft: Draft) -> Stack:
+    """Return the versions of a complete draft, and the components that follow from it."""
+
     def text(name: str) -> str | None:
         value = getattr(draft, name)
         return str(value) if value is not None else ABSENT if name in case.absent else None

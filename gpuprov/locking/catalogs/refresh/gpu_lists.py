@@ -59,7 +59,7 @@ def gpu_list(package: Package, release: str) -> GpuList | None:
 
 
 def _member(content: bytes) -> tuple[str, str]:
-    """Return text and name, without `.gz`, of the first list in a package."""
+    """Return text and name, without `.gz`, of the first list in a package; both are empty if it has none."""
     with DebFile(fileobj=BytesIO(content)).data.tgz() as data:
         files = {
             member.name.rsplit("/", 1)[-1].removesuffix(".gz"): member for member in data if member.isfile()
@@ -73,7 +73,7 @@ def _member(content: bytes) -> tuple[str, str]:
 
 
 def parse_json(text: str, name: str) -> Iterator[ListedGpu]:
-    """Yield the devices of a supported-gpus.json.
+    """Yield the devices of a supported-gpus.json; an id that is not four hexadecimal digits is left out.
 
     Raises:
         InvalidInput: it has another format.
@@ -91,7 +91,9 @@ def parse_json(text: str, name: str) -> Iterator[ListedGpu]:
 
 
 def parse_readme(text: str) -> Iterator[ListedGpu]:
-    """Yield the devices of the appendix "Supported NVIDIA GPU Products" of a README."""
+    """Yield the devices of the appendix "Supported NVIDIA GPU Products" of a README; none without that
+    appendix.
+    """
     begin = text.rfind(_BEGIN)
     end = text.find(_END, begin)
     appendix = text[begin : end if end > 0 else None] if begin >= 0 else ""

@@ -37,7 +37,7 @@ def propose_gpus(proposal: Proposal, catalog: Catalog, reading: Reading) -> None
 
 
 def _row(gpu: GpuModel, catalog_documents: Any) -> tuple[str, str]:
-    """Return file and section of a GPU's record."""
+    """Return file and section of a GPU's record: boards are in `gpus.json`, all others in `devices.json`."""
     boards = {str(row["id"]) for row in catalog_documents["gpus"]["gpus"]}
     return ("gpus", "gpus") if gpu.id in boards else ("devices", "devices")
 
@@ -45,7 +45,10 @@ def _row(gpu: GpuModel, catalog_documents: Any) -> tuple[str, str]:
 def _unknown(
     proposal: Proposal, catalog: Catalog, reading: Reading, release: Version, new: ListedGpu
 ) -> None:
-    """Propose a record for an unknown device; one older than Kepler is left out."""
+    """Propose a record for an unknown device, with the compute capability of neighbouring ids.
+
+    A device outside all known ids becomes a remark instead; a legacy one outside of them is left out.
+    """
     guessed = catalog.devices.guess(new.device)
     if guessed is None:
         if new.legacy_branch is None:
@@ -80,7 +83,9 @@ def _unknown(
 
 
 def _listed(proposal: Proposal, reading: Reading, listed: GpuList, device: str, gpu: GpuModel) -> None:
-    """Propose `first_listed`, the lowest release read that lists a device, if this one is lower."""
+    """Propose `first_listed`, the lowest release read that lists a device, if this one is lower or the
+    first.
+    """
     file, section = _row(gpu, proposal.documents)
     record = proposal.record(file, section, gpu.id)
     field = "first_listed" if file == "gpus" else "devices"
@@ -99,7 +104,10 @@ def _listed(proposal: Proposal, reading: Reading, listed: GpuList, device: str, 
 
 
 def _dropped(proposal: Proposal, reading: Reading, listed: GpuList, each: ListedGpu, gpu: GpuModel) -> None:
-    """Propose the last branch of a GPU that a driver's list calls a legacy GPU."""
+    """Propose the last branch of a GPU that a driver's list calls a legacy GPU.
+
+    If the catalog has another last branch, add a remark instead.
+    """
     branch = each.legacy_branch
     if branch == gpu.max_driver_branch or branch is None:
         return

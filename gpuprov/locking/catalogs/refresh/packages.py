@@ -40,6 +40,10 @@ def read_nvidia(catalog: Catalog, base: str | None, key: Path | None, day: str) 
         base: a folder or URL with the same layout, for a mirror; None: NVIDIA's own.
         key: the public key of the mirror.
         day: of the reading, ISO.
+
+    Returns:
+        One reading if any repository of a system was read, and a `NotRead` for each list that was not. If one
+        does not answer at all, only a `NotRead` for all of them.
     """
     finder = _finder(catalog, base, key)
     seen: list[Seen] = []
@@ -72,6 +76,9 @@ def read_nvidia(catalog: Catalog, base: str | None, key: Path | None, day: str) 
 
 
 def _finder(catalog: Catalog, base: str | None, key: Path | None) -> Finder:
+    """Return the opener of NVIDIA's repositories below a mirror's folder or URL; without one, at the
+    catalog's URLs.
+    """
     mirrors: dict[str, Mirror] = {}
     if base:
         root = (
@@ -86,6 +93,7 @@ def _finder(catalog: Catalog, base: str | None, key: Path | None) -> Finder:
 
 
 def _of_nvidia(index: Index, system: str) -> Iterator[Seen]:
+    """Yield drivers, CUDA toolkits, compat packages, cuDNN 9 and NCCL in the index of one system."""
     for name in sorted(index.names()):
         if _DRIVER.fullmatch(name):
             proprietary = name.startswith(("cuda-drivers", "nvidia-kernel-dkms", "kmod-nvidia-latest"))
@@ -108,6 +116,7 @@ def _of_nvidia(index: Index, system: str) -> Iterator[Seen]:
 
 
 def _versions(index: Index, name: str, make: Callable[..., Seen]) -> Iterator[Seen]:
+    """Yield `make(version)` for each upstream version of a package that consists only of numbers."""
     for package in index.versions(name):
         upstream = index.order.upstream(package.version)
         if _VERSION.fullmatch(upstream):
@@ -115,6 +124,9 @@ def _versions(index: Index, name: str, make: Callable[..., Seen]) -> Iterator[Se
 
 
 def _toolkits(finder: Finder, catalog: Catalog, failed: list[NotRead]) -> Iterator[Seen]:
+    """Yield releases of the container toolkit; nothing, and one more in `failed`, if its repository is
+    not read.
+    """
     system = next((each for each in catalog.systems.values() if each.manager == "apt"), None)
     if system is None:
         return
@@ -129,7 +141,11 @@ def _toolkits(finder: Finder, catalog: Catalog, failed: list[NotRead]) -> Iterat
 
 
 def read_archives(catalog: Catalog, day: str) -> Readings:
-    """Read the archives of the distributions that this machine's apt sources contain."""
+    """Read the archives of those Debian releases for which the catalog has versions of drivers, for x86_64.
+
+    The addresses are those of this machine's apt sources, if it has Debian, else of the catalog. Returns one
+    reading if any archive was read, and a `NotRead` for each list that was not.
+    """
     finder, seen, lists = Finder(Fleet.model_construct(repositories={}), catalog), [], []
     failed: list[NotRead] = []
     gpus: list[GpuList] = []
@@ -163,6 +179,7 @@ def _of_archive(index: Index, repository: str, system: str) -> Iterator[Seen]:
 
 
 def _of_driver_packages(index: Index, failed: list[NotRead]) -> Iterator[GpuList]:
+    """Yield the list of GPUs in the newest version of each driver package of an archive."""
     for name in sorted(index.names()):
         if _DRIVER_PACKAGE.fullmatch(name):
             package = index.versions(name)[0]
@@ -170,7 +187,9 @@ def _of_driver_packages(index: Index, failed: list[NotRead]) -> Iterator[GpuList
 
 
 def _list(package: Package, release: str, failed: list[NotRead]) -> Iterator[GpuList]:
-    """Yield the list of GPUs in a package; nothing if it has none, or cannot be read."""
+    """Yield the list of GPUs in a package; nothing if it has none, or one more in `failed` if it cannot
+    be read.
+    """
     try:
         found = gpu_list(package, release)
     except GpuprovError as error:

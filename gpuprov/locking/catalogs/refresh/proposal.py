@@ -74,7 +74,7 @@ class Proposal:
     remarks: list[str] = field(default_factory=list)
 
     def record(self, file: str, section: str, name: str) -> Document | None:
-        """Return the record of a name, including the changes proposed so far."""
+        """Return the record of a name, including the changes proposed so far; None if it does not exist."""
         new = (each for each in self.changes if (each.file, each.section, each.name) == (file, section, name))
         found = _found(self.documents, file, section, name)
         for change in new:
@@ -94,16 +94,18 @@ class Proposal:
         source: str,
         stated_by: Collection[str] | None = None,
     ) -> None:
-        """Propose a value for a field of a record.
+        """Propose a value for a field of a record; nothing if the field already has it.
 
         A replacement counts as overwriting a value stated by hand, unless this package reads all sources of
-        the old value, or the new value is a list that contains the old one.
+        the old
+        value, or the new value is a list that contains the old one.
 
         Args:
             record_of: file, section and name of the record.
             to: the field and its value.
             stated_by: sources of the value that is replaced; those of the whole record by default. Empty for
-                a value that is by definition the newest or the lowest that was read.
+                a value
+                that is by definition the newest or the lowest that was read.
         """
         record = self.record(*record_of) or {}
         old, value = record.get(to[0]), to[1]
@@ -117,6 +119,7 @@ class Proposal:
 
 
 def _found(documents: Mapping[str, Document], file: str, section: str, name: str) -> Document | None:
+    """Return the record of a name in the documents, or None."""
     key = key_of(file, section)
     return next((row for row in documents[file][section] if str(row[key]) == name), None)
 

@@ -36,6 +36,7 @@ def propose(
 
 
 def _held(reading: Reading, kind: Kind) -> Held:
+    """Return what was read about one kind: version → its places, oldest version first."""
     found: Held = {}
     for each in reading.seen:
         if each.kind == kind:
@@ -44,10 +45,12 @@ def _held(reading: Reading, kind: Kind) -> Held:
 
 
 def _where(seen: Iterable[Seen]) -> str:
+    """Return the names of the lists that contain a version, each once, with commas."""
     return ", ".join(dict.fromkeys(each.where for each in seen))
 
 
 def _drivers(proposal: Proposal, catalog: Catalog, reading: Reading, day: str) -> None:
+    """Propose new versions of known driver branches, and records of unknown branches."""
     by_branch: dict[int, Held] = {}
     for release, seen in _held(reading, "driver").items():
         by_branch.setdefault(release.major, {})[release] = seen
@@ -70,7 +73,10 @@ def _drivers(proposal: Proposal, catalog: Catalog, reading: Reading, day: str) -
 def _new_branch(
     proposal: Proposal, catalog: Catalog, reading: Reading, number: int, held: Held, day: str
 ) -> None:
-    """Propose a record of an unknown branch, from indexes, with a doubt about the fields that they lack."""
+    """Propose a record of an unknown branch, from indexes, with a doubt about the fields that they lack.
+
+    If no cuda-compat package tells its CUDA, or no older branch is known, add a remark instead.
+    """
     named = f"driver branch {number}"
     cudas = [version_of(each) for each in _compat(reading) if each.version.major == number]
     before = max((each for each in catalog.branches if each < number), default=None)
@@ -111,6 +117,7 @@ def _new_branch(
 
 
 def _compat(reading: Reading) -> list[Seen]:
+    """Return the forward-compatibility packages of a reading."""
     return [each for each in reading.seen if each.kind == "compat"]
 
 
@@ -120,6 +127,11 @@ def version_of(seen: Seen) -> Version:
 
 
 def _toolkits(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
+    """Propose a record of each new CUDA release, and the status `released` if an index now has a known one.
+
+    A release whose driver branch is not known becomes a remark; one older than all known releases is left
+    out.
+    """
     known = {toolkit.version: toolkit for toolkit in catalog.toolkits}
     for release, seen in _held(reading, "cuda").items():
         in_index = reading.origin != "pypi"
@@ -149,13 +161,18 @@ def _toolkits(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
 
 
 def _branch_of(catalog: Catalog, reading: Reading, release: Version) -> int | None:
-    """Return the branch of a CUDA minor: that of its compat package, or of another release of it."""
+    """Return the branch of a CUDA minor: that of its compat package, or of another release of it; None if
+    unknown.
+    """
     compat = [each.version.major for each in _compat(reading) if version_of(each) == release.minor]
     same = [each.driver_branch for each in catalog.toolkits if each.version.within(release.minor)]
     return max(compat or same, default=None)
 
 
 def _libraries(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
+    """Propose new releases and builds of cuDNN and NCCL, and new container toolkits, none older than the
+    known ones.
+    """
     for kind, known in (("cudnn", catalog.cudnn), ("nccl", catalog.nccl)):
         oldest = min(record.version for record in known)
         same = {record.version.parts[:3] for record in known}
@@ -171,6 +188,7 @@ def _libraries(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
 
 
 def _library(proposal: Proposal, kind: str, release: Version, seen: list[Seen], reading: Reading) -> None:
+    """Propose a record of one release, or further builds of a known one; a remark if no build was read."""
     wheels = sorted({int(each.details["major"]) for each in seen if reading.origin == "pypi"})
     builds = {each.details["cuda"] for each in seen if "cuda" in each.details}
     said: dict[str, list[Any]] = {
@@ -196,6 +214,7 @@ def _library(proposal: Proposal, kind: str, release: Version, seen: list[Seen], 
 
 
 def _frameworks(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
+    """Propose a record of each PyTorch and TensorFlow wheel in the reading."""
     for release, (seen, *_) in _held(reading, "torch").items():
         said = {key: value for key, value in seen.details.items() if value}
         cuda = Version(said["cuda_runtime"]) if "cuda_runtime" in said else None
@@ -213,7 +232,10 @@ def _frameworks(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
 
 
 def _archives(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
-    """Propose the newer version of a driver in an archive, which keeps one version of each."""
+    """Propose the newer version of a driver in an archive, which keeps one version of each.
+
+    An unknown or older driver becomes a remark.
+    """
     held: dict[tuple[str, str, str], Version] = {}
     for each in reading.seen:
         if each.kind == "archive":

@@ -86,5 +86,5 @@ Readings = Sequence[Reading | NotRead]
 
 
 def plain(value: Any) -> str:
-    """Return a value as text; lists with commas."""
+    """Return a value as text; the items of a list or tuple are separated by commas."""
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

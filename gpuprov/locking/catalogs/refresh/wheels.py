@@ -34,7 +34,9 @@ _AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0\Z")
 def read_wheels(catalog: Catalog, day: str) -> Readings:
     """Read the versions of cuDNN, NCCL, CUDA and the frameworks.
 
-    For frameworks newer than the catalog's, also read their requirements.
+    Versions of frameworks are read only if newer than the catalog's, with their requirements. Returns one
+    reading
+    if any list was read, and a `NotRead` for each list that was not.
     """
     seen: list[Seen] = []
     failed: list[NotRead] = []
@@ -58,11 +60,17 @@ def read_wheels(catalog: Catalog, day: str) -> Readings:
 
 
 def _newest(catalog: Catalog, kind: Kind) -> Version:
+    """Return the newest version of a framework in the catalog; 0 if it has none."""
     table = {"torch": "pytorch_wheels", "tensorflow": "tensorflow_wheels"}[kind]
     return max((record.version for record in catalog.tables[f"frameworks.{table}"]), default=version("0"))
 
 
 def _versions(name: str) -> Iterator[Version]:
+    """Yield those versions of a package in pip's index that consist only of numbers.
+
+    Raises:
+        Unreachable: pip fails or lists no version.
+    """
     said = _pip("index", "versions", name)
     listed = re.search(r"^Available versions: (.+)$", said, re.MULTILINE)
     if not listed:
@@ -73,7 +81,11 @@ def _versions(name: str) -> Iterator[Version]:
 
 
 def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
-    """Return the requirements of a release's wheel, as the fields of its record."""
+    """Return the requirements of a release's wheel, as the fields of its record.
+
+    Raises:
+        Unreachable: pip fails, or its report cannot be read.
+    """
     said = _pip(
         "install",
         "--dry-run",
@@ -93,6 +105,10 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
 
 
 def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield `python`, `cuda_runtime`, `cudnn` and `nccl` with the versions that a wheel requires, as far as
+    it states
+    them.
+    """
     yield "python", str(metadata.get("requires_python", ""))
     for text in metadata.get("requires_dist", ()):
         try:
@@ -109,6 +125,11 @@ def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _pip(*arguments: str) -> str:
+    """Run pip and return its output.
+
+    Raises:
+        Unreachable: it fails, or takes more than `PATIENCE_S`.
+    """
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)

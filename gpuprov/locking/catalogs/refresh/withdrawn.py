@@ -14,7 +14,7 @@ REMEMBERED: tuple[Kind, ...] = ("driver", "cuda", "cudnn", "nccl", "container_to
 def last_read(before: Document, readings: Iterable[Reading], day: str) -> Document:
     """Return the record of these readings, merged over earlier ones.
 
-    It has the versions in each list, and the devices in each driver package.
+    It has the versions in each list, and the devices in each driver package that are not legacy GPUs.
     """
     lists: Document = dict(before.get("lists", {}))
     gpus: Document = dict(before.get("gpus", {}))
@@ -68,6 +68,13 @@ def propose_withdrawn(
 def _driver(
     proposal: Proposal, catalog: Catalog, reading: Reading, release: Version, said: tuple[str, set[str]]
 ) -> None:
+    """Propose a doubt about a withdrawn driver, and the newest one left as the newest of its branch.
+
+    Nothing is proposed for an unknown branch, or if the doubt already exists.
+
+    Args:
+        said: text of the doubt, and the versions of drivers that are left.
+    """
     text, held = said
     name, doubt = str(release.major), f"withdrawn-{release}"
     branch = catalog.branches.get(release.major)

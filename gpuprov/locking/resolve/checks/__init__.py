@@ -23,8 +23,9 @@ CHECKS = (
 
 
 def check_draft(case: Case, draft: Draft) -> Iterator[Ruling]:
-    """Yield all findings about a complete draft, in the order of the
-    stack: system, driver, CUDA, libraries.
+    """Yield all findings about a complete draft, in the order of the stack: system, driver, GPUs, CUDA,
+    libraries,
+    fabric and containers, doubts.
     """
     for check in CHECKS:
         yield from check(case, draft)

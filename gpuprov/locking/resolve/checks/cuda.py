@@ -14,7 +14,12 @@ _MINOR = "cuda-minor-compat"
 
 
 def release(case: Case, draft: Draft) -> Findings:
-    """Check that the toolkit was published, and released."""
+    """Check that the toolkit was published, and released.
+
+    A version that was never published is a violation; one in no list, or not released, is a warning, and so
+    is a
+    stack for which no toolkit was found.
+    """
     if draft.cuda is None:
         if "cuda" not in case.absent:
             text = "no CUDA release runs natively on this driver, fits every GPU and is held for this system"
@@ -40,7 +45,7 @@ def release(case: Case, draft: Draft) -> Findings:
 
 
 def gpus(case: Case, draft: Draft) -> Findings:
-    """Check that the toolkit supports every GPU."""
+    """Check that the toolkit supports every GPU; a GPU that it does not support is a violation."""
     if draft.cuda is None:
         return
     for gpu in case.gpus:
@@ -59,7 +64,10 @@ def unsupported(case: Case, rule: str, what: str, gpu: GpuModel, cuda: Version) 
 
 
 def on_driver(case: Case, draft: Draft) -> Findings:
-    """Check that the toolkit runs on the driver: natively, or by minor-version or forward compatibility."""
+    """Check that the toolkit runs on the driver: natively, or by minor-version or forward compatibility.
+
+    Native is a reason, compatibility or an unknown driver floor a warning; all else is a violation.
+    """
     if draft.cuda is None:
         return
     way = rules.way(case.catalog, draft.driver, draft.cuda, draft.toolkit, case.gpus)
@@ -100,6 +108,9 @@ def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
 
 
 def _native_driver(case: Case, cuda: Version) -> str:
+    """Return the driver that runs a CUDA release natively, as text; `a newer driver` if the catalog lacks the
+    release.
+    """
     for toolkit in case.catalog.toolkits:
         if toolkit.version.within(cuda):
             paired = toolkit.driver_corresponding_linux_x86_64
@@ -128,6 +139,9 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
 
 
 def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
+    """Yield the findings for a toolkit that needs a compat package: a violation if the request excludes
+    one.
+    """
     if "compat" in case.absent:
         text = f"{what} runs with a forward-compatibility package alone, and none is allowed"
         yield violation(case, "cuda-driver", text, _MINOR, _COMPAT)
@@ -149,7 +163,9 @@ def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
 
 
 def compat_package(case: Case, draft: Draft) -> Findings:
-    """Check that a requested forward-compatibility package fits branch and GPUs."""
+    """Check that a requested forward-compatibility package fits branch and GPUs; one that was chosen is
+    not checked.
+    """
     if "compat" not in case.stated or draft.compat is None:
         return
     name, branch = f"cuda-compat-{str(draft.compat).replace('.', '-')}", draft.driver.major
@@ -179,7 +195,10 @@ def compat_package(case: Case, draft: Draft) -> Findings:
 
 
 def on_system(case: Case, draft: Draft) -> Findings:
-    """Check that the toolkit is packaged for the system."""
+    """Check that the toolkit is packaged for the system; nothing for an unknown system.
+
+    It is a violation if NVIDIA's repository lacks it, a warning if that is not known.
+    """
     if draft.cuda is None or case.system is None:
         return
     archive = systems.archive_cuda(case.system, draft.cuda)
@@ -205,6 +224,7 @@ def on_system(case: Case, draft: Draft) -> Findings:
 
 
 def _range(case: Case) -> str:
+    """Return the CUDA releases that were seen in NVIDIA's repository for the system, as text."""
     system = case.system
     first = f"from {system.cuda_first}" if system and system.cuda_first else ""
     last = f"up to {system.cuda_last}" if system and system.cuda_last else ""

@@ -10,7 +10,9 @@ from gpuprov.locking.resolve.checks.findings import Findings, reason
 
 
 def doubts(case: Case, draft: Draft) -> Findings:
-    """Yield the doubts about GPUs, architectures, branch, toolkit and system that concern these versions."""
+    """Yield a reason for each doubt about GPUs, architectures, branch, toolkit and system that concerns these
+    versions.
+    """
     for named, keys in _rested_on(case, draft):
         for key in keys:
             doubt = case.catalog.doubts[key]
@@ -35,6 +37,9 @@ def _rested_on(case: Case, draft: Draft) -> Iterator[tuple[str, Doubts]]:
 
 
 def _concerns(doubt: Doubt, draft: Draft) -> bool:
+    """Return whether a doubt concerns the draft: its driver and CUDA are within the bounds that the doubt
+    states.
+    """
     cuda = draft.cuda
     if doubt.below_driver is not None and draft.driver >= doubt.below_driver:
         return False

@@ -11,7 +11,9 @@ _TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature",
 
 
 def branch(case: Case, draft: Draft) -> Findings:
-    """Check the branch's support, and whether the version is in a list of releases."""
+    """Check the branch's support, and whether the version is in a list of releases; objections are only
+    warnings.
+    """
     record = draft.branch
     if record is None:
         text = f"driver branch {draft.driver.major} is not in the catalog: judged by its number alone"
@@ -34,7 +36,7 @@ def branch(case: Case, draft: Draft) -> Findings:
 
 
 def gpus_together(case: Case, draft: Draft) -> Findings:
-    """Check that a driver branch exists that supports all GPUs of the host."""
+    """Check that a driver branch exists that supports all GPUs of the host; if not, that is a violation."""
     newest = [gpu for gpu in case.gpus if gpu.max_driver_branch is not None]
     if not newest:
         return
@@ -49,7 +51,10 @@ def gpus_together(case: Case, draft: Draft) -> Findings:
 
 
 def flavour(case: Case, draft: Draft) -> Findings:
-    """Check that one flavour of kernel modules supports every GPU, and that the branch contains it."""
+    """Check that one flavour of kernel modules supports every GPU, and that the branch contains it.
+
+    Each objection is a violation, except that open modules of experimental quality are a warning.
+    """
     branch = draft.driver.major
     only = {
         flavour: [g.id for g in case.gpus if module.gpu_flavours(g) == {flavour}]
@@ -74,6 +79,12 @@ def flavour(case: Case, draft: Draft) -> Findings:
 def _stated_flavour(
     case: Case, draft: Draft, only: dict[str, list[str]], shipped: frozenset[str]
 ) -> Findings:
+    """Yield findings about the draft's flavour, stated or chosen.
+
+    Args:
+        only: flavour → GPUs that run with it only.
+        shipped: flavours of the branch.
+    """
     other = "proprietary" if draft.flavour == "open" else "open"
     branch = draft.driver.major
     if only[other]:
@@ -103,6 +114,7 @@ def _stated_flavour(
 
 
 def _why(draft: Draft, only: dict[str, list[str]]) -> str:
+    """Return the reason for a chosen flavour as text."""
     if only[draft.flavour or "open"]:
         return f"{', '.join(only[draft.flavour or 'open'])} needs them"
     return "the default from branch 560 on" if draft.flavour == "open" else "the default before branch 560"

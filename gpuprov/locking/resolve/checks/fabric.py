@@ -11,7 +11,11 @@ _SOURCE = ("fm-guide", "gdc")
 
 
 def manager(case: Case, draft: Draft) -> Findings:
-    """Check for a fabric manager of exactly the driver's version on hosts with NVSwitches, and only there."""
+    """Check for a fabric manager of exactly the driver's version on hosts with NVSwitches, and only there.
+
+    A bare branch matches any version of it. A fabric manager with a driver from Debian's archive is a
+    violation.
+    """
     need = rules.host_need(case.counts)
     boards = ", ".join(gpu.id for gpu in case.gpus if gpu.fabric_manager != "no")
     if draft.fabricmanager is None:
@@ -43,6 +47,9 @@ def manager(case: Case, draft: Draft) -> Findings:
 
 
 def _without(case: Case, need: rules.Need, boards: str) -> Findings:
+    """Yield the finding about a stack without fabric manager: a violation, a warning or a reason, by the
+    need.
+    """
     if need == "required":
         text = f"{boards} on an NVSwitch board needs a fabric manager: without one CUDA answers error 802"
         yield violation(case, "fabric-manager-missing", text, *_SOURCE)
@@ -60,7 +67,10 @@ def _without(case: Case, need: rules.Need, boards: str) -> Findings:
 
 
 def docker(case: Case, draft: Draft) -> Findings:
-    """Check that Docker is new enough for the container toolkit."""
+    """Check that Docker is new enough for the container toolkit: the stated one, or else the system's own.
+
+    A stated Docker without `--gpus` is a violation, all else is a warning.
+    """
     if draft.docker is None:
         yield from _system_docker(case, draft)
         return
@@ -75,6 +85,9 @@ def docker(case: Case, draft: Draft) -> Findings:
 
 
 def _system_docker(case: Case, draft: Draft) -> Findings:
+    """Yield a warning for each way to give GPUs to containers for which the system's own Docker is too
+    old.
+    """
     own = case.system.docker if case.system else None
     if own is None or draft.container_toolkit is None or case.system is None:
         return
@@ -87,7 +100,11 @@ def _system_docker(case: Case, draft: Draft) -> Findings:
 
 
 def toolkit(case: Case, draft: Draft) -> Findings:
-    """Check that the container toolkit is a known release that gpuprov can configure on this system."""
+    """Check that the container toolkit is a known release that gpuprov can configure on this system.
+
+    A chosen one yields a reason and is not checked; a stated unknown one is a warning; a known limit is a
+    violation or a warning, as its record states.
+    """
     if draft.container_toolkit is None or case.system is None:
         return
     if "container_toolkit" in draft.chosen:

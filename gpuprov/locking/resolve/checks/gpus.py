@@ -14,7 +14,9 @@ _UNPROVEN = "gpu-driver-unproven"
 
 
 def supported(case: Case, draft: Draft) -> Findings:
-    """Check that the driver supports every GPU."""
+    """Check that the driver supports every GPU: a violation if it does not, a warning if no list proves
+    it.
+    """
     for gpu in case.gpus:
         yield from _gpu(case, draft, gpu)
 
@@ -31,6 +33,7 @@ def guessed(case: Case, draft: Draft) -> Findings:
 
 
 def _gpu(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
+    """Yield the findings about the driver's support of one GPU; nothing if a list proves it."""
     branch = draft.driver.major
     if rules.gpu_driver_ok(gpu, draft.driver) is False:
         yield violation(case, "gpu-driver", _unsupported(draft, gpu), *gpu.source)
@@ -49,6 +52,7 @@ def _gpu(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
 
 
 def _unsupported(draft: Draft, gpu: GpuModel) -> str:
+    """Return why a driver does not support a GPU: it is too new, or too old."""
     branch, named = draft.driver.major, f"{gpu.id} ({gpu.architecture})"
     if gpu.max_driver_branch is not None and branch > gpu.max_driver_branch:
         return f"{named} ends with driver branch {gpu.max_driver_branch}, and {branch} is newer"
@@ -102,7 +106,10 @@ def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
 
 
 def peers(case: Case, draft: Draft) -> Findings:
-    """Report several GPUs of a host that cannot access each other's memory, or only over an NVLink bridge."""
+    """Yield a reason for each model of which the host has several that cannot access each other's memory, or
+    only
+    over an NVLink bridge.
+    """
     for gpu, count in case.counts.items():
         if count is None or count < 2:
             continue

@@ -11,7 +11,12 @@ from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, vi
 
 
 def cudnn(case: Case, draft: Draft) -> Findings:
-    """Check that a build of cuDNN exists for the CUDA major, and runs on the driver."""
+    """Check that a build of cuDNN exists for the CUDA major, and runs on the driver.
+
+    Both are violations, except that a build of which only no wheel was seen is a warning. A release in no
+    list is
+    a warning.
+    """
     if draft.cudnn is None:
         return
     if "cudnn" in draft.chosen:
@@ -43,6 +48,10 @@ def cudnn(case: Case, draft: Draft) -> Findings:
 
 
 def _wheel_missing(case: Case, draft: Draft, major: int) -> bool:
+    """Return whether neither a wheel nor a Debian package of cuDNN was seen for the CUDA major.
+
+    False if no wheel of the release was seen at all, or the release is in no list.
+    """
     record = case.catalog.cudnn_by_version.get(draft.cudnn) if draft.cudnn else None
     if record is None or not record.wheel_cuda_majors:
         return False
@@ -62,7 +71,7 @@ def _runs(case: Case, draft: Draft) -> bool:
 
 
 def cudnn_gpus(case: Case, draft: Draft) -> Findings:
-    """Check that cuDNN contains code for every GPU."""
+    """Check that cuDNN contains code for every GPU; a warning if its support matrix does not decide."""
     if draft.cudnn is None:
         return
     floor = libraries.cudnn_release_floor(case.catalog, draft.cudnn)
@@ -88,7 +97,10 @@ def cudnn_gpus(case: Case, draft: Draft) -> Findings:
 
 
 def nccl(case: Case, draft: Draft) -> Findings:
-    """Check that NCCL's build has the toolkit's CUDA major, and code for driver and GPUs."""
+    """Check that NCCL's build has the toolkit's CUDA major, and code for driver and GPUs.
+
+    A release in no list is a warning; without CUDA only the build is checked against the driver.
+    """
     if draft.nccl is None:
         return
     build = draft.nccl_build
@@ -106,6 +118,9 @@ def nccl(case: Case, draft: Draft) -> Findings:
 
 
 def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
+    """Yield the violations of a build for another CUDA major, of one that does not exist, and of GPUs
+    without code.
+    """
     assert draft.nccl is not None  # noqa: S101
     build = draft.nccl_build
     if build is not None and build.major != major:
@@ -143,6 +158,12 @@ def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling
 
 
 def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
+    """Yield the finding about an NCCL build on the driver: a recorded failure is a violation, a newer CUDA
+    than the
+    driver's a warning.
+
+    A compat package of that CUDA release or a newer one prevents both.
+    """
     build, branch = draft.nccl_build, draft.branch
     assert build is not None  # noqa: S101
     compat_covers = draft.compat is not None and draft.compat >= build
@@ -164,7 +185,10 @@ def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
 
 
 def framework(case: Case, draft: Draft) -> Findings:
-    """Check that the CUDA release in the framework's wheel runs on the driver and supports every GPU."""
+    """Check that the CUDA release in the framework's wheel runs on the driver and supports every GPU.
+
+    A framework that the catalog does not know is a warning, a CUDA build that was not published a violation.
+    """
     wanted = case.framework
     if wanted is None:
         return
@@ -183,6 +207,7 @@ def framework(case: Case, draft: Draft) -> Findings:
 
 
 def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> Findings:
+    """Yield the findings about the CUDA release in a framework's wheel, as the toolkit's own."""
     cuda = wanted.cuda
     assert cuda is not None  # noqa: S101
     what = f"{wanted} brings CUDA {cuda}, which"
@@ -215,6 +240,7 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
 
 
 def _trimmed_wheel(case: Case, wanted: frameworks.Framework) -> Findings:
+    """Yield a warning for each GPU for which PyTorch's builds of that CUDA release may have no code."""
     trimmed = frameworks.TORCH_WITHOUT_OLD_GPUS
     if wanted.version < trimmed.version:
         return

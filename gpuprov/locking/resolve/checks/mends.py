@@ -47,7 +47,11 @@ _MENDS: dict[str, frozenset[str]] = {
 
 
 def mends(rule: str) -> frozenset[str]:
-    """Return the fields whose change may resolve the violation; a known failure has its own name."""
+    """Return the fields whose change may resolve the violation of a rule.
+
+    A rule without a row in the table is a known failure by its id: then the driver's fields, the kernel, the
+    module and the GPUs.
+    """
     return _MENDS.get(rule, _FAILURE)
 
 
@@ -57,5 +61,7 @@ def documented(rule: str) -> bool:
 
 
 def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
-    """Return the fields whose change alone may resolve all violations."""
+    """Return the fields whose change alone may resolve all violations; there must be at least one
+    violation.
+    """
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

@@ -9,7 +9,9 @@ from gpuprov.locking.resolve.packages import driver_rule
 
 
 def served(case: Case, draft: Draft) -> Findings:
-    """Check that a repository serves the system on that architecture."""
+    """Check that a repository of the catalog serves the system, and that its architecture is x86_64 or
+    aarch64.
+    """
     system = case.system
     if system is None:
         text = f"no repository of the catalog serves {case.request.os}"
@@ -21,7 +23,7 @@ def served(case: Case, draft: Draft) -> Findings:
 
 
 def superchip(case: Case, draft: Draft) -> Findings:
-    """Check that the host of a Grace superchip has an Arm CPU."""
+    """Check that the host of a Grace superchip has an Arm CPU; another one is a violation."""
     for gpu in case.gpus:
         if gpu.superchip and case.arch != "aarch64":
             text = f"{gpu.id} is a superchip with an Arm CPU: its host is aarch64, not {case.arch}"
@@ -29,7 +31,10 @@ def superchip(case: Case, draft: Draft) -> Findings:
 
 
 def repository(case: Case, draft: Draft) -> Findings:
-    """Check that the driver is in the repository it must come from."""
+    """Check that the driver is in the repository it must come from; nothing for an unknown system.
+
+    A driver that is not there is a violation, one that may be there a warning.
+    """
     if case.system is None:
         return
     if draft.repository == "distribution":
@@ -45,6 +50,9 @@ def repository(case: Case, draft: Draft) -> Findings:
 
 
 def _in_archive(case: Case, draft: Draft) -> Findings:
+    """Yield the finding about the driver in the distribution's archive: a reason, or a violation if it is
+    not there.
+    """
     system = case.system
     assert system is not None  # noqa: S101
     held = systems.archive_driver(system, draft.driver)
@@ -65,6 +73,9 @@ def _in_archive(case: Case, draft: Draft) -> Findings:
 
 
 def _at_nvidia(case: Case, draft: Draft) -> Findings:
+    """Yield the finding about the branch in NVIDIA's repository for the system; nothing if it was seen
+    there.
+    """
     system, branch = case.system, draft.driver.major
     assert system is not None  # noqa: S101
     held = systems.driver_held(system, branch)
@@ -83,7 +94,12 @@ def _at_nvidia(case: Case, draft: Draft) -> Findings:
 
 
 def known_failures(case: Case, draft: Draft) -> Findings:
-    """Check for known failures of this driver, on this kernel or these boards."""
+    """Yield a finding for each known failure of this driver on this system and these GPUs.
+
+    A failed build against the stated kernel is a violation; an untried or unstated kernel a warning; a
+    successful
+    build or a required firmware a reason. Precompiled modules need no build.
+    """
     system = case.system.id if case.system else ""
     for issue in case.catalog.known_issues:
         if not issues.concerns(issue, draft.driver, draft.flavour, system, case.gpus):
@@ -113,7 +129,9 @@ def known_failures(case: Case, draft: Draft) -> Findings:
 
 
 def precompiled(case: Case, draft: Draft) -> Findings:
-    """Check that precompiled modules exist if the module must not be compiled on the node."""
+    """Check that precompiled modules exist if the module must not be compiled on the node; if not, a
+    violation.
+    """
     if not case.precompiled or case.system is None:
         return
     rule = driver_rule(case, draft)
