@@ -61,11 +61,12 @@ COLUMNS = {
 
 
 def table(catalog: Catalog, name: str) -> list[Plain]:
-    """Return the records of a table as JSON-ready data, in the catalog's order."""
+    """Return the records of a table (a key of `TABLES`) as JSON-ready data, in the catalog's order."""
     return [_plain_record(record) for record in TABLES[name](catalog)]
 
 
 def _plain_record(record: Any) -> Plain:
+    """Return a record as JSON-ready data; a framework's release has its framework's name in addition."""
     plain: Plain = to_plain(asdict(record))
     framework = {"TorchWheel": "torch", "TensorflowTested": "tensorflow"}.get(type(record).__name__)
     return {"framework": framework, **plain} if framework else plain
@@ -105,6 +106,9 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
 
 
 def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
+    """Return table and record by the record's key, a driver version or a machine type; None if there is
+    none.
+    """
     keys = {"drivers": "branch", "policies": "name"}
     keys |= dict.fromkeys(("known-issues", "repositories", "doubts"), "id")
     for where in ("drivers", "cuda", "cudnn", "nccl", *list(keys)[1:]):
@@ -119,6 +123,11 @@ def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
 
 
 def _gpu_or_system(catalog: Catalog, name: str) -> tuple[str, Any]:
+    """Return table and record by a name of a system, or else of a GPU.
+
+    Raises:
+        InvalidInput: no record has that name, several have, or the catalog does not serve the system.
+    """
     try:
         system = find_system(catalog, name)
     except InvalidInput:

@@ -47,6 +47,7 @@ class Catalog:
 
     @cached_property
     def _boards_by_id(self) -> Mapping[str, r.GpuModel]:
+        """Boards by id in lower case."""
         return {gpu.id.lower(): gpu for gpu in self.boards}
 
     def gpu(self, id: str) -> r.GpuModel | None:  # noqa: A002 - the word of the records
@@ -54,7 +55,9 @@ class Catalog:
         return self._boards_by_id.get(id.lower()) or self.devices.get(id)
 
     def place(self, gpu: r.GpuModel) -> tuple[int, int | str]:
-        """Return a GPU's sort key in the catalog's order."""
+        """Return a GPU's sort key in the catalog's order: boards first, then the others by their first
+        device id.
+        """
         if gpu in self.boards:
             return 0, self.boards.index(gpu)
         return 1, gpu.pci_device_ids[0]
@@ -72,7 +75,7 @@ class Catalog:
 
     @cached_property
     def known_issues(self) -> tuple[r.KnownIssue, ...]:
-        """Known failures."""
+        """Known failures of drivers."""
         return self.tables["drivers.known_issues"]
 
     @cached_property
@@ -150,16 +153,25 @@ class Catalog:
         return {policy.name: policy for policy in self.tables["policies.policies"]}
 
     def hold_patterns(self, component: str, manager: str) -> tuple[str, ...]:
-        """Return shell patterns of a component's packages; a pattern with `!` excludes."""
+        """Return shell patterns of a component's packages, including those that other components also use.
+
+        A pattern with `!` excludes. Empty if no rule is known.
+
+        Args:
+            manager: `apt`, `dnf` or `zypper`.
+        """
         rule = self._hold_rule(component, manager)
         return (*rule.patterns, *rule.shared) if rule else ()
 
     def own_patterns(self, component: str, manager: str) -> tuple[str, ...]:
-        """Return the component's patterns without packages that other components also use."""
+        """Return the component's patterns without packages that other components also use; empty if no
+        rule is known.
+        """
         rule = self._hold_rule(component, manager)
         return rule.patterns if rule else ()
 
     def _hold_rule(self, component: str, manager: str) -> r.HoldRule | None:
+        """Return the rule about a component's packages for a package manager, or None."""
         rules: tuple[r.HoldRule, ...] = self.tables["packages.holds"]
         return next((each for each in rules if (each.component, each.manager) == (component, manager)), None)
 
@@ -169,11 +181,16 @@ class Catalog:
         return next((row for row in rows if row.client == client and family in row.family), None)
 
     def cite(self, *keys: str) -> str:
-        """Return titles, addresses and dates of sources as text."""
+        """Return titles, addresses and dates of sources as text, separated by `; `.
+
+        Raises:
+            KeyError: a source is not in the catalog.
+        """
         if keys not in self._cited:
             self._cited[keys] = "; ".join(str(self.sources[key]) for key in keys)
         return self._cited[keys]
 
 
 def _by_version(records: Iterable[Any]) -> tuple[Any, ...]:
+    """Return records in the order of their versions, oldest first."""
     return tuple(sorted(records, key=lambda record: record.version))

@@ -31,15 +31,18 @@ class Devices:
 
     @cached_property
     def _table(self) -> tuple[Mapping[str, Row], tuple[Row, ...]]:
+        """Rows by id in lower case, and the runs of device ids; read at first use."""
         rows, runs = self._read()
         return {name.lower(): row for name, row in rows.items()}, runs
 
     @property
     def _rows(self) -> Mapping[str, Row]:
+        """Rows by id in lower case."""
         return self._table[0]
 
     @cached_property
     def _by_device(self) -> Mapping[str, list[str]]:
+        """Device id → ids of the rows with that device, in lower case."""
         found: dict[str, list[str]] = {}
         for key, row in self._rows.items():
             for device in row["devices"]:
@@ -64,7 +67,7 @@ class Devices:
         return iter(self._rows.items())
 
     def of_board(self, device: str, subsystem: str) -> tuple[GpuModel, ...]:
-        """Return the GPUs whose row names this board.
+        """Return the GPUs whose row names this board; empty if there are none.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -75,6 +78,8 @@ class Devices:
     def of(self, device: str) -> tuple[GpuModel, ...]:
         """Return the GPU for all boards of a device without their own rows; else all GPUs of the device.
 
+        Empty for an unknown device.
+
         Args:
             device: four hexadecimal digits in capitals.
         """
@@ -82,6 +87,7 @@ class Devices:
         return rest or self._of(device, lambda row: True)
 
     def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[GpuModel, ...]:
+        """Return the GPUs of a device whose row fits; empty if there are none."""
         keys = [key for key in self._by_device.get(device, ()) if fits(self._rows[key])]
         return tuple(gpu for key in keys if (gpu := self.get(key)))
 
@@ -138,7 +144,10 @@ _MOST_CAREFUL = {"segment": "unknown", "forward_compat": "no", "ecc": None, "mig
 
 
 def one_of_all(device: str, gpus: tuple[GpuModel, ...]) -> GpuModel | None:
-    """Return one GPU for a device id that several models share; None if their chips differ."""
+    """Return one GPU for a device id that several models share; None if their chips differ.
+
+    Other fields that differ have the most careful value.
+    """
     first = gpus[0]
 
     def differ(name: str) -> bool:

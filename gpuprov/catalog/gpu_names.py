@@ -36,6 +36,8 @@ def counted(name: str) -> tuple[int | None, str]:
 def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
     """Return the count and model of GPUs in `8x NVIDIA H200`, or of a cloud's machine type (`p5.48xlarge`).
 
+    The count is None if the text states none.
+
     Raises:
         InvalidInput: as `find_gpu`.
     """
@@ -68,7 +70,7 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
 
     A PCI id is `10de:2330` or `2330`, with `/10de:16c0` for the board. A product name is as NVIDIA,
     `nvidia-smi`, `lspci`, clouds or shops write it. An unknown PCI id with its vendor returns a GPU with a
-    guessed architecture.
+    guessed architecture, if known ids are near.
 
     Raises:
         InvalidInput: the name matches no GPU of the catalog, or several; lists the candidates.
@@ -97,7 +99,7 @@ LETTER_FOR_DIGIT = str.maketrans("Oo", "00")
 
 
 def _choices(gpus: Iterable[GpuModel]) -> str:
-    """Return one line for each GPU, its name in quotes to be copied."""
+    """Return one line for each GPU, its name in quotes to be copied; at most `_MOST_CHOICES`."""
     found = list(gpus)
     lines = [
         f'\n  "{gpu.id}"  ({", ".join(gpu.pci_device_ids[:4])}; {gpu.nvidia_smi_name})'
@@ -108,6 +110,7 @@ def _choices(gpus: Iterable[GpuModel]) -> str:
 
 
 def _names(catalog: Catalog) -> _Names:
+    """Return the indexes of a catalog's names, which are made once."""
     names: _Names = catalog.memo.setdefault("names", None) or _Names(catalog)
     catalog.memo["names"] = names
     return names
@@ -127,20 +130,20 @@ class _Names:
         self._several: dict[str, GpuModel] = {}
 
     def board(self, said: str) -> tuple[GpuModel, ...]:
-        """Return a board by any of its names."""
+        """Return the boards with that name, which may be any of their names; empty if there are none."""
         index, simple = self._of_boards, plain(said)
         found = index.get(said.lower()) or index.get(simple) or index.get(simple.replace(" ", ""), ())
         return self._records(found)
 
     def row(self, said: str) -> tuple[GpuModel, ...]:
-        """Return a model of the lists of devices by its id."""
+        """Return the model with that id, of the boards and the lists of devices; empty if there is none."""
         return self._records((said,))
 
     def by_pci(self, said: str) -> tuple[GpuModel, ...]:
-        """Return models by PCI id.
+        """Return models by PCI id; empty if the text is not one, or no model is known or guessed.
 
         The model of that board; else one that represents all models of the device, or all of them if they
-        differ in a field that rules use; else a guessed one.
+        differ in a field that rules use; else a guessed one, if the id is stated with its vendor.
         """
         match = _PCI.fullmatch(said.lower())
         if not match:
@@ -206,12 +209,15 @@ class _Names:
         return tuple(fitting)
 
     def _every(self) -> Iterator[GpuModel]:
+        """Yield all boards, and those models of the lists of devices that a driver lists."""
         yield from self._catalog.boards
         yield from (gpu for gpu in self._catalog.devices.all() if gpu.first_listed)
 
     def holding(self, said: str) -> tuple[GpuModel, ...]:
-        """Return GPUs with a name that contains every word ("V100" gives nine), or whose id begins with the
-        name.
+        """Return GPUs with a name that contains every word ("V100" gives nine).
+
+        If there are none, those whose id begins with the name, if it has more than `_LEAST_BEGINNING`
+        characters.
         """
         simple, first = plain(said), plain(said).replace(" ", "")
         found = self._holding(simple, self._every())
@@ -221,21 +227,28 @@ class _Names:
         return tuple(begun) if len(first) > _LEAST_BEGINNING else ()
 
     def _holding(self, simple: str, gpus: Iterable[GpuModel]) -> tuple[GpuModel, ...]:
+        """Return those GPUs with a name that contains every word; empty for a text without words.
+
+        Args:
+            simple: words in the form of `plain`.
+        """
         words = set(simple.split())
         if not words:
             return ()
         return tuple(gpu for gpu in gpus if any(words <= set(each.split()) for each in _plains(gpu)))
 
     def similar(self, said: str) -> tuple[GpuModel, ...]:
-        """Return GPUs with a similarly spelled id."""
+        """Return at most five GPUs with a similarly spelled id, the most similar first."""
         known = {plain(gpu.id): gpu for gpu in self._every()}
         return tuple(known[key] for key in get_close_matches(plain(said), known, n=5, cutoff=0.5))
 
     def _records(self, ids: Iterable[str]) -> tuple[GpuModel, ...]:
+        """Return the GPUs with these ids; an unknown id is left out."""
         return tuple(gpu for each in ids if (gpu := self._catalog.gpu(each)))
 
 
 def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return name → ids, from pairs of an id and a name."""
     index: dict[str, tuple[str, ...]] = {}
     for own, key in pairs:
         if own not in index.get(key, ()):
@@ -244,6 +257,9 @@ def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _plains(gpu: GpuModel) -> set[str]:
+    """Return a GPU's names in the form of `plain`: id, product name, aliases, and the name in brackets of
+    pci.ids.
+    """
     names = [gpu.id, gpu.nvidia_smi_name, *gpu.aliases]
     if bracket := re.search(r"\[(.+)\]", gpu.pci_ids_name or ""):
         names.append(bracket[1])
@@ -251,11 +267,13 @@ def _plains(gpu: GpuModel) -> set[str]:
 
 
 def _board_keys(gpu: GpuModel) -> Iterator[str]:
+    """Yield the names by which a board is found: plain ones, also without spaces, and the product name."""
     yield from squeezed(_plains(gpu))
     yield gpu.nvidia_smi_name.lower()
 
 
 def _listed(row: Row) -> bool:
+    """Return whether a driver's list has a device of the row."""
     return any(row["devices"].values())
 
 

@@ -46,6 +46,10 @@ class Spoken:
 
 
 def _form_of(gpu: GpuModel) -> str | None:
+    """Return a GPU's form: `nvl`, `sxm` or `pcie`, by its record and names; None if it is not known.
+
+    Desktop and workstation boards count as `pcie`.
+    """
     words = plain(f"{gpu.form_factor} {gpu.id} {gpu.nvidia_smi_name}").split()
     for form in ("nvl", "sxm", "pcie"):
         if any(_FORM[form].fullmatch(word) for word in words):
@@ -55,19 +59,21 @@ def _form_of(gpu: GpuModel) -> str | None:
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """Return a name in lower case, split into words, without words that any name may have."""
+    """Return a name in lower case, split into words, without words that any name may have (`nvidia`,
+    `gpu`).
+    """
     text = re.sub(r"[\s_/()\[\]{},;®™\"'-]+", " ", name.lower())
     words = _NOISE.sub(" ", _SUPER.sub(r"\1 super", text)).split()
     return " ".join([_SAME.get(word, word) for word in words]).replace("super ti", "ti super")
 
 
 def squeezed(plains: Iterable[str]) -> set[str]:
-    """Return plain names, also without spaces."""
+    """Return plain names, each also without spaces; empty names are left out."""
     return {form for each in plains if each for form in (each, each.replace(" ", ""))}
 
 
 def core(name: str, idle: Set[str]) -> Spoken:
-    """Split a name into model, memory and form.
+    """Split a name into model, memory and form; memory and form are None if the name states none.
 
     Args:
         idle: words that do not distinguish models.
@@ -89,7 +95,10 @@ def core(name: str, idle: Set[str]) -> Spoken:
 
 
 def undecorated(line: str) -> str:
-    """Return the name in a line of `lspci` or `nvidia-smi -L`; the PCI id if the line has one."""
+    """Return the name in a line of `lspci` or `nvidia-smi -L`; the PCI id if the line has one.
+
+    Another text is returned without surrounding spaces.
+    """
     text = line.strip()
     if listed := _SMI_LIST.fullmatch(text):
         return listed["name"]

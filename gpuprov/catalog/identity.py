@@ -88,6 +88,14 @@ def library_text(what: str, text: str) -> str:
 
 
 def _upstream(what: str, text: str) -> str:
+    """Return the numbers of a version, without epoch and package revision.
+
+    Args:
+        what: the component, for messages.
+
+    Raises:
+        InvalidInput: not a version.
+    """
     match = re.fullmatch(r"(?:[0-9]+:)?([0-9]{1,5}(?:\.[0-9]{1,5})*)(?:[-~+].*)?", text)
     if not match:
         seen = text if len(text) <= 40 else text[:37] + "..."

@@ -101,11 +101,12 @@ def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog
 
 @cache
 def _load(*folders: Path) -> Catalog:
+    """Read folders once for each combination of them."""
     return read_data(*folders)
 
 
 def read_data(*folders: Path) -> Catalog:
-    """Read a complete folder and site folders without a cache.
+    """Read a complete folder, the first one, and site folders, without a cache.
 
     Raises:
         InvalidInput: as `load`.
@@ -136,6 +137,11 @@ def read_data(*folders: Path) -> Catalog:
 
 
 def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
+    """Return the sources of a file by their keys.
+
+    Raises:
+        InvalidInput: one of them is not valid.
+    """
     stated = _section(path, raw, "sources", dict)
     return {key: _record(r.Source, each, f"{path.name}: sources.{key}") for key, each in stated.items()}
 
@@ -184,6 +190,11 @@ def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.So
 
 
 def _documents(name: str, folders: tuple[Path, ...]) -> Layers:
+    """Return path and content of a file in each folder, the catalog's first; a site's folder may lack it.
+
+    Raises:
+        InvalidInput: a folder does not exist, or a file cannot be read.
+    """
     data, *site_dirs = folders
     layers = [(data / f"{name}.json", _parse(data / f"{name}.json"))]
     for folder in site_dirs:
@@ -195,6 +206,11 @@ def _documents(name: str, folders: tuple[Path, ...]) -> Layers:
 
 
 def _parse(path: Path) -> Raw:
+    """Return the content of a JSON file.
+
+    Raises:
+        InvalidInput: it cannot be read, or is not an object.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -205,6 +221,14 @@ def _parse(path: Path) -> Raw:
 
 
 def _section(path: Path, raw: Raw, name: str, kind: Callable[[], Any]) -> Any:
+    """Return a section of a file; an empty one if the file lacks it.
+
+    Args:
+        kind: `dict` or `list`, the section's type.
+
+    Raises:
+        InvalidInput: it has another type.
+    """
     value = raw.get(name, kind())
     if not isinstance(value, type(kind())):
         raise InvalidInput(f"{path}: {name} is not {'an object' if kind is dict else 'a list'}")
@@ -215,6 +239,9 @@ def _merged(layers: Layers, section: str, key: str) -> dict[str, tuple[Raw, str]
     """Merge the layers of a section: name → (record, its place), later layers override field by field.
 
     Records without a name are searched in order, so a later layer's come first.
+
+    Raises:
+        InvalidInput: a record is not an object.
     """
     found: dict[str, tuple[Raw, str]] = {}
     for path, document in layers:
@@ -237,6 +264,14 @@ def _records(
     sources: Mapping[str, r.Source],
     complete: Callable[[Raw], Raw] | None,
 ) -> Iterable[Any]:
+    """Yield the typed records of a section, with all layers merged.
+
+    Args:
+        complete: adds defaults to a record before it is read.
+
+    Raises:
+        InvalidInput: a record is not valid, or cites an unknown source.
+    """
     for raw, place in _merged(layers, section, key).values():
         record = _record(kind, complete(raw) if complete else raw, place)
         _check_sources(record, sources, place)
@@ -244,12 +279,22 @@ def _records(
 
 
 def _check_sources(record: Any, sources: Mapping[str, r.Source], place: str) -> None:
+    """Check that the sources of a record are known.
+
+    Raises:
+        InvalidInput: one is not; `place` names the record.
+    """
     for cited in getattr(record, "source", ()):
         if cited not in sources:
             raise InvalidInput(f"{place}.source: {cited!r} is in no sources section", expected="a known key")
 
 
 def _record(kind: type[Any], raw: Any, place: str) -> Any:
+    """Return a typed record from a JSON object.
+
+    Raises:
+        InvalidInput: a field is not valid; `place` names the record.
+    """
     try:
         return read(kind, raw)
     except BadField as bad:

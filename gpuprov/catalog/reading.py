@@ -39,6 +39,7 @@ def read(kind: type[Record], raw: object) -> Record:
 
 @cache
 def _record_reader(kind: Any) -> _Reader:
+    """Return the function that reads a record of a class from a JSON object."""
     hints = get_type_hints(kind)
     readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
@@ -65,6 +66,7 @@ def _record_reader(kind: Any) -> _Reader:
 
 
 def _reader(hint: Any) -> _Reader:
+    """Return the function that reads a value of the annotated type; `Any` accepts all values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return lambda raw: raw
@@ -84,6 +86,11 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _read_version(raw: object) -> Version:
+    """Return the version in a string.
+
+    Raises:
+        BadField: not a string, or not a version.
+    """
     try:
         return version(str(raw) if isinstance(raw, str) else "")
     except ValueError:
@@ -91,10 +98,13 @@ def _read_version(raw: object) -> Version:
 
 
 def _optional(inner: _Reader) -> _Reader:
+    """Return a reader that also accepts null, as None."""
     return lambda raw: None if raw is None else inner(raw)
 
 
 def _list_of(inner: _Reader) -> _Reader:
+    """Return a reader of a list, as a tuple."""
+
     def read_list(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list):
             raise BadField(_show(raw), "a list")
@@ -111,6 +121,8 @@ def _list_of(inner: _Reader) -> _Reader:
 
 
 def _mapping_of(inner: _Reader) -> _Reader:
+    """Return a reader of an object with values of one type; its keys are not checked."""
+
     def read_mapping(raw: object) -> dict[str, object]:
         if not isinstance(raw, dict):
             raise BadField(_show(raw), "an object")
@@ -120,6 +132,8 @@ def _mapping_of(inner: _Reader) -> _Reader:
 
 
 def _one_of(choices: tuple[object, ...]) -> _Reader:
+    """Return a reader that accepts only these values."""
+
     def read_choice(raw: object) -> object:
         if raw not in choices:
             raise BadField(_show(raw), "one of " + ", ".join(map(str, choices)))
@@ -129,6 +143,9 @@ def _one_of(choices: tuple[object, ...]) -> _Reader:
 
 
 def _plain(kind: type[Any]) -> _Reader:
+    """Return a reader of a string, number or boolean; a float may be a whole number, a number never a
+    boolean.
+    """
     accepted = (int, float) if kind is float else (kind,)
     words = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -141,5 +158,6 @@ def _plain(kind: type[Any]) -> _Reader:
 
 
 def _show(raw: object) -> str:
+    """Return a value for a message, with at most 60 characters."""
     text = repr(raw)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -54,7 +54,7 @@ class Release:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the data files of a folder, by name."""
+    """Return the data files of a folder, by name, without a manifest."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob("*.json"))
@@ -83,12 +83,14 @@ class _Own:
 
     @cached_property
     def version(self) -> Version:
+        """The newest date of the files."""
         head = (path.read_text(encoding="utf-8")[:200] for path in OWN.glob("*.json"))
         days = (re.search(r'"as_of": "(\d{4})-(\d\d)-(\d\d)"', text) for text in head)
         return max(version(".".join(day.groups())) for day in days if day)
 
     @cached_property
     def release(self) -> Release:
+        """The release with its hash."""
         return Release(OWN, self.version, digest(str(self.version), contents(OWN)))
 
 
@@ -103,10 +105,12 @@ def store() -> Path:
 def brought(keys: bytes | None = None) -> Iterator[Release]:
     """Yield the installed releases that a key has signed, by default the remembered one; newest first.
 
-    Releases without that signature are used only by locks that pin them by their hash.
+    Releases without that signature are used only by locks that pin them by their hash. Without any key,
+    nothing
+    is yielded. Data files are not checked (see `check`).
 
     Raises:
-        Refused, InvalidInput: the remembered key is not exactly one key.
+        Refused, InvalidInput: the remembered key is not exactly one key, or a stored manifest is not valid.
     """
     keys = keys or remembered(store())
     if keys is None:
@@ -120,6 +124,12 @@ def brought(keys: bytes | None = None) -> Iterator[Release]:
 
 
 def _kept() -> Iterator[Release]:
+    """Yield the installed releases whose manifest has the hash of their folder's name; data files are not
+    checked.
+
+    Raises:
+        InvalidInput: a manifest is not valid, or is for a newer gpuprov.
+    """
     for manifest in store().glob(f"*/{MANIFEST}"):
         listed = read_manifest(manifest.read_bytes(), str(manifest))
         stated = listed.pop("version")
@@ -129,7 +139,10 @@ def _kept() -> Iterator[Release]:
 
 
 def current() -> Release:
-    """Return the newest release signed by the remembered key, or gpuprov's own; locks may pin others."""
+    """Return the newest release signed by the remembered key, if it is newer than gpuprov's own, else that.
+
+    Locks may pin others. The files are not checked (see `check`).
+    """
     newest = next(brought(), None)
     return newest if newest and newest.version > _OWN.version else own()
 
@@ -149,7 +162,7 @@ def current_folder() -> Path:
 
 
 def pinned(stated: str, sha256: str) -> Release:
-    """Return the release of that version and hash.
+    """Return the release of that version and hash, after a check of its files.
 
     Raises:
         Refused: it is not installed, or was changed.
@@ -189,7 +202,7 @@ def manifest_of(stated: str, files: Mapping[str, bytes]) -> bytes:
 
 
 def read_manifest(text: bytes, name: str) -> dict[str, str]:
-    """Parse a manifest: `version`, `format`, and the sum of each file by name.
+    """Parse a manifest; return file name → its SHA256, and `version` and `format` with their values.
 
     Raises:
         InvalidInput: not a manifest, or one for a newer gpuprov.
@@ -238,7 +251,11 @@ def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | 
 
 
 def _lay(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Create a folder of files; another process may create the same one at the same time."""
+    """Create a folder of files; another process may create the same one at the same time.
+
+    Raises:
+        OSError: the folder cannot be written, and no other process has created it.
+    """
     make_folders(folder.parent)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:

@@ -51,6 +51,11 @@ def remembered(folder: Path) -> bytes | None:
 def is_signed(manifest: bytes, signature: bytes, keys: bytes, name: str) -> bool:
     """Return whether one of the keys has validly signed a manifest: not expired, not revoked.
 
+    If not, a warning is logged.
+
+    Args:
+        name: the release, for the warning.
+
     Raises:
         GpuprovError: gpgv is missing.
     """

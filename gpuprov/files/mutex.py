@@ -98,6 +98,7 @@ def own_folder(path: str, mode: int) -> None:
 
 
 def _require_own(found: os.stat_result, path: str) -> None:
+    """Refuse a file or folder of another user with `NotOurs`; `path` names it in the message."""
     me = os.geteuid()
     if found.st_uid != me:
         said = f"it belongs to user {found.st_uid}, expected {me}"
@@ -127,6 +128,7 @@ def _is_private(group: int) -> bool:
 
 
 def _said(handle: int, seconds: float) -> str:
+    """Return text for `Locked`: who holds the lock of an open file, and the remedy."""
     pid = _holder(os.fstat(handle).st_ino)
     if pid is None:
         who, look = "a process that is not known", "`cat /proc/locks` lists the locks"
@@ -150,6 +152,7 @@ def _holder(inode: int) -> "int | None":
 
 
 def _name(pid: int) -> str:
+    """Return the name of a process; a general text if it has ended."""
     try:
         with open(f"/proc/{pid}/comm") as file:
             return file.read().strip()

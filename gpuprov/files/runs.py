@@ -35,11 +35,20 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gpuprov`, created in the same way."""
+    """Return `$XDG_CACHE_HOME/gpuprov`, created for its owner only.
+
+    Raises:
+        Refused: as `state_dir`.
+    """
     return _private(Path(platformdirs.user_cache_dir("gpuprov")))
 
 
 def _private(path: Path) -> Path:
+    """Create a folder for its owner only, and return it; if it cannot be created, that is only logged.
+
+    Raises:
+        Refused: it is another user's, or others may write it.
+    """
     try:
         own_folder(str(path.resolve()), 0o700)
     except NotOurs as error:
@@ -72,18 +81,24 @@ def run_folder(verb: str) -> Path:
 
 
 def known_run(run_id: str) -> Path | None:
-    """Return the folder of a run in the state folder, or None. The id is untrusted input."""
+    """Return the folder of a run in the state folder, or None. The id is untrusted input: only
+    `[a-z0-9-]` is valid.
+    """
     folder = state_dir() / "runs" / run_id
     return folder if re.fullmatch(r"[a-z0-9-]+", run_id) and folder.is_dir() else None
 
 
 def new_run(verb: str) -> Path:
-    """Create and return the folder of a new run, accessible only to its owner."""
+    """Create and return the folder of a new run, accessible only to its owner.
+
+    Raises:
+        OSError: it cannot be created.
+    """
     return make_folder(run_folder(verb))
 
 
 def make_folder(folder: Path) -> Path:
-    """Create the folder of a run, accessible only to its owner.
+    """Create the folder of a run, accessible only to its owner, log it, and return it.
 
     Raises:
         OSError: it exists already, or cannot be created.
@@ -95,6 +110,6 @@ def make_folder(folder: Path) -> Path:
 
 
 def run_folders(*verbs: str) -> list[Path]:
-    """Return the folders of all runs of some verbs, oldest first."""
+    """Return the folders of all runs of some verbs in the order of their names: oldest first."""
     runs = state_dir() / "runs"
     return sorted(folder for verb in verbs for folder in runs.glob(f"*-{verb}-*"))

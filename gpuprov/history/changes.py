@@ -21,7 +21,11 @@ class Change:
 
 
 def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator[Change]:
-    """Yield nodes whose results differ, in the order of the second run."""
+    """Yield nodes whose results differ, in the order of the second run: new or gone differences, or another
+    status.
+
+    Nodes of the first run only come last.
+    """
     old, new = {node.name: node for node in before}, {node.name: node for node in after}
     for name in [*new, *(name for name in old if name not in new)]:
         was, now = old.get(name), new.get(name)
@@ -46,15 +50,18 @@ def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDr
 
 
 def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference, ...]:
-    """Return the differences of one node that the other lacks."""
+    """Return the differences of one node that the other lacks; empty without the one, all of them without
+    the other.
+    """
     known = {_key(each) for each in other.drift} if other else set()
     return tuple(each for each in node.drift if _key(each) not in known) if node else ()
 
 
 def _key(each: Difference) -> str:
+    """Return what makes two differences the same: check, expected and actual value, as text."""
     return json.dumps([each.check, each.expected, each.actual], sort_keys=True)
 
 
 def _standing(node: NodeDrift | None) -> str | None:
-    """Return the status; the wording of a failure may differ between runs."""
+    """Return the status, or None without a node; the wording of a failure may differ between runs."""
     return node.status if node else None

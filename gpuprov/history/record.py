@@ -54,16 +54,19 @@ class Run:
 
 
 def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift], verb: str = "drift") -> Run:
-    """Return the run of a verb that only surveyed nodes."""
+    """Return the run of a verb that only surveyed nodes, with a new id and the current time."""
     return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
 
 
 def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | GpuprovError], fleet: str) -> Run:
     """Return the run of a comparison of nodes with the majority of their group.
 
+    A node without facts keeps its error, and takes no part in the comparison.
+
     Args:
         groups: node → its group.
         answers: by node.
+        fleet: name of the fleet; may be empty.
     """
     found: dict[str, NodeDrift] = {}
     for group in dict.fromkeys(groups.values()):
@@ -82,7 +85,12 @@ def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | Gpuprov
 
 
 def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift], result: Convergence) -> Run:
-    """Return the run of an apply: remaining differences; a failed node has its error."""
+    """Return the run of an apply: remaining differences; a failed node has its error.
+
+    Args:
+        name: id of the run.
+        unanswered: nodes without facts before the apply.
+    """
     nodes = {node.name: node for node in unanswered} | result.drift
     for node, outcome in result.outcomes.items():
         if not outcome.ok:
@@ -100,7 +108,9 @@ def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeD
 
 
 def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
-    """Return the run of an acceptance as drift: a fault under load is a difference."""
+    """Return the run of an acceptance as drift: a fault under load is a difference. All nodes are in one
+    group.
+    """
     nodes = [_accepted(each) for each in judged]
     measured = {f"{rate.measure}.slow" for each in judged for rate in each.rates}
     checks = measured | {fault.check for node in nodes for fault in node.drift}
@@ -109,6 +119,7 @@ def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
 
 
 def _accepted(each: Acceptance) -> NodeDrift:
+    """Return a node's acceptance as drift; without a result, its error."""
     if each.failure is not None:
         return without_facts(each.node, each.failure)
     found = tuple(
@@ -130,6 +141,11 @@ def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
 
 
 def _judged(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift:
+    """Return a node's verification as drift; a node that is unreachable or has an error keeps that status.
+
+    Args:
+        stated: check → its expectation.
+    """
     found = tuple(
         Difference(
             each.check,
@@ -147,7 +163,7 @@ def _judged(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift:
 
 
 def _groups(lock: Lock, nodes: Iterable[NodeDrift]) -> dict[str, Group]:
-    """Return the lock's groups, limited to the nodes of the run."""
+    """Return the lock's groups, limited to the nodes of the run; a group without any of them is left out."""
     seen = {node.name for node in nodes}
     groups = {
         name: Group(

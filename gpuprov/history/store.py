@@ -81,7 +81,9 @@ class History(AbstractContextManager["History"]):
         self._database.close()
 
     def record(self, run: Run) -> None:
-        """Store a run in one transaction, replacing its record from before a reboot of this machine."""
+        """Store a run in one transaction; an earlier record with the same id (from before a reboot) is
+        replaced.
+        """
         groups = {name: [group.nodes, group.checks] for name, group in run.groups.items()}
         with self._database as database:
             database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
@@ -107,7 +109,7 @@ class History(AbstractContextManager["History"]):
         """Return a run by its id, by an unambiguous beginning or end of it, or `latest`.
 
         Args:
-            fleet: the latest run of that lock.
+            fleet: for `latest`, only runs of that lock; by default the latest of all.
 
         Raises:
             InvalidInput: no such run, or several.
@@ -124,7 +126,9 @@ class History(AbstractContextManager["History"]):
         return Run(id_, verb, at, path, known, [seen[node] for node in order])
 
     def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
-        """Yield one node's results in the last runs, oldest first."""
+        """Yield one node's results in the last runs that include it, oldest first; the counts of each
+        `Line` are empty.
+        """
         rows = self._database.execute(
             "SELECT * FROM (SELECT number, id, verb, at, fleet, name, status, reason, drift FROM nodes"
             " JOIN runs ON run = number WHERE name = ? ORDER BY number DESC LIMIT ?) ORDER BY number",
@@ -134,6 +138,11 @@ class History(AbstractContextManager["History"]):
             yield Line(id_, verb, at, fleet, {}), _read(*seen)
 
     def _find(self, name: str, fleet: str | None) -> tuple[int, str, str, str, str, str]:
+        """Return the columns number, id, verb, at, fleet and groups of the run that `run` describes.
+
+        Raises:
+            InvalidInput: no such run, or several.
+        """
         columns = "SELECT number, id, verb, at, fleet, groups FROM runs"
         if name == LATEST:
             query = f"{columns} WHERE :fleet IS NULL OR fleet = :fleet ORDER BY number DESC LIMIT 1"
@@ -149,6 +158,7 @@ class History(AbstractContextManager["History"]):
         return row
 
     def _counts(self, number: int) -> dict[Status, int]:
+        """Return the number of nodes of a run in each status, also 0."""
         rows = self._database.execute(
             "SELECT status, count(*) FROM nodes WHERE run = ? GROUP BY status", (number,)
         )
@@ -156,7 +166,12 @@ class History(AbstractContextManager["History"]):
         return {status: found.get(status, 0) for status in get_args(Status)}
 
     def _prepare(self) -> None:
-        """Create the tables once; other processes may do so at the same time."""
+        """Create the tables once; other processes may do so at the same time.
+
+        Raises:
+            InvalidInput: a newer gpuprov wrote the file.
+            DatabaseError: it is not a database.
+        """
         database = self._database
         database.execute("PRAGMA foreign_keys = ON")
         database.execute("PRAGMA synchronous = NORMAL")
@@ -184,11 +199,13 @@ def keep(run: Run, narrate: Callable[[str], None]) -> None:
 
 
 def _written(node: NodeDrift) -> str:
+    """Return a node's differences as JSON: a list of values for each, in the order of the fields."""
     fields = Difference.__slots__
     return json.dumps([[getattr(each, name) for name in fields] for each in node.drift])
 
 
 def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:
+    """Restore a node's result from its row."""
     return NodeDrift(name, status, tuple(_difference(*each) for each in json.loads(drift)), reason)
 
 

@@ -15,6 +15,9 @@ from gpuprov.catalog.version import Version
 def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
     """Yield features for which Docker is too old: `--gpus` needs 19.03, CDI of toolkit 1.19.1 and later
     26.1.0.
+
+    Args:
+        toolkit: the container toolkit; None leaves out features that depend on its version.
     """
     return _unmet(catalog.tables["containers.docker_needs"], docker, toolkit)
 
@@ -22,11 +25,16 @@ def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | Non
 def unmet_containerd_needs(
     catalog: Catalog, containerd: Version, toolkit: Version | None
 ) -> Iterable[EngineNeed]:
-    """Yield features for which containerd is too old, if pods get GPUs by the Container Device Interface."""
+    """Yield features for which containerd is too old, if pods get GPUs by the Container Device Interface.
+
+    Args:
+        toolkit: as for `unmet_docker_needs`.
+    """
     return _unmet(catalog.tables["containers.containerd_needs"], containerd, toolkit)
 
 
 def _unmet(needs: Iterable[EngineNeed], engine: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
+    """Yield the needs of this toolkit and of all toolkits that an engine's version does not meet."""
     for need in needs:
         concerned = need.from_toolkit is None or (toolkit is not None and toolkit >= need.from_toolkit)
         if concerned and engine < need.at_least:
@@ -34,7 +42,9 @@ def _unmet(needs: Iterable[EngineNeed], engine: Version, toolkit: Version | None
 
 
 def newest_toolkit(catalog: Catalog, docker: Version | None) -> ContainerToolkit | None:
-    """Return the newest container toolkit whose requirements this Docker meets (None: any Docker)."""
+    """Return the newest container toolkit whose own requirements this Docker meets (None: any Docker), or
+    None.
+    """
     for toolkit in reversed(catalog.container_toolkits):
         unmet = unmet_docker_needs(catalog, docker, toolkit.version) if docker else ()
         if not any(need.from_toolkit for need in unmet):

@@ -77,7 +77,9 @@ def way(
 ) -> Way:
     """Return how CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on a host's driver.
 
-    Whether the GPUs themselves are supported is decided by `gpu_driver_ok` and `gpu_cuda_ok`.
+    `unknown`: the catalog has no driver floor of that CUDA major. Whether the GPUs themselves are supported
+    is
+    decided by `gpu_driver_ok` and `gpu_cuda_ok`.
     """
     if toolkit and native(driver, toolkit):
         return "native"
@@ -95,6 +97,9 @@ def way(
 
 
 def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
+    """Return whether a driver branch needs forward compatibility for a CUDA major; False for an unknown
+    branch.
+    """
     known = catalog.branches.get(branch)
     return known is not None and cuda_major > known.max_cuda_major_without_forward_compat
 

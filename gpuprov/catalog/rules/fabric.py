@@ -36,7 +36,7 @@ def gpu_need(gpu: GpuModel, count: int | None) -> Need:
 
 
 def host_need(counts: dict[GpuModel, int | None]) -> Need:
-    """Return the strongest need among the host's GPUs."""
+    """Return the strongest need among the host's GPUs; `never` without GPUs."""
     return max(
         (gpu_need(gpu, count) for gpu, count in counts.items()), key=_RANK.__getitem__, default="never"
     )

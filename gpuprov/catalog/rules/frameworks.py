@@ -58,8 +58,10 @@ class Framework:
 def find_framework(catalog: Catalog, text: str) -> Framework:
     """Parse `torch==2.6.0`, `torch==2.6.0+cu126` or `tensorflow==2.15`.
 
+    A release that the catalog lacks, and every release of `jax`, is returned with `known` False.
+
     Raises:
-        InvalidInput: another format, or a framework that the catalog lacks.
+        InvalidInput: another format or another framework.
     """
     match = _SPEC.fullmatch(text.strip().lower())
     if not match or match["name"] not in _NAMES:
@@ -76,6 +78,11 @@ def find_framework(catalog: Catalog, text: str) -> Framework:
 
 
 def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
+    """Return the facts about a PyTorch release, by its wheel or the newest of its minor.
+
+    Args:
+        build: `cu126`, `cpu` or None (the default wheel).
+    """
     rows = [row for row in catalog.tables["frameworks.pytorch_wheels"] if row.version.minor == release.minor]
     wheel = next((row for row in rows if row.version == release), rows[-1] if rows else None)
     table = next(
@@ -93,6 +100,7 @@ def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
 
 
 def _tensorflow(catalog: Catalog, release: Version) -> Framework:
+    """Return the facts about a TensorFlow release, by the newest tested build of its minor."""
     rows = [
         row for row in catalog.tables["frameworks.tensorflow_tested"] if row.version.minor == release.minor
     ]

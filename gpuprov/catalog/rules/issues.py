@@ -45,6 +45,9 @@ def build_outcome(issue: KnownIssue, kernel: Version) -> Build:
 
 
 def _in_series(series: KernelSeries, kernel: Version) -> Build:
+    """Return the recorded result of a build against a kernel of the series; `unknown` between the two
+    bounds.
+    """
     if series.fails_from is not None and kernel >= series.fails_from:
         return "fails"
     if series.builds_to is not None and kernel <= series.builds_to:

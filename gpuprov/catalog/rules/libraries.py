@@ -20,6 +20,9 @@ def _covers(row: BuildRange, release: Version) -> bool:
 
 
 def _build_exists(rows: tuple[BuildRange, ...], release: Version, cuda_major: int) -> bool | None:
+    """Return whether a range of the CUDA major covers the release; None if there is no range of that
+    major.
+    """
     spans = [row for row in rows if row.cuda_major == cuda_major]
     return any(_covers(row, release) for row in spans) if spans else None
 
@@ -36,7 +39,9 @@ def cudnn_build_exists(catalog: Catalog, cudnn: Version, cuda_major: int) -> boo
 def cudnn_min_driver(catalog: Catalog, cudnn: Version, cuda_major: int) -> Version | None:
     """Return the driver floor of a cuDNN release built for a CUDA major.
 
-    None up to 8.2, whose matrix requires only the toolkit's own branch. Source: cuDNN Support Matrix.
+    None up to 8.2, whose matrix requires only the toolkit's own branch, and for a release without such a
+    build.
+    Source: cuDNN Support Matrix.
     """
     rows = (row for row in catalog.tables["cudnn.builds"] if row.cuda_major == cuda_major)
     return next((row.min_driver for row in rows if _covers(row, cudnn)), None)

@@ -28,7 +28,9 @@ def gpu_flavours(gpu: GpuModel) -> frozenset[Flavour]:
 
 
 def branch_flavours(branch: int, record: Branch | None = None) -> frozenset[Flavour]:
-    """Return the flavours of the branch: open from 515, only open from 615."""
+    """Return the flavours of the branch by its record; without one by its number: open from 515, only
+    open from 615.
+    """
     if record is not None:
         shipped: set[Flavour] = set()
         if record.open_modules != "none":
@@ -50,7 +52,10 @@ def host_flavours(gpus: Iterable[GpuModel], branch: int, record: Branch | None =
 
 
 def default_flavour(gpus: Iterable[GpuModel], branch: int, record: Branch | None = None) -> Flavour | None:
-    """Return the default flavour: open from 560 on, proprietary before, if the host allows it."""
+    """Return the default flavour: open from 560 on, proprietary before, if the host allows it.
+
+    Otherwise the only flavour that the host allows; None if it allows none.
+    """
     allowed = host_flavours(gpus, branch, record)
     preferred: Flavour = "open" if branch >= OPEN_BY_DEFAULT else "proprietary"
     if preferred in allowed:
