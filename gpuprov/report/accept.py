@@ -16,7 +16,10 @@ HEAD = ("measured", "least", "middle", "most", "unit", "of peak", "floor")
 
 
 def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
-    """Yield a line per node with its findings below, then a table of the measurements on all nodes."""
+    """Yield a line per node with its findings below, except those that are ok; then, for each GPU model, a
+    table of
+    the measurements on all nodes.
+    """
     nodes = list(judged)
     for each in nodes:
         yield f"{each.node}: {on_one_line(_summary(each))}"
@@ -31,6 +34,9 @@ def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
 
 
 def _summary(each: Acceptance) -> str:
+    """Return a node's verdict with its error, or with its GPUs, the level, the seconds and the number of
+    faults.
+    """
     if each.failure is not None:
         return f"{each.verdict}: {each.failure}"
     result = each.document or {}
@@ -41,6 +47,10 @@ def _summary(each: Acceptance) -> str:
 
 
 def _table(rates: list[Rate]) -> Iterator[tuple[str, ...]]:
+    """Yield the header, then a row for each measurement: its least, middle and highest value on all nodes,
+    its unit,
+    and the middle value's share of the peak and floor.
+    """
     alike: dict[str, list[Rate]] = defaultdict(list)
     for rate in rates:
         alike[rate.measure].append(rate)

@@ -23,7 +23,9 @@ _DRAWN = (
 
 
 def across_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield the faults, then a line per round with its results."""
+    """Yield refused nodes, the findings with faults first, the verdict about all nodes, then a line per
+    round.
+    """
     for node, error in outcome.refused.items():
         yield f"{node}: {on_one_line(str(error))}"
     found = [(verdict.level, verdict.finding) for verdict in outcome.search.verdicts()]
@@ -39,6 +41,9 @@ def across_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Return the result of a round as text: its groups, the median of each measurement, and unfinished
+    groups.
+    """
     sizes = sorted({len(group["nodes"]) for group in groups})
     result = (
         f"{len(groups)} groups of {' and '.join(map(str, sizes))}"
@@ -58,7 +63,7 @@ def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def across_document(outcome: Outcome) -> dict[str, Any]:
-    """Return plain data for JSON."""
+    """Return the document of the schema `gpuprov.accept.across/1`."""
     return {
         "schema": SCHEMA,
         "nodes": [
@@ -87,7 +92,10 @@ def across_document(outcome: Outcome) -> dict[str, Any]:
 
 
 def nodes_with_rates(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the nodes of a stored document, each with the rates of its groups in the form of plots."""
+    """Return the nodes of a stored document, each with the rates of its groups in the form of plots.
+
+    A rate of a group is given to each of its nodes, as a rate of all GPUs without peak and floor.
+    """
     nodes = [{**node, "rates": []} for node in document["nodes"]]
     by_name = {node["node"]: node for node in nodes}
     for group in (group for groups in document["rounds"] for group in groups):

@@ -11,18 +11,22 @@ _WIDEST = 60
 
 
 def describe_table(records: Sequence[dict[str, Any]], columns: Sequence[str]) -> Iterator[str]:
-    """Yield aligned columns with a header."""
+    """Yield aligned columns with a header; a long value is cut, and `-` is a missing one."""
     rows = [[column.replace("_", " ").upper() for column in columns]]
     rows += [[_cell(record.get(column)) for column in columns] for record in records]
     yield from aligned(rows)
 
 
 def _cell(value: Any) -> str:
+    """Return a value as text of at most `_WIDEST` characters."""
     text = _text(value)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 def _text(value: Any) -> str:
+    """Return a value as text: `-` for None and an empty list, yes or no for a boolean, commas in lists
+    and objects.
+    """
     if value is None or value == []:
         return "-"
     if isinstance(value, bool):
@@ -35,7 +39,7 @@ def _text(value: Any) -> str:
 
 
 def describe_record(record: dict[str, Any]) -> Iterator[str]:
-    """Yield one field a line, then the record's doubts and its sources."""
+    """Yield one field a line, without empty ones, then the record's doubts and its sources."""
     width = max(map(len, record)) + 2
     for name, value in record.items():
         if name not in ("source", "doubts") and value not in (None, [], {}, ""):

@@ -28,6 +28,9 @@ def doctor_lines(found: Iterable[Diagnosis], *, brief: bool = False) -> Iterator
 
 
 def _block(name: str, each: Diagnosis, *, brief: bool) -> Iterator[str]:
+    """Yield a summary line for a machine, its scope and its faults, then unless `brief` the rules not
+    checked.
+    """
     yield f"{name}: {on_one_line(summary(each))}"
     yield from (f"  {on_one_line(line)}" for line in each.scope)
     for fault in each.faults:
@@ -38,7 +41,10 @@ def _block(name: str, each: Diagnosis, *, brief: bool) -> Iterator[str]:
 
 
 def summary(each: Diagnosis) -> str:
-    """Return `2 broken, 1 risk; 3 rules not checked`."""
+    """Return `2 broken, 1 risk; 3 rules not checked`; the error of a machine that could not be examined.
+
+    Without a fault: `healthy`, or `no fault was found` if some rules could not be checked.
+    """
     if each.failure is not None:
         return str(each.failure)
     counts = Counter(fault.severity for fault in each.faults)
@@ -49,7 +55,7 @@ def summary(each: Diagnosis) -> str:
 
 
 def unknown_lines(each: Diagnosis) -> Iterator[str]:
-    """Yield reasons, each with the rules that it prevented."""
+    """Yield reasons, each with the rules that it prevented; of many rules only four are named."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for rule, reason in each.unknown:
         reasons[reason].append(rule)
@@ -59,6 +65,9 @@ def unknown_lines(each: Diagnosis) -> Iterator[str]:
 
 
 def _fault(fault: Fault, *, brief: bool) -> Iterator[str]:
+    """Yield the lines of a fault: severity, text and rule, then unless `brief` its observations, cause
+    and remedy.
+    """
     yield f"  {fault.severity:<9} {on_one_line(fault.text)}  [{fault.rule}]"
     if brief:
         return
@@ -76,7 +85,11 @@ def _fault(fault: Fault, *, brief: bool) -> Iterator[str]:
 
 
 def doctor_html(found: Sequence[Diagnosis], at: str) -> str:
-    """Return one self-contained page."""
+    """Return one self-contained page.
+
+    Args:
+        at: time of the diagnoses.
+    """
     from gpuprov.report.pages import page_template
 
     template = page_template("doctor.html.j2", summary=summary, unknown_lines=unknown_lines)
@@ -84,7 +97,11 @@ def doctor_html(found: Sequence[Diagnosis], at: str) -> str:
 
 
 def doctor_junit(found: Iterable[Diagnosis]) -> str:
-    """Return one suite per machine; broken and degraded are failures, unreadable values are skipped."""
+    """Return JUnit XML with one suite per machine.
+
+    Broken and degraded are failures, other faults pass, rules that could not be checked are skipped, and a
+    machine that was not reached is an error.
+    """
     from xml.etree.ElementTree import Element, SubElement, tostring
 
     root = Element("testsuites", name="gpuprov doctor")

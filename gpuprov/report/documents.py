@@ -13,7 +13,11 @@ from gpuprov.files.runs import now
 
 
 def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) -> dict[str, Any]:
-    """Return a document with schema gpuprov.drift/1."""
+    """Return a document with schema gpuprov.drift/1.
+
+    Args:
+        checked_at: time of the survey; by default the current time.
+    """
     listed = [_without_none(asdict(node), "reason") for node in nodes]
     summary = Counter(node["status"] for node in listed)
     return {
@@ -37,4 +41,5 @@ def plan_document(plans: Iterable[NodePlan], unanswered: Iterable[NodeDrift]) ->
 
 
 def _without_none(record: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the record without `key` if its value is None."""
     return {name: each for name, each in record.items() if name != key or each is not None}

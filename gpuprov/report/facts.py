@@ -32,6 +32,9 @@ def smi_document(smi: Smi) -> dict[str, Any]:
 
 
 def _gpu_document(gpu: Gpu) -> dict[str, Any]:
+    """Return a GPU's fields as plain data, with all clocks (current, application, default, maximum) in
+    one object.
+    """
     document = asdict(gpu)
     clocks = document.pop("clocks")
     for kind in ("applications", "default_applications"):
@@ -42,7 +45,7 @@ def _gpu_document(gpu: Gpu) -> dict[str, Any]:
 
 
 def describe_smi(smi: Smi) -> Iterator[str]:
-    """Yield lines of a table of GPUs, errors first."""
+    """Yield driver and warnings, errors first, then a table of GPUs, and a line for each problem of a GPU."""
     if smi.error:
         yield f"error    {smi.error}"
     if smi.driver_version or smi.cuda_version:
@@ -57,6 +60,7 @@ def describe_smi(smi: Smi) -> Iterator[str]:
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
+    """Return a GPU's cells of the table; `-` for a missing value."""
     memory = "-" if gpu.memory_total_mib is None else f"{gpu.memory_total_mib} MiB"
     power = "-" if gpu.power.limit is None else f"{gpu.power.limit:g} W"
     fixed = gpu.application_clocks if gpu.application_clocks.graphics else gpu.clocks
@@ -76,10 +80,12 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
 
 
 def _on(mode: bool | None) -> str:
+    """Return a mode as text: `on`, `off`, or `-` for None."""
     return "-" if mode is None else "on" if mode else "off"
 
 
 def _pair(current: bool | None, pending: bool | None) -> str:
+    """Return a mode as text, with the one after the next reset if it differs: `off, then on`."""
     return _on(current) if current == pending else f"{_on(current)}, then {_on(pending)}"
 
 
@@ -96,6 +102,7 @@ def describe(facts: Facts) -> Iterator[str]:
 
 
 def _kernel(facts: Facts) -> Iterator[str]:
+    """Yield the running kernel and that of the next boot, then the one that is held back, if any."""
     kernels = facts.kernels
     following = kernels.next_boot or "not known"
     yield f"{facts.kernel} {facts.arch}; next boot {following} ({kernels.next_boot_reason})"
@@ -104,6 +111,7 @@ def _kernel(facts: Facts) -> Iterator[str]:
 
 
 def _on_the_bus(facts: Facts) -> Iterator[str]:
+    """Yield the NVIDIA GPUs on the PCI bus with their drivers; `none` without any."""
     if not facts.pci_gpus:
         yield "none"
     for gpu in facts.pci_gpus:
@@ -111,6 +119,7 @@ def _on_the_bus(facts: Facts) -> Iterator[str]:
 
 
 def _driver(facts: Facts) -> Iterator[str]:
+    """Yield the loaded NVIDIA module, then the modules on disk for each kernel."""
     loaded = facts.loaded_driver
     flavour = f"{'open' if loaded.open else 'proprietary'} module" if loaded else ""
     yield f"loaded {loaded.version}, {flavour}" if loaded else "no NVIDIA module loaded"
@@ -120,12 +129,14 @@ def _driver(facts: Facts) -> Iterator[str]:
 
 
 def _packages(facts: Facts) -> Iterator[str]:
+    """Yield the number of packages of the stack, then each broken one."""
     packages = facts.packages
     yield f"{len(packages.by_name)} of the stack by {packages.manager}, {len(packages.held)} held"
     yield from (f"broken: {package.name} {package.version} is {package.state}" for package in packages.broken)
 
 
 def _state(facts: Facts) -> Iterator[str]:
+    """Yield reboot and Secure Boot, free space, then files that another driver has left."""
     state = facts.state
     secure = {True: "on", False: "off", None: "no EFI"}[state.secure_boot]
     yield f"reboot {'required' if state.reboot_required else 'not required'}; Secure Boot {secure}"
@@ -134,6 +145,7 @@ def _state(facts: Facts) -> Iterator[str]:
 
 
 def _nics(facts: Facts) -> Iterator[str]:
+    """Yield a line for each network interface, then for each port of an InfiniBand or RoCE adapter."""
     for nic in facts.nics.values():
         speed = f"{nic.speed} Mbit/s" if nic.speed else "speed not known"
         addresses = " ".join(nic.addresses) or "no address"
@@ -143,11 +155,13 @@ def _nics(facts: Facts) -> Iterator[str]:
 
 
 def _machine(facts: Facts) -> Iterator[str]:
+    """Yield processors and memory."""
     cpu = facts.cpu
     yield f"{cpu.logical} x {cpu.model or facts.arch}, {facts.memory.total_mib} MiB"
 
 
 def _use(facts: Facts) -> Iterator[str]:
+    """Yield the processes and containers that use a GPU."""
     use = facts.gpu_use
     holders = [f"{name} ({pid})" for pid, name in use.processes.items()] + list(use.containers)
     yield ", ".join(holders) or "no process uses a GPU"

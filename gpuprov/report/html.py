@@ -70,6 +70,10 @@ def render(run: Run) -> str:
 
 
 def _rows(run: Run, checks: list[str]) -> Iterator[Row]:
+    """Yield the rows of the heat map, group by group.
+
+    In a run with more than `ROWS_OF_ONE_NODE` nodes, equal ones of a group share a row.
+    """
     seen = {node.name: node for node in run.nodes}
     for name, group in run.groups.items():
         alike: dict[object, list[NodeDrift]] = defaultdict(list)
@@ -82,6 +86,11 @@ def _rows(run: Run, checks: list[str]) -> Iterator[Row]:
 
 
 def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[Cell]:
+    """Return a node's cell for each check; a node without facts has `NO_ANSWER` for the checks of its group.
+
+    Args:
+        stated: checks of the node's group.
+    """
     if node.reason is not None:
         return [NO_ANSWER if check in stated else OTHER_GROUP for check in checks]
     found = {each.check: _differs(each) for each in node.drift}
@@ -89,6 +98,7 @@ def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[
 
 
 def _differs(each: Difference) -> Cell:
+    """Return the cell of a difference: an unknown value, a warning, or an error."""
     title = f"expected {value(each.expected)}, is {value(each.actual)}"
     if str(each.actual).startswith("unknown: "):
         return Cell("unknown", "?", title)

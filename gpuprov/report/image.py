@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[str]]) -> Iterator[str]:
-    """Yield one line of the result, then the postponed checks.
+    """Yield one line of the result, then the postponed checks and roles; of a failed image only that line.
 
     Args:
+        verdict: result of the verification; None if the image was not verified.
         waiting: reason → postponed checks.
     """
     if not image.outcome.ok:
@@ -41,19 +42,19 @@ def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[s
 
 
 def waiting_lines(waiting: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the postponed checks by their reason."""
+    """Yield the number of postponed checks, then the checks of each reason."""
     yield f"left for the first boot: {sum(map(len, waiting.values()))} checks"
     for what, checks in waiting.items():
         yield f"  {what}: {', '.join(checks)}"
 
 
 def shown(verdict: Verdict | None) -> int:
-    """Return the number of judged checks."""
+    """Return the number of judged checks; 0 without a verification."""
     return sum(len(node.checks) for node in verdict.nodes) if verdict else 0
 
 
 def image_exit(image: Image, verdict: Verdict | None) -> Exit:
-    """Return the exit code for an image."""
+    """Return the exit code for an image: the worse of its own and the verification's."""
     return worst(Exit.OK if image.outcome.ok else Exit.FAILED, verdict.exit_code if verdict else Exit.OK)
 
 

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 
 def drift_xml(run: Run) -> str:
-    """Return the XML of a run."""
+    """Return JUnit XML of a run: each check of a node's group passes or fails; a node without facts has
+    no checks.
+    """
     checks = run.checks_of()
     nodes = [_as_verdict(node, checks[node.name]) for node in run.nodes]
     return junit_xml({"checked_at": run.at, "nodes": nodes}, f"gpuprov {run.verb}")
 
 
 def _as_verdict(node: NodeDrift, checks: Iterable[str]) -> dict[str, Any]:
+    """Return a node's result in the form of a verification, with all checks of its group."""
     found = {each.check: each for each in node.drift}
     status = {"in_sync": "passed", "drifted": "failed"}.get(node.status, node.status)
     judged = [_as_result(check, found.get(check)) for check in checks] if node.reason is None else []
@@ -27,6 +30,7 @@ def _as_verdict(node: NodeDrift, checks: Iterable[str]) -> dict[str, Any]:
 
 
 def _as_result(check: str, difference: Difference | None) -> dict[str, Any]:
+    """Return the result of a check in the form of a verification: passed without a difference."""
     if difference is None:
         return {"check": check, "status": "passed", "seconds": 0.0}
     seen = {"actual": difference.actual, "expected": difference.expected}

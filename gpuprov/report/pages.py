@@ -21,4 +21,5 @@ def page_template(name: str, **known: object) -> Template:
 
 
 def _shown(value: object) -> object:
+    """Return text without control characters; safe markup and other values unchanged."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

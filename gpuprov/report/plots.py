@@ -76,7 +76,7 @@ class Kept:
     nodes: Sequence[Mapping[str, Any]]
 
     def values(self, measure: str) -> dict[str, list[Mapping[str, Any]]]:
-        """Return each node's rates of a measurement."""
+        """Return each node's rates of a measurement; a node without any is left out."""
         found = {
             str(node["node"]): [rate for rate in node.get("rates", ()) if rate["measure"] == measure]
             for node in self.nodes
@@ -86,6 +86,8 @@ class Kept:
 
 def read_kept(run: str) -> Kept | None:
     """Return the measurements of a run of accept, or None if none are stored.
+
+    Measurements between nodes are used if the run has no others.
 
     Raises:
         InvalidInput: the file was not written by accept.
@@ -103,11 +105,16 @@ def read_kept(run: str) -> Kept | None:
 
 
 def _nodes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes of a stored document.
+
+    Raises:
+        KeyError: it has none.
+    """
     return list(document["nodes"])
 
 
 def write_page(run: str, path: Path) -> None:
-    """Write the plots of a run and of the runs before it.
+    """Write the plots of a run and of the runs of accept before it, at most `RUNS` in all.
 
     Raises:
         InvalidInput: it has no stored measurements, or the file cannot be written.
@@ -138,7 +145,7 @@ def render(runs: Sequence[Kept]) -> str:
 
 
 def measures(runs: Sequence[Kept]) -> Iterator[Measure]:
-    """Yield every measurement of the last run."""
+    """Yield every measurement of the last run, with its plot over time if there are several runs."""
     now = runs[-1]
     units = {rate["measure"]: rate["unit"] for node in now.nodes for rate in node.get("rates", ())}
     for name, unit in units.items():
@@ -155,10 +162,12 @@ def measures(runs: Sequence[Kept]) -> Iterator[Measure]:
 
 
 def _y(value: float, top: float) -> float:
+    """Return the vertical position of a value in a plot whose highest value is `top`."""
     return round(BASE - (BASE - TOP) * value / top, 1)
 
 
 def _rules(top: float, peak: float | None, least: float | None, middle: float, unit: str) -> list[Rule]:
+    """Return the lines for the median, and for the peak and the floor if they are known."""
     found = [Rule(_y(middle, top), "middle", f"median {middle:.1f} {unit}")]
     if peak:
         found.append(Rule(_y(peak, top), "peak", f"peak {peak:g} {unit}"))
@@ -168,18 +177,19 @@ def _rules(top: float, peak: float | None, least: float | None, middle: float, u
 
 
 def _scale(top: float) -> list[tuple[float, str]]:
-    """Return round numbers up to the top, three to seven of them."""
+    """Return round numbers from 0 up to the top, three to seven of them, each with its position."""
     power = 10.0 ** floor(log10(top))
     step = next(power * part for part in (0.2, 0.5, 1.0, 2.0) if top / (power * part) <= 6)
     return [(_y(step * number, top), f"{step * number:g}") for number in range(int(top / step) + 1)]
 
 
 def _spread(count: int) -> list[float]:
+    """Return `count` horizontal positions, evenly spaced."""
     return [round(LEFT + INNER * (place + 0.5) / count, 1) for place in range(count)]
 
 
 def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[tuple[float, str]]:
-    """Return at most `most` labels, evenly spaced."""
+    """Return at most `most` positions with their names, evenly spaced."""
     step = -(-len(places) // most)
     return [
         (x, name) for number, (x, name) in enumerate(zip(places, names, strict=True)) if number % step == 0
@@ -198,6 +208,7 @@ def _blamed(node: Mapping[str, Any], measure: str, gpu: str) -> bool:
 
 
 def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) -> Panel:
+    """Return each value of a measurement, node by node; values that a finding concerns are marked."""
     found = now.values(name)
     places = _spread(len(found))
     by_name = {str(node["node"]): node for node in now.nodes}
@@ -232,5 +243,5 @@ def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
 
 
 def _day(run: str) -> str:
-    """Return `11-22 18:05` from a run's id."""
+    """Return `11-22 18:05` from the id of a run."""
     return f"{run[4:6]}-{run[6:8]} {run[9:11]}:{run[11:13]}"

@@ -37,7 +37,11 @@ class Progress:
         self._quiet_since = time.monotonic()
 
     def event(self, event: dict[str, Any]) -> None:
-        """Process one event of the callback."""
+        """Process one event of the callback: `task` is a result of a node, each other one is the start of a
+        task.
+
+        Results are reported when the next task starts, equal ones of several nodes together.
+        """
         if event.get("event") != "task":
             self._tell_results()
             self._task, self._role = str(event.get("task") or ""), str(event.get("role") or "")
@@ -54,7 +58,7 @@ class Progress:
             self._results.setdefault(alike, []).append(event)
 
     def _enter(self, role: str, stream: object) -> None:
-        """Report a role once when plays run in parallel."""
+        """Report the start of a role, once if plays run it in parallel."""
         self._roles[stream] = role
         others = self._entered.setdefault(role, set())
         if not others or stream in others:
@@ -97,10 +101,14 @@ class Progress:
             thread.join()
 
     def _remind(self, over: threading.Event) -> None:
+        """Call `still` every second until `over` is set."""
         while not over.wait(1):
             self.still()
 
     def _tell_results(self) -> None:
+        """Report the collected results, and forget them; a task that took `SLOW_S` or more has its
+        seconds.
+        """
         results, self._results = self._results, {}
         for (status, said, diff), events in results.items():
             seconds = max(float(event.get("seconds") or 0) for event in events)
@@ -112,5 +120,6 @@ class Progress:
                 self._tell(f"        {line}")
 
     def _tell(self, line: str) -> None:
+        """Report a line, and restart the time of silence."""
         self._quiet_since = time.monotonic()
         self._say(line)

@@ -27,6 +27,9 @@ def write_textfile(run: Run, path: Path) -> None:
 
 
 def _registry(run: Run) -> CollectorRegistry:
+    """Return the metrics of a run: nodes by status, each node's result, each check that differs, and the
+    time.
+    """
     registry = CollectorRegistry()
     nodes = Gauge("gpuprov_nodes", "Nodes by result of the run.", ["status"], registry=registry)
     counts = Counter(node.status for node in run.nodes)

@@ -34,7 +34,9 @@ def recap_lines(
 
 
 def unexplained(result: Convergence, verdict: Verdict | None) -> list[str]:
-    """Return nodes that were not verified, or on which a role failed without naming a cause."""
+    """Return nodes that did not pass verification, or on which a role failed without naming a cause;
+    sorted.
+    """
     judged = {node.name for node in verdict.nodes if node.status != "passed"} if verdict else set()
     failed = {name for name, outcome in result.outcomes.items() if not all(map(_is_told, outcome.failed))}
     return sorted(failed | judged)
@@ -46,6 +48,9 @@ def _is_told(failure: dict[str, Any]) -> bool:
 
 
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
+    """Yield the parts of a node's line: changes, then a refusal or failure, or else reboot and
+    verification.
+    """
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"
     if outcome and outcome.compiled and outcome.ok:

@@ -45,6 +45,9 @@ def describe(answer: Answer) -> Iterator[str]:
 
 
 def _table(answer: Answer) -> Iterator[str]:
+    """Yield a line for each component of the stack with its version, and its packages if the answer names
+    them.
+    """
     for name, title in _PARTS:
         value = getattr(answer.stack, name)
         if value is None or value == ABSENT:
@@ -59,7 +62,7 @@ def _table(answer: Answer) -> Iterator[str]:
 
 
 def _section(title: str, findings: Iterable[RuleFinding]) -> Iterator[str]:
-    """Yield findings under a title, each with its rule."""
+    """Yield findings under a title, each with its rule; nothing without findings."""
     lines = [line for finding in findings for line in _lines(finding)]
     if lines:
         yield f"\n{title}"
@@ -67,6 +70,7 @@ def _section(title: str, findings: Iterable[RuleFinding]) -> Iterator[str]:
 
 
 def _lines(finding: RuleFinding) -> Iterator[str]:
+    """Yield the lines of a finding, wrapped at `_WIDTH`."""
     yield from wrap(
         f"{finding.rule}: {finding.text}",
         _WIDTH,
@@ -77,6 +81,7 @@ def _lines(finding: RuleFinding) -> Iterator[str]:
 
 
 def _nearest(answer: Answer) -> Iterator[str]:
+    """Yield the alternatives of a refusal, or a line that there are none."""
     yield "\nwhat would work, with one change"
     for each in answer.nearest:
         note = "" if each.verdict == "ok" else f"  ({each.verdict})"
@@ -92,7 +97,7 @@ def sources(answer: Answer) -> Iterator[str]:
 
 
 def describe_explanation(explanation: Explanation) -> Iterator[str]:
-    """Yield the version, its reasons, and each newer version with its requirements."""
+    """Yield the version, its reasons, and each newer version with the objections to it."""
     title = dict(_PARTS).get(explanation.component, explanation.component)
     yield f"{title} {explanation.value or ABSENT} ({explanation.answer.verdict})"
     yield from _section("because", explanation.because)

@@ -35,6 +35,9 @@ def status_rows(nodes: Sequence[NodeNow], *, folded: bool) -> Iterator[tuple[tup
 
 
 def _cells(gpu: GpuNow) -> tuple[str, ...]:
+    """Return the cells of a GPU's line, without its node and its differences; at most two programs are
+    named.
+    """
     return (
         str(gpu.index),
         _share(gpu.busy),
@@ -47,6 +50,13 @@ def _cells(gpu: GpuNow) -> tuple[str, ...]:
 
 
 def _folded(node: NodeNow, common: dict[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """Return the cells of a node's line, and whether a GPU differs from the majority.
+
+    Busy is the average of its GPUs, memory and power their sum, temperature the highest, clock the lowest.
+
+    Args:
+        common: the usual values, from `usual`.
+    """
     gpus = node.gpus
     busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
     wrong = [f"GPU {gpu.index} {text}" for gpu in gpus for text in odd(gpu, common)]
@@ -66,27 +76,36 @@ def _folded(node: NodeNow, common: dict[str, Any]) -> tuple[tuple[str, ...], boo
 
 
 def _total(gpus: Sequence[GpuNow], name: str) -> float | None:
+    """Return the sum of a field of all GPUs; None if one of them lacks it."""
     values = [getattr(gpu, name) for gpu in gpus]
     return None if None in values else sum(values)
 
 
 def _share(value: float | None) -> str:
+    """Return a share as a percentage; `-` for None."""
     return "-" if value is None else f"{value:.0%}"
 
 
 def _whole(value: float | None) -> str:
+    """Return a number without decimals; `-` for None."""
     return "-" if value is None else f"{value:.0f}"
 
 
 def _gib(mib: float | None) -> str:
+    """Convert MiB to GiB without decimals; `-` for None."""
     return "-" if mib is None else f"{mib / 1024:.0f}"
 
 
 def status_table(
     nodes: Sequence[NodeNow], lines: int, *, folded: bool, only_odd: bool, top: int
 ) -> tuple[Table, int]:
-    """Return a table for a terminal with `lines` lines, from row `top` or the last that fills it; and that
-    row.
+    """Return a table for a terminal, and the row at its top.
+
+    Args:
+        lines: height of the terminal.
+        folded: a line per node instead of per GPU.
+        only_odd: only lines that differ from the majority.
+        top: the row to begin with; a lower one is used if the rows after it would not fill the table.
     """
     from rich.table import Table
     from rich.text import Text

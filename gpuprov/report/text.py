@@ -52,10 +52,14 @@ def change_lines(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _lines(result: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Return a line for each different text, with the names of its nodes folded before it."""
     return (f"{names} {line}" for names, line in fold_alike(result))
 
 
 def _change(change: Change) -> Iterator[str]:
+    """Yield the lines of one node's change: its status if that changed, then new and corrected
+    differences.
+    """
     was, now = change.was, change.now
     if now is None:
         yield "was not read"

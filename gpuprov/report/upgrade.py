@@ -24,7 +24,7 @@ STANDS = {
 
 
 def gate_lines(gates: Sequence[NodeGate]) -> Iterator[str]:
-    """Yield the changes and the findings of the gate, with nodes folded."""
+    """Yield the changes of packages, the findings, and the nodes whose gate is open, with nodes folded."""
     moving: dict[str, list[str]] = defaultdict(list)
     said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for gate in gates:
@@ -49,7 +49,9 @@ def order_lines(batches: Iterable[Batch]) -> Iterator[str]:
 
 
 def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_open: bool) -> dict[str, Any]:
-    """Return a document of the schema gpuprov.upgrade-plan/1."""
+    """Return a document of the schema gpuprov.upgrade-plan/1; it is open if the window and every gate are
+    open.
+    """
     return {
         "schema": "gpuprov.upgrade-plan/1",
         "open": window_open and not any(gate.shut for gate in gates),
@@ -60,7 +62,9 @@ def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_op
 
 
 def outcome_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield the end of every node, with equal ones on one line."""
+    """Yield the end of every node with its reason, with equal ones on one line, then why the run was
+    stopped.
+    """
     alike: dict[str, list[str]] = defaultdict(list)
     for node, end in outcome.ends.items():
         reason = outcome.reasons.get(node)
@@ -81,7 +85,12 @@ def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def journal_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the steps of a run from its journal: one line for each step of each batch, with nodes folded."""
+    """Yield the steps of a run from its journal: one line for equal steps at the same time, with nodes
+    folded.
+
+    The first entry is the start of the run; the last line has the most nodes that were out of service at a
+    time.
+    """
     yield f"{entries[0].at}  started by {about.who}: {about.course}, {len(about.nodes)} nodes"
     if about.accepted:
         yield f"{entries[0].at}  accepted {', '.join(about.accepted)}: {about.because or 'no reason given'}"

@@ -15,11 +15,16 @@ Failures = dict[str, list[tuple[str, CheckResult]]]
 
 
 def recap(verdict: Verdict, *, details: bool = False) -> str:
-    """Return the text. `details` adds the output of commands on the first node of each failure."""
+    """Return the nodes by status, then each failure once, with its expected and seen value and the remedy.
+
+    Args:
+        details: add the output of commands on the first node of each failure.
+    """
     return "\n".join([*_nodes(verdict), *_failures(verdict, details)])
 
 
 def _nodes(verdict: Verdict) -> Iterator[str]:
+    """Yield a line for the nodes of each status and message, passed nodes first."""
     for status in EXIT_OF:
         result = ((node.name, node.message) for node in verdict.nodes if node.status == status)
         for names, message in fold_alike(result):
@@ -27,6 +32,7 @@ def _nodes(verdict: Verdict) -> Iterator[str]:
 
 
 def _failures(verdict: Verdict, details: bool) -> Iterator[str]:
+    """Yield the lines of each failure; nodes with the same check and values share one."""
     same: Failures = defaultdict(list)
     for node in verdict.nodes:
         for check in node.failed_checks:
