@@ -84,11 +84,12 @@ def to_plain(value: Any) -> Any:
 
 
 def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
-    """Find the record with the given name, and its table.
+    """Return the table and the record with the given name.
 
     The name is that of a GPU (any of its names), a driver branch or version, an operating system, a CUDA,
-    cuDNN or NCCL release, a known issue, a policy or a cloud's machine type. Sources and doubts are returned
-    as text.
+    cuDNN or NCCL release, a known issue, a repository, a doubt, a policy or a cloud's machine type. Sources
+    and
+    doubts are returned as text.
 
     Raises:
         InvalidInput: no record has that name, or several have.

@@ -153,19 +153,15 @@ class Catalog:
         return {policy.name: policy for policy in self.tables["policies.policies"]}
 
     def hold_patterns(self, component: str, manager: str) -> tuple[str, ...]:
-        """Return shell patterns of a component's packages, including those that other components also use.
-
-        A pattern with `!` excludes. Empty if no rule is known.
-
-        Args:
-            manager: `apt`, `dnf` or `zypper`.
+        """Return shell patterns of a component's packages, also shared ones; `!` excludes. Empty without
+        a rule.
         """
         rule = self._hold_rule(component, manager)
         return (*rule.patterns, *rule.shared) if rule else ()
 
     def own_patterns(self, component: str, manager: str) -> tuple[str, ...]:
-        """Return the component's patterns without packages that other components also use; empty if no
-        rule is known.
+        """Return the component's patterns without packages that other components also use; empty without
+        a rule.
         """
         rule = self._hold_rule(component, manager)
         return rule.patterns if rule else ()
@@ -181,11 +177,7 @@ class Catalog:
         return next((row for row in rows if row.client == client and family in row.family), None)
 
     def cite(self, *keys: str) -> str:
-        """Return titles, addresses and dates of sources as text, separated by `; `.
-
-        Raises:
-            KeyError: a source is not in the catalog.
-        """
+        """Return titles, addresses and dates of sources as text, separated by `; `."""
         if keys not in self._cited:
             self._cited[keys] = "; ".join(str(self.sources[key]) for key in keys)
         return self._cited[keys]

@@ -76,9 +76,8 @@ class Devices:
         return self._of(device, lambda row: subsystem in row.get("subsystems", {}).get(device, ()))
 
     def of(self, device: str) -> tuple[GpuModel, ...]:
-        """Return the GPU for all boards of a device without their own rows; else all GPUs of the device.
-
-        Empty for an unknown device.
+        """Return the GPU for all boards of a device without their own rows; else all GPUs of the device, if
+        any.
 
         Args:
             device: four hexadecimal digits in capitals.

@@ -165,7 +165,8 @@ class _Names:
         return found
 
     def listed(self, said: str) -> tuple[GpuModel, ...]:
-        """Return models of the lists by their names in NVIDIA's tables, or else in pci.ids.
+        """Return models of the lists by their names in NVIDIA's tables, or else in pci.ids; empty if none has
+        the name.
 
         Boards whose longer names contain the name are included: one device is called just "NVIDIA H100".
         """
@@ -182,8 +183,9 @@ class _Names:
         return ()
 
     def spoken(self, said: str) -> tuple[GpuModel, ...]:
-        """Return models whose core name matches, and whose memory and form agree with
-        the rest of the name.
+        """Return models whose core name matches, and whose memory and form agree with the rest of the name.
+
+        Without `Quadro`, models of that core name with `ada` are included. Empty if none matches.
         """
         if self._cores is None:
             boards = ((gpu, name) for gpu in self._catalog.boards for name in (gpu.id, gpu.nvidia_smi_name))
@@ -227,11 +229,7 @@ class _Names:
         return tuple(begun) if len(first) > _LEAST_BEGINNING else ()
 
     def _holding(self, simple: str, gpus: Iterable[GpuModel]) -> tuple[GpuModel, ...]:
-        """Return those GPUs with a name that contains every word; empty for a text without words.
-
-        Args:
-            simple: words in the form of `plain`.
-        """
+        """Return those GPUs with a name that contains every word of `simple`; empty for no words."""
         words = set(simple.split())
         if not words:
             return ()

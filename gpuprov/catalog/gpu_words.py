@@ -35,9 +35,10 @@ class Spoken:
     quadro: bool
 
     def fits(self, gpu: GpuModel) -> bool:
-        """Return whether the GPU's memory and form in the catalog agree with the name.
+        """Return whether the GPU's memory and form in the catalog agree with the name; an unknown value
+        agrees.
 
-        Sellers round: 180 GB are sold as 192, clouds show 22 of 24.
+        Memory may differ by a tenth. Sellers round: 180 GB are sold as 192, clouds show 22 of 24.
         """
         known = gpu.memory_gb
         fits = known is None or self.memory_gb is None or abs(known - self.memory_gb) * 10 <= known

@@ -88,13 +88,8 @@ def library_text(what: str, text: str) -> str:
 
 
 def _upstream(what: str, text: str) -> str:
-    """Return the numbers of a version, without epoch and package revision.
-
-    Args:
-        what: the component, for messages.
-
-    Raises:
-        InvalidInput: not a version.
+    """Return the numbers of a version without epoch and revision; InvalidInput, which names `what`, if it
+    has none.
     """
     match = re.fullmatch(r"(?:[0-9]+:)?([0-9]{1,5}(?:\.[0-9]{1,5})*)(?:[-~+].*)?", text)
     if not match:

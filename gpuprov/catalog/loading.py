@@ -84,7 +84,8 @@ Layers = list[tuple[Path, Raw]]
 
 
 def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog:
-    """Load the catalog, overlaid by the same-named files of site folders, in order.
+    """Load the catalog, overlaid by the same-named files of site folders, in order; once for the same
+    folders.
 
     A site's record replaces fields of the catalog's record with the same name, or is added. It needs a
     source: keys of the file's own `sources`, or of the catalog's.
@@ -137,11 +138,7 @@ def read_data(*folders: Path) -> Catalog:
 
 
 def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
-    """Return the sources of a file by their keys.
-
-    Raises:
-        InvalidInput: one of them is not valid.
-    """
+    """Return the sources of a file by their keys; InvalidInput for one that is not valid."""
     stated = _section(path, raw, "sources", dict)
     return {key: _record(r.Source, each, f"{path.name}: sources.{key}") for key, each in stated.items()}
 
@@ -221,14 +218,7 @@ def _parse(path: Path) -> Raw:
 
 
 def _section(path: Path, raw: Raw, name: str, kind: Callable[[], Any]) -> Any:
-    """Return a section of a file; an empty one if the file lacks it.
-
-    Args:
-        kind: `dict` or `list`, the section's type.
-
-    Raises:
-        InvalidInput: it has another type.
-    """
+    """Return a section of a file, empty if missing; InvalidInput if it is not of `kind`, `dict` or `list`."""
     value = raw.get(name, kind())
     if not isinstance(value, type(kind())):
         raise InvalidInput(f"{path}: {name} is not {'an object' if kind is dict else 'a list'}")
@@ -264,13 +254,9 @@ def _records(
     sources: Mapping[str, r.Source],
     complete: Callable[[Raw], Raw] | None,
 ) -> Iterable[Any]:
-    """Yield the typed records of a section, with all layers merged.
+    """Yield the typed records of a section with all layers merged and defaults added by `complete`.
 
-    Args:
-        complete: adds defaults to a record before it is read.
-
-    Raises:
-        InvalidInput: a record is not valid, or cites an unknown source.
+    InvalidInput for one that is not valid, or cites an unknown source.
     """
     for raw, place in _merged(layers, section, key).values():
         record = _record(kind, complete(raw) if complete else raw, place)
@@ -279,11 +265,7 @@ def _records(
 
 
 def _check_sources(record: Any, sources: Mapping[str, r.Source], place: str) -> None:
-    """Check that the sources of a record are known.
-
-    Raises:
-        InvalidInput: one is not; `place` names the record.
-    """
+    """Raise InvalidInput if a record cites an unknown source; `place` names the record."""
     for cited in getattr(record, "source", ()):
         if cited not in sources:
             raise InvalidInput(f"{place}.source: {cited!r} is in no sources section", expected="a known key")

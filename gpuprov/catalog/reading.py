@@ -86,11 +86,7 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _read_version(raw: object) -> Version:
-    """Return the version in a string.
-
-    Raises:
-        BadField: not a string, or not a version.
-    """
+    """Return the version in a string; BadField if it is none."""
     try:
         return version(str(raw) if isinstance(raw, str) else "")
     except ValueError:

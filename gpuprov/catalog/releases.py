@@ -139,9 +139,9 @@ def _kept() -> Iterator[Release]:
 
 
 def current() -> Release:
-    """Return the newest release signed by the remembered key, if it is newer than gpuprov's own, else that.
+    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer.
 
-    Locks may pin others. The files are not checked (see `check`).
+    The data files are not checked (see `check`).
     """
     newest = next(brought(), None)
     return newest if newest and newest.version > _OWN.version else own()

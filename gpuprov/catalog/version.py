@@ -14,6 +14,11 @@ class Version:
     __slots__ = ("major", "minor", "parts", "text")
 
     def __init__(self, text: str) -> None:
+        """Parse a version.
+
+        Raises:
+            ValueError: anything but integers with dots between them.
+        """
         if not _DIGITS.fullmatch(text):
             raise ValueError(f"{text!r} is not a version: integers with dots between them")
         self.text = text

@@ -14,7 +14,7 @@ COLLECTION = "gpuprov/gpuprov"
 
 
 def collection() -> Path:
-    """Return the collection's folder. A wheel installs it where Ansible of the same environment finds it."""
+    """Return the collection's folder: where a wheel installs it for Ansible, or else the checkout."""
     installed = _PACKAGE.parent / "ansible_collections" / COLLECTION
     return installed if installed.is_dir() else _PACKAGE.parent
 

@@ -35,11 +35,7 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gpuprov`, created for its owner only.
-
-    Raises:
-        Refused: as `state_dir`.
-    """
+    """Return `$XDG_CACHE_HOME/gpuprov`, created and checked as `state_dir`."""
     return _private(Path(platformdirs.user_cache_dir("gpuprov")))
 
 
@@ -81,19 +77,13 @@ def run_folder(verb: str) -> Path:
 
 
 def known_run(run_id: str) -> Path | None:
-    """Return the folder of a run in the state folder, or None. The id is untrusted input: only
-    `[a-z0-9-]` is valid.
-    """
+    """Return the folder of a run in the state folder, or None. The id is untrusted input."""
     folder = state_dir() / "runs" / run_id
     return folder if re.fullmatch(r"[a-z0-9-]+", run_id) and folder.is_dir() else None
 
 
 def new_run(verb: str) -> Path:
-    """Create and return the folder of a new run, accessible only to its owner.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Create and return the folder of a new run, accessible only to its owner; OSError as `make_folder`."""
     return make_folder(run_folder(verb))
 
 

@@ -50,8 +50,8 @@ def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDr
 
 
 def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference, ...]:
-    """Return the differences of one node that the other lacks; empty without the one, all of them without
-    the other.
+    """Return the differences of one node that the other lacks; none without the one, all without the
+    other.
     """
     known = {_key(each) for each in other.drift} if other else set()
     return tuple(each for each in node.drift if _key(each) not in known) if node else ()

@@ -49,7 +49,7 @@ class Run:
     nodes: Sequence[NodeDrift] = field(default_factory=tuple)
 
     def checks_of(self) -> dict[str, tuple[str, ...]]:
-        """Return the checks that judged each node."""
+        """Return node → the checks of its group, which judged it."""
         return {name: group.checks for group in self.groups.values() for name in group.nodes}
 
 

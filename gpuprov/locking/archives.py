@@ -52,11 +52,8 @@ class Archives:
     repositories: dict[str, Repository]
 
     def with_stream(self, stream: str | None) -> Index:
-        """Return the index that dnf sees with a module stream enabled, or with no stream; an apt index is
+        """Return the index that dnf sees with one module stream enabled, or none; an apt index is
         unchanged.
-
-        Raises:
-            Refused: no such stream.
         """
         is_rpm = self.index.order is RPM
         return with_streams(self.index, *filter(None, [stream])) if is_rpm else self.index
@@ -211,25 +208,19 @@ def _without_main(spec: RepositorySpec) -> RepositorySpec:
 
 
 def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
-    """Return the armored key for the node.
-
-    None for a repository without signatures, and for a distribution's archive, which the node's own keyring
-    verifies unless the fleet names a key.
+    """Return the armored key for the node; None if signatures are not checked, or the node's own keyring does
+    that.
 
     Args:
-        named: whether the fleet names its own key.
+        named: whether the fleet names its own key, which replaces the node's.
     """
     keys = required_keys(spec.keyring, spec.url)
     return armored(keys) if keys and (named or spec.id not in ARCHIVE_SUITES) else None
 
 
 def archive_keys(family: str) -> Keys:
-    """Return the keys of a distribution's archive: the path of this machine's keyring, which the system
-    updates, or
-    the content of gpuprov's file if there is none.
-
-    Args:
-        family: `debian` or `ubuntu`.
+    """Return a distribution's keys: this machine's keyring file, which it updates, or the bytes of
+    gpuprov's.
     """
     own = KEYRINGS[family]
     return own if own.is_file() else (files("gpuprov.locking.repository") / f"keys/{family}.asc").read_bytes()

@@ -51,7 +51,7 @@ def build_lock(
     upgrade: Collection[str] = (),
     narrate: Narrate = lambda line: None,
 ) -> Lock:
-    """Build the lock of a fleet file.
+    """Build the lock of a fleet file, and keep a copy of its catalog on this machine.
 
     Args:
         previous: a lock; its versions are kept if the fleet still allows them, and its catalog is used.
@@ -91,6 +91,8 @@ def release_for(
 ) -> tuple[Release, CatalogPin | None]:
     """Return the catalog for the lock, and its pin: the previous lock's catalog unless components are
     upgraded.
+
+    If the previous lock pins no catalog: gpuprov's own, without a pin.
 
     Raises:
         Refused: the catalog of the previous lock is missing.
@@ -296,7 +298,7 @@ class Builder:
     def _further_toolkits(
         self, name: str, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]
     ) -> dict[str, Answer]:
-        """Resolve each further toolkit on the same driver: version → answer."""
+        """Resolve each further toolkit on the same driver: version → answer; empty if only one is stated."""
         found = {}
         for text in stated_texts(want.policy, "cuda")[1:]:
             alone = want.only(driver=str(answer.stack.driver), cuda=want.toolkits.get(text, text))

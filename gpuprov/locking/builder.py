@@ -12,11 +12,10 @@ from gpuprov.model.stack import IMAGE, StackPolicy
 
 
 def module_build(stated: StackPolicy) -> Literal["once"] | None:
-    """Return `once` if a stated builder compiles the group's module for all of its nodes.
+    """Return `once` if a stated builder compiles a group's module for all nodes, else None: each compiles its
+    own.
 
-    None: each node compiles its own by DKMS, or modules are precompiled. No node compiles for others by
-    default:
-    root on that node would decide what runs in every kernel.
+    No node compiles for others by default: root on that node would decide what runs in every kernel.
     """
     return "once" if stated.module_build in (None, "once") and stated.builder else None
 
@@ -99,9 +98,8 @@ def check_builders(groups: Mapping[str, LockedGroup]) -> None:
 
 
 def _module(group: LockedGroup) -> tuple[str, ...]:
-    """Return the values that two groups must share to share a module: system, architecture,
-    `package=version`,
-    flavour and builders.
+    """Return what two groups must share to share a module: system, architecture, package, flavour and
+    builders.
     """
     driver: Driver = group.components.driver
     package = f"{driver.module_package}={driver.closure.get(driver.module_package)}"

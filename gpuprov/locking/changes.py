@@ -15,7 +15,10 @@ MOST = 100
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
     """Return lines such as `train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one
-    for each component.
+    for each
+    component.
+
+    Empty if nothing differs; `nothing` is a value that one of the locks does not have.
     """
     if old is None:
         return [

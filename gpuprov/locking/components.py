@@ -93,6 +93,8 @@ class Locker:
     def _check_held(self, stated: PackageSet) -> None:
         """Check that the indexes have the driver, if they have others of its branch.
 
+        A driver without a version, or with a shell pattern, is not checked.
+
         Raises:
             Refused: they lack it.
         """
@@ -190,9 +192,7 @@ class Locker:
         return stated.repository == self._answer.packages["driver"].repository
 
     def _pin(self, stated: PackageSet) -> list[str]:
-        """Return those pinning packages that the repository has; for dnf the catalog gives patterns
-        instead.
-        """
+        """Return those pinning packages that the repository has; for dnf the catalog has patterns instead."""
         index = self._archives(stated).index
         return [name for name in stated.pin if index.versions(name)]
 
@@ -266,7 +266,9 @@ def family_pattern(hold: tuple[str, ...]) -> str:
 
 
 def unattended_patterns(hold: tuple[str, ...]) -> list[str]:
-    """Return expressions for unattended-upgrades, which matches them at the start of a package's name."""
+    """Return expressions for unattended-upgrades, which matches them at a name's start; `!` patterns are
+    left out.
+    """
     return [f"{_regex(each)}$" for each in hold if not each.startswith("!")]
 
 

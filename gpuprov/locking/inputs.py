@@ -17,10 +17,8 @@ STALE = "was not made from {fleet} and its profiles in their current state"
 
 
 def profile_folders(fleet: Fleet, folder: Path) -> list[Path]:
-    """Return the folders of a fleet's own profiles.
-
-    Args:
-        folder: of fleet.yml.
+    """Return the folders of a fleet's own profiles: `profiles` and its `profile_dirs`, below the folder of
+    fleet.yml.
     """
     return [folder / each for each in ["profiles", *fleet.profile_dirs]]
 

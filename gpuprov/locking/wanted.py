@@ -32,12 +32,14 @@ class Wanted:
     toolkits: dict[str, str]
 
     def text(self, component: str) -> str | None:
-        """Return the resolver's input for a component; None lets it choose."""
+        """Return the resolver's input for a component: the kept version, else the stated one; None lets
+        it choose.
+        """
         stated = next(iter(stated_texts(self.policy, component)), None)
         return self.kept.get(component) or (None if stated == AUTO else stated)
 
     def managed(self, component: str) -> bool:
-        """Return whether the component is to be locked: the driver always, others if stated and not
+        """Return whether the component is to be locked: the driver always, others if stated but not as
         `none`.
         """
         stated = stated_texts(self.policy, component)
@@ -49,9 +51,7 @@ class Wanted:
         return replace(self, kept=kept)
 
     def only(self, **versions: str) -> Wanted:
-        """Return a copy with these versions of `driver` and `cuda`, without cuDNN and NCCL, under the
-        same policy.
-        """
+        """Return a copy with these versions of driver and CUDA, without libraries, under the same policy."""
         policy = self.policy.model_copy(update={"cudnn": ABSENT, "nccl": ABSENT, "cuda": (versions["cuda"],)})
         return Wanted(policy.model_copy(update={"driver": versions["driver"]}), kept={}, toolkits={})
 
@@ -94,7 +94,10 @@ def wanted(policy: StackPolicy, locked: Components | None, upgrade: Collection[s
 
 
 def _still_meant(texts: Collection[str], versions: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each text with the locked version that matches it: `12.8` with `12.8.1`, not with `12.80.1`."""
+    """Yield each text with the locked version that matches it: `12.8` with `12.8.1`, not with `12.80.1`.
+
+    `auto` matches every version; a build (`+cuda12.9`) counts only if the text states one.
+    """
     for text in texts:
         for version in versions:
             plain = version if "+" in text else version.partition("+")[0]

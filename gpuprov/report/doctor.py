@@ -85,11 +85,7 @@ def _fault(fault: Fault, *, brief: bool) -> Iterator[str]:
 
 
 def doctor_html(found: Sequence[Diagnosis], at: str) -> str:
-    """Return one self-contained page.
-
-    Args:
-        at: time of the diagnoses.
-    """
+    """Return one self-contained page; `at` is the time of the diagnoses."""
     from gpuprov.report.pages import page_template
 
     template = page_template("doctor.html.j2", summary=summary, unknown_lines=unknown_lines)

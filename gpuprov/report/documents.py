@@ -29,7 +29,7 @@ def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) ->
 
 
 def plan_document(plans: Iterable[NodePlan], unanswered: Iterable[NodeDrift]) -> dict[str, Any]:
-    """Return a document with schema gpuprov.plan/1."""
+    """Return a document with schema gpuprov.plan/1: the plan of each node, and the nodes without facts."""
     return {
         "schema": "gpuprov.plan/1",
         "planned_at": now(),

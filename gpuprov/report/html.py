@@ -86,10 +86,8 @@ def _rows(run: Run, checks: list[str]) -> Iterator[Row]:
 
 
 def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[Cell]:
-    """Return a node's cell for each check; a node without facts has `NO_ANSWER` for the checks of its group.
-
-    Args:
-        stated: checks of the node's group.
+    """Return a node's cell for each check; without facts, `NO_ANSWER` for the checks of its group
+    (`stated`).
     """
     if node.reason is not None:
         return [NO_ANSWER if check in stated else OTHER_GROUP for check in checks]

@@ -105,11 +105,7 @@ def read_kept(run: str) -> Kept | None:
 
 
 def _nodes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the nodes of a stored document.
-
-    Raises:
-        KeyError: it has none.
-    """
+    """Return the nodes of a stored document; KeyError if it has none."""
     return list(document["nodes"])
 
 

@@ -21,7 +21,10 @@ def status_lines(nodes: Sequence[NodeNow], *, folded: bool = False) -> Iterator[
 
 
 def status_rows(nodes: Sequence[NodeNow], *, folded: bool) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the cells of each line and whether to highlight it: a line per GPU, or per node."""
+    """Yield the cells of each line and whether to highlight it: a line per GPU, or per node if `folded`.
+
+    A node without an answer has one highlighted line with its error.
+    """
     common = usual(nodes)
     for node in nodes:
         if node.failure is not None:

@@ -14,10 +14,7 @@ from gpuprov.catalog.version import Version
 
 def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
     """Yield features for which Docker is too old: `--gpus` needs 19.03, CDI of toolkit 1.19.1 and later
-    26.1.0.
-
-    Args:
-        toolkit: the container toolkit; None leaves out features that depend on its version.
+    26.1.0. Without a toolkit, features of certain releases are left out.
     """
     return _unmet(catalog.tables["containers.docker_needs"], docker, toolkit)
 
@@ -25,11 +22,7 @@ def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | Non
 def unmet_containerd_needs(
     catalog: Catalog, containerd: Version, toolkit: Version | None
 ) -> Iterable[EngineNeed]:
-    """Yield features for which containerd is too old, if pods get GPUs by the Container Device Interface.
-
-    Args:
-        toolkit: as for `unmet_docker_needs`.
-    """
+    """Yield features for which containerd is too old, if pods get GPUs by the Container Device Interface."""
     return _unmet(catalog.tables["containers.containerd_needs"], containerd, toolkit)
 
 

@@ -97,9 +97,7 @@ def way(
 
 
 def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:
-    """Return whether a driver branch needs forward compatibility for a CUDA major; False for an unknown
-    branch.
-    """
+    """Return whether a branch needs forward compatibility for a CUDA major; False for an unknown branch."""
     known = catalog.branches.get(branch)
     return known is not None and cuda_major > known.max_cuda_major_without_forward_compat
 
@@ -142,6 +140,8 @@ def gpu_cuda_ok(gpu: GpuModel, cuda: Version) -> bool:
 def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[GpuModel, ...]) -> bool:
     """Return whether every GPU is supported by driver and toolkit, and the toolkit runs on the driver in some
     way.
+
+    What the catalog does not know is no objection.
     """
     fits = all(gpu_driver_ok(gpu, driver) is not False and gpu_cuda_ok(gpu, toolkit.version) for gpu in gpus)
     return fits and way(catalog, driver, toolkit.version, toolkit, gpus) != "no"

@@ -119,7 +119,7 @@ def build_exists(framework: Framework) -> bool | None:
     """Return whether the named CUDA build of a PyTorch release was published; None: the release is in no
     table.
 
-    Source: PyTorch RELEASE.md.
+    True for a default wheel and a CPU build. Source: PyTorch RELEASE.md.
     """
     if framework.build is None or framework.build == "cpu":
         return True

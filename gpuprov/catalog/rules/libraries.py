@@ -20,9 +20,7 @@ def _covers(row: BuildRange, release: Version) -> bool:
 
 
 def _build_exists(rows: tuple[BuildRange, ...], release: Version, cuda_major: int) -> bool | None:
-    """Return whether a range of the CUDA major covers the release; None if there is no range of that
-    major.
-    """
+    """Return whether a range of the CUDA major covers the release; None if the major has no range."""
     spans = [row for row in rows if row.cuda_major == cuda_major]
     return any(_covers(row, release) for row in spans) if spans else None
 

@@ -24,7 +24,7 @@ def cuda_held(system: System, cuda: Version) -> Held:
     """Return whether NVIDIA's repository for the system has a CUDA release.
 
     `cuda_first` is the oldest release seen, not proven to be the first: only a release missing from a
-    complete table is "no".
+    complete table is "no". A bound that the record lacks excludes nothing.
     """
     if system.cuda_absent_to is not None and cuda.minor <= system.cuda_absent_to:
         return "no"
@@ -41,7 +41,8 @@ def driver_held(system: System, branch: int) -> Held:
     """Return whether NVIDIA's repository for the system has a driver branch.
 
     "no": the repository was opened after the branch had ended. "unproven": older than any branch seen there,
-    or newer than the last CUDA release for that system, and in no driver guide.
+    or newer than the last CUDA release for that system, and in no driver guide. A bound that the record lacks
+    excludes nothing.
     """
     if system.driver_absent_to is not None and branch <= system.driver_absent_to:
         return "no"

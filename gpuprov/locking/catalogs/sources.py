@@ -29,13 +29,16 @@ PATIENCE_S = 300
 def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[str, bytes], str]:
     """Return the files of a release, unverified, and the name of the place.
 
+    Files of a folder or wheel that do not belong to a release are left out.
+
     Args:
         source: a folder, a wheel's path or URL; None: the newest wheel of the package index.
         stated: the version to request from the package index.
 
     Raises:
-        InvalidInput: no such folder or file, or it contains no release.
+        InvalidInput: no such folder or file, it is no wheel, or too large.
         Unreachable: the package index does not answer, or has no release.
+        GpuprovError: a file cannot be read.
     """
     if source is None:
         return _from_index(stated)

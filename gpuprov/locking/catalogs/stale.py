@@ -42,6 +42,10 @@ class Stale:
 def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) -> Iterator[Stale]:
     """Yield the outdated facts of a catalog by the date and by a lock, without access to repositories.
 
+    These are an age over `FRESH_DAYS`, branches that reached their end of life after the catalog's date, and
+    a
+    lock that pins another release or none.
+
     Args:
         release: release of the catalog.
         lock: lock of a fleet, or None.

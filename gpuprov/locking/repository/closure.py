@@ -83,7 +83,12 @@ class _Walk:
     roots: dict[str, Package] = field(default_factory=dict)
 
     def run(self, roots: Mapping[str, str | None]) -> _Clash | None:
-        """Fill `chosen`; return a clash if another pass must start with its demand."""
+        """Fill `chosen`; return a clash if another pass must start with its demand, None if all dependencies
+        are met.
+
+        Raises:
+            Refused: a root is not offered, or a dependency within the family cannot be met.
+        """
         self.roots = {name: self._root(name, version) for name, version in roots.items()}
         self.chosen = dict(self.roots)
         waiting = list(self.roots.values())
@@ -99,10 +104,8 @@ class _Walk:
         return None
 
     def _root(self, name: str, version: str | None) -> Package:
-        """Return the package of exactly that version, else the newest of that upstream version or prefix.
-
-        Raises:
-            Refused: the package or its version is not offered.
+        """Return the package of exactly that version, else the newest of that upstream version; Refused
+        if none exists.
         """
         if version and any(package.version == version for package in self.index.versions(name)):
             return self.index.exact(name, version)
@@ -153,8 +156,9 @@ class _Walk:
         )
 
     def _acceptable(self, package: Package, wanted: Relation) -> list[Package]:
-        """Return packages for a relation, best first: those of its name, of the same source, of the same
-        upstream version.
+        """Return packages for a relation that meet all earlier demands, best first.
+
+        Best are those of its name, then of the same source, then of the same upstream version.
         """
         own = self.index.order.upstream(package.version)
         fitting = [

@@ -170,11 +170,7 @@ class Fetcher:
         return content
 
     def _not_cached(self, url: str) -> NoReturn:
-        """Report that a file is not in the cache.
-
-        Raises:
-            Unreachable: always.
-        """
+        """Raise Unreachable: the file is not in the cache."""
         raise Unreachable(
             f"offline, but {url} is not in the cache {self.cache}",
             do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",

@@ -38,7 +38,9 @@ def open_rpm(
     fetcher: Fetcher | None = None,
     frozen: date | None = None,
 ) -> Index:
-    """Return the packages of one repository, with those of module streams marked (see `with_streams`).
+    """Return the packages of one repository for an architecture and `noarch`, with those of module streams
+    marked
+    (see `with_streams`).
 
     Args:
         url: the repository's root, the folder of `repodata`.
@@ -137,11 +139,7 @@ def _written(repomd: ElementTree.Element) -> datetime | None:
 
 
 def _parsed(content: bytes, name: str) -> ElementTree.Element:
-    """Return the root element of an XML document.
-
-    Raises:
-        InvalidInput: it is not XML.
-    """
+    """Return the root element of an XML document; InvalidInput if it is not XML."""
     try:
         return ElementTree.parse(BytesIO(content)).getroot()  # noqa: S314 - signed, and expat refuses external entities
     except ElementTree.ParseError as error:
@@ -166,10 +164,8 @@ def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
 
 
 def _bytes(text: str | None) -> int | None:
-    """Parse a stated size; None: not stated.
-
-    Raises:
-        ValueError: it is not a size; a limit below zero would be no limit.
+    """Parse a stated size; None: not stated. ValueError if it is below zero, which would be no limit, or
+    no number.
     """
     size = int(text) if text else None
     if size is not None and size < 0:
@@ -241,11 +237,7 @@ def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str
 
 
 def _child(parent: ElementTree.Element, tag: str) -> ElementTree.Element:
-    """Return a child element.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """Return a child element; KeyError if there is none."""
     found = parent.find(COMMON + tag)
     if found is None:
         raise KeyError(tag)

@@ -239,7 +239,7 @@ def mirrored(
     components: Iterable[str],
     keyring: Keyring | None,
 ) -> RepositorySpec:
-    """Return a distribution's own archive at a URL that the fleet names."""
+    """Return a distribution's own archive at a URL, with the suites of `ARCHIVE_SUITES`."""
     suites = tuple(suite.format(codename=codename) for suite in ARCHIVE_SUITES[id])
     return RepositorySpec(id, "apt", url.rstrip("/"), keyring, suites, tuple(components))
 

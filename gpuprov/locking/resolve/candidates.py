@@ -94,7 +94,10 @@ def _home(case: Case, driver: Version) -> str:
 
 
 def _proven(case: Case, branch: int) -> bool:
-    """Return whether the catalog records that NVIDIA's repository for the machine has a branch."""
+    """Return whether the catalog records that NVIDIA's repository for the machine has a branch.
+
+    False for an unknown system, and for an architecture that the repository does not serve.
+    """
     if case.system is None or not nvidia_serves(case.system, case.arch):
         return False
     record = case.catalog.branches.get(branch)

@@ -136,11 +136,7 @@ def _own_arch(counts: dict[GpuModel, int | None]) -> str:
 
 
 def _policy(catalog: Catalog, name: str | None) -> Policy:
-    """Return the policy with that name, by default the catalog's default.
-
-    Raises:
-        InvalidInput: there is none with that name.
-    """
+    """Return the policy with that name, by default the catalog's default; InvalidInput if there is none."""
     wanted = name or catalog.default_policy
     if wanted not in catalog.policies:
         raise InvalidInput(f"prefer: {wanted}", expected=f"one of {', '.join(catalog.policies)}")
@@ -162,11 +158,7 @@ def _flavour(text: str | None) -> Flavour | None:
 
 
 def _precompiled(text: str | None) -> bool:
-    """Return whether `module_build` states precompiled modules.
-
-    Raises:
-        InvalidInput: neither `dkms`, `precompiled` nor None.
-    """
+    """Return whether `module_build` is `precompiled`; InvalidInput if it is neither that, `dkms` nor None."""
     if text not in (None, "dkms", "precompiled"):
         raise InvalidInput(f"module_build {text!r}", expected="dkms or precompiled")
     return text == "precompiled"

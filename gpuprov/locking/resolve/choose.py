@@ -96,7 +96,9 @@ class Chooser:
         return found
 
     def _compat(self, draft: Draft) -> None:
-        """Choose a forward-compatibility package if CUDA needs one; never if it must be absent."""
+        """Set the stated forward-compatibility package, or choose one if CUDA needs it; never if it must
+        be absent.
+        """
         if "compat" in self._case.stated:
             draft.compat = self._case.stated["compat"].minor
         elif draft.cuda is not None and "compat" not in self._case.absent:

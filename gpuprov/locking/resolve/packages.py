@@ -22,7 +22,10 @@ def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
 
 
 def dcgm_there(case: Case, draft: Draft) -> bool:
-    """Return whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on."""
+    """Return whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on.
+
+    An unknown branch counts as new enough.
+    """
     known = draft.branch is None or draft.branch.native_cuda.major >= _DCGM_FIRST_CUDA
     return known and case.system is not None and systems.nvidia_serves(case.system, case.arch)
 
@@ -83,7 +86,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
 
 
 def _home(draft: Draft, system: System) -> str:
-    """Return the repository of the driver's packages."""
+    """Return the repository of the driver's packages: `nvidia`, or the id of the distribution's archive."""
     archive = _archived(draft, system)
     return archive.repository if archive else "nvidia"
 

@@ -66,7 +66,7 @@ class Request:
         """Parse a request from one JSON object, such as a line of `--batch`.
 
         Keys are the fields of this class, with `gpu` (or `gpus`) a string or a list of strings; a version may
-        be a JSON number (`12.8`), an empty string counts as missing.
+        be a JSON number (`12.8`), an empty string counts as missing. Keys in `DERIVED` are ignored.
 
         Raises:
             InvalidInput: an unknown key, a missing `gpu` or `os`, a value that is not text.
@@ -87,11 +87,7 @@ class Request:
 
 
 def _text(name: str, value: object) -> str:
-    """Return a value as text without surrounding spaces.
-
-    Raises:
-        InvalidInput: neither text nor a number.
-    """
+    """Return text or a number as text without surrounding spaces; InvalidInput for any other value."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidInput(f"{name} is {value!r}", expected="a string")
     return str(value).strip()

@@ -40,7 +40,8 @@ def gpu_list(package: Package, release: str) -> GpuList | None:
 
     Raises:
         InvalidInput: the list cannot be parsed.
-        Unreachable, Refused: as for `Fetcher.get`.
+        Refused: the repository lacks the package, or as for `Fetcher.get`.
+        Unreachable: as for `Fetcher.get`.
     """
     if not package.filename.endswith(".deb"):
         return None

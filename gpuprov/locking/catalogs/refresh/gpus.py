@@ -22,7 +22,10 @@ _SEGMENTS = (
 
 
 def propose_gpus(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
-    """Propose the changes of `devices.json` and `gpus.json` that follow from the lists of a reading."""
+    """Propose the changes of `devices.json` and `gpus.json` that follow from the lists of a reading.
+
+    Findings that need a decision become remarks.
+    """
     known = {device: gpu for gpu in catalog.gpus for device in gpu.pci_device_ids}
     for listed in sorted(reading.gpu_lists, key=lambda each: each.release.parts):
         for each in listed.gpus:
@@ -124,7 +127,10 @@ def _dropped(proposal: Proposal, reading: Reading, listed: GpuList, each: Listed
 def _missing(
     proposal: Proposal, catalog: Catalog, reading: Reading, listed: GpuList, known: dict[str, GpuModel]
 ) -> None:
-    """Propose a doubt for devices that the same package listed at the last reading, and no longer lists."""
+    """Propose a doubt for devices that the same package listed at the last reading, and no longer lists.
+
+    Devices that the catalog does not know are left out.
+    """
     package = listed.package.partition(" ")[0]
     before = proposal.documents.get(LAST_READ, {}).get("gpus", {}).get(package, {})
     now = {each.device for each in listed.gpus}

@@ -23,9 +23,8 @@ CHECKS = (
 
 
 def check_draft(case: Case, draft: Draft) -> Iterator[Ruling]:
-    """Yield all findings about a complete draft, in the order of the stack: system, driver, GPUs, CUDA,
-    libraries,
-    fabric and containers, doubts.
+    """Yield all findings about a complete draft, in the order of `CHECKS`: from the system up to the
+    libraries.
     """
     for check in CHECKS:
         yield from check(case, draft)

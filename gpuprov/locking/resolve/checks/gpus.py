@@ -14,9 +14,7 @@ _UNPROVEN = "gpu-driver-unproven"
 
 
 def supported(case: Case, draft: Draft) -> Findings:
-    """Check that the driver supports every GPU: a violation if it does not, a warning if no list proves
-    it.
-    """
+    """Check that the driver supports every GPU: a violation if not, a warning if no list proves it."""
     for gpu in case.gpus:
         yield from _gpu(case, draft, gpu)
 
@@ -75,7 +73,9 @@ def _below_advice(case: Case, draft: Draft, gpu: GpuModel) -> Ruling:
 
 
 def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
-    """Yield why no list proves that the driver supports the GPU; nothing if one does."""
+    """Yield why no list proves that the driver supports the GPU, at most one reason; nothing if a list
+    does.
+    """
     driver, branch = draft.driver, draft.driver.major
     stated = [device for device in gpu.pci_device_ids if device in case.devices]
     late = [device for device in stated if device in gpu.first_listed and driver < gpu.first_listed[device]]
@@ -97,7 +97,10 @@ def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
 
 
 def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
-    """Yield a reason for a model of several devices if only a newer driver lists some of them."""
+    """Yield a reason for a model of several devices if only a newer driver lists some of them.
+
+    Nothing if the request names one of its devices by id.
+    """
     later = {device: release for device, release in gpu.first_listed.items() if draft.driver < release}
     if later and len(later) < len(gpu.first_listed) and not case.devices & set(gpu.pci_device_ids):
         named = ", ".join(f"{device} by {release}" for device, release in later.items())

@@ -47,10 +47,8 @@ _MENDS: dict[str, frozenset[str]] = {
 
 
 def mends(rule: str) -> frozenset[str]:
-    """Return the fields whose change may resolve the violation of a rule.
-
-    A rule without a row in the table is a known failure by its id: then the driver's fields, the kernel, the
-    module and the GPUs.
+    """Return the fields whose change may resolve a rule's violation; `_FAILURE` for a known failure,
+    named by its id.
     """
     return _MENDS.get(rule, _FAILURE)
 
@@ -61,7 +59,7 @@ def documented(rule: str) -> bool:
 
 
 def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
-    """Return the fields whose change alone may resolve all violations; there must be at least one
-    violation.
+    """Return the fields whose change alone may resolve all violations, of which there must be at least
+    one.
     """
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))
