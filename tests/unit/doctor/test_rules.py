@@ -9,7 +9,7 @@ import pytest
 
 from gpuprov.doctor.judge import catalogue, diagnose, rules
 from gpuprov.doctor.load.verdict import LOAD_RULES
-from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says
+from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says, login
 from tests.unit.doctor.machines import (
     HEALTHY,
     Change,
@@ -275,6 +275,7 @@ def test_what_healthy_machines_have_is_no_alarm() -> None:
         workstation_board,
         a_few_lost_packets,
         one_card_with_a_bridge,
+        login("NCCL_IB_HCA", "^mlx4_0"),
     ):
         found = [each for each in judged(harmless) if each[0] in ("broken", "degraded") or "ecc" in each[1]]
         assert found == [], harmless.__name__
