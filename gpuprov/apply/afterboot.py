@@ -155,7 +155,7 @@ def refuse_what_is_lost(password: str | None) -> None:
 
 
 def unit(run: str, user: str, words: Sequence[str]) -> str:
-    """Return the unit's text."""
+    """Return the text of the systemd unit: it runs gpuprov with arguments in the current folder as a user."""
     return TEXT.format(
         run=run,
         user=user,
@@ -168,7 +168,11 @@ def unit(run: str, user: str, words: Sequence[str]) -> str:
 
 
 def environment() -> str:
-    """Return the variables of the unit in the format of an EnvironmentFile, systemd.exec(5)."""
+    """Return the variables of the unit in the format of an EnvironmentFile, systemd.exec(5).
+
+    These are the variables of this process that gpuprov uses, and this boot's id. Variables with a line break
+    are left out.
+    """
     package = Path(gpuprov.__file__).resolve().parents[1]
     kept = [*KEPT, "HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SUDO_USER", "USER"]
     stated = {name: os.environ[name] for name in kept if name in os.environ and name != "SSH_CONNECTION"}
@@ -188,7 +192,7 @@ def _quoted(word: str) -> str:
 
 
 def remove(way: Target) -> None:
-    """Remove the unit.
+    """Remove the unit and its variables from this machine, to which `way` leads.
 
     Raises:
         GpuprovError: it cannot be removed.
@@ -201,7 +205,10 @@ def remove(way: Target) -> None:
 
 @contextmanager
 def gone_when_done(narrate: Callable[[str], None]) -> Iterator[None]:
-    """Remove the unit at the end of a run that it started; a reboot in between leaves it installed."""
+    """Remove the unit at the end of a run that it started; a reboot in between leaves it installed.
+
+    A run that the unit did not start removes nothing. If the removal fails, the error is narrated.
+    """
     try:
         yield
     finally:

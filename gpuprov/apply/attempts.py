@@ -1,4 +1,4 @@
-"""Changes of nodes, here or by workers: a worker attempt changes a shard of a run's nodes.
+"""Changes of nodes, by the controller itself or by workers: a worker attempt changes a part of a run's nodes.
 
 An attempt holds its own lease on each of its nodes. The lease replaces the run's, is renewed by the worker,
 and returns to the run at the end. A worker that was suspended finds that a later attempt has held the node,
@@ -53,7 +53,7 @@ class _Order:
 def change(
     work: Change[V, R], run: RunContext, each: Mapping[str, V], *, answer: Any
 ) -> dict[str, R | GpuprovError]:
-    """Change nodes, here or by workers.
+    """Change nodes, on this machine, or on workers if the run has any.
 
     Args:
         work: the change; its run has the folder, leases and listeners of the machine that does the work.
@@ -61,7 +61,7 @@ def change(
         answer: the type of a result, see `Dispatch.spread`.
 
     Returns:
-        node → its result, or the error if nothing was done there.
+        node → its result, or the error if nothing was done there; {} without nodes.
     """
     if not each:
         return {}
@@ -82,7 +82,13 @@ def change(
 
 
 def _attempt(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[str, R | GpuprovError]:
-    """Lease the nodes, do the work on the leased ones, and return the leases to the run; runs on a worker."""
+    """Lease the nodes, do the work on the leased ones, and return the leases to the run; runs on a worker.
+
+    Events and lines are sent to the controller at once, the files that the run keeps at the end.
+
+    Returns:
+        node → its result, or the error if it could not be leased.
+    """
     attempt = current_attempt()
     assert attempt is not None  # noqa: S101
     tell = attempt.tell
@@ -106,6 +112,11 @@ def _attempt(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[s
 def _leased(
     work: Change[V, R], run: RunContext, order: _Order, number: int, each: Mapping[str, V]
 ) -> dict[str, R | GpuprovError]:
+    """Do the work on those nodes that this attempt can lease, or on all if the run has no leases.
+
+    Returns:
+        node → its result, or the error if it could not be leased.
+    """
     if order.family is None:
         return dict(work(run, each))
     terms = Terms(order.seconds, hold_s=ATTEMPT_S - MARGIN_S)
@@ -120,7 +131,7 @@ def _leased(
 
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
-    """Create a worker's folder for an attempt; it is removed at the end, after its files were sent."""
+    """Yield a new folder for an attempt in the worker's state folder; remove it at the end."""
     above = state_dir() / "attempts"
     make_folders(above)
     with tempfile.TemporaryDirectory(prefix="", dir=above, ignore_cleanup_errors=True) as scratch:
@@ -130,7 +141,10 @@ def _folder(name: str) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each file that the run keeps: Ansible's input and output."""
+    """Yield relative path and text of each file that the run keeps, Ansible's input and output.
+
+    Files with more than `FILE_CHARACTERS` bytes are left out.
+    """
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and is_kept(str(inside)) and path.stat().st_size <= FILE_CHARACTERS:
@@ -139,7 +153,10 @@ def _files(folder: Path) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _stopped_on_demand(folder: Path, stop: threading.Event) -> Iterator[None]:
-    """Terminate Ansible when the controller cancels the attempt: a play ends between two tasks."""
+    """Terminate Ansible as soon as the controller cancels the attempt, until the block ends.
+
+    A play then ends between two tasks.
+    """
     over = threading.Event()
 
     def watch() -> None:
@@ -159,7 +176,10 @@ def _stopped_on_demand(folder: Path, stop: threading.Event) -> Iterator[None]:
 
 
 def ansible_at_work(folder: Path) -> list[int]:
-    """Return the ids of Ansible's processes that write events into a folder, without its ssh masters."""
+    """Return the ids of Ansible's processes that write events into a folder, without its ssh masters.
+
+    Processes of other users are not found, unless this process may read their environment.
+    """
     mark = f"GPUPROV_EVENTS={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):

@@ -33,7 +33,14 @@ START_S = 10.0
 
 @dataclass
 class Convergence:
-    """Result of an apply, by node. `drift` is the drift at the end."""
+    """Result of an apply, by node.
+
+    Attributes:
+        outcomes: node → outcome of all its roles and reboots.
+        drift: node → its last survey; empty for a check, and without nodes that failed before the survey.
+        rebooted: nodes that were rebooted and are reachable again.
+        reboot_needed: nodes that need a reboot and were not rebooted, for example without consent.
+    """
 
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     drift: dict[str, NodeDrift] = field(default_factory=dict)
@@ -55,7 +62,7 @@ class Convergence:
         ]
 
     def add(self, outcomes: dict[str, NodeOutcome]) -> None:
-        """Add the outcomes of a playbook."""
+        """Add the outcomes of a playbook to the earlier ones of the same nodes."""
         for name, outcome in outcomes.items():
             self.outcomes.setdefault(name, NodeOutcome()).add(outcome)
 
@@ -65,7 +72,11 @@ class Convergence:
 
 
 def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
-    """Bring nodes to the lock.
+    """Bring nodes to the lock: roles, guarded roles, then reboots with consent, and a survey of what remains.
+
+    A node that fails or whose lease is lost is not changed further. A difference of severity `error` that
+    remains although its role has run is a failure of the node. This machine is rebooted last. With the option
+    `check` only the roles run, in Ansible's check mode, and `drift` stays empty.
 
     Args:
         plans: one for each node; a node with an empty plan is not changed.
@@ -117,7 +128,7 @@ def _refused_downgrades(plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:
 
 
 def verify(run: RunContext, result: Convergence) -> Verdict | None:
-    """Verify the nodes of `standing`; return None if it is empty.
+    """Verify the nodes of `standing`, with reports in the run's folder; return None if there are none.
 
     Raises:
         InvalidInput: a report cannot be written into the run's folder.
@@ -136,7 +147,10 @@ def verify(run: RunContext, result: Convergence) -> Verdict | None:
 
 
 def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeOutcome]:
-    """Run the roles that cannot cause a lock-out; the role firewall only installs its package here."""
+    """Run the roles that cannot cause a lock-out; return node → outcome, without nodes that have none.
+
+    If the settings of the role firewall are stated, it only installs its package in this step.
+    """
     hosts, nodes = run.lock.hosts(), {}
     for name, plan in plans.items():
         stated = "firewall" in hosts[name].settings
@@ -148,7 +162,11 @@ def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeO
 
 
 def _apply_guarded(run: RunContext, plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:
-    """Run the roles that could cause a lock-out, if the node's group states their settings."""
+    """Run the roles that could cause a lock-out, if the node's group states their settings.
+
+    Returns:
+        node → outcome, without nodes that have no such role.
+    """
     hosts, nodes = run.lock.hosts(), {}
     for plan in plans:
         guarded = [BY_NAME[role] for role in plan.roles if BY_NAME[role].guarded]
@@ -159,6 +177,7 @@ def _apply_guarded(run: RunContext, plans: Iterable[NodePlan]) -> dict[str, Node
 
 
 def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
+    """Return a node's variables for Ansible: its roles, and the consent in the variables that roles read."""
     return {
         "gpuprov_roles": roles,
         "packages_allow_downgrade": consent.downgrade,
@@ -169,6 +188,7 @@ def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
 
 
 def _survey(run: RunContext, names: list[str]) -> list[NodeDrift]:
+    """Return the current drift of nodes from the run's lock."""
     return survey(run.lock, names, dispatch=run.options.dispatch)
 
 
@@ -179,7 +199,10 @@ def _unmended(plan: NodePlan, result: Convergence) -> list[Difference]:
 
 
 def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
-    """Return a failure that lists the remaining differences and the files that override them, if any."""
+    """Return a failure that lists the remaining differences and the files that override them, if any.
+
+    If no difference of `_unmended` remains, return an outcome without failure and change.
+    """
     left = _unmended(plan, result)
     if not left:
         return NodeOutcome()
@@ -190,10 +213,12 @@ def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
 
 
 def _because(difference: Difference) -> str:
+    """Return `, overruled by FILE, …`; empty if no file overrides the setting."""
     return f", overruled by {', '.join(difference.by)}" if difference.by else ""
 
 
 def _words(actual: Any) -> str:
+    """Return an actual value as text: `not set` for None, `not there` for an empty list."""
     if isinstance(actual, dict):
         return ", ".join(f"{name} {_words(value)}" for name, value in actual.items())
     if isinstance(actual, list):
@@ -202,7 +227,10 @@ def _words(actual: Any) -> str:
 
 
 def _survey_until(run: RunContext, names: list[str], seconds: float) -> list[NodeDrift]:
-    """Survey nodes after a boot or a start of services, again until nothing differs or the time is over."""
+    """Survey nodes after a boot or a start of services; return the last result of each.
+
+    Nodes that are not in sync are surveyed again every 2 s, for at most `seconds`.
+    """
     deadline = time.monotonic() + seconds
     final: dict[str, NodeDrift] = {}
     asked = names
@@ -217,13 +245,19 @@ def _survey_until(run: RunContext, names: list[str], seconds: float) -> list[Nod
 
 
 def _leave_lost(run: RunContext, names: Iterable[str], result: Convergence) -> None:
-    """Record a failure for nodes whose lease was lost, so that nothing more is done on them."""
+    """Record a failure for nodes whose lease was lost, so that nothing more is done on them.
+
+    Without leases, record none.
+    """
     for name, error in run.leases.lost(result.sound(names)).items() if run.leases else ():
         result.outcomes.setdefault(name, NodeOutcome()).fail(name, "Hold the lease", str(error))
 
 
 def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
-    """Reboot nodes, group by group, in the batches that each group allows."""
+    """Reboot nodes, group by group, in the batches that each group allows.
+
+    Nodes that do not fail are added to `rebooted`.
+    """
     for group in run.lock.groups.values():
         own = {name: {"gpuprov_reboot": True} for name in names if name in group.hosts}
         if own:
@@ -245,6 +279,12 @@ def _reboot_here(run: RunContext, name: str, result: Convergence) -> None:
 
 
 def _go_down(run: RunContext, name: str, result: Convergence) -> None:
+    """Reboot this machine, which ends this process.
+
+    Raises:
+        GpuprovError: the run cannot continue afterwards, the machine's lease is lost, the GPUs are in use
+            (not with the consent `force`), or the machine does not go down.
+    """
     if run.afterwards is None:
         raise GpuprovError("this run cannot reboot this machine", do="reboot it yourself, then apply again")
     if run.leases:
@@ -258,4 +298,5 @@ def _go_down(run: RunContext, name: str, result: Convergence) -> None:
 
 
 def _reboot_variables(reboots: Reboots) -> dict[str, Any]:
+    """Return a group's variables for the playbook reboot: nodes per batch, and the time limit in seconds."""
     return {"gpuprov_reboot_batch": reboots.batch, "gpuprov_reboot_timeout": reboots.timeout_s}

@@ -19,7 +19,8 @@ def converge_exclusively(run: RunContext, leases: LeaseManager, proposal: Propos
     """Lease the nodes that the proposal changes, survey them again, and bring them to the lock.
 
     Another run may have changed a node between the survey for the plan and the lease. The plan would then
-    correct only a part of that change; such a node is not changed.
+    correct only a part of that change; such a node is not changed. Nodes that are left out for this or
+    another reason have the error as their outcome.
 
     Raises:
         GpuprovError: Ansible itself could not run.
@@ -37,7 +38,7 @@ def converge_exclusively(run: RunContext, leases: LeaseManager, proposal: Propos
 
 
 def _objection(planned: NodeDrift, now: NodeDrift) -> GpuprovError | None:
-    """Return the error if the plan does not fit the node's current state."""
+    """Return the error if a node does not answer or has new differences since its plan; else None."""
     if now.reason is not None:
         return (Unreachable if now.status == "unreachable" else NodeFailed)(now.reason)
     known = {each.check for each in planned.drift}
@@ -51,5 +52,6 @@ def _objection(planned: NodeDrift, now: NodeDrift) -> GpuprovError | None:
 
 
 def _tell(run: RunContext, errors: Mapping[str, GpuprovError]) -> None:
+    """Report nodes that are not changed, one line for each reason."""
     for names, said in fold_alike((name, str(error)) for name, error in errors.items()):
         run.narrate(f"{names} left alone: {said}")

@@ -67,9 +67,14 @@ class _Node:
 def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, NodeOutcome]:
     """Apply the guarded roles to each group's first node, and to the others only if that succeeds.
 
+    With the option `check`, they run on all nodes at once in Ansible's check mode, and nothing is changed.
+
     Args:
         run: the run; its id is the switch's token.
         nodes: host name → variables of this host only, including `gpuprov_roles`.
+
+    Returns:
+        node → its outcome.
 
     Raises:
         GpuprovError: Ansible itself could not run.
@@ -87,6 +92,7 @@ def run_guarded(run: RunContext, nodes: dict[str, dict[str, Any]]) -> dict[str, 
 
 
 def _known(run: RunContext, nodes: Mapping[str, dict[str, Any]]) -> list[_Node]:
+    """Return the nodes with their connections, groups and variables."""
     groups = run.lock.hosts()
     return [_Node(each, groups[each.name], nodes[each.name]) for each in targets(run.lock, nodes)]
 
@@ -119,6 +125,10 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
 
 
 def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
+    """Change nodes under the dead man's switch: arm it, run the roles, keep or revert each node's change.
+
+    Failures are recorded in the nodes. A node on which the switch could not be armed is not changed.
+    """
     guard = Guard(run.consent.guard_s, run.options.dispatch.password)
     with ExitStack() as sessions, ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         list(pool.map(lambda node: _arm(run, node, sessions, guard), nodes))
@@ -136,6 +146,11 @@ def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
 
 
 def _arm(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> None:
+    """Check that the change cannot lock out known addresses, and arm the switch.
+
+    If that fails, or the lease is lost, the failure is recorded in the node.
+    """
+
     def take() -> None:
         _refuse_another_port(node)
         if run.leases:
@@ -166,7 +181,11 @@ def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) ->
 
 
 def _refuse_another_port(node: _Node) -> None:
-    """Refuse a port that only ~/.ssh/config states: under the lock sshd would no longer listen on it."""
+    """Refuse a port that only ~/.ssh/config states: under the lock sshd would no longer listen on it.
+
+    Raises:
+        Refused: there is such a port.
+    """
     port = node.target.route.port
     if node.target.connection.port is None and port not in node.ports:
         ports = ", ".join(map(str, node.ports))
@@ -190,6 +209,8 @@ def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
 
 
 def _prove(node: _Node, guard: Guard, token: str) -> GpuprovError | None:
+    """Log in again on each port and disarm the switch; return the error, or None if that succeeded."""
+
     def prove() -> None:
         if node.own:
             node.own.read_host_keys(guard.password)

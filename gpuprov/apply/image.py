@@ -86,11 +86,14 @@ def image_lock(lock: Lock, group: str) -> Lock:
 def make_image(run: RunContext) -> Image:
     """Bring this tree to the lock, except for what waits for the first boot.
 
+    A difference of severity `error` that remains, and that an image can show, is a failure in the outcome.
+
     Args:
         run: the run, with a lock of `image_lock`.
 
     Raises:
         InvalidInput: the user is not root.
+        NodeFailed: the tree cannot be surveyed.
         GpuprovError: Ansible itself could not run.
     """
     if os.geteuid() != 0:
@@ -113,7 +116,11 @@ def make_image(run: RunContext) -> Image:
 
 
 def _once(run: RunContext, group: LockedGroup, variables: dict[str, Any]) -> Once:
-    """Return the roles of this tree; the driver's module is from the store unless an image is its builder."""
+    """Return the roles of this tree, not yet applied.
+
+    If an image is the builder of the driver's module, this tree compiles it into a store without signatures.
+    Otherwise the module is from the fleet's store.
+    """
     if IMAGE not in group.components.driver.builders:
         return Once(run, {NODE: variables})
     compiling = {**variables, "nvidia_driver_only_builder": [NODE]}
@@ -140,7 +147,7 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent the start of any service: systemctl only enables units, and packages start none."""
+    """Prevent the start of services in the block: systemctl only enables units, and packages start none."""
     before = os.environ.get("SYSTEMD_OFFLINE")
     os.environ["SYSTEMD_OFFLINE"] = "1"  # see systemd's docs/ENVIRONMENT.md
     ours = NO_STARTS.parent.is_dir() and not NO_STARTS.exists()
@@ -156,6 +163,7 @@ def offline() -> Iterator[None]:
 
 
 def _look(run: RunContext) -> NodeDrift:
+    """Return the drift of this tree; raise NodeFailed if it cannot be surveyed."""
     [found] = survey(run.lock, [NODE], dispatch=Dispatch(forks=1))
     if found.reason:
         raise NodeFailed(found.reason)
@@ -163,7 +171,10 @@ def _look(run: RunContext) -> NodeDrift:
 
 
 def _plan(image: Image, found: NodeDrift) -> NodePlan:
-    """Return the plan for the drift, without the roles that wait for the first boot."""
+    """Return the plan for the drift, without the roles that wait for the first boot.
+
+    Roles that the drift does not need are removed from `image.roles`.
+    """
     plan = plan_node(found)
     image.roles = {role: what for role, what in image.roles.items() if role in plan.roles}
     roles = tuple(role for role in plan.roles if role not in image.roles)

@@ -25,7 +25,10 @@ def preflight_values(part: str) -> dict[str, Any]:
 
 
 def gpu_users(facts: Facts) -> list[str]:
-    """Return the programs and containers that use GPUs; NVIDIA's own daemons do not count."""
+    """Return the programs (`NAME (PID)`) and containers (`container NAME`) that use GPUs.
+
+    NVIDIA's own daemons do not count.
+    """
     bystanders = preflight_values("vars")["__preflight_question"]["bystanders"]
     users = [f"{name} ({pid})" for pid, name in facts.gpu_use.processes.items() if name not in bystanders]
     return [*users, *(f"container {name}" for name in facts.gpu_use.containers)]

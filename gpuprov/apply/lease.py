@@ -77,6 +77,8 @@ class Lease:
 def read_lease(result: Any) -> Lease | None:
     """Parse a lease from the node's program `gpuprov.apply.node.lease`; return None if no run holds one.
 
+    The node's durations are converted to times by this controller's clock; names are cut at `LONGEST`.
+
     Raises:
         TypeError, KeyError, ValueError, OverflowError: it is not a lease, or is longer than `LONGEST_S`.
     """

@@ -1,4 +1,4 @@
-"""LeaseManager of a run on its nodes: taken before any change, renewed during the run, given back at the end.
+"""Leases of a run on its nodes: taken before any change, renewed during the run, given back at the end.
 
 A lease expires some time after its last renewal, by the node's clock; until then the node reports its holder
 to every other run. The run computes the earliest possible end of a lease by the controller's clock, from the
@@ -71,16 +71,16 @@ class Terms:
 
 
 class LeaseManager:
-    """LeaseManager on nodes for one run, renewed in the background inside of a `with` block.
+    """Leases on nodes for one run, renewed in the background inside of a `with` block.
 
-    A resumed run waits for Ansible processes that its earlier controller started, and is `Refused` if they
-    take longer than `PATIENCE_S`.
+    At its end they are given back, except after an error in a resumable run. A resumed run waits for Ansible
+    processes that its earlier controller started, and is `Refused` if they take longer than `PATIENCE_S`.
 
     Args:
         locks: connections to the nodes: those of the first lock, or if they fail those of the next.
         folder: the run's folder; its name is the run's id.
+        dispatch: how the nodes are reached, including sudo's password, if it requires one.
         run: the worker attempt (`gpuprov.apply.attempts`) that holds the leases, if not the run itself.
-        password: sudo's password, if it requires one.
     """
 
     def __init__(
@@ -143,6 +143,10 @@ class LeaseManager:
         return errors
 
     def _take(self, names: Sequence[str]) -> dict[str, GpuprovError]:
+        """Lease nodes once, and return the errors as `take` does.
+
+        Leases that ended runs of this controller have left are released first.
+        """
         if not names:
             return {}
         self._write()
@@ -169,7 +173,7 @@ class LeaseManager:
         """Ask nodes whether this run holds them; try once more to lease those that could not be leased.
 
         Returns:
-            node → the error, for nodes whose lease is lost or another run's.
+            node → the error, for nodes whose lease is lost or another run's; not if a node does not answer.
         """
         names = list(names)
         ours = [name for name in names if name in self._until]
@@ -179,7 +183,7 @@ class LeaseManager:
         return result | {name: NodeFailed(self._lost[name]) for name in names if name in self._lost}
 
     def lost(self, names: Iterable[str]) -> dict[str, NodeFailed]:
-        """Return node → the error, for nodes that this run no longer holds.
+        """Return node → the error, for nodes that this run does not hold, or no longer.
 
         Leases that could not be renewed in time are renewed once more: a node that boots for longer than that
         still belongs to the run, unless another run has leased it meanwhile.
@@ -214,6 +218,7 @@ class LeaseManager:
             self.file.unlink(missing_ok=True)
 
     def _loss(self, name: str, now: float) -> NodeFailed | None:
+        """Return the error if this run does not hold a node at a time (`uptime`); None if it does."""
         if name in self._lost:
             return NodeFailed(self._lost[name])
         if name not in self._until:
@@ -233,6 +238,7 @@ class LeaseManager:
             self._renew(due)
 
     def _renew(self, names: Sequence[str]) -> None:
+        """Renew leases once; record nodes that do not answer, and nodes that the run no longer holds."""
         if not names:
             return
         asked = uptime()
@@ -314,7 +320,7 @@ def is_over(run_id: str) -> bool:
     """Return whether a run of this controller has ended and leaves nothing to resume.
 
     Its leases may then be taken. They remain if the controller was killed, or if the node was unreachable
-    when the lease was given back.
+    when the lease was given back. False for a run that this controller does not know.
     """
     folder = known_run(run_id)
     if folder is None or _is_alive(folder):

@@ -43,7 +43,7 @@ class Loopback:
     folder: Path
 
     def read_host_keys(self, password: str | None) -> None:
-        """Trust the machine's current host keys; a change may have created new ones."""
+        """Write the machine's current host keys, to trust them; a change may have created new ones."""
         output = as_root(self.session, _command("hostkeys"), password)
         host = self.target.address
         lines = [line for line in output.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -87,6 +87,11 @@ def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
 
 
 def _try(loopback: Loopback, guard: Guard) -> None:
+    """Log in over sshd, and become root.
+
+    Raises:
+        Refused: one of them does not work.
+    """
     login = loopback.target.route.user
     try:
         with open_session(loopback.target, PROOF) as session:
@@ -104,6 +109,7 @@ def _try(loopback: Loopback, guard: Guard) -> None:
 
 
 def _target(here: Target, address: str, folder: Path) -> Target:
+    """Return the node at an address of its own sshd, with the key and known_hosts of a folder."""
     way = Connection(
         user=here.route.login,
         port=here.route.port,
@@ -115,7 +121,11 @@ def _target(here: Target, address: str, folder: Path) -> Target:
 
 
 def _new_key(path: Path) -> tuple[str, str]:
-    """Create a key pair; return its type and its public key."""
+    """Create a key pair; return its type and its public key in base64.
+
+    Raises:
+        NodeFailed: ssh-keygen is not installed, or fails.
+    """
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
     try:
         subprocess.run(words, check=True, capture_output=True)
@@ -126,7 +136,11 @@ def _new_key(path: Path) -> tuple[str, str]:
 
 
 def _address(listens: list[str]) -> str:
-    """Return the address to test: loopback if sshd listens there, otherwise its first address."""
+    """Return the address to test: loopback if sshd listens there, otherwise its first address.
+
+    Args:
+        listens: addresses with port, on which sshd listens; without any the result is 127.0.0.1.
+    """
     hosts = [each.rpartition(":")[0].strip("[]") for each in listens]
     if not hosts or any(host in ANYWHERE[:1] + ANYWHERE[2:3] for host in hosts):
         return "127.0.0.1"
@@ -134,7 +148,7 @@ def _address(listens: list[str]) -> str:
 
 
 def _others(sources: set[str]) -> tuple[str, ...]:
-    """Return the addresses that are not loopback addresses, sorted."""
+    """Return the addresses that are not loopback addresses, sorted as text; invalid ones are left out."""
     found = set()
     for text in sources:
         with suppress(ValueError):
@@ -147,5 +161,6 @@ def _others(sources: set[str]) -> tuple[str, ...]:
 
 
 def _command(*words: str) -> str:
+    """Return the shell command that runs throwaway.sh with arguments on this machine."""
     script = node_script("gpuprov.access", "node/throwaway.sh")
     return f"sh -c {shlex.quote(script)} throwaway.sh {shlex.join(words)}"

@@ -51,7 +51,11 @@ class NodePlan:
 
 
 def plan_node(node: NodeDrift) -> NodePlan:
-    """Return the plan that corrects a node's drift."""
+    """Return the plan that corrects a node's drift.
+
+    Its roles are those of the differences and those that have to follow them, after preflight. If one of them
+    installs components, repositories and package_pins are included. Without such a role there are none.
+    """
     named = {difference.role for difference in node.drift if difference.role}
     for role in list(named):
         named |= set(BY_NAME[role].followed_by)
@@ -71,6 +75,8 @@ def plan_node(node: NodeDrift) -> NodePlan:
 
 def narrowed(plans: Iterable[NodePlan], roles: Collection[str]) -> list[NodePlan]:
     """Return the plans with only some roles, and without reboots (`apply --role`).
+
+    Preflight is kept with them. A plan that has none of the roles becomes empty.
 
     Raises:
         InvalidInput: there is no such role.

@@ -59,8 +59,12 @@ COMPILES = "Report which kernels the shared module is compiled for here"
 class NodeOutcome:
     """Outcome of a playbook on one node.
 
-    `refused` is the reason if the node was not changed, `compiled` the kernels for which it compiled a shared
-    module.
+    Attributes:
+        changed: number of tasks that changed the node.
+        compiled: the kernels for which it compiled a shared module, as text; None if it compiled none.
+        failed: events of failed tasks.
+        unreachable: the reason if the node could not be reached.
+        refused: the reason if the node was not changed.
     """
 
     changed: int = 0
@@ -75,7 +79,7 @@ class NodeOutcome:
         return not self.failed and self.unreachable is None and self.refused is None
 
     def add(self, later: NodeOutcome) -> None:
-        """Add the outcome of a later playbook."""
+        """Add the outcome of a later playbook on the same node; earlier reasons are kept."""
         self.changed += later.changed
         self.compiled = self.compiled or later.compiled
         self.failed += later.failed
@@ -84,7 +88,10 @@ class NodeOutcome:
 
     @classmethod
     def of(cls, node: str, answer: NodeOutcome | GpuprovError) -> NodeOutcome:
-        """Return the outcome of a node from a worker's answer; its failures get the name of this node."""
+        """Return the outcome of a node from a worker's answer; its failures get the name of this node.
+
+        From an error, return the outcome of a node that was not changed.
+        """
         if isinstance(answer, GpuprovError):
             return cls.of_error(node, answer)
         answer.failed = [{**event, "host": node} for event in answer.failed]
@@ -92,7 +99,7 @@ class NodeOutcome:
 
     @classmethod
     def of_error(cls, node: str, error: GpuprovError) -> NodeOutcome:
-        """Return the outcome of a node that was not changed."""
+        """Return the outcome of a node that was not changed: refused, unreachable, or failed."""
         if isinstance(error, Refused):
             return cls(refused=str(error))
         if isinstance(error, Unreachable):
@@ -140,6 +147,14 @@ def _play(
     part: str,
     variables: dict[str, Any] | None,
 ) -> dict[str, NodeOutcome]:
+    """Run a playbook on nodes with `ansible-playbook` on this machine; return node → outcome.
+
+    Ansible is ended after `QUIET_S` seconds without an event, more for reboots. Nodes that have not finished
+    get a failure then.
+
+    Raises:
+        GpuprovError: ansible-playbook failed without a failure of a node.
+    """
     folder = run.folder / part
     make_folders(folder)
     outcomes = {name: NodeOutcome() for name in nodes}
@@ -180,9 +195,9 @@ def _play(
 def _without_templates(
     nodes: Mapping[str, dict[str, Any]], outcomes: Mapping[str, NodeOutcome]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield nodes without templates in their variables, which may contain text from nodes.
+    """Yield name and variables of the nodes whose variables have no templates; the others get a failure.
 
-    The others get a failure.
+    Variables may contain text from nodes, which Ansible would evaluate.
     """
     for name, stated in nodes.items():
         try:
@@ -192,6 +207,10 @@ def _without_templates(
 
 
 def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return Ansible's inventory: the groups of the lock that have some of the nodes, with all variables.
+
+    A node's variables in `nodes` take precedence over those of the lock.
+    """
     children = {}
     for name, group in lock.groups.items():
         stated, own = variables_of(reached(group), group)
@@ -211,6 +230,7 @@ def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any
 
 
 def _command(playbook: str, inventory: Path, variables: dict[str, Any], options: Options) -> list[str]:
+    """Return the command line of ansible-playbook, which reads a password of sudo from its standard input."""
     program = Path(sys.executable).with_name("ansible-playbook")
     command = [str(program), "--inventory", str(inventory), "--forks", str(options.dispatch.forks)]
     command += ["--check"] * options.check + ["--diff"] * options.diff
@@ -224,7 +244,10 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
 
 
 def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
-    """Return the operator's environment without its ansible.cfg: a lock gives the same run everywhere."""
+    """Return the environment of ansible-playbook: a lock gives the same run everywhere.
+
+    It is the operator's without variables `ANSIBLE_*`, and with an empty ansible.cfg, created in `scratch`.
+    """
     config = scratch / "ansible.cfg"
     config.touch()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
@@ -254,12 +277,15 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
 
 
 def _leases(run: RunContext) -> dict[str, str]:
-    """Return the variable with the path of the file that shows Ansible the run's leases."""
+    """Return the variable with the path of the file that shows Ansible the run's leases; {} without any."""
     return {"GPUPROV_LEASES": str(run.leases.file)} if run.leases else {}
 
 
 def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
-    """Return variables for tasks on this machine: the system's programs precede gpuprov's environment."""
+    """Return variables for tasks on this machine: the system's programs precede gpuprov's environment.
+
+    {} if none of the nodes is this machine.
+    """
     hosts = lock.hosts()
     if all(hosts[name].hosts[name] != LOCAL for name in nodes):
         return {}
@@ -270,7 +296,7 @@ def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
 def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float) -> Iterator[Event]:
     """Yield the events as they are written, until the process has ended and the last one is read.
 
-    Also end if there is no event for `quiet_s` seconds.
+    End also if there is no event for `quiet_s` seconds.
     """
     last = time.monotonic()
     while not events.exists():
@@ -292,7 +318,11 @@ def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float) -> I
 
 
 def _hear(events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunContext) -> dict[str, str]:
-    """Record and pass on the results of tasks; return node → task that it has begun and not finished."""
+    """Add the results of tasks to `outcomes`, and pass them to `run.listen`.
+
+    Returns:
+        node → task that it has begun and not finished.
+    """
     begun: dict[str, str] = {}
     for event in events:
         if event.get("event") == "begin":
@@ -305,7 +335,7 @@ def _hear(events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunCon
 
 
 def _give_up(outcomes: dict[str, NodeOutcome], begun: dict[str, str], quiet_s: float) -> None:
-    """Record that Ansible is ended because of the nodes that have begun a task and not answered."""
+    """Record that Ansible is ended, as failures of the nodes in `begun` and of those without a failure."""
     silence = f"no answer for {quiet_s} s"
     ended = f"ansible-playbook was ended before it had finished: {silence} from {fold(begun) or 'itself'}"
     for name, outcome in outcomes.items():
@@ -316,7 +346,7 @@ def _give_up(outcomes: dict[str, NodeOutcome], begun: dict[str, str], quiet_s: f
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for Ansible's end; terminate it first if the run is aborted."""
+    """Wait for Ansible's end; terminate it first if the run is aborted, and kill it after `END_S`."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -327,6 +357,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _note(outcomes: dict[str, NodeOutcome], event: Event) -> None:
+    """Add a task's change, failure or compiled kernels to its node's outcome; ignore other events."""
     outcome = outcomes.get(event.get("host") or "")
     if outcome is None:
         return

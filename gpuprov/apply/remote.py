@@ -56,6 +56,15 @@ def _ask_here(
     seconds: float,
     asked: Mapping[str, tuple[Target, Mapping[str, Any]]],
 ) -> dict[str, Answer]:
+    """Run a program on nodes from this machine.
+
+    Args:
+        asked: node → its connection, and the question for it.
+
+    Returns:
+        node → the result, not yet read, or the error.
+    """
+
     def ask(session: Session) -> Any:
         payload = pack(modules, asked[session.target.name][1], password=dispatch.password)
         return _result(payload, session)
@@ -71,6 +80,11 @@ def same(names: Iterable[str], *arguments: Any) -> dict[str, Sequence[Any]]:
 
 
 def _result(payload: Payload, session: Session) -> Any:
+    """Run a program in a session, and return its result.
+
+    Raises:
+        NodeFailed: the program reports an error, or its answer has no result.
+    """
     output = session.run(payload.command, payload.stdin)
     answer = payload.answer(output.stdout, output.stderr)
     if "error" in answer:

@@ -56,6 +56,7 @@ class _Told(BaseModel):
 
     @model_validator(mode="after")
     def _is_one_message(self) -> Self:
+        """Check that exactly one of event, line and file is present, and a text exactly with a file."""
         if sum(each is not None for each in (self.event, self.line, self.file)) != 1:
             raise ValueError("not exactly one of event, line and file")
         if (self.file is None) != (self.text is None):
@@ -127,7 +128,11 @@ class WorkerMessages:
             self._keep(number, found.file, found.text)
 
     def _keep(self, number: int, file: str, text: str) -> None:
-        """Write a file into the attempt's folder; if its name has two parts, into a subfolder."""
+        """Write a file into the attempt's folder; if its name has two parts, into a subfolder.
+
+        Raises:
+            NodeFailed: gpuprov's playbooks write no such file, or the attempt has sent more than `FILES`.
+        """
         if not is_kept(file):
             raise NodeFailed(
                 f"a worker sent the file {shown(file)}", expected="a file that gpuprov's playbooks write"

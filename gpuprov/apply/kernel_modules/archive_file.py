@@ -64,6 +64,14 @@ def import_into_image(lock: Lock, file: Path) -> list[Kept]:
 
 
 def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> list[Kept]:
+    """Add those builds of a file that a group of the lock needs; return them as stored.
+
+    Args:
+        take: function that stores a build: contents of its about.json and of its archive → the stored build.
+
+    Raises:
+        InvalidInput: it is not such a file, or has no such build.
+    """
     kept = []
     try:
         for about, archive in _builds(file):
@@ -85,7 +93,7 @@ def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> li
 
 
 def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the contents of the two files of each build."""
+    """Yield contents of about.json and of the archive for each build in a zip file, up to `BUILDS_LIMIT`."""
     with zipfile.ZipFile(file) as archive:
         abouts = [name for name in archive.namelist() if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:

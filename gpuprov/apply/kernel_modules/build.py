@@ -159,7 +159,10 @@ def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def modinfo(content: bytes) -> dict[str, str]:
-    """Return the fields of a module's metadata; empty if it is not a module for a 64-bit machine."""
+    """Return field → value of a module's metadata; {} if it is not a module for a 64-bit machine.
+
+    If a field occurs several times, its first value counts.
+    """
     try:
         fields = _section(content, b".modinfo").split(b"\0")
     except (struct.error, ValueError, OverflowError):

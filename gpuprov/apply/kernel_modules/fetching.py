@@ -1,4 +1,4 @@
-"""Transfer of modules from the node that compiled them: packed there, fetch in pieces, within limits."""
+"""Transfer of modules from the node that compiled them: packed there, fetched in pieces, within limits."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def fetch(
 
 
 def _piece(ask: Ask, archive: Archive, offset: int) -> bytes:
-    """Fetch the next piece.
+    """Fetch the piece that starts at an offset in bytes.
 
     Raises:
         NodeFailed: it has more or fewer bytes than `PIECE` or the rest of the archive.
@@ -104,6 +104,11 @@ def _piece(ask: Ask, archive: Archive, offset: int) -> bytes:
 
 
 def _asked(session: Session, password: str | None, act: str, *arguments: Any) -> Any:
+    """Run an act of `gpuprov.apply.node.built` on the node; return its result, None if it has none.
+
+    Raises:
+        NodeFailed: the act failed.
+    """
     payload = pack(PROGRAM, {"act": act, "arguments": list(arguments)}, password=password)
     output = session.run(payload.command, payload.stdin)
     answer = payload.answer(output.stdout, output.stderr)

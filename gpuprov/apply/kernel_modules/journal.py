@@ -73,6 +73,7 @@ def record(entries: Iterable[Signed]) -> None:
 
 
 def _append(file: int, lines: bytes) -> None:
+    """Append lines to an open file and synchronise it, after a line break if its last line is incomplete."""
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":  # keep an incomplete line separate
         lines = b"\n" + lines
@@ -82,7 +83,7 @@ def _append(file: int, lines: bytes) -> None:
 
 
 def read() -> list[Signed]:
-    """Return all entries, oldest first; an incomplete line is skipped.
+    """Return all entries, oldest first; an incomplete line is skipped. Without a journal there are none.
 
     Raises:
         GpuprovError: the journal exists and cannot be read.
@@ -97,6 +98,7 @@ def read() -> list[Signed]:
 
 
 def _entry(line: str) -> Signed | None:
+    """Return the entry of a line; None if it is not one."""
     try:
         return Signed(**json.loads(line))
     except (ValueError, TypeError):

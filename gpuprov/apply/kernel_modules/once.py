@@ -81,6 +81,9 @@ class Once:
         Builds that their builders have compiled before are fetched first. In the first run of the playbook
         the builders of a missing module compile it, and bare nodes run everything else.
 
+        Returns:
+            node → its outcome; a node that fails in the first run is not part of the second.
+
         Raises:
             Refused: a build in the store was changed.
             GpuprovError: Ansible itself could not run, or a module cannot be signed.
@@ -116,6 +119,7 @@ class Once:
             self._run.narrate(f"{fold(untrusting)}: the lock names no builder, so each node compiles; {do}")
 
     def _turn(self, going: dict[str, dict[str, Any]], part: str) -> None:
+        """Run the playbook on nodes, if any; remove failing nodes from `_left`, the nodes of the last run."""
         if not going:
             return
         for name, outcome in run_playbook("site", going, self._run, part=part).items():
@@ -140,6 +144,7 @@ class Once:
         return going
 
     def _announce(self, chosen: Mapping[Build, list[str]]) -> None:
+        """Report for each build the nodes that compile it, and for how many nodes."""
         for build, nodes in chosen.items():
             count = len(self._wanting(build))
             what_for = f"once for {count} nodes" if count > 1 else "for the nodes that have its kernel"
@@ -147,7 +152,7 @@ class Once:
             self._run.narrate(f"{fold(nodes)} {verb} the {build}, {what_for}")
 
     def _offers(self, node: str) -> dict[str, Any]:
-        """Return a node's variables with the builds in the store that are for it.
+        """Return a node's variables with the builds in the store that are for it; {} if there are none.
 
         A builder keeps the modules that it compiled and signed itself, unless the site's signature is
         required.
@@ -163,13 +168,18 @@ class Once:
         return {"nvidia_driver_builds": offers} if offers else {}
 
     def _name(self, node: str) -> str:
+        """Return a node's name as a builder."""
         return self._called.get(node, node)
 
     def _wanting(self, build: Build) -> list[str]:
+        """Return the nodes that need a build."""
         return [name for name, need in self._needs.items() if build in need.builds]
 
     def _missing(self) -> dict[Build, list[str]]:
-        """Return the builds that the store lacks → their builders among the nodes of this run."""
+        """Return the builds that the store lacks → their builders among the nodes of this run, maybe none.
+
+        Report folders of the store with builds without a stated builder.
+        """
         missing = {}
         for build in dict.fromkeys(build for need in self._needs.values() for build in need.builds):
             if self._store.find(build) is None:
@@ -182,7 +192,9 @@ class Once:
         return missing
 
     def _take(self, builds: Iterable[Build]) -> None:
-        """Fetch builds from their builders. If that fails, every node that may compile compiles the module.
+        """Fetch builds from their builders into the store, and report the result.
+
+        If that fails, every node that may compile compiles the module.
 
         Raises:
             GpuprovError: they have to be signed, and cannot be.
@@ -227,12 +239,15 @@ class Once:
         return build in need.builds and _compiled(outcome) if outcome else build in need.there
 
     def _fetched(self, build: Build, builder: str, node: str) -> bytes:
+        """Fetch the archive of a build from a node, whose name as a builder is `builder`."""
         [way] = targets(self._run.lock, [node])
         return fetch(way, build, builder, self._run.options.dispatch.password)
 
 
 def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
-    """Return the need of each node; nodes that do not answer are omitted.
+    """Return the need of each node; nodes that do not answer are reported and omitted.
+
+    If workers reach the nodes, return {}: every node then compiles for itself.
 
     Raises:
         Refused: workers reach the nodes, and a node depends on the store of this controller.
@@ -256,6 +271,11 @@ def needed(run: RunContext, names: Iterable[str]) -> dict[str, Need]:
 
 
 def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> None:
+    """Refuse nodes that depend on the store of this controller.
+
+    Raises:
+        Refused: a node's modules have to be signed, or the lock does not allow a node to compile.
+    """
     signed = [name for name in names if hosts[name].secure_boot]
     bare = [name for name in names if not hosts[name].components.driver.may_compile(name)]
     if signed or bare:

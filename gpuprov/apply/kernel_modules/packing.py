@@ -81,6 +81,11 @@ def _check_members(plain: bytes) -> None:
 
 
 def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of an archive.
+
+    Raises:
+        NodeFailed: a member is not a plain file, or there are too many.
+    """
     for count, member in enumerate(archive):
         # A sparse file is larger than its bytes in the archive.
         whole = member.isreg() and not member.issparse()
@@ -115,6 +120,7 @@ def decompressed(what: str, suffix: str, content: bytes, limit: int) -> bytes:
 
 
 def _plain(suffix: str, content: bytes, limit: int) -> bytes:
+    """Return the decompressed content, at most `limit` + 1 bytes; see `decompressed`."""
     match suffix:
         case ".gz":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
@@ -127,6 +133,12 @@ def _plain(suffix: str, content: bytes, limit: int) -> bytes:
 
 
 def _xz(content: bytes, limit: int) -> bytes:
+    """Return at most `limit` + 1 bytes of decompressed content.
+
+    Raises:
+        EOFError: the content is incomplete.
+        lzma.LZMAError: it is not in that format, or requires more memory than `WINDOW`.
+    """
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
     plain = reader.decompress(content, limit + 1)
     while not reader.eof and not reader.needs_input and len(plain) <= limit:
@@ -139,7 +151,8 @@ def _xz(content: bytes, limit: int) -> bytes:
 def compressed(suffix: str, content: bytes) -> bytes:
     """Compress content so that the kernel itself could unpack it; equal content gives equal bytes.
 
-    The kernel's Makefile.modinst compresses in the same way.
+    The kernel's Makefile.modinst compresses in the same way. With a suffix other than `.gz`, `.xz` and `.zst`
+    the content is returned unchanged.
 
     Raises:
         GpuprovError: this machine has no program for that format.
@@ -156,7 +169,7 @@ def compressed(suffix: str, content: bytes) -> bytes:
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a module's file, which indicates its compression."""
+    """Return the suffix of a module's file, which indicates its compression; `.ko` means none."""
     return PurePath(name).suffix
 
 
@@ -188,6 +201,7 @@ def _zstd(content: bytes, limit: int, *options: str) -> bytes:
 
 
 def _feed(process: subprocess.Popen[bytes], content: bytes) -> None:
+    """Write content to a process's standard input, and close it; ignore that the process ends before."""
     try:
         with process.stdin as stdin:  # type: ignore[union-attr]
             stdin.write(content)

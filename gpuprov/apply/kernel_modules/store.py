@@ -130,7 +130,7 @@ class Store:
         return [kept for build in fit if (kept := self.find(build))]
 
     def leftover(self, build: Build) -> Path | None:
-        """Return the folder of builds for that kernel without a stated builder; they are not used."""
+        """Return the folder of unused builds for that kernel, without a stated builder; None without any."""
         old = below(self.folder, build.kernel)
         return old if old.is_dir() else None
 
@@ -147,6 +147,15 @@ class Store:
         return self._keep(build, agreed(build, made))
 
     def _keep(self, build: Build, modules: Mapping[str, bytes]) -> Kept:
+        """Sign modules if the store signs, compress them by suffix, record their signatures and store them.
+
+        Args:
+            modules: file → content without compression and signature.
+
+        Raises:
+            NodeFailed: they are not of that build.
+            GpuprovError: they cannot be signed.
+        """
         stated = check(build, modules)
         # All steps that change bytes belong here: the checksums, and so all nodes, depend on this archive.
         sign = self._signer.sign if self._signer else bytes
@@ -176,9 +185,11 @@ class Store:
 
     @property
     def _certificate(self) -> str:
+        """Fingerprint of the certificate; empty if the store does not sign."""
         return self._signer.fingerprint if self._signer else ""
 
     def _put(self, build: Build, archive: bytes, sums: Mapping[str, str], stated: Vermagic) -> Kept:
+        """Write the archive of a build and its about.json to the store; return the stored build."""
         about = {
             "schema": SCHEMA,
             "fleet": str(self._fleet or ""),
@@ -196,7 +207,7 @@ class Store:
         return Kept(build, folder / ARCHIVE, digest(archive), sums, stated)
 
     def _record(self, build: Build, modules: Mapping[str, bytes], sums: Mapping[str, str]) -> None:
-        """Record the signatures in the journal, before the signed modules are stored."""
+        """Record the signatures in the journal, if the store signs, before the signed modules are stored."""
         if self._signer is None:
             return
         about = (now(), self._run, str(self._fleet or ""), self._signer.fingerprint, asdict(build))
@@ -206,6 +217,11 @@ class Store:
         )
 
     def _read(self, build: Build, folder: Path) -> Kept | None:
+        """Return the build in a folder, verified by its checksum; None if the folder has none.
+
+        Raises:
+            Refused: it was changed, or is of another build or unreadable.
+        """
         if not (folder / ABOUT).exists():
             return None
         with _readable(folder):
@@ -220,12 +236,14 @@ class Store:
         return kept
 
     def _folder(self, build: Build) -> Path:
+        """Return the folder of a build, which differs from that of an unsigned one if the store signs."""
         plain = self._plain(build)
         if self._signer is None:
             return plain
         return plain.with_name(f"{plain.name}-signed-{self._signer.fingerprint[:12]}")
 
     def _plain(self, build: Build) -> Path:
+        """Return the folder of a build without a signature."""
         return self.folder / _place(self._fleet, build) / build.folder
 
 
@@ -244,7 +262,7 @@ def _place(fleet: Path | None, build: Build) -> Path:
 
 
 def _told(folder: Path) -> Kept:
-    """Return the build that a folder of the store describes."""
+    """Return the build that a folder of the store describes, not verified."""
     about = (folder / ABOUT).read_bytes()
     result = json.loads(about)
     return Kept(
@@ -253,7 +271,7 @@ def _told(folder: Path) -> Kept:
 
 
 def build_in(about: bytes) -> Build:
-    """Return the build that an about.json describes.
+    """Return the build that the content of an about.json describes.
 
     Raises:
         ValueError, KeyError, TypeError: it is not such a file.

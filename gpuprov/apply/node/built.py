@@ -41,7 +41,7 @@ def pack(kernel: str, driver: str, arch: str, builder: str) -> "dict[str, Any]":
 
 
 def packed(folder: str, name: str) -> "dict[str, Any]":
-    """Pack the files of a folder in the same way."""
+    """Pack a folder's files into a tar.gz in `PACKED`; return its path, size in bytes and SHA-256."""
     os.makedirs(PACKED, mode=0o700, exist_ok=True)
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -55,7 +55,7 @@ def packed(folder: str, name: str) -> "dict[str, Any]":
 
 
 def _folder(kernel: str, driver: str, arch: str) -> str:
-    """Return the folder of the built modules; Debian's source is called nvidia-current, NVIDIA's nvidia."""
+    """Return DKMS's folder of the modules, of source nvidia-current or nvidia; raise Failed without any."""
     for source in sorted(names_in(TREE)):
         folder = os.path.join(TREE, source, driver, kernel, arch, "module")
         if source.startswith("nvidia") and names_in(folder):
@@ -64,19 +64,19 @@ def _folder(kernel: str, driver: str, arch: str) -> str:
 
 
 def piece(path: str, offset: int) -> str:
-    """Return a piece of a packed archive in base64."""
+    """Return up to `PIECE` bytes of a packed archive from an offset in bytes, in base64."""
     with open(os.path.join(PACKED, os.path.basename(path)), "rb") as file:
         file.seek(offset)
         return base64.b64encode(file.read(PIECE)).decode()
 
 
 def forget(path: str) -> None:
-    """Remove the archive."""
+    """Remove a packed archive."""
     os.unlink(os.path.join(PACKED, os.path.basename(path)))
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run `act` with `arguments`, and print the answer."""
+    """Run `act` with `arguments`, and print its result or its error."""
     acts = {"pack": pack, "piece": piece, "forget": forget}  # type: dict[str, Any]
     try:
         answer = {"result": acts[question["act"]](*question["arguments"])}

@@ -74,7 +74,7 @@ def release(run: str) -> None:
 
 
 def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
-    """Transfer the lease from a worker attempt back to its run; return the one that then holds."""
+    """Transfer the lease from a worker attempt to its run; return the one that then holds, or None."""
     with alone("lease"):
         held = current()
         if held and held["run"] == run:
@@ -96,6 +96,7 @@ def family(run: str) -> str:
 
 
 def _number(run: str) -> int:
+    """Return the number of a worker attempt, 7 for `RUN/7.a1b2`; 0 for a run itself."""
     number = run.partition("/")[2].partition(".")[0]
     return int(number) if number.isdigit() else 0
 
@@ -111,6 +112,7 @@ def _follows(run: str, held: "Lease") -> bool:
 
 
 def _left_s(lease: "Lease") -> float:
+    """Return the seconds until a lease ends; 0 or less after its end."""
     if "boot" not in lease:
         # An older gpuprov's, by the wall clock: one from the future was given before the clock was set back.
         left = float(lease["until"] - time.time())
@@ -139,6 +141,7 @@ def _had_s(lease: "Lease") -> "float | None":
 
 
 def _is_of(lease: "Lease", boot: str, awake: float) -> bool:
+    """Return whether a lease was last renewed during this boot."""
     return bool(lease.get("boot") == boot and lease["renewed"] <= awake)
 
 
@@ -206,6 +209,7 @@ def _last() -> "Lease | None":
 
 
 def _give(run: str, holder: str, seconds: float, before: "Lease | None") -> "Lease":
+    """Write and return a lease that is renewed now; with a lease `before`, it keeps the start of that one."""
     clock, (boot, awake) = time.time(), now()
     had_s = _had_s(before) if before else 0.0
     lease = {"run": run, "holder": holder, "seconds": seconds, "boot": boot, "renewed": awake}
@@ -216,6 +220,7 @@ def _give(run: str, holder: str, seconds: float, before: "Lease | None") -> "Lea
 
 
 def _write(path: str, document: "dict[str, Any]") -> None:
+    """Replace a file by a JSON document, atomically, readable by every user."""
     with open(path + ".new", "w") as file:
         os.fchmod(file.fileno(), 0o644)
         json.dump(document, file)
@@ -225,4 +230,5 @@ def _write(path: str, document: "dict[str, Any]") -> None:
 
 
 def _dated(lease: "Lease") -> "Lease":
+    """Return a lease with `left_s`, `silent_s` and `had_s`, see `current`."""
     return dict(lease, left_s=_left_s(lease), silent_s=_silent_s(lease), had_s=_had_s(lease))

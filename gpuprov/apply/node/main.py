@@ -17,7 +17,7 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run `act` with `arguments`, and print the answer."""
+    """Run `act` with `arguments`, and print its result, or the error of the operating system."""
     try:
         answer = {"result": ACTS[question["act"]](*question["arguments"])}
     except OSError as error:
