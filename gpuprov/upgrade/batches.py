@@ -52,7 +52,15 @@ def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch
 
 
 def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
-    """Return the units of all nodes, in the order of their first nodes."""
+    """Return the units of all nodes, in the order of their first nodes.
+
+    Args:
+        together: sets of nodes that move together.
+
+    Raises:
+        Refused: only some nodes of such a set are to move.
+        InvalidInput: one is not a set of nodes.
+    """
     unit_of: dict[str, Unit] = {node: (node,) for node in nodes}
     for text in together:
         members = _hosts(text)
@@ -67,6 +75,11 @@ def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
 
 
 def _hosts(text: str) -> set[str]:
+    """Return the nodes of a set in the notation of `expand`.
+
+    Raises:
+        InvalidInput: it is not a set of nodes.
+    """
     try:
         return set(expand(text))
     except ValueError as error:
@@ -76,7 +89,10 @@ def _hosts(text: str) -> set[str]:
 def _canaries(
     groups: Mapping[str, Sequence[str]], units: Sequence[Unit], canary: str | list[str]
 ) -> list[Unit]:
-    """Return the units that move first; if no named canary is to move, one of each group."""
+    """Return the units that move first; if no named canary is to move, one of each group.
+
+    For `none` there are none.
+    """
     if canary == "none":
         return []
     named = set().union(*map(_hosts, canary)) if isinstance(canary, list) else set()
@@ -97,4 +113,5 @@ def _fitting(waiting: Sequence[Unit], size: int) -> list[Unit]:
 
 
 def _flat(units: Iterable[Unit]) -> Unit:
+    """Return the nodes of units, in order."""
     return tuple(node for unit in units for node in unit)

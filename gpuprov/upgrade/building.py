@@ -78,7 +78,7 @@ class Ahead:
         return group.secure_boot is None and group.components.driver.may_compile(name)
 
     def kernels(self, name: str) -> list[str]:
-        """Return the kernels that a node builds the module for."""
+        """Return the kernels that a node builds the module for, `running` for the running one; maybe none."""
         mine = [build.kernel for build, builders in self._builders.items() if name in builders]
         return mine or self._tried.get(name, [])
 
@@ -112,5 +112,6 @@ class Ahead:
             self._context.narrate(f"the {build} is in the store, by {fold(builders)}")
 
     def _fetched(self, build: Build, name: str, about: Mapping[str, Any]) -> bytes:
+        """Fetch an archive that a node has packed."""
         [way] = targets(self._context.old, [name])
         return fetch(way, build, name, self._context.options.dispatch.password, about)

@@ -68,6 +68,7 @@ class Engine:
             return self._go()
 
     def _go(self) -> Outcome:
+        """Lease the nodes, fetch, and run the batches until one is bad; write the result into the journal."""
         exclusive.take_all(self.leases, self.header.nodes, self.context.narrate)
         self._fetch()
         stopped = None
@@ -83,7 +84,11 @@ class Engine:
         return outcome
 
     def _refuse_outside_window(self, batch: Batch) -> None:
-        """Stop before a batch if the window has closed; a batch that has begun is finished."""
+        """Stop before a batch if the window has closed; a batch that has begun is finished.
+
+        Raises:
+            Refused: the window has closed; the leases are released.
+        """
         window = self.context.rollout.window
         begun = any(self.progress()[node].begun for node in batch.nodes)
         if window and not begun and not is_open(window, datetime.now(UTC)):
@@ -95,7 +100,13 @@ class Engine:
             )
 
     def _fetch(self) -> None:
-        """Fetch on every node what upgrade and rollback need, before any of them moves."""
+        """Fetch on every node what upgrade and rollback need, before any of them moves.
+
+        A rollback, or a resumed run that has fetched, does nothing.
+
+        Raises:
+            Refused: a node cannot fetch; the leases are released, and the run has ended.
+        """
         fetched = any(entry.step == FETCH and entry.event == "done" for entry in self.journal.entries)
         if self.header.course == "back" or fetched:
             return
@@ -121,6 +132,12 @@ class Engine:
             self._take(step, [node for node, its in due.items() if its == step], batch)
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
+        """Run a step on nodes, with its beginning and each node's result in the journal.
+
+        Raises:
+            Refused: another run took a node.
+            CrewLost: no worker is available any more.
+        """
         exclusive.hold(self.leases, nodes, self.context.narrate)
         self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
@@ -140,6 +157,7 @@ class Engine:
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
 
     def _too_bad(self, batch: Batch) -> str | None:
+        """Return why the run ends after a batch; None if not more nodes failed than the batch allows."""
         known = self.progress()
         bad = [node for node in batch.nodes if known[node].failed]
         if len(bad) <= batch.may_fail:
@@ -147,6 +165,7 @@ class Engine:
         return f"{batch.name} failed: {fold(bad)}; allowed failures: {batch.may_fail}"
 
     def _outcome(self, stopped: str | None) -> Outcome:
+        """Return the result; a node with steps left is where it was: `old`, in a rollback `new`."""
         known = self.progress()
         ends: dict[str, End] = {}
         for node, progress in known.items():

@@ -1,4 +1,4 @@
-"""LeaseManager of an upgrade: on all of its nodes or on none, confirmed before each step."""
+"""Leases of an upgrade: on all of its nodes or on none, confirmed before each step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def take_all(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str]
 
 
 def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
-    """Check, before a step, that this run still holds its nodes.
+    """Check, before a step, that this run still holds its nodes; wait for its own workers on them.
 
     Raises:
         Refused: another run took one, because this controller was suspended until its lease expired.
@@ -47,7 +47,10 @@ def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], No
 def _waited(
     leases: LeaseManager, errors: Mapping[str, GpuprovError], narrate: Callable[[str], None]
 ) -> Mapping[str, GpuprovError]:
-    """Return the errors that remain after interrupted workers of this run have ended, or `PATIENCE_S`."""
+    """Return the errors that remain after interrupted workers of this run have ended, or after `PATIENCE_S`.
+
+    If there are errors of other causes too, return all at once.
+    """
     if not errors or not all(map(_is_own, errors.values())):
         return errors
     narrate(f"waiting for workers that lost their connection and may still change {fold(errors)}")
@@ -55,13 +58,16 @@ def _waited(
 
 
 def _is_own(error: GpuprovError) -> bool:
+    """Return whether a node is refused because a worker of this run holds it."""
     return isinstance(error, HeldByWorker)
 
 
 def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, GpuprovError]:
+    """Return the errors that are refusals."""
     return {name: error for name, error in errors.items() if isinstance(error, Refused)}
 
 
 def _told(errors: Mapping[str, GpuprovError]) -> Refused:
+    """Return one refusal with all errors; nodes with the same error are listed together."""
     result = fold_alike((name, str(error)) for name, error in errors.items())
     return Refused("; ".join(f"{names}: {said}" for names, said in result))

@@ -67,7 +67,10 @@ def _built(result: Any) -> list[dict[str, Any]]:
 
 
 def sources(old: LockedGroup, new: LockedGroup) -> str:
-    """Return the repositories that only the new lock has, in apt's deb822 format."""
+    """Return the repositories that only the new lock has, in apt's deb822 format; empty if there are none.
+
+    Repositories without a URL are left out.
+    """
     added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
     return "\n".join("\n".join(stanza(each)) + "\n" for each in added if each.url)
 

@@ -92,4 +92,5 @@ def _returned_by(upgrade: Path, node: str) -> str:
 
 
 def _with_journal(*verbs: str) -> list[Path]:
+    """Return the folders of runs that have a journal, in the order of `run_folders`."""
     return [folder for folder in run_folders(*verbs) if (folder / NAME).exists()]

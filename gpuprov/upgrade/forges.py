@@ -96,7 +96,7 @@ gpuprov-$name:
 
 
 def github(name: str, command: str, cron: str, wheel: Wheel) -> str:
-    """Return a workflow.
+    """Return the text of a GitHub workflow that runs a command at the times of `cron`.
 
     Args:
         command: a line of sh.
@@ -108,7 +108,7 @@ def github(name: str, command: str, cron: str, wheel: Wheel) -> str:
 
 
 def gitlab(name: str, command: str, wheel: Wheel) -> str:
-    """Return a job; a pipeline schedule of the project starts it."""
+    """Return the text of a GitLab job that runs a command; a pipeline schedule of the project starts it."""
     # One block per line: a line that fails ends the job, and YAML does not interpret the shell's quotes.
     install = ("\n" + " " * 4).join(f"- |\n      {line}" for line in install_lines(wheel))
     text = GITLAB.substitute(name=name, command=command, said=SAID, junit=JUNIT, install=install)
@@ -116,7 +116,7 @@ def gitlab(name: str, command: str, wheel: Wheel) -> str:
 
 
 def in_a_forge(program: str, words: tuple[str, ...]) -> str:
-    """Return the command line with text output instead of JSON, and for drift with JUnit XML."""
+    """Return gpuprov's command line for a CI job: with text instead of JSON, for drift with JUnit XML."""
     plain = [word for word in words if word not in ("-o", "json")]
     junit = ["--junit", JUNIT] if words[0] == "drift" else []
     return shlex.join([program, *plain, *junit])

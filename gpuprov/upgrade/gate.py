@@ -121,7 +121,7 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
 def judge_node(
     context: UpgradeContext, name: str, answer: Facts | GpuprovError, accepted: Collection[str]
 ) -> NodeGate:
-    """Return the gate's result for one node from its answer."""
+    """Return the gate's result for one node from its answer; an error is a bad finding."""
     if not isinstance(answer, Facts):
         return NodeGate(name, (Finding("bad", "reach", str(answer)),), {})
     judged = contained(name, lambda: _judge_facts(context, name, answer, accepted))
@@ -131,6 +131,7 @@ def judge_node(
 
 
 def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Collection[str]) -> NodeGate:
+    """Return the findings and the moves of a node by its facts; without root's rights only that finding."""
     if not facts.is_root:
         result = "no root rights on the node: sudo asks for a password (-K)"
         return NodeGate(name, (Finding("bad", "reach", result),), {})
@@ -148,6 +149,7 @@ def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Col
 
 
 def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
+    """Return package → (installed version or None, new version), for packages that the new lock changes."""
     wanted = closure(new).items()
     return {
         name: (facts.packages.version(name), version)
@@ -168,7 +170,11 @@ def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterato
 def _packages(
     facts: Facts, old: LockedGroup, new: LockedGroup, moves: Mapping[str, tuple[str | None, str]]
 ) -> Iterator[Finding]:
-    """Yield problems of packages: an upgrade or rollback that needs a missing one, a broken or busy dpkg."""
+    """Yield problems of packages.
+
+    These are: versions that an upgrade or rollback needs and cannot get, half-installed packages, and a
+    package manager at work.
+    """
     result = facts.raw("gate")
     offered = {(name, version) for name, version in result["offered"]}
     kept, arch = set(result["kept"]), result["architecture"]
@@ -204,6 +210,7 @@ def _packages(
 
 
 def _files(name: str, version: str, arch: str) -> set[str]:
+    """Return the names of files that contain a version of a package, for the architecture and for all."""
     version = version.replace(":", "%3a")
     return {f"{name}_{version}_{each}.deb" for each in (arch, "all")}
 
@@ -229,7 +236,11 @@ def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
 
 
 def _trust(facts: Facts, stated: LockedSecureBoot | None) -> Iterator[Finding]:
-    """Yield, for Secure Boot, that the node may not trust the signature of the new module."""
+    """Yield, for Secure Boot, that the node may not trust the signature of the new module.
+
+    Args:
+        stated: the certificate by which all modules are signed; None if the node signs its own.
+    """
     if stated is None:
         if facts.loaded_driver is None:
             yield Finding(
@@ -243,6 +254,7 @@ def _trust(facts: Facts, stated: LockedSecureBoot | None) -> Iterator[Finding]:
 
 
 def _named_kernel(group: LockedGroup) -> list[str]:
+    """Return the kernel that the group states; [] if it is the running one."""
     kernel = group.setting("kernel") or "running"
     return [] if kernel == "running" else [kernel]
 
@@ -259,6 +271,7 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
 
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:
+    """Yield the lease of another run, unless that run has ended."""
     lease = read_lease(facts.raw("gate")["lease"])
     if lease and lease.run != run and not is_abandoned(lease):
         yield Finding("bad", "lease", f"{lease}; {lease.advice}")

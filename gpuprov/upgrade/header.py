@@ -17,7 +17,16 @@ RUN = "run"
 
 @dataclass(frozen=True)
 class Header:
-    """A run's course and batches, the user who started it, and the drift that its gate accepted."""
+    """Fixed data of a run.
+
+    Attributes:
+        course: direction: to the new lock, or back.
+        hold: whether a node that fails after a change is left as it is instead of being rolled back.
+        source: id of the run whose records are restored.
+        who: user and machine that started the run.
+        accepted: checks of drift that the gate accepted.
+        because: the reason for accepting them.
+    """
 
     course: Course
     hold: bool

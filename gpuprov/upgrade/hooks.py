@@ -34,7 +34,7 @@ def check_hooks(context: UpgradeContext) -> None:
 
 
 def command(hook: Hook, moment: str) -> tuple[str, str]:
-    """Return the shell command of a hook, and where it runs.
+    """Return the shell command of a hook, and where it runs: `controller` or `node`.
 
     Raises:
         InvalidInput: as `check_hooks`.
@@ -71,11 +71,15 @@ def run_hook(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> d
 
 
 def _environment(context: UpgradeContext, node: Target) -> dict[str, str]:
+    """Return a hook's variables: the node's name and address, and the run's id."""
     return {"GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_RUN": context.id}
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
-    """Run a command in a new session, so that all its processes can be killed; return why it failed."""
+    """Run a command on this machine in a new session; return why it failed, None if it did not.
+
+    All its processes are killed after `timeout_s` seconds.
+    """
     process = subprocess.Popen(
         ["/bin/sh", "-c", text],
         env=os.environ | environment,
@@ -96,11 +100,13 @@ def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | Non
 
 
 def _failure(code: int, said: str) -> str:
+    """Return a message with the exit code and the last line of output."""
     lines = said.strip().splitlines()
     return f"the hook ended with {code}" + (f": {lines[-1][:200]}" if lines else "")
 
 
 def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
+    """Run a hook's command with root's rights on nodes in parallel; return node → why it failed."""
     password = context.options.dispatch.password
     sudo = _SUDO if password is None else _SUDO_ASKED
     environments = {node.name: _environment(context, node) for node in nodes}

@@ -12,7 +12,7 @@ WAIT_S = 1800.0
 
 
 def wait_for_orphans(context: UpgradeContext) -> None:
-    """Wait until they end: an interrupted transaction is worse than a delay.
+    """Wait until Ansible's processes of this run have ended: a broken transaction is worse than a delay.
 
     Raises:
         Refused: one still runs after `WAIT_S`.

@@ -54,6 +54,7 @@ def _act(
     run: RunContext,
     arguments: Mapping[str, Sequence[Any]],
 ) -> dict[str, Answer]:
+    """Run an act on nodes from this machine; return node → its result, not yet read, or the error."""
     run_id = run.leases.run if run.leases else None
     asked = {"act": name, "holds": run_id, "patience_s": PATIENCE * seconds}
     return ask_nodes(
@@ -66,7 +67,10 @@ def _act(
 
 
 def await_nodes(lock: Lock, names: Iterable[str], options: Options, seconds: float) -> None:
-    """Wait until all nodes accept a login, or for some seconds: a lost connection is not yet a failure."""
+    """Wait until all nodes can be reached, or for some seconds: a lost connection is not yet a failure.
+
+    Nodes that are still unreachable are not reported.
+    """
     deadline = time.monotonic() + seconds
     waiting = list(names)
     while waiting:

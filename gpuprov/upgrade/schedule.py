@@ -85,10 +85,13 @@ def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -
 
 
 def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
-    """Return file name → text.
+    """Return the files that schedule a job, file name → text.
 
     Args:
         program: the command `gpuprov`, with its absolute path for timers and cron.
+
+    Raises:
+        InvalidInput: `kind` is `github`, and the job's time zone is not UTC.
     """
     ways = {"systemd": _systemd, "cron": _cron, "github": _github, "gitlab": _gitlab}
     return ways[kind](job, program)
@@ -100,6 +103,7 @@ def _command(job: Job, program: str) -> str:
 
 
 def _told(job: Job, line: str) -> str:
+    """Return a line of sh that gives the output of a failing line to `notify`; without `notify` the line."""
     if job.notify is None:
         return line
     result = f'printf "%s\\n" "$said" | GPUPROV_EXIT=$code {job.notify}'
@@ -107,6 +111,7 @@ def _told(job: Job, line: str) -> str:
 
 
 def _systemd(job: Job, program: str) -> dict[str, str]:
+    """Return file name → text of a service and its timer; only drift is run later if its time was missed."""
     days = "" if len(job.days) == len(DAYS) else ",".join(day.capitalize() for day in job.days) + " "
     # systemd interprets % and $ in ExecStart; doubled they reach the shell.
     command = shlex.join(["/bin/sh", "-c", _command(job, program)]).replace("%", "%%").replace("$", "$$")
@@ -128,7 +133,7 @@ def _systemd(job: Job, program: str) -> dict[str, str]:
 
 
 def _who(job: Job) -> str:
-    """Return the settings of a service for its user and its writable folders."""
+    """Return the settings of a service for its user and its writable folders; empty for root."""
     if job.user == "root":
         return ""
     writes = f"ReadWritePaths=-{job.metrics.parent}\n" if job.metrics else ""
@@ -141,6 +146,7 @@ def _who(job: Job) -> str:
 
 
 def _cron(job: Job, program: str) -> dict[str, str]:
+    """Return file name → text of a crontab."""
     hour, minute = job.at.split(":")
     days = "*" if len(job.days) == len(DAYS) else ",".join(job.days)
     # In a crontab % ends the command.
@@ -151,7 +157,11 @@ def _cron(job: Job, program: str) -> dict[str, str]:
 
 
 def _github(job: Job, program: str) -> dict[str, str]:
-    """Return a workflow for a runner that reaches the nodes; GitHub's cron is in UTC."""
+    """Return file name → text of a workflow for a runner that reaches the nodes; GitHub's cron is in UTC.
+
+    Raises:
+        InvalidInput: the job's time zone is not UTC.
+    """
     hour, minute = _in_utc(job)
     days = "*" if len(job.days) == len(DAYS) else ",".join(day.upper() for day in job.days)
     command = _told(job, in_a_forge(program, job.words))
@@ -160,15 +170,22 @@ def _github(job: Job, program: str) -> dict[str, str]:
 
 
 def _gitlab(job: Job, program: str) -> dict[str, str]:
+    """Return file name → text of a job; its time is stated in the project's pipeline schedule, not here."""
     command = _told(job, in_a_forge(program, job.words))
     return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, command, _wheel(job))}
 
 
 def _wheel(job: Job) -> Wheel:
+    """Return the wheel that a CI job installs, by default the one that is found for the job's folder."""
     return job.wheel or wheel_of_job(None, job.folder)
 
 
 def _in_utc(job: Job) -> Sequence[str]:
+    """Return hour and minute of a job.
+
+    Raises:
+        InvalidInput: its time zone is not UTC.
+    """
     if job.zone != "UTC":
         raise InvalidInput(
             f"the window is in {job.zone}",

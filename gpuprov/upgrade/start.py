@@ -48,7 +48,7 @@ def rollback_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]
 
 
 def _grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:
-    """Return nodes by group, in the lock's order."""
+    """Return group → its nodes among `names`, in the lock's order; groups without one are left out."""
     wanted = set(names)
     found = {name: [host for host in group.hosts if host in wanted] for name, group in lock.groups.items()}
     return {name: hosts for name, hosts in found.items() if hosts}
@@ -73,6 +73,7 @@ def begin_rollback(context: UpgradeContext, order: Iterable[Batch]) -> None:
 
 
 def _begin(context: UpgradeContext, header: Header) -> None:
+    """Create the run's folder with copies of both locks, and a journal with the header as its first entry."""
     pack(context.folder, context.old, context.lock)
     with Journal(context.folder / NAME) as journal:
         header.write(journal)

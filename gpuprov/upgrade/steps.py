@@ -50,17 +50,17 @@ def snapshot(context: UpgradeContext, names: list[str], folder: Path) -> Failure
 
 
 def drain(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Take nodes out of service."""
+    """Take nodes out of service by the site's drain hook, if it has one."""
     return hooks.run_hook(context, "drain", names)
 
 
 def resume(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Return nodes to service."""
+    """Return nodes to service by the site's resume hook, if it has one."""
     return hooks.run_hook(context, "resume", names)
 
 
 def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Bring nodes to the new lock with roles, as far as possible without a reboot."""
+    """Bring nodes to the new lock with roles, as far as possible without a reboot; then record packages."""
     failed = _roles(context, rebooting(context.lock, together=0), names, folder)
     moved = [name for name in names if name not in failed]
     return failed | failures(
@@ -117,6 +117,7 @@ BY_NAME: Mapping[str, Step] = {
 
 
 def _only(lock: Lock, node: str) -> dict[str, Any]:
+    """Return name → group of a node, reduced to this node."""
     return {
         name: group.model_copy(update={"hosts": {node: group.hosts[node]}})
         for name, group in lock.groups.items()
@@ -125,6 +126,11 @@ def _only(lock: Lock, node: str) -> dict[str, Any]:
 
 
 def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) -> Failures:
+    """Run the roles that correct the drift of nodes from a lock, with the reboots that it allows.
+
+    Returns:
+        node → why it failed, also if it does not answer.
+    """
     options = context.options
     found = survey(lock, names, dispatch=options.dispatch)
     lost = {node.name: node.reason for node in found if node.reason is not None}

@@ -39,6 +39,9 @@ def fetch(
         sources: repositories that the node does not have yet, in apt's format.
         kernels: kernels to try the new module's build for; `running` is the running one.
         shares: whether the build is for other nodes; then a compiler is installed if it is missing.
+
+    Returns:
+        Number of packages that the upgrade changes, number of kept files, and the archives for other nodes.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
@@ -115,7 +118,7 @@ def _have_compiler(kernels: "list[str]") -> None:
 
 
 def _build(folder: str, source: str, kernel: str) -> str:
-    """Build a module; return the folder with the result."""
+    """Build a module; return the folder with the result, or raise Failed with an error from its log."""
     module, _, version = source.rpartition("-")
     trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
     os.makedirs(trees[-1], exist_ok=True)

@@ -28,6 +28,7 @@ def files(patterns: "list[str]", excepted: str) -> "Files":
 
 
 def _file(path: str) -> "dict[str, Any]":
+    """Return content (base64), mode and owner of a file, or a link's target; raise Failed for a large file."""
     if os.path.islink(path):
         return {"link": os.readlink(path)}
     about = os.stat(path)
@@ -39,7 +40,7 @@ def _file(path: str) -> "dict[str, Any]":
 
 
 def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str]":
-    """Restore content, mode, owner and existence of managed files; return the paths that changed."""
+    """Restore content, mode and owner of managed files, remove others that match; return changed paths."""
     now = files(patterns, excepted)
     changed = sorted(path for path in set(now) | set(wanted) if now.get(path) != wanted.get(path))
     for path in changed:
@@ -52,6 +53,7 @@ def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str
 
 
 def _write(path: str, wanted: "dict[str, Any]") -> None:
+    """Write a file or link from its record, see `files`."""
     if "link" in wanted:
         replace_link(path, wanted["link"])
     else:
@@ -65,7 +67,10 @@ def units(names: "list[str]") -> "Units":
 
 
 def switch_back(wanted: "Units") -> "list[str]":
-    """Enable and disable units as recorded, without starting or stopping them; return those that changed."""
+    """Enable and disable units as recorded, without starting or stopping them; return those that changed.
+
+    Units with another recorded state are left as they are. Raise Failed if systemctl fails.
+    """
     run_anyway("systemctl", "daemon-reload", seconds=60)
     now = units(sorted(wanted))
     changed = [name for name in sorted(wanted) if wanted[name] in SWITCHED and now[name] != wanted[name]]

@@ -64,7 +64,7 @@ def seal(run_id: str) -> None:
 
 
 def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "dict[str, Any]":
-    """Restore the state of the node that the run recorded.
+    """Restore the state of the node that the run recorded; return the changed packages, files and units.
 
     Args:
         spare: the controller's copy of the record, for a node that lost its own.
@@ -87,7 +87,10 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
 
 
 def _moved_since(known: "Record") -> "set[str]":
-    """Return the packages that this run or a later one changed; others are not touched."""
+    """Return the packages that this run or a later one changed; others are not touched.
+
+    If the records show no change, these are the packages that differ now.
+    """
     now, names = installed(), set()
     for name in names_in(HOME):
         if not name.endswith((".kept.json", ".after.json")) and name.endswith(".json"):
@@ -98,6 +101,7 @@ def _moved_since(known: "Record") -> "set[str]":
 
 
 def _differing(before: "dict[str, Any]", after: "dict[str, Any]") -> "set[str]":
+    """Return the packages that differ in version or architecture, or are only in one of both."""
     return {name for name in set(before) | set(after) if before.get(name) != after.get(name)}
 
 
@@ -151,7 +155,7 @@ def _kept_file(file: str, sums: "dict[str, str]") -> str:
 
 
 def _wait_for_packages() -> None:
-    """Wait until no other package manager runs, such as one that a dead controller left."""
+    """Wait until no other package manager runs, such as a dead controller's; raise Failed if one stays."""
     end = time.monotonic() + PATIENCE_S
     while True:
         holder = lock_holder()

@@ -19,9 +19,10 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run `act` with `arguments` for the run that `holds` the node's lease; None needs no lease.
+    """Run `act` with `arguments` for the run that `holds` the node's lease, and print the result or error.
 
-    `patience_s` is the time limit in seconds to wait for an act that another controller began.
+    If `holds` is None, no lease is needed. `patience_s` is the time limit in seconds to wait for an act that
+    another controller began.
     """
     try:
         how = question["holds"], question["patience_s"]

@@ -21,7 +21,7 @@ UNBUILT = "/etc/dkms/no-autoinstall"
 
 
 def modules() -> "list[list[str]]":
-    """Return `[name, version, kernel]` of the modules that DKMS has installed.
+    """Return `[name, version, kernel]` of the modules that DKMS has installed; [] without DKMS.
 
     It parses lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed`.
     """
@@ -86,10 +86,12 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
 
 
 def _one(name: str, version: str, kernel: str) -> "list[str]":
+    """Return dkms's options for one module and kernel."""
     return ["-m", name, "-v", version, "-k", kernel]
 
 
 def _file_name(name: str, version: str, kernel: str) -> str:
+    """Return the name of a module's archive in the pool."""
     return f"{name}-{version}-{kernel}.dkms.tar.gz"
 
 

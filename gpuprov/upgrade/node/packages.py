@@ -79,7 +79,7 @@ def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
 
 
 def keep(versions: "dict[str, str]") -> "dict[str, str]":
-    """Keep the files of installed packages in the pool; return file → SHA-256."""
+    """Keep the files of installed packages in the pool, downloaded if necessary; return file → SHA-256."""
     there = installed()
     names = {name: name if name in there else _qualified(name, there) for name in versions}
     files = {name: file_name(name, versions[name], there[names[name]][1]) for name in versions}
@@ -99,7 +99,11 @@ def keep(versions: "dict[str, str]") -> "dict[str, str]":
 
 
 def _qualified(name: str, there: "Installed") -> str:
-    """Return the name with the architecture that dpkg adds for packages of several architectures."""
+    """Return the name with the architecture that dpkg adds for packages of several architectures.
+
+    Raises:
+        Failed: it is not installed.
+    """
     found = [each for each in there if each.split(":")[0] == name.split(":")[0]]
     if not found:
         raise Failed(f"{name} is not installed")
@@ -126,7 +130,11 @@ def _from_pool(file: str, wanted: "str | None") -> "str | None":
 
 
 def _download(targets: "list[str]") -> None:
-    """Download package files into the pool; apt checks their checksums."""
+    """Download package files into the pool; apt checks their checksums.
+
+    Raises:
+        Failed: one cannot be fetched.
+    """
     with tempfile.TemporaryDirectory(dir=HOME) as folder:
         inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
         code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
