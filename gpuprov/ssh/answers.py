@@ -51,6 +51,7 @@ Failure = Annotated[GpuprovError, PlainValidator(read_error), PlainSerializer(er
 
 @lru_cache(maxsize=64)
 def _adapter(answer: Any) -> TypeAdapter[Any]:
+    """Return pydantic's converter of a type from and to JSON."""
     return TypeAdapter(answer)
 
 

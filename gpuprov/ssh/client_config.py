@@ -63,6 +63,11 @@ def forget_client_config() -> None:
 def _ask(
     files: Sequence[str], address: str, user: str | None, port: int | None, otherwise: str | None
 ) -> Answer:
+    """Return the options that `ssh -G` prints for a host with these configuration files: name → values.
+
+    Raises:
+        InvalidInput: as `client_config`.
+    """
     options = [("User", user), ("Port", port)]
     stated = [word for name, value in options if value for word in ("-o", f"{name}={value}")]
     with tempfile.NamedTemporaryFile("w", prefix="gpuprov-ssh-config-") as file:

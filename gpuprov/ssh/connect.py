@@ -110,6 +110,7 @@ def open_pipe(way: Route, before: list[Connection], limits: ConnectionLimits) ->
 
 
 def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> Connection:
+    """Open the last connection of a route, through those to the jump hosts; raises as `connect`."""
     credentials = Credentials(way)
     connection = Connection(
         way.hostname,
@@ -165,9 +166,12 @@ def _trust_known_hosts_only(connection: Connection, way: Route) -> None:
 
 
 class _NoStrangers(paramiko.MissingHostKeyPolicy):
+    """Paramiko's policy for host keys that it does not have: all of them are rejected."""
+
     def __init__(self, way: Route, files: list[KnownHosts]) -> None:
         self._way, self._files = way, files
 
     def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
+        """Raise the error for a host key that is unknown or revoked."""
         revoking = (file for file in self._files if file.revocation(key))
         raise stranger(self._way.address, next(revoking, self._files[0]), key)

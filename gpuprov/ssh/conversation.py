@@ -108,6 +108,7 @@ class ChannelConversation(Conversation):
         self._channel.close()
 
     def _piece(self, seconds: float) -> bytes | None:
+        """See `Conversation`; raise Unreachable if the connection broke."""
         self._channel.settimeout(seconds)
         try:
             return self._channel.recv(PIECE)
@@ -117,6 +118,7 @@ class ChannelConversation(Conversation):
             raise Unreachable(f"the connection broke: {reason(error)}") from error
 
     def _complaints(self) -> bytes:
+        """See `Conversation`; only the part that has arrived and was not returned before."""
         ready = self._channel.recv_stderr_ready()
         return self._channel.recv_stderr(PIECE) if ready else b""
 
@@ -167,6 +169,7 @@ class PipeConversation(Conversation):
             self._process.stdout.close()
 
     def _piece(self, seconds: float) -> bytes | None:
+        """See `Conversation`."""
         assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -183,4 +186,5 @@ class PipeConversation(Conversation):
                     self._said.append(piece)
 
     def _complaints(self) -> bytes:
+        """See `Conversation`."""
         return b"".join(self._said)

@@ -68,6 +68,13 @@ class Credentials(AuthStrategy):
             yield f"{key.get_name()} of the agent", key
 
     def _of_file(self, path: str, certificates: list[PublicBlob]) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Yield the key in a file with each of its certificates, then without; each with a name for messages.
+
+        A file that Paramiko cannot use is added to `beyond`.
+
+        Raises:
+            InvalidInput: it is the key that the fleet names, and cannot be used.
+        """
         place = str(Path(path).expanduser())
         try:
             key = private_key(place)
@@ -86,6 +93,7 @@ class Credentials(AuthStrategy):
 
 
 def _require(path: str) -> None:
+    """Check that a key file exists; raise InvalidInput if it does not."""
     if not Path(path).is_file():
         raise InvalidInput(
             f"the key {path} does not exist", do="correct --identity, or ssh.identity_file in fleet.yml"
@@ -104,6 +112,11 @@ def private_key(path: str) -> paramiko.PKey:
 
 @reread_when_written
 def _private_key(path: Path) -> paramiko.PKey:
+    """Return the private key in a file that exists.
+
+    Raises:
+        InvalidInput: it needs a passphrase, or cannot be read.
+    """
     try:
         return paramiko.PKey.from_path(path)
     except (TypeError, paramiko.PasswordRequiredException):
@@ -128,6 +141,7 @@ def _certificate(path: str) -> PublicBlob | None:
 
 
 def _public_part(path: str) -> bytes:
+    """Return the public key in the file `PATH.pub`; empty if it cannot be read."""
     blob = _certificate(f"{path}.pub")
     return blob.key_blob if blob else b""
 

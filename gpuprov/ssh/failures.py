@@ -24,6 +24,8 @@ class NotThere(Unreachable):
 def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Unreachable:
     """Return the error for an exception of SSH, with a message of one line.
 
+    `NotThere` if no SSH server was found at the address.
+
     Args:
         tried: names of the keys that were offered.
     """
@@ -48,6 +50,7 @@ def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Un
 
 
 def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:
+    """Return the error for a host key that differs from the known one, or is revoked."""
     files = [known_hosts(path) for path in route.known_hosts]
     name = route.host_key_names[0]
     for file in files:

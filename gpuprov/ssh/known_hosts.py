@@ -53,6 +53,7 @@ def parse_key(kind: str, text: str) -> paramiko.PKey:
 
 
 def _decoded(text: str) -> bytes:
+    """Return the bytes that a base64 text encodes; raise ValueError if it is not base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError:
@@ -70,6 +71,7 @@ class _Line:
     key: paramiko.PKey | None
 
     def matches(self, name: str) -> bool:
+        """Return whether the line lists a host's name, given in lower case."""
         if self.names.startswith("|"):
             _, _, salt, digest = self.names.split("|")
             return hmac.compare_digest(hmac.digest(_decoded(salt), name.encode(), "sha1"), _decoded(digest))
@@ -147,6 +149,7 @@ class KnownHosts:
                 self._place(parsed)
 
     def _place(self, line: _Line) -> None:
+        """Add a line to those with plain names, patterns or revoked keys; ignore unusable lines."""
         if line.marker == REVOKED:
             self._revoked.append(line)
         elif line.marker or line.key is None:
@@ -158,7 +161,10 @@ class KnownHosts:
                 self._plain.setdefault(name, []).append(line)
 
     def keys(self, *names: str) -> dict[str, paramiko.PKey]:
-        """Return type → key of a host, for the first of its names that has any; revoked keys are left out."""
+        """Return type → key of a host, for the first of its names that has any; revoked keys are left out.
+
+        If several keys of a type are listed for the name, the first one counts. {} for an unknown host.
+        """
         for name in names:
             found = {
                 line.key.get_name(): line.key
@@ -170,6 +176,7 @@ class KnownHosts:
         return {}
 
     def _of(self, name: str) -> Iterator[_Line]:
+        """Yield the lines for a name in lower case: those with plain names, then those with patterns."""
         yield from self._plain.get(name, ())
         yield from (line for line in self._patterns if line.matches(name))
 
@@ -185,7 +192,10 @@ class KnownHosts:
         return None
 
     def complaint(self) -> str:
-        """Return the broken lines of the file for the end of a message; empty if no line is broken."""
+        """Return the first three broken lines for the end of a message, with the number of others.
+
+        Empty if no line is broken.
+        """
         lines = [f"{self.path}:{number} is {said}" for number, said in self.broken.items()]
         more = f" and {len(lines) - 3} lines more" if len(lines) > 3 else ""
         return "".join(f"; {line}" for line in lines[:3]) + more

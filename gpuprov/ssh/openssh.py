@@ -100,6 +100,7 @@ def _literal(text: str) -> str:
 
 
 def _words(options: dict[str, str]) -> list[str]:
+    """Return options as arguments of ssh: `-o NAME=VALUE`."""
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
@@ -109,6 +110,7 @@ def _several(paths: Sequence[str]) -> str:
 
 
 def _there(paths: Sequence[str]) -> list[str]:
+    """Return those paths that exist."""
     return [path for path in paths if Path(path).expanduser().exists()]
 
 
@@ -137,5 +139,6 @@ def run_command(
 
 
 def _clean(said: bytes) -> str:
+    """Return the lines of ssh's output without empty ones, printable and cut at 200 characters each."""
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     return "\n".join(on_one_line(line)[:200] for line in lines)

@@ -51,7 +51,11 @@ class _Packets(Packetizer):
         return kind, message
 
     def _read_timeout(self, timeout: float) -> bytes:
-        """Read some bytes of a line before the first packet."""
+        """Read some bytes of a line before the first packet.
+
+        Raises:
+            SSHException: these lines have more than `BANNER_BYTES`.
+        """
         found: bytes = super()._read_timeout(timeout)  # type: ignore[misc]
         self._banner_room -= len(found)
         if self._banner_room < 0:

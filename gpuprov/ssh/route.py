@@ -166,8 +166,13 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
 def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> Route | None:
     """Return the last jump host before a host; the fleet's setting takes precedence over ssh's configuration.
 
+    None if the host is reached directly.
+
     Args:
         to: hostname and port of the host.
+
+    Raises:
+        InvalidInput: the jump host is invalid, or there are more than `HOPS_AT_MOST`.
     """
     hops = stated.jump or _first(said, "proxyjump")
     if not hops or hops == NO_JUMP:
@@ -218,6 +223,7 @@ def _first(said: Answer, option: str) -> str | None:
 
 
 def _expanded(paths: Sequence[str], tokens: dict[str, str]) -> tuple[str, ...]:
+    """Return the paths with their tokens expanded, without `none`."""
     return tuple(_filled(path, tokens) for path in paths if path != "none")
 
 

@@ -81,7 +81,10 @@ class Output:
 
 
 def targets(lock: Lock, names: Iterable[str] | None = None) -> list[Target]:
-    """Return the lock's hosts, or those named, with their connections."""
+    """Return the lock's hosts, or those named, with their connections, in the lock's order.
+
+    Names that the lock does not have are ignored.
+    """
     wanted = None if names is None else set(names)
     return [
         Target(
@@ -124,7 +127,7 @@ class Session:
 
 
 class LocalSession(Session):
-    """This machine: each command is a process here, with the environment of a login."""
+    """This machine: each command is a process of it, with the environment of a login."""
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
@@ -204,6 +207,7 @@ class ParamikoSession(Session):
         self.transport.close()
 
     def _talk(self, command: str, stdin: bytes, deadline: float) -> Output:
+        """Run a command over a new channel; raise TimeoutError after `deadline` (`time.monotonic`)."""
         channel = self.transport.open_session(timeout=self._limits.connect_s)
         try:
             channel.exec_command(command)
@@ -230,6 +234,12 @@ class ParamikoSession(Session):
             return
 
     def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
+        """Return the whole standard output.
+
+        Raises:
+            NodeFailed: it is larger than allowed.
+            TimeoutError: it does not end before `deadline`.
+        """
         chunks: list[bytes] = []
         room = self._limits.answer_bytes
         while True:
@@ -311,6 +321,7 @@ def _visit_all(
     limits: ConnectionLimits,
     nodes: Mapping[str, Target],
 ) -> dict[str, T | GpuprovError]:
+    """Do work on nodes from this process; return node → result or error."""
     answers = fan_out(list(nodes.values()), work, dispatch=dispatch, limits=limits)
     return {node.name: answer for node, answer in answers}
 
@@ -318,6 +329,11 @@ def _visit_all(
 def _visit(
     node: Target, work: Callable[[Session], T], limits: ConnectionLimits, under_way: set[Session]
 ) -> T | GpuprovError:
+    """Do work on a node in a new session; return the result or the error, and log which it is.
+
+    The session is in `under_way` during the work.
+    """
+
     def visit() -> T:
         with open_session(node, limits) as session:
             under_way.add(session)

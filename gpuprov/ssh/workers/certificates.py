@@ -56,6 +56,11 @@ def make_certificates(folder: Path, sites: list[str]) -> list[Path]:
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, _Key]:
+    """Return the authority's certificate and key; create them if the folder has no ca.pem.
+
+    Raises:
+        InvalidInput: one of the files cannot be loaded.
+    """
     place, key_place = folder / "ca.pem", folder / "ca.key"
     if place.exists():
         try:
@@ -81,6 +86,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, _Key]:
 
 
 def _issue(folder: Path, file: str, party: str, authority: x509.Certificate, by: _Key) -> None:
+    """Write a new key and a party's certificate, signed by the authority, into FILE.key and FILE.pem."""
     key = ec.generate_private_key(ec.SECP256R1())
     calls = party == COORDINATOR
     use = ExtendedKeyUsageOID.CLIENT_AUTH if calls else ExtendedKeyUsageOID.SERVER_AUTH
@@ -99,6 +105,7 @@ def _issue(folder: Path, file: str, party: str, authority: x509.Certificate, by:
 
 
 def _begun(subject: x509.Name, issuer: x509.Name, key: _Key, lasts: timedelta) -> x509.CertificateBuilder:
+    """Return the common part of a certificate, valid from five minutes ago until `lasts` from now."""
     now = datetime.now(UTC)
     public = key.public_key()
     return (
@@ -114,6 +121,7 @@ def _begun(subject: x509.Name, issuer: x509.Name, key: _Key, lasts: timedelta) -
 
 
 def _usage(*, sign: bool, certify: bool) -> x509.KeyUsage:
+    """Return the permitted use of a key: for signatures (`sign`), or for certificates (`certify`)."""
     return x509.KeyUsage(
         digital_signature=sign,
         key_cert_sign=certify,
@@ -128,6 +136,7 @@ def _usage(*, sign: bool, certify: bool) -> x509.KeyUsage:
 
 
 def _name(common: str) -> x509.Name:
+    """Return a distinguished name with only a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
@@ -136,6 +145,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def _key_pem(key: _Key) -> bytes:
+    """Return a private key in PEM, without a passphrase."""
     form, bare = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, form, bare)
 

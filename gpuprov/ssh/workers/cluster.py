@@ -90,6 +90,11 @@ def cluster_at(stated: str) -> Connect:
 
 @contextmanager
 def _connected(address: str, security: Any) -> Iterator[Any]:
+    """Yield a client of the scheduler at an address.
+
+    Raises:
+        Unreachable: no scheduler answers within `CONNECT_S` seconds.
+    """
     try:
         client = distributed.Client(
             address, security=security, timeout=CONNECT_S, set_as_default=False, heartbeat_interval="2s"

@@ -128,6 +128,7 @@ class DaskCrew:
             self._leave(job)
 
     def _parts(self, each: Mapping[str, Any], *, changes: bool) -> Iterator[_Part]:
+        """Yield the nodes in shards: one for each slot of the workers, more if they exceed `SHARD` nodes."""
         names = list(each)
         slots = sum(worker.slots(changes=changes) for worker in self.roster.alive.values()) or 1
         size = max(1, min(SHARD, -(-len(names) // slots)))
@@ -152,6 +153,10 @@ class DaskCrew:
                 job.waiting.append(part)
 
     def _free(self, job: _Job, part: _Part) -> Worker | None:
+        """Return the least loaded worker with a free slot, or None.
+
+        Workers that were lost during earlier attempts at the part come last.
+        """
         busy: dict[str, int] = {}
         for each in job.running.values():
             if each.worker:
@@ -163,6 +168,10 @@ class DaskCrew:
         return fit[0] if fit else None
 
     def _submit(self, job: _Job, part: _Part, worker: Worker) -> None:
+        """Start an attempt at a part on a worker.
+
+        If the connection to the scheduler is lost, return the part to the queue.
+        """
         number = next(job.numbers)
         self._jobs[number] = job
         of_part = cloudpickle.dumps({name: job.each[name] for name in part.names})
@@ -185,6 +194,7 @@ class DaskCrew:
         future.add_done_callback(job.inbox.put)
 
     def _receive(self, event: tuple[float, dict[str, Any]]) -> None:
+        """Pass a worker's event to its job, in Dask's thread; drop it if the job has ended."""
         message = event[1]
         if job := self._jobs.get(message["number"]):
             job.inbox.put(message)
@@ -201,11 +211,17 @@ class DaskCrew:
             yield from self._ended(job, message, part)
 
     def _hear(self, job: _Job, message: dict[str, Any]) -> None:
+        """Count an event, and pass it on if its attempt is still running."""
         job.heard[message["number"]] = job.heard.get(message["number"], 0) + 1
         if any(part.number == message["number"] for part in job.running.values()):
             job.hear(message["number"], message[EVENT])
 
     def _ended(self, job: _Job, future: Future, part: _Part) -> Iterator[Mapping[str, Any]]:
+        """Yield the results of an ended part; if its worker was lost, return the part to the queue.
+
+        Raises:
+            GpuprovError: the task failed for another reason.
+        """
         if future.status != "finished":
             error = future.exception() if future.status == "error" else None
             if isinstance(error, GpuprovError):
@@ -238,6 +254,7 @@ class DaskCrew:
             job.inbox.put(each)
 
     def _lose(self, job: _Job, part: _Part) -> None:
+        """Return a part to the queue, and record the worker that was lost."""
         if part.worker:
             part.lost.append(part.worker.name)
         self._jobs.pop(part.number, None)
@@ -302,11 +319,16 @@ class DaskCrew:
 
 
 def _where(parts: Iterable[_Part]) -> str:
+    """Return the nodes that are still being changed, with their workers, for the end of a message.
+
+    Empty if no part has a worker.
+    """
     said = [f"{fold(part.names)} on worker {part.worker.name}" for part in parts if part.worker]
     return f"; still running, until their leases end: {'; '.join(said)}" if said else ""
 
 
 def _of_worker(part: _Part, error: GpuprovError) -> GpuprovError:
+    """Return the error of a task; if the worker has another version, a refusal that names the worker."""
     name = part.worker.name if part.worker else "?"
     if isinstance(error, InvalidInput):
         return Refused(f"worker {name} {error.seen}", expected=error.expected)

@@ -99,7 +99,10 @@ def _address(stated: str) -> tuple[str, int]:
 
 @contextmanager
 def _started(count: int) -> Iterator[socket.socket]:
-    """Start workers on this machine, connected by a socketpair, which other processes cannot open."""
+    """Start workers on this machine, connected by a socketpair, which other processes cannot open.
+
+    Yield this process's end. At the end of the block, workers that do not end within `END_S` are killed.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
@@ -121,11 +124,13 @@ def _started(count: int) -> Iterator[socket.socket]:
 
 
 async def _meet_child(ours: socket.socket) -> Link:
+    """Return the connection to the workers of this machine, once they are ready."""
     reader, writer = await asyncio.open_connection(sock=ours)
     return await _greet(Link(Stream(reader, writer), None, ""))
 
 
 async def _meet_all(addresses: list[tuple[str, int]], context: ssl.SSLContext) -> list[Link]:
+    """Connect to all services; if one fails, close the other connections and raise its error."""
     found = await asyncio.gather(
         *(_meet(host, port, context) for host, port in addresses), return_exceptions=True
     )
@@ -139,6 +144,12 @@ async def _meet_all(addresses: list[tuple[str, int]], context: ssl.SSLContext) -
 
 
 async def _meet(host: str, port: int, context: ssl.SSLContext) -> Link:
+    """Connect to a service, check its certificate, and wait until it is ready.
+
+    Raises:
+        Unreachable: it does not answer.
+        Refused: it does not prove a site of this fleet, or has another version.
+    """
     where = f"{host}:{port}"
     try:
         async with asyncio.timeout(CONNECT_S):
@@ -190,6 +201,7 @@ async def _greet(link: Link) -> Link:
 
 
 def _refusal(name: str, message: Message) -> GpuprovError:
+    """Return the error in a service's refusal, with the service's name."""
     try:
         error = read_error(message.get("error"))
     except ValueError:

@@ -45,6 +45,11 @@ def site_context(folder: Path) -> ssl.SSLContext:
 
 
 def _context(protocol: int, folder: Path, who: str) -> ssl.SSLContext:
+    """Return a TLS context that requires a peer's certificate, signed by the fleet's authority.
+
+    Raises:
+        InvalidInput, Refused: as `coordinator_context`.
+    """
     files = [folder / name for name in ("ca.pem", f"{who}.pem", f"{who}.key")]
     for file in files:
         if not file.is_file():
@@ -90,5 +95,6 @@ def is_coordinator(certificate: Mapping[str, Any] | None) -> bool:
 
 
 def _parties(certificate: Mapping[str, Any] | None) -> list[str]:
+    """Return the parties that a certificate names; [] without a certificate."""
     names = (certificate or {}).get("subjectAltName", ())
     return [name for kind, name in names if kind == "URI" and name.startswith(PREFIX)]

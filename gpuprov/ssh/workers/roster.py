@@ -55,6 +55,8 @@ class Roster:
     def look(self) -> bool:
         """Update the list, at most every `LOOK_S` seconds; return whether it was updated.
 
+        It is not if the scheduler does not answer.
+
         Raises:
             CrewLost: the scheduler has not answered for `GONE_S`.
         """
@@ -114,6 +116,7 @@ class Roster:
         return answers
 
     def _read(self, info: Any) -> None:
+        """Update `alive` from the scheduler's data, without workers that sent no heartbeat for `SILENT_S`."""
         now, alive = time.monotonic(), {}
         for address, each in info["workers"].items():
             message, since = self._told.get(address, (None, now))
@@ -127,6 +130,7 @@ class Roster:
 
 
 def _worker(address: str, message: Any) -> Worker:
+    """Return the worker at an address, from the scheduler's data about it."""
     return Worker(address, str(message["name"]), max(1, message["nthreads"]))
 
 
@@ -146,6 +150,7 @@ def _version_asker() -> Any:
 
 
 def _other_version(worker: Worker, answer: Any) -> GpuprovError:
+    """Return the refusal of a worker with another version."""
     return Refused(
         f"worker {worker.name} at {worker.address} has {answer}",
         expected=VERSION,

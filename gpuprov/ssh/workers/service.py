@@ -43,6 +43,7 @@ def encoded(
 
 
 def _message(found: Any, answer: Any) -> Message:
+    """Return the message about a result or an error; a result that cannot be written as JSON is an error."""
     if not isinstance(found, GpuprovError):
         try:
             return {"say": "answer", "answer": write_answer(found, answer, ANSWER_BYTES)}
@@ -52,6 +53,7 @@ def _message(found: Any, answer: Any) -> Message:
 
 
 def _addressed(order: int, name: str, found: Any) -> Message:
+    """Return the message about a node's result or error, with the id of the order and the node's name."""
     if isinstance(found, GpuprovError):
         found = {"say": "failed", "error": error_document(found)}
     return {**found, "id": order, "node": name}
@@ -87,29 +89,40 @@ class Session:
             self._stream.abort()
 
     def _stop_all(self) -> None:
+        """Request that all orders end."""
         for over in self._over.values():
             over.set()
 
     async def _welcome(self) -> None:
+        """Read the coordinator's first message.
+
+        Raises:
+            Refused: the coordinator has another version.
+            TimeoutError: no message comes within `HANDSHAKE_S` seconds.
+        """
         async with asyncio.timeout(HANDSHAKE_S):
             message = await self._stream.read()
         if message.get("version") != VERSION:
             raise Refused(f"the service has {VERSION}", expected=str(message.get("version")))
 
     def _open(self, stack: ExitStack) -> DaskCrew:
+        """Return the workers of the site, checked and ready, until the stack is closed."""
         crew = DaskCrew(stack.enter_context(self._connect()), self._narrate)
         return stack.enter_context(crew.ready())
 
     def _close(self, stack: ExitStack) -> None:
+        """Wait for the threads of all orders, then close the stack."""
         for thread in self._threads:
             thread.join()
         stack.close()
 
     def _narrate(self, line: str) -> None:
+        """Send a line for the user, unless the connection is closed."""
         with suppress(Closed):
             self._stream.send({"say": "line", "text": line})
 
     async def _take(self, message: Message, crew: DaskCrew) -> None:
+        """Process one message: answer a ping, stop an order, or start one in a new thread; ignore others."""
         match message.get("say"):
             case "ping":
                 await self._stream.write({"say": "pong"})
@@ -126,6 +139,7 @@ class Session:
                 thread.start()
 
     def _carry_out(self, crew: DaskCrew, reported: Message, order: bytes, over: threading.Event) -> None:
+        """Do the work of an order; send its events, its results, and its end with the error, if any."""
         number = reported["id"]
         end: Message = {"say": "end", "id": number}
         try:
@@ -186,6 +200,7 @@ async def serve(
 
 
 async def _serve_parent(handle: int, connect: Connect) -> None:
+    """Serve the coordinator at the other end of an open socket, given as a file descriptor."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
     await Session(Stream(reader, writer), connect).run()
 

@@ -38,7 +38,11 @@ _AT_WORK: dict[tuple[str, int], threading.Event] = {}
 
 
 def perform(shard: Shard) -> bytes:
-    """Do the work; return a pickled pair: node → result, or the error; and the number of events sent."""
+    """Do the work; return a pickled pair: node → result, or the error; and the number of events sent.
+
+    Raises:
+        InvalidInput: the controller has another version than this worker.
+    """
     import cloudpickle
 
     if shard.version != VERSION:
@@ -62,6 +66,7 @@ def perform(shard: Shard) -> bytes:
 
 
 def _found(shard: Shard, worker: str) -> dict[str, Any] | GpuprovError:
+    """Return node → result, or the error that ended the whole work, with the worker's name."""
     work, each = pickle.loads(shard.work), pickle.loads(shard.each)  # noqa: S301 - from our own controller
     try:
         found = dict(work(each))

@@ -115,6 +115,13 @@ class Link:
             self._heard = time.monotonic()
 
     def _take(self, message: Message) -> None:
+        """Put a message into the inbox of its order; drop it if there is no such order.
+
+        A line for the user, which has no order, is put into the inbox of the oldest.
+
+        Raises:
+            NodeFailed: the service has sent more than the limit of the order.
+        """
         number = message.get("id")
         if message.get("say") == "line":
             orders = list(self.orders.values())[:1]
@@ -129,6 +136,7 @@ class Link:
             order.inbox.put((order, message, memory))
 
     async def _beat(self) -> None:
+        """Send pings without end; close the connection after `GONE_S` seconds without a message."""
         while True:
             if time.monotonic() - self._heard > GONE_S:
                 self.lost = "no longer answers"
@@ -169,6 +177,7 @@ class SiteCrew:
                 )
 
     def _at(self, site: str | None) -> list[Link]:
+        """Return the services for nodes of a site, also lost ones; without a site all services."""
         return [link for link in self._links if site is None or link.site in (site, None)]
 
     def do(
@@ -209,6 +218,10 @@ class SiteCrew:
         yield from ((self._links[at], tuple(names)) for at, names in of_link.items() if names)
 
     def _order(self, link: Link, names: tuple[str, ...], inbox: _Inbox, *, changes: bool) -> _Order:
+        """Return a new order for a service, with reserved numbers for its attempts.
+
+        Numbers for changes start at the time in milliseconds, so that a later run has higher ones.
+        """
         span = NUMBERS + NUMBERS_EACH * len(names)
         if changes:
             first = self._changes = max(self._changes, int(time.time() * 1000))
@@ -243,6 +256,7 @@ class SiteCrew:
                     yield from self._ended(orders, order, message, changes=changes)
 
     def _answered(self, order: _Order, message: Message, answer: Any) -> Iterator[tuple[str, Any]]:
+        """Yield a node with the result or the error in a message; nothing if the node is not waited for."""
         name = message.get("node")
         if not isinstance(name, str) or name not in order.waiting:
             return  # another service's node, or one with an answer
@@ -253,6 +267,11 @@ class SiteCrew:
     def _ended(
         self, orders: dict[int, _Order], order: _Order, message: Message, *, changes: bool
     ) -> Iterator[tuple[str, Any]]:
+        """Process the end of an order: yield failures for its nodes without an answer.
+
+        Raises:
+            CrewLost: the service has lost its workers; see `_lose`.
+        """
         error: GpuprovError = NodeFailed(f"{order.link.name} sent no answer")
         with suppress(ValueError):
             error = read_error(message.get("error"))
@@ -280,6 +299,7 @@ class SiteCrew:
         yield from ((name, Unreachable(said, do=do)) for name in order.names if name in order.waiting)
 
     def _forget(self, orders: dict[int, _Order], order: _Order) -> None:
+        """Remove an order; later messages about it are dropped."""
         orders.pop(order.id, None)
         order.link.orders.pop(order.id, None)
 
@@ -315,6 +335,11 @@ def _next(inbox: _Inbox) -> tuple[_Order, Message]:
 
 
 def _read(link: Link, name: str, message: Message, answer: Any) -> Any:
+    """Return the result in a message, or the error that it reports.
+
+    Raises:
+        NodeFailed: the message has neither, or the result is of another type or node.
+    """
     if message.get("say") == "failed":
         try:
             return read_error(message.get("error"))
@@ -330,6 +355,7 @@ def _read(link: Link, name: str, message: Message, answer: Any) -> Any:
 
 
 def _pickled(order: Any) -> bytes:
+    """Return an order as bytes that a service can load."""
     import cloudpickle
 
     made: bytes = cloudpickle.dumps(order)
@@ -338,7 +364,7 @@ def _pickled(order: Any) -> bytes:
 
 @contextmanager
 def running(loop: asyncio.AbstractEventLoop, links: Iterable[Link]) -> Iterator[None]:
-    """Read the services' messages within the context."""
+    """Read the services' messages within the context, as tasks of a loop in another thread."""
     tasks = [call(loop, link.run()) for link in links]
     try:
         yield

@@ -113,6 +113,7 @@ class Stream:
 
 
 def _size(frame: bytes) -> bytes:
+    """Return the length of a frame as its first four bytes."""
     return len(frame).to_bytes(4, "big")
 
 
@@ -133,6 +134,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 async def _end_all() -> None:
+    """Cancel all other tasks of the running loop, and wait for their end."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
@@ -140,7 +142,7 @@ async def _end_all() -> None:
 
 
 def call(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-    """Run a coroutine in the loop of another thread."""
+    """Run a coroutine in the loop of another thread; return a future of its result at once."""
     return asyncio.run_coroutine_threadsafe(work, loop)
 
 

@@ -28,7 +28,7 @@ def files(patterns: "list[str]", excepted: str) -> "Files":
 
 
 def _file(path: str) -> "dict[str, Any]":
-    """Return content (base64), mode and owner of a file, or a link's target; raise Failed for a large file."""
+    """Return content (base64), mode and owner of a file, or a link's target; raise Failed if too large."""
     if os.path.islink(path):
         return {"link": os.readlink(path)}
     about = os.stat(path)
