@@ -138,7 +138,12 @@ def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str)
 
 
 def _insist(target: Target, guard: Guard, command: str) -> None:
-    """Run a command as root in a new login, with retries: sshd may be restarting or overloaded."""
+    """Run a command as root in a new login, with retries: sshd may be restarting or overloaded.
+
+    Raises:
+        Unreachable: no login works; the message names the port.
+        NodeFailed: the node is no longer armed, or the command fails.
+    """
     for pause_s in PAUSES_S:
         time.sleep(pause_s)
         try:
@@ -198,7 +203,7 @@ def undo(
 
 
 def as_root(session: Session, command: str, password: str | None, stdin: bytes = b"") -> Output:
-    """Run a shell command with root's rights.
+    """Run a shell command with root's rights; its exit code is in the result and raises nothing.
 
     Args:
         password: sudo's password.

@@ -49,7 +49,11 @@ def with_access(
 
 
 def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connection]) -> None:
-    """Refuse settings that would close a node's own port or disable its own user."""
+    """Refuse settings that would close a node's own port or disable its own user.
+
+    Raises:
+        Refused: a node has such connection settings.
+    """
     for host, stated in own.items():
         if stated.port is not None and stated.port not in ports:
             raise Refused(
@@ -66,5 +70,6 @@ def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connec
 
 
 def _extended(setting: Setting, source: str = "", **more: Any) -> Setting:
+    """Return a setting with more values, and with an additional source after its own."""
     sources = "; ".join(filter(None, [setting.source, source]))
     return setting.model_copy(update={"value": {**setting.value, **more}, "source": sources})

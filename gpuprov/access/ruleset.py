@@ -69,7 +69,10 @@ def by_number(rules: Iterable[str]) -> list[str]:
 
 
 def _published(firewall: Firewall, sources: list[str]) -> list[str]:
-    """Return rules for published ports: Docker forwards their connections past the input chain."""
+    """Return rules for published ports: Docker forwards their connections past the input chain.
+
+    [] if the setting `published` allows connections from any address.
+    """
     if firewall.published == "any":
         return []
     inside = ['iifname "docker0" accept', 'iifname "br-*" accept']
@@ -82,6 +85,8 @@ def _published(firewall: Firewall, sources: list[str]) -> list[str]:
 
 
 class _Table:
+    """The networks of a table's sets: set → its elements."""
+
     def __init__(self) -> None:
         self.networks: dict[str, list[str]] = {}
 
@@ -111,20 +116,28 @@ def _collapsed(networks: list[str], version: int) -> list[str]:
 
 
 def _element(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
+    """Return a network as nft prints it, a single address without a prefix length."""
     single = network.prefixlen == network.max_prefixlen
     return str(network.network_address) if single else str(network)
 
 
 def _ports(ports: Iterable[int]) -> str:
+    """Return ports as nft prints them: `22` or `{ 22, 2222 }`."""
     several = sorted(set(ports))
     return str(several[0]) if len(several) == 1 else "{ " + ", ".join(map(str, several)) + " }"
 
 
 def _interface(name: str) -> str:
+    """Return the name of an interface as nft prints it, in quotes."""
     return f'"{name}"'
 
 
 def _addresses(hosts: Mapping[str, str]) -> list[str]:
+    """Return the nodes' addresses as networks of one address, without a node that is this machine itself.
+
+    Raises:
+        Refused: a node is known by name only.
+    """
     named = []
     addresses = []
     for name, address in hosts.items():

@@ -36,5 +36,6 @@ def node_script(package: str, name: str) -> str:
 
 @cache
 def _edit_keys() -> str:
+    """Return the shell function `edit_keys`, which contains the whole program keys.py."""
     program = base64.b64encode(zlib.compress(standalone(KEYS, {}).encode(), 9)).decode()
     return _EDIT_KEYS.replace("PROGRAM", program)

@@ -62,6 +62,7 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
 
 
 def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
+    """Return the options that depend on the group's settings and connection."""
     ports = dict.fromkeys([connection.port or SSH_PORT, *([ssh.port] if ssh.port else [])])
     options = {
         "Port": " ".join(map(str, ports)),
@@ -82,6 +83,7 @@ def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
 
 
 def _algorithms(policy: dict[str, Any], release: str) -> dict[str, str]:
+    """Return the options for keys and algorithms of a policy, without key exchanges newer than `release`."""
     kex = [each["name"] for each in policy["kex"] if not _older(release, each.get("since", "0"))]
     user_keys = ",".join(policy["user_keys"])
     host_keys = {
@@ -100,6 +102,7 @@ def _algorithms(policy: dict[str, Any], release: str) -> dict[str, str]:
 
 
 def _older(release: str, than: str) -> bool:
+    """Return whether a release such as `9.2` precedes another."""
     return _numbers(release) < _numbers(than)
 
 
@@ -108,4 +111,5 @@ def _numbers(release: str) -> list[int]:
 
 
 def _systems(known: dict[str, Any]) -> list[str]:
+    """Return the systems whose OpenSSH is supported."""
     return [name for name, release in known["openssh"].items() if not _older(release, known["oldest"])]

@@ -117,6 +117,7 @@ class Contact:
         )
 
     def _note_passwords(self, error: paramiko.AuthenticationException) -> None:
+        """Record whether the refusal of a login offers password logins."""
         taken = getattr(error, "allowed_types", ())
         self.takes_passwords |= bool({"password", "keyboard-interactive"} & set(taken))
 
@@ -130,9 +131,14 @@ class Contact:
             return
 
     def _session(self) -> Session:
+        """Return a session over this connection, after a login."""
         return ParamikoSession(self.target, self.transport, LIMITS)
 
     def _keys(self, login: Login) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Yield the keys to offer, each with its name for messages.
+
+        This is the stated key; without one those of the route and its agent, unless a password is stated.
+        """
         if login.identity:
             yield f"the key {login.identity}", private_key(str(login.identity))
         elif login.password is None:  # sshd counts every refused key against this address

@@ -98,6 +98,7 @@ class HostKeys:
         return unread
 
     def _add(self, names: tuple[str, ...], stated: dict[str, paramiko.PKey]) -> None:
+        """Append keys of those types that the host does not have in the file yet, and read the file again."""
         with exclusive(self.path):  # threads of this run and other runs pin keys, too
             make_folders(self.path.parent)
             now = read_known_hosts(self.path) if self.path.exists() else KnownHosts(self.path)

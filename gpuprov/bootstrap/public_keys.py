@@ -41,7 +41,11 @@ def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _key(path: Path) -> str:
-    """Return the only key in a file; a line with options before the key (`command=`) is not a public key."""
+    """Return the only key in a file; a line with options before the key (`command=`) is not a public key.
+
+    Raises:
+        InvalidInput: the file is larger than `LARGEST`, or contains no key, several keys or other text.
+    """
     if path.stat().st_size > LARGEST:
         raise InvalidInput(f"{path} has {path.stat().st_size} bytes", expected=ONE)
     lines = path.read_text("utf-8", "replace").splitlines()

@@ -59,7 +59,15 @@ class AnotherUser(NodeFailed):
 
 @dataclass
 class NodeResult:
-    """The result of one node."""
+    """The result of one node.
+
+    Attributes:
+        changed: changes, each as a line for the user.
+        notes: other lines for the user.
+        host_keys: all host keys of the node as its files state them, not verified.
+        passwords: whether sshd accepts passwords.
+        failure: the error that ended the work on the node; None if there was none.
+    """
 
     name: str
     target: Target
@@ -85,6 +93,9 @@ def bootstrap(
         targets: nodes with the fleet's connection settings.
         keys: returns the host keys for a route.
         confirm: called with node name → fingerprint of unknown host keys; returns whether they are correct.
+
+    Returns:
+        The result of each node, in the order of `targets`; a failure is part of it and not raised.
     """
     nodes = [NodeResult(target.name, target) for target in targets]
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(nodes)))) as pool:
@@ -100,7 +111,11 @@ def bootstrap(
 
 
 def _known_login(node: NodeResult, goal: Goal, keys: Pinned) -> bool:
-    """Prepare a node with the fleet's login, if it works; return whether a first login is needed."""
+    """Prepare a node with the fleet's login, if it works; return whether a first login is needed.
+
+    A first login is needed if no host key is pinned, or if the login or sudo fails. Other errors are recorded
+    in `node`.
+    """
     way = contained(node.name, lambda: node.target.route)
     if isinstance(way, GpuprovError):
         node.failure = way
@@ -122,6 +137,7 @@ def _known_login(node: NodeResult, goal: Goal, keys: Pinned) -> bool:
 
 
 def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
+    """Connect to a node without a login; if that fails, record the failure and return None."""
     target = node.target
     contact = contained(node.name, lambda: reach(node.name, target.address, target.connection, login))
     if isinstance(contact, GpuprovError):
@@ -133,7 +149,10 @@ def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
 def _settle_host_keys(
     nodes: list[NodeResult], contacts: dict[str, Contact | None], keys: Pinned, confirm: Confirm
 ) -> None:
-    """Check every host key; those that only the user can judge are shown together, once."""
+    """Check every host key; those that only the user can judge are shown together, once.
+
+    Nodes with a wrong key, or with one that is not confirmed, get a failure.
+    """
     shown: dict[str, str] = {}
     for node in nodes:
         contact = contacts[node.name]
@@ -153,6 +172,10 @@ def _settle_host_keys(
 
 
 def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: Pinned) -> None:
+    """Pin the host key, log in, and prepare a node; record the error if that fails.
+
+    A node that has failed before is left as it is.
+    """
     if contact is None or node.failure is not None:
         return
     key, way = contact.host_key, contact.target.route
@@ -176,7 +199,12 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
 
 
 def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | None) -> None:
-    """Run the script, and add its output to the result."""
+    """Run the script, and add its output to the result.
+
+    Raises:
+        AnotherUser: the node names another user for logins.
+        NodeFailed: the script failed, or the user cannot become root.
+    """
     keys = "\n".join(goal.public_keys[node.name])
     stated = {"admin": node.target.route.user, "keys": keys, "wait": str(goal.wait_s)}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
@@ -205,7 +233,10 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
 
 
 def _prove(node: NodeResult, goal: Goal) -> None:
-    """Log in as the fleet does; if that works, disable passwords under the dead man's switch."""
+    """Log in as the fleet does; if that works, disable passwords under the dead man's switch.
+
+    With a certificate, also request its enrolment. An error is recorded in `node`.
+    """
 
     def prove() -> None:
         with open_session(node.target, LIMITS) as session:
@@ -225,6 +256,11 @@ def _prove(node: NodeResult, goal: Goal) -> None:
 
 
 def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
+    """Disable password logins, and test a new login; undo the change if the test fails.
+
+    Raises:
+        GpuprovError: the change failed or was undone.
+    """
     token = f"bootstrap-{secrets.token_hex(4)}"
     arm(session, guard, token)
     lines = "PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n"

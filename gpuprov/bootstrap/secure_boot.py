@@ -76,6 +76,8 @@ class Enrolment:
 def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolment:
     """Check what a node trusts, and request the certificate's enrolment if it is not enrolled.
 
+    In known clouds and without EFI nothing is requested; a note states what is possible.
+
     Raises:
         NodeFailed: the node cannot be probed, or does not accept the request.
     """
@@ -100,10 +102,18 @@ def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolmen
 
 
 def _listed(seen: SecureBoot) -> str:
+    """Return the names of the trusted certificates as text."""
     return ", ".join(seen.trusted) or "no certificate that it lists"
 
 
 def _request(name: str, session: Session, certificate: Certificate, done: Enrolment) -> None:
+    """Request the enrolment with a new password, and add changes and notes to `done`.
+
+    If a request is waiting already, only a note is added.
+
+    Raises:
+        NodeFailed: the node does not accept the request.
+    """
     password = "".join(secrets.choice(LETTERS) for _ in range(PASSWORD_LENGTH))
     content = base64.b64encode(certificate.der).decode()
     script = REQUEST.format(certificate=content)

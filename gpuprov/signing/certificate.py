@@ -67,7 +67,7 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def parse_certificate(content: bytes) -> Certificate:
-    """Return the certificate in PEM or DER.
+    """Return the certificate in a content, which is PEM or DER.
 
     Raises:
         ValueError: the content is not an X.509 certificate of an RSA key with at least `LEAST_BITS` bits.

@@ -49,7 +49,11 @@ def items(content: bytes) -> Iterator[Item]:
 
 
 def _length(content: bytes, at: int) -> tuple[int, int]:
-    """Return the length of an element's content, and the offset at which the content starts."""
+    """Return the length of an element's content, and the offset at which the content starts.
+
+    Raises:
+        ValueError: there is no length at the offset `at`, or one of more than four bytes.
+    """
     first = content[at] if at < len(content) else 0x80
     if first < 0x80:
         return first, at + 1

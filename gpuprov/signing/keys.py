@@ -36,6 +36,7 @@ def signer(stated: SecureBoot, folder: Path) -> tuple[Certificate, Callable[[byt
 
 
 def _signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
+    """Return a module with a signature, see `signed`."""
     return signed(content, certificate, sign)
 
 
@@ -60,6 +61,11 @@ def key(stated: str | KeyCommand, folder: Path) -> Sign:
 
 
 def _of_file(path: Path) -> Sign:
+    """Return the function that signs digests with the private key in a file.
+
+    Raises:
+        InvalidInput: the file is missing, accessible to other users, or not an RSA key without a passphrase.
+    """
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -99,6 +105,11 @@ def _by_token(uri: str, digest: bytes) -> bytes:
 
 
 def _by_program(words: Sequence[str], name: str, digest: bytes) -> bytes:
+    """Return the standard output of a program, the signature, that gets the digest on standard input.
+
+    Raises:
+        GpuprovError: it cannot be run, fails, or does not end within `TIMEOUT_S`; the message has `name`.
+    """
     try:
         done = subprocess.run(words, input=digest, capture_output=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -136,7 +136,11 @@ def read_signature(tail: bytes) -> Signature | None:
 
 
 def _signer(cms: bytes) -> Signature:
-    """Return the certificate that the first SignerInfo names."""
+    """Return the certificate that the first SignerInfo names.
+
+    Raises:
+        ValueError, StopIteration: it is not such a signature.
+    """
     _, announced = der.items(next(der.items(cms)).content)
     data = next(der.items(announced.content))
     *_, signers = der.items(data.content)
@@ -148,6 +152,7 @@ def _signer(cms: bytes) -> Signature:
 
 
 def _common_name(issuer: bytes) -> str:
+    """Return the common name in an issuer's DER content; empty if it has none."""
     for part in der.items(issuer):
         for pair in der.items(part.content):
             kind, value = der.items(pair.content)

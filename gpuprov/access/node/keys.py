@@ -31,7 +31,7 @@ SHUT_OUT = b"command=\"echo 'Please login as the user"
 
 
 def main(_question: "Any") -> None:
-    """Run the command line."""
+    """Run the command line; after an error exit with `CANNOT`."""
     acts: dict[str, Callable[..., None]] = {"add": add, "remove": remove, "authorize": authorize}
     act, *words = sys.argv[1:]
     try:
@@ -73,7 +73,7 @@ def remove(file: str, key: str, *made: str) -> None:
 
 
 def authorize(file: str, owner: str, login: str, *keys: str) -> None:
-    """Authorize each public key for the account, and remove cloud-init's line that rejects it."""
+    """Authorize those public keys that the file lacks, and remove cloud-init's line that rejects them."""
     wanted = {blob_of(key): os.fsencode(key) for key in keys}
     said = []  # type: list[str]
 
