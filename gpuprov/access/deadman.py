@@ -203,7 +203,7 @@ def undo(
 
 
 def as_root(session: Session, command: str, password: str | None, stdin: bytes = b"") -> Output:
-    """Run a shell command with root's rights; its exit code is in the result and raises nothing.
+    """Run a shell command with root's rights; an exit code other than 0 raises nothing.
 
     Args:
         password: sudo's password.

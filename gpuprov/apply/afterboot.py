@@ -186,7 +186,7 @@ def environment() -> str:
 
 
 def _quoted(word: str) -> str:
-    """Quote an argument by systemd.syntax(7); in a command `$` has to be doubled too."""
+    """Quote an argument by systemd.syntax(7), except `$`, which the caller has to double in a command."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{plain}"'
 

@@ -49,7 +49,7 @@ class Convergence:
 
     @property
     def failed(self) -> list[str]:
-        """Nodes on which a role or a reboot failed."""
+        """Nodes that were unreachable or refused, or on which a role or a reboot failed."""
         return [name for name, outcome in self.outcomes.items() if not outcome.ok]
 
     @property

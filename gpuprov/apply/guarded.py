@@ -47,19 +47,19 @@ class _Node:
 
     @property
     def ports(self) -> list[int]:
-        """Ports on which a new login has to work."""
+        """Ports on which a new login has to work: those of the group's SSH settings, or that of the route."""
         ssh = self.group.setting("ssh")
         return [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.route.port]
 
     def merge(self, changed: tuple[NodeOutcome, GpuprovError | None] | GpuprovError) -> None:
-        """Store the result of the change."""
+        """Store the outcome of the change, and the reason if it was not kept; or the error as a failure."""
         if isinstance(changed, GpuprovError):
             self.fail(changed)
         else:
             self.outcome, self.failure = NodeOutcome.of(self.target.name, changed[0]), changed[1]
 
     def fail(self, error: GpuprovError) -> None:
-        """Record that the change was not kept."""
+        """Record that the change was not kept, also as a failure in the outcome."""
         self.failure = error
         self.outcome.fail(self.target.name, "Prove a new login", str(error))
 
@@ -196,7 +196,10 @@ def _refuse_another_port(node: _Node) -> None:
 
 
 def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
-    """Keep the change if its roles succeeded and a new login works; otherwise revert it."""
+    """Keep the change if its roles succeeded and a new login works; otherwise revert it.
+
+    A reverted change is recorded as a failure, unless the node reports that it was kept.
+    """
     failure = _prove(node, guard, run.id) if node.outcome.ok else GpuprovError("a role failed")
     if failure:
         name = node.target.name

@@ -43,7 +43,7 @@ class Lease:
 
     @property
     def advice(self) -> str:
-        """Advice about another run's lease."""
+        """Text for the user about how to get a node that another run has leased."""
         resumable = any(f"-{verb}-" in self.run for verb in RESUMABLE)
         if self.is_attempt and not resumable:
             where = f"run the same command on the same controller, {ATTEMPT_S:.0f} s later"
@@ -66,7 +66,7 @@ class Lease:
         return self.is_attempt and self.silent_s < ATTEMPT_S
 
     def refusal(self, run: str = "") -> Refused:
-        """Return the refusal for another run, or for another attempt of the same run."""
+        """Return the refusal for another run; `HeldByWorker` if `run` is the lease's own run."""
         if run == self.family:
             return HeldByWorker(
                 str(self), do="wait for that worker or end it, then run the same command again"

@@ -80,6 +80,7 @@ class LeaseManager:
         locks: connections to the nodes: those of the first lock, or if they fail those of the next.
         folder: the run's folder; its name is the run's id.
         dispatch: how the nodes are reached, including sudo's password, if it requires one.
+        terms: duration of the leases, by default 600 s.
         run: the worker attempt (`gpuprov.apply.attempts`) that holds the leases, if not the run itself.
     """
 
@@ -204,7 +205,10 @@ class LeaseManager:
             raise error
 
     def release(self) -> None:
-        """Give the leases back. On a node that does not answer, the lease expires."""
+        """Give the leases back, those of a worker attempt to its run.
+
+        On a node that does not answer, the lease expires.
+        """
         self._leaving.set()
         unsure = {name for name, error in self._silent.items() if not isinstance(error, Unreachable)}
         ours = sorted({*self._until, *unsure})
@@ -263,7 +267,10 @@ class LeaseManager:
         return self._act(act, same(names, self.run, started_by(), self.terms.seconds))
 
     def _act(self, act: str, arguments: Mapping[str, Sequence[Any]]) -> dict[str, Answer]:
-        """Run an act of `gpuprov.apply.node.main` on nodes, over the first lock whose connection works."""
+        """Run an act of `gpuprov.apply.node.main` on nodes; return node → the lease in its answer, or error.
+
+        A node that is unreachable by one lock's connection is tried by that of the next.
+        """
         questions = {name: {"act": act, "arguments": list(given)} for name, given in arguments.items()}
         answers: dict[str, Answer] = {}
         tried: dict[str, object] = {}

@@ -75,7 +75,7 @@ class NodeOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """Whether nothing failed, and the node was neither unreachable nor refused."""
         return not self.failed and self.unreachable is None and self.refused is None
 
     def add(self, later: NodeOutcome) -> None:
@@ -149,8 +149,8 @@ def _play(
 ) -> dict[str, NodeOutcome]:
     """Run a playbook on nodes with `ansible-playbook` on this machine; return node → outcome.
 
-    Ansible is ended after `QUIET_S` seconds without an event, more for reboots. Nodes that have not finished
-    get a failure then.
+    Ansible is ended after `QUIET_S` seconds without an event, more for reboots. Nodes without a failure get
+    one then.
 
     Raises:
         GpuprovError: ansible-playbook failed without a failure of a node.
@@ -357,7 +357,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _note(outcomes: dict[str, NodeOutcome], event: Event) -> None:
-    """Add a task's change, failure or compiled kernels to its node's outcome; ignore other events."""
+    """Add a task's result to its node's outcome: a change, a failure, no connection, or compiled kernels."""
     outcome = outcomes.get(event.get("host") or "")
     if outcome is None:
         return

@@ -43,7 +43,10 @@ def ask_nodes(
 
 
 def read_all(answers: Mapping[str, Answer], read: Callable[[Any], Any]) -> dict[str, Answer]:
-    """Read nodes' answers, here and never on a worker; an unreadable answer is that node's failure."""
+    """Read nodes' answers, in this process and never on a worker; return node → result or error.
+
+    An unreadable answer is that node's failure.
+    """
     return {
         name: answer if isinstance(answer, GpuprovError) else contained(name, partial(read, answer))
         for name, answer in answers.items()
@@ -75,7 +78,7 @@ def _ask_here(
 
 
 def same(names: Iterable[str], *arguments: Any) -> dict[str, Sequence[Any]]:
-    """Return the same arguments for every node."""
+    """Return node → the arguments, which are the same for every node."""
     return dict.fromkeys(names, arguments)
 
 

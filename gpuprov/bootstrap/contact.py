@@ -122,7 +122,7 @@ class Contact:
         self.takes_passwords |= bool({"password", "keyboard-interactive"} & set(taken))
 
     def _ask_what_is_taken(self, user: str) -> None:
-        """Request the accepted methods, if there is no key to be refused."""
+        """Record whether sshd accepts password logins, if there is no key to be refused."""
         try:
             self.transport.auth_none(user)
         except paramiko.AuthenticationException as error:

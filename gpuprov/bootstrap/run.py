@@ -64,8 +64,8 @@ class NodeResult:
     Attributes:
         changed: changes, each as a line for the user.
         notes: other lines for the user.
-        host_keys: all host keys of the node as its files state them, not verified.
-        passwords: whether sshd accepts passwords.
+        host_keys: all host keys, `TYPE BASE64`, as the node reports them after the login.
+        passwords: whether sshd accepts password logins of the fleet's user.
         failure: the error that ended the work on the node; None if there was none.
     """
 

@@ -76,7 +76,7 @@ class Enrolment:
 def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolment:
     """Check what a node trusts, and request the certificate's enrolment if it is not enrolled.
 
-    In known clouds and without EFI nothing is requested; a note states what is possible.
+    Without EFI and in known clouds nothing is requested; a note states the reason or the way to enroll it.
 
     Raises:
         NodeFailed: the node cannot be probed, or does not accept the request.

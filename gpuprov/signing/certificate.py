@@ -36,7 +36,7 @@ class Certificate:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of the certificate in hexadecimal digits, as in `openssl x509 -fingerprint -sha256`."""
+        """The SHA-256 of the certificate (DER) in lower-case hexadecimal digits, without colons."""
         return hashlib.sha256(self.der).hexdigest()
 
     @property

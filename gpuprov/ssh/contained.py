@@ -25,7 +25,10 @@ LOG_BYTES = 1024 * 1024
 
 
 def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
-    """Return the result of `work` on a node, or the error that ended it; a `GpuprovError` is kept."""
+    """Return the result of `work` on a node, or the error that ended it.
+
+    A `GpuprovError` is returned unchanged, any other exception as `unexpected` describes it.
+    """
     try:
         return work()
     except GpuprovError as error:

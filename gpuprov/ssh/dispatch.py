@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class CrewLost(Unreachable):
-    """Loss of all workers, which ends the run here; not a failure of a node."""
+    """Loss of all workers, which ends the run; not a failure of a node."""
 
 
 Work = Callable[[Mapping[str, V]], Mapping[str, R]]
@@ -79,7 +79,10 @@ def attempting(this: Attempt) -> Iterator[None]:
 
 
 def with_place(answer: R | GpuprovError) -> R | GpuprovError:
-    """Name the worker in an error that concerns the worker and not the node, such as a missing key."""
+    """Name the worker in an error that concerns the worker and not the node, such as a missing key.
+
+    Other answers are returned unchanged.
+    """
     at = _ATTEMPT.get()
     if at is None or not isinstance(answer, InvalidInput):
         return answer

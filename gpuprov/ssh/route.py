@@ -198,7 +198,10 @@ def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> 
 
 
 def _known_hosts(stated: Connection, said: Answer, depth: int) -> tuple[str, ...]:
-    """Return the known-hosts files: for a node only the fleet's, for a jump host the user's, too."""
+    """Return the known-hosts files: the fleet's, for a jump host the user's and the system's after it.
+
+    If the fleet states no file, return the user's and the system's.
+    """
     own = tuple(each for each in " ".join(said.get("userknownhostsfile", ())).split() if each != "none")
     shared = tuple(" ".join(said.get("globalknownhostsfile", ())).split())
     usual = (*(own or (KNOWN_HOSTS,)), *(path for path in shared if Path(path).exists()))
@@ -208,7 +211,7 @@ def _known_hosts(stated: Connection, said: Answer, depth: int) -> tuple[str, ...
 
 
 def _identity_files(stated: Connection, said: Answer, tokens: dict[str, str]) -> tuple[str, ...]:
-    """Return the keys in ssh's configuration, or the default keys, with the fleet's key before them."""
+    """Return the keys in ssh's configuration; if it names none, the fleet's key and the default keys."""
     named = tuple(said.get("identityfile", ()))
     usual = usual_keys() if said else USUAL_KEYS
     if named and named != usual:

@@ -41,7 +41,7 @@ def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
 
 
 def _record(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
-    """Add the run to the history; nodes without a failure are in sync, because the run verified them."""
+    """Add the run to the history: nodes with a failure as errors, others, which were verified, as in sync."""
     nodes = [
         NodeDrift(name, "error" if reason else "in_sync", reason=reason)
         for name in outcome.ends

@@ -107,7 +107,7 @@ def ask_gate(
 
 
 def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payload:
-    """Return the request for the probe and the gate, the same for all nodes of a group."""
+    """Return the request for the probe and the gate, the same for all nodes of an old and a new group."""
     asked = asdict(drift_parameters(old))
     asked["collectors"] = sorted({*asked["collectors"], *COLLECTORS})
     asked["packages"] = sorted({*closure(old), *closure(new)})
@@ -159,7 +159,10 @@ def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
 
 
 def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterator[Finding]:
-    """Yield drift from the old lock: a node with drift could not return to that lock."""
+    """Yield drift from the old lock: a node with drift could not return to that lock.
+
+    Accepted checks are only warnings.
+    """
     for each in judge("", facts, expectations(old)).drift:
         if each.check in accepted:
             yield Finding("warn", "drift", f"{difference(each)}; accepted")
@@ -216,7 +219,7 @@ def _files(name: str, version: str, arch: str) -> set[str]:
 
 
 def _room(facts: Facts) -> Iterator[Finding]:
-    """Yield folders with less free space than the roles need."""
+    """Yield folders with less free space than the roles need; those with unknown space are skipped."""
     for folder, wanted in preflight_values("defaults")["preflight_free_mb"].items():
         free = facts.state.free_mib.get(folder)
         if free is not None and free < wanted:
@@ -224,7 +227,11 @@ def _room(facts: Facts) -> Iterator[Finding]:
 
 
 def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
-    """Yield missing headers for each relevant kernel, and a missing key, if the node compiles its module."""
+    """Yield problems of a driver whose module is compiled.
+
+    These are: relevant kernels without headers, installed or in a repository; and under Secure Boot a
+    signature that the node may not trust.
+    """
     if not new.components.driver.compiled:
         return
     offered = {name for name, _ in facts.raw("gate")["offered"]}
@@ -260,7 +267,10 @@ def _named_kernel(group: LockedGroup) -> list[str]:
 
 
 def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
-    """Yield programs that use the GPUs; NVIDIA's own daemons do not count."""
+    """Yield programs that use the GPUs, only as a warning if the node is drained first.
+
+    NVIDIA's own daemons do not count.
+    """
     if users := gpu_users(facts):
         said = f"the GPUs are in use by {', '.join(users)}"
         yield (

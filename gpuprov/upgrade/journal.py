@@ -53,7 +53,7 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.close()
 
     def write(self, step: str, event: Event, nodes: Iterable[str | None] = (None,), data: Any = None) -> None:
-        """Append one entry for each node, and sync them to the disk."""
+        """Append one entry for each node, by default one for the whole run, and sync them to the disk."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         fresh = [
             Entry(len(self.entries) + count, at, step, event, node, data)

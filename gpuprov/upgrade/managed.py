@@ -41,6 +41,6 @@ EXCEPTED = r"~$|ssh|firewall|gpuprov-upgrade\.sources$|gpuprov-dead"
 
 
 def managed(group: LockedGroup) -> dict[str, Any]:
-    """Return the files and units that a node of the group records and restores."""
+    """Return `files` (patterns), `excepted` files (a pattern) and `units` that nodes record and restore."""
     units = [unit for unit in parameters(group).units if "firewall" not in unit]
     return {"files": list(FILES), "excepted": EXCEPTED, "units": units}

@@ -170,13 +170,13 @@ def _github(job: Job, program: str) -> dict[str, str]:
 
 
 def _gitlab(job: Job, program: str) -> dict[str, str]:
-    """Return file name → text of a job; its time is stated in the project's pipeline schedule, not here."""
+    """Return file name → text of a job without its time, which a pipeline schedule of the project states."""
     command = _told(job, in_a_forge(program, job.words))
     return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, command, _wheel(job))}
 
 
 def _wheel(job: Job) -> Wheel:
-    """Return the wheel that a CI job installs, by default the one that is found for the job's folder."""
+    """Return the wheel that a CI job installs; raises as `wheel_of_job` if the job states none."""
     return job.wheel or wheel_of_job(None, job.folder)
 
 

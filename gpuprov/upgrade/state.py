@@ -59,7 +59,7 @@ class NodeProgress:
 
     @property
     def reason(self) -> str | None:
-        """The first failure as text."""
+        """The first failure as `STEP: REASON`; None without a failure."""
         return f"{self.failed[0][0]}: {self.failed[0][1]}" if self.failed else None
 
     @property

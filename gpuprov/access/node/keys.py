@@ -59,7 +59,7 @@ def add(file: str, owner: str, line: str) -> None:
 
 
 def remove(file: str, key: str, *made: str) -> None:
-    """Remove gpuprov's line with a key, then the created paths, innermost first, unless they are in use."""
+    """Remove gpuprov's line with a key, then the created paths in the stated order, if they are empty."""
     if os.path.exists(file):
         edit_lines(file, of_ours(os.fsencode(key)))
     for path in made:

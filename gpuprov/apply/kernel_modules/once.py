@@ -128,7 +128,11 @@ class Once:
                 self._left.pop(name, None)
 
     def _going(self, chosen: Mapping[Build, list[str]]) -> dict[str, dict[str, Any]]:
-        """Return the variables of the nodes that run now, and keep those of the later run in `_left`."""
+        """Return the variables of the nodes that run now, and keep those of the later run in `_left`.
+
+        Nodes of a missing build wait for the later run, except its builders. Bare nodes run all but the
+        module now. If the store signs, builders run again to install the signed module.
+        """
         going: dict[str, dict[str, Any]] = {}
         compiling = {node for nodes in chosen.values() for node in nodes}
         for name, stated in list(self._left.items()):

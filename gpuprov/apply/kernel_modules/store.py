@@ -257,7 +257,7 @@ def fleet_id(fleet: Path | None) -> str:
 
 
 def _place(fleet: Path | None, build: Build) -> Path:
-    """Return the parent of a build's folder in a store; names that lead outside of the store are refused."""
+    """Return the parent of a build's folder, relative to the store; refuse names that lead outside of it."""
     return below(below(Path(fleet_id(fleet)), "+".join(build.builders)), build.kernel)
 
 

@@ -43,7 +43,10 @@ def current() -> "Lease | None":
 
 
 def take(run: str, holder: str, seconds: float) -> "Lease":
-    """Take the lease for a run or worker attempt; return the one that holds, which may be another run's."""
+    """Take the lease for a run or worker attempt; return the one that holds, which may be another run's.
+
+    Raise OSError for a worker attempt if a later one has held the node.
+    """
     with alone("lease"):
         held = current()
         if held and held["run"] != run and not _follows(run, held):

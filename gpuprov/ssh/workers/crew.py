@@ -136,7 +136,10 @@ class DaskCrew:
             yield _Part(names[at : at + size])
 
     def _start(self, job: _Job) -> Iterator[Mapping[str, GpuprovError]]:
-        """Assign parts to workers with a free slot, least loaded first; yield failures of parts given up."""
+        """Assign parts to workers with a free slot, least loaded first; yield failures of parts given up.
+
+        A part is given up after `TRIES` lost workers, or if there has been no worker for a while.
+        """
         slots = sum(worker.slots(changes=job.changes) for worker in self.roster.alive.values())
         for _ in range(len(job.waiting)):
             if 0 < slots <= len(job.running):
@@ -200,7 +203,7 @@ class DaskCrew:
             job.inbox.put(message)
 
     def _collect(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
-        """Wait for one event or ended task, and process it; yield the results of an ended part."""
+        """Wait at most `seconds` for an event or an ended task, and process it; yield results of the task."""
         try:
             message = job.inbox.get(timeout=seconds)
         except Empty:
@@ -241,7 +244,10 @@ class DaskCrew:
         yield found
 
     def _await_words(self, job: _Job, number: int, count: int) -> None:
-        """Process outstanding events of a part: they are sent separately, and may arrive after the result."""
+        """Process outstanding events of a part: they are sent separately, and may arrive after the result.
+
+        Wait for them at most `LAST_WORDS_S` seconds.
+        """
         deadline, kept = time.monotonic() + LAST_WORDS_S, []
         while job.heard.get(number, 0) < count and time.monotonic() < deadline:
             with suppress(Empty):

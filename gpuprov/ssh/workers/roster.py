@@ -135,7 +135,10 @@ def _worker(address: str, message: Any) -> Worker:
 
 
 def _version_asker() -> Any:
-    """Return a function that is pickled by value, so that workers without gpuprov can run it, too."""
+    """Return a function that reports a worker's version of gpuprov and Python, like `VERSION`.
+
+    It is pickled by value, so that workers without gpuprov can run it, too.
+    """
 
     def version() -> str:
         import sys

@@ -68,7 +68,11 @@ class Session:
         self._threads: list[threading.Thread] = []
 
     async def run(self) -> None:
-        """Process messages until the coordinator disconnects; then end changes of nodes as soon as safe."""
+        """Process messages until the coordinator disconnects or is silent for `QUIET_S` seconds.
+
+        Then end changes of nodes as soon as safe. A coordinator of another version, or without good workers,
+        is refused with a message.
+        """
         loop, stack = asyncio.get_running_loop(), ExitStack()
         try:
             await self._welcome()
@@ -175,7 +179,10 @@ class Session:
 async def serve(
     context: ssl.SSLContext, host: str, port: int, connect: Connect, say: Callable[[str], None]
 ) -> None:
-    """Listen without end; close other connections than a coordinator's before any data is read."""
+    """Listen without end, and serve each coordinator.
+
+    Other connections, and those beyond `GUESTS`, are closed before any data is read.
+    """
     hush()
     here = 0
 

@@ -92,7 +92,7 @@ class Link:
             self.lost = self.lost or str(error)
 
     async def run(self) -> None:
-        """Read the service's messages until it is lost."""
+        """Read the service's messages until it is lost; then wake the threads that wait for its orders."""
         beat = asyncio.create_task(self._beat())
         try:
             while True:
@@ -204,7 +204,10 @@ class SiteCrew:
             self._leave(orders, inbox, changes=changes)
 
     def _shares(self, each: Mapping[str, Any]) -> Iterator[tuple[Link, tuple[str, ...]]]:
-        """Divide nodes among the services of their sites."""
+        """Yield each service with its nodes; nodes of a site are divided equally among its services.
+
+        Services that are lost get none, unless all of the site are lost.
+        """
         of_link: dict[int, list[str]] = {}
         of_site: dict[str | None, list[str]] = {}
         for name in each:

@@ -119,7 +119,7 @@ def _size(frame: bytes) -> bytes:
 
 @contextmanager
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread within the context."""
+    """Run an event loop in a thread within the context; cancel its tasks at the end."""
     made = asyncio.new_event_loop()
     thread = threading.Thread(target=made.run_forever, name="gpuprov-workers", daemon=True)
     thread.start()

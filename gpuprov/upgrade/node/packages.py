@@ -35,7 +35,7 @@ ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
 
 
 def installed() -> "Installed":
-    """Return package as apt names it → version and architecture, including half-installed packages."""
+    """Return package as apt names it → `[version, architecture]`, including half-installed packages."""
     text = run(
         "dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${Architecture}\t${db:Status-Status}\n"
     )
@@ -148,7 +148,7 @@ def _download(targets: "list[str]") -> None:
 
 
 def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
-    """Return package and version → SHA-256 from the repositories' indexes."""
+    """Return (package, version) → SHA-256 from the repositories' indexes, for those that have it."""
     if not names:
         return {}
     _, text, _ = run_anyway("apt-cache", "show", *names, seconds=60)
