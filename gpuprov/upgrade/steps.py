@@ -145,7 +145,7 @@ def _wrong(result: Convergence, names: Collection[str]) -> Failures:
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
         if outcome is not None and not outcome.ok:
-            said = outcome.failed[0].get("msg") if outcome.failed else outcome.unreachable
+            said = outcome.failed[0].get("msg") if outcome.failed else outcome.unreachable or outcome.refused
             failed[name] = str(said)
         elif seen is not None and seen.reason is not None:
             failed[name] = seen.reason
