@@ -59,6 +59,10 @@ class Program:
     own_namespace: bool
 
 
+LOG_LINE = 1000
+"""Characters of a line of the kernel log that are searched; the probe sends at most 600."""
+
+
 class Examination(Facts):
     """Facts with the values of further collectors (`CLOSER_PROBE`)."""
 
@@ -67,7 +71,8 @@ class Examination(Facts):
         """Relevant lines of the kernel log, oldest first."""
         raw = self.raw("kernel_log")
         now = datetime.fromisoformat(self.collected_at).timestamp()
-        return tuple(LogLine(max(0.0, now - float(stamp)), str(text)) for stamp, text in raw["kept"])
+        rows = ((float(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
+        return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 
     def log_lines(self, pattern: str) -> list[LogLine]:
         """Return lines of the kernel log that match.

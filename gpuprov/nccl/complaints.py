@@ -55,8 +55,9 @@ _CAUSES: tuple[tuple[str, str], ...] = (
 )
 _FRAMEWORK = re.compile(
     r"nccl(?:System|UnhandledCuda|Internal|Remote)Error|ncclInvalid(?:Usage|Argument)|NCCL error"
-    r"|ProcessGroupNCCL.*(?:Watchdog caught|exception|timeout)|Test NCCL failure|Test CUDA failure"
+    r"|Test NCCL failure|Test CUDA failure"
 )
+_PYTORCH = re.compile(r"Watchdog caught|exception|timeout")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _MOST = 200
 
@@ -77,7 +78,7 @@ class Complaints:
 
     def feed(self, line: str) -> None:
         """Add a line of a framework or of nccl-tests if it reports an NCCL failure."""
-        if _FRAMEWORK.search(line):
+        if _FRAMEWORK.search(line) or _PYTORCH.search(line.partition("ProcessGroupNCCL")[2]):
             self.warned(line.strip())
 
     @property

@@ -18,7 +18,8 @@ from gpuprov.nccl.complaints import Complaints
 SCHEMA = "gpuprov.nccl/1"
 
 _LONGEST_LINE, _LONGEST_REMARK = 1 << 16, 1 << 12
-_NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bPid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+")
+_NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
+_NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d+\s+on\s+(\S+)\s+device\s+\d")
 _PROVIDER = re.compile(r"Selected Provider is (\w+)", re.IGNORECASE)
 _NVLS_USED = re.compile(r"NVLS comm 0x|Connected NVLS|[1-9]\d* nvls channels")
 _NO_P2P = re.compile(
@@ -81,8 +82,9 @@ class NcclLog:
             self._version(line)
         if "ccl" in line or "NCCL" in line:
             self.complaints.feed(line)
-        if "#" in line and (rank := _NCCL_TESTS_RANK.search(line)):
-            self._listed_ranks[int(rank[1])] = rank[3]
+        rank = _NCCL_TESTS_RANK.search(line) if "#" in line else None
+        if rank and (host := _NCCL_TESTS_HOST.search(line, rank.end())):
+            self._listed_ranks[int(rank[1])] = host[1]
         else:
             self.results.feed(line)
 

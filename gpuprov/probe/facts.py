@@ -72,6 +72,14 @@ from gpuprov.untrusted import architecture, host_name, kernel_release
 
 SCHEMA = "gpuprov.facts/1"
 A_YEAR_S = 366 * 86400
+TEXT = 1 << 20
+"""Maximum number of characters in all texts of a collector, for collectors that `TEXTS` does not list.
+
+It bounds the time of a reader, during which nothing else runs: recorded collectors have at most 10 kB, and
+some 200 kB on nodes with many packages or sources.
+"""
+TEXTS = {"smi": 4 << 20, "kernel_log": 4 << 20, "programs": 4 << 20}
+"""Collectors with more text: a GPU has 30 kB in nvidia-smi, the kernel log 4,000 lines of up to 600."""
 
 
 class Missing(NodeFailed):
@@ -143,7 +151,7 @@ class Facts:
             host_name(answer["host"]) if answer.get("host") else "",
             str(answer.get("collected_at", "")),
             float(seconds),
-            answer["collectors"],
+            {name: _limited(str(name), value) for name, value in answer["collectors"].items()},
         )
 
     def to_answer(self) -> dict[str, Any]:
@@ -462,6 +470,26 @@ class Facts:
 
 def _about_smi(reason: str) -> str:
     return reason if reason.startswith("nvidia-smi") else f"nvidia-smi: {reason}"
+
+
+def _limited(name: str, value: Any) -> Any:
+    """Return a collector's values, or an error in their place if they have too much text."""
+    most = TEXTS.get(name, TEXT)
+    return value if _characters(value) <= most else {"error": f"more than {most} characters"}
+
+
+def _characters(document: object) -> int:
+    """Return the number of characters in all strings of a document."""
+    found, left = 0, [document]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            found += len(each)
+        elif isinstance(each, Mapping):
+            left += [*each, *each.values()]
+        elif isinstance(each, (list, tuple)):
+            left += each
+    return found
 
 
 def _failed(value: Any) -> bool:

@@ -36,6 +36,7 @@ from gpuprov.untrusted.gates import (
     without_templates,
     xml_text,
 )
+from gpuprov.untrusted.lines import lines_of
 from gpuprov.untrusted.names import (
     AbsolutePath,
     Architecture,
@@ -104,6 +105,7 @@ __all__ = [
     "json_line",
     "json_text",
     "kernel_release",
+    "lines_of",
     "marked",
     "module_name",
     "on_one_line",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final, Literal
 
 from gpuprov.errors import InvalidInput
 
-ARMOR = re.compile(r"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
+BEGIN, END = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
 
 PUBLIC_KEY = 6
 PARTS = (2, 13, 14, 17)
@@ -51,7 +50,7 @@ def binary(keyring: Keys) -> bytes:
         ) from error
     if not content.lstrip().startswith(b"-----BEGIN PGP"):
         return content
-    blocks = ARMOR.findall(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
+    blocks = _blocks(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
     try:
         found = b"".join(_unarmor(block) for block in blocks)
     except ValueError as error:
@@ -61,6 +60,14 @@ def binary(keyring: Keys) -> bytes:
             f"keyring {label(keyring)}: no complete armored block", expected="an armored public key"
         )
     return found
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Yield what is between each BEGIN and the next END."""
+    for piece in text.split(END)[:-1]:
+        _, begin, block = piece.partition(BEGIN)
+        if begin:
+            yield block
 
 
 def _unarmor(block: str) -> bytes:

@@ -10,10 +10,13 @@ _WORDS = (
     r"|(?:access|account|private|shared|signing|encryption|license|master|service|webhook|ssh|storage)[_.-]?keys?"
     r"|key[_.-]?data|sig|signature|dsn|connection[_.-]?string|sas|psk|community"
 )
+# The part of a name after a word, as in `token.of.the.mirror`, is bounded, so that the time of a search in
+# `token.token.token…` grows with its length only. The part in front of the word is kept in any case, and
+# not in the pattern.
 _NAME = (
-    r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]+[_.-])*(?:" + _WORDS + r")(?:[_.-][A-Za-z0-9_.-]*)?(?![A-Za-z0-9])"
+    r"(?<![A-Za-z0-9])(?:" + _WORDS + r")(?:[_.-][A-Za-z0-9_.-]{0,200}+)?+(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9_])[A-Za-z0-9_]*(?:password|passwd|passphrase|secret|token|apikey|accesskey|privatekey"
-    r"|(?-i:[a-z0-9](?:Pwd|Pass|Key|Auth)|[A-Z0-9](?:PWD|PASS)))[A-Za-z0-9_]*"
+    r"|(?-i:[a-z0-9](?:Pwd|Pass|Key|Auth)|[A-Z0-9](?:PWD|PASS)))[A-Za-z0-9_]{0,200}+"
 )
 _LATER = r"(?![\"'\\\s]*\(hidden\))"
 _RULES = (
@@ -25,14 +28,14 @@ _RULES = (
         ),
         r"\g<1>\g<2>" + HIDDEN + r"\g<2>",
     ),
-    (re.compile(r"(<[^<>]*(?:" + _WORDS + r")[^<>]*>)[^<]+", re.I), r"\g<1>" + HIDDEN),
+    (re.compile(r"(<[^<>]*+>)([^<]+)"), lambda found: _element(found)),
     # A value without quotes ends with its line: a password may contain blanks, commas and semicolons.
     (
-        re.compile(r"((?:" + _NAME + r")\\*[\"']?(?:\s*[:=]>?\s*|[ \t]+))" + _LATER + r"[^\n<]+", re.I),
+        re.compile(r"((?:" + _NAME + r")\\*[\"']?(?:\s*[:=]>?\s*+|[ \t]++))" + _LATER + r"[^\n<]+", re.I),
         r"\g<1>" + HIDDEN,
     ),
     (re.compile(r"((?:^|\s)(?:-u|--user|-p|-P)[ =]?)" + _LATER + r"\S*[^\s0-9]\S*", re.M), r"\g<1>" + HIDDEN),
-    (re.compile(r"[^\s\"'/@:]{1,200}:[^\s@]{1,200}@(?=[A-Za-z0-9\[])"), HIDDEN + "@"),
+    (re.compile(r"(?<![^\s\"'/@:])[^\s\"'/@:]++:[^\s@]{1,200}+@(?=[A-Za-z0-9\[])"), HIDDEN + "@"),
     (
         re.compile(
             r"\beyJ[\w-]{6,}(?:\.[\w-]*){0,4}"
@@ -51,6 +54,14 @@ _RULES = (
         HIDDEN,
     ),
 )
+
+
+_WORD = re.compile(_WORDS, re.I)
+
+
+def _element(found: re.Match[str]) -> str:
+    """Return a tag with its text, which is hidden if the tag contains a word for secrets."""
+    return found[1] + (HIDDEN if _WORD.search(found[1]) else found[2])
 
 
 def public(text: str) -> str:

@@ -8,9 +8,10 @@ import re
 HIDDEN = "(hidden)"
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
-# Up to the last @ before a blank: a password may contain quotes and slashes.
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://(?:\S*@)?[^\s'\"<>\\]*")
-_TRAILING = re.compile(r"[.,;:)\]}]*\Z")
+_WORD = re.compile(r"\S+")
+_BEGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://")
+_REST = re.compile(r"[^\s'\"<>\\]*")
+_TRAILING = ".,;:)]}"
 _CAPABILITY = re.compile(
     r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[a-z0-9_]{16,}|.*[=:;%@~].*|.{81,})\Z", re.I
 )
@@ -48,7 +49,23 @@ def origin_and_file(url):  # type: (str) -> str
 
 def public_urls(text):  # type: (str) -> str
     """Return a text with the public form of each of its URLs."""
-    return _URL.sub(lambda found: _within(found.group()), text)
+    return _WORD.sub(lambda found: _in_word(found.group()), text) if "://" in text else text
+
+
+def _in_word(word):  # type: (str) -> str
+    """Return a word without blanks with the public form of each of its URLs.
+
+    A URL reaches to the last @ of the word, if one follows: a password may contain quotes and slashes.
+    """
+    made, at, last = [], 0, word.rfind("@") + 1
+    found = _BEGIN.search(word)
+    while found:
+        rest = _REST.match(word, max(found.end(), last))
+        end = rest.end() if rest else len(word)
+        made += [word[at : found.start()], _within(word[found.start() : end])]
+        at = end
+        found = _BEGIN.search(word, at)
+    return "".join(made) + word[at:]
 
 
 def _parts(rest):  # type: (str) -> tuple[str, str, str]
@@ -59,6 +76,5 @@ def _parts(rest):  # type: (str) -> tuple[str, str, str]
 
 def _within(url):  # type: (str) -> str
     """Return a URL's public form; punctuation after it, as at the end of a sentence, is kept."""
-    trailing = _TRAILING.search(url)
-    cut = trailing.start() if trailing else len(url)
+    cut = len(url.rstrip(_TRAILING))
     return public_url(url[:cut]) + url[cut:]

@@ -18,7 +18,6 @@ COLOURS = (
     (re.compile(r"\b(in sync|verified|passed|nothing to do|accepted|healthy)\b"), "green"),
     (re.compile(r"\b(FAILED|NOT VERIFIED|failed|broken|rejected|error)\b"), "red"),
     (re.compile(r"\b(REFUSED|refused|unreachable|degraded|warning|reboot needed)\b"), "yellow"),
-    (re.compile(r"(?<=expected ).+(?=, is )"), "cyan"),
 )
 """Patterns of important words, and their colours."""
 SLOW_S = 0.5
@@ -57,6 +56,10 @@ def coloured(line: str) -> str:
     """Return a line with its important words in colour."""
     for words, colour in COLOURS:
         line = words.sub(lambda found, colour=colour: click.style(found[0], fg=colour), line)  # type: ignore[misc]
+    before, expected, rest = line.partition("expected ")
+    value, is_, after = rest.rpartition(", is ")
+    if expected and value:
+        return before + expected + click.style(value, fg="cyan") + is_ + after
     return line
 
 

@@ -53,9 +53,11 @@ ROWS: tuple[int, ...] = (
 ROWS += (136, 140, 141, 142, 143, 144, 151, 155, 159, 162, 167)
 """Rows of `data/faults.json`, by the first code of each."""
 
-_XID = re.compile(r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)?[^:]*: (\d{1,3})\b,? ?(.*)")
+_XID = re.compile(
+    r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F:.]{1,40})\)?[^:]{0,100}: (\d{1,3})\b,? ?(.*)"
+)
 _BUS = re.compile(r"GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d.{0,160}?fallen off the bus")
-_ACTION = re.compile(r"to 0x[0-9a-fA-F]+ \(([^)]+)\)")
+_ACTION = re.compile(r"to 0x[0-9a-fA-F]{1,16} \(([^()]{1,100})\)")
 _SXID = re.compile(
     r"nvidia-(nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d{3,6}), ((?:Non-)?[Ff]atal)?,?(.*)"
 )

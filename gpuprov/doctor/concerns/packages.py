@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import ShellLine, shell, shell_words
 
 OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^kernel")
+PATTERNS = 200
+"""Maximum number of patterns of unattended-upgrades that are read."""
+SIMPLE = re.compile(r"(?:\((?:\?:)?[\w.|-]*+\)(?![*+?{])|\\[.+-]|[\w.:$^~-][*?]?|[*+]){1,200}+")
+"""A pattern of names without a repeated group; the number of its `*` and `+` is checked separately."""
 DRIVER = re.compile(
     r"(?:lib)?nvidia-(?:driver|kernel|compute|utils|dkms|open)|cuda-drivers|libcuda1|libnvidia-compute"
 )
@@ -66,16 +71,23 @@ def unattended(seen: Examination) -> Iterator[Fault]:
 
 
 def _excluded(seen: Examination, name: str) -> bool:
-    """Return whether a pattern of the upgrades' blacklist matches a package; invalid patterns do not
-    count.
+    """Return whether a pattern of the upgrades' blacklist matches a package; invalid ones do not count."""
+    return any(pattern.match(name) for pattern in _safe(seen.apt.unattended_blacklist))
+
+
+@lru_cache(maxsize=64)
+def _safe(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """Return the first `PATTERNS` patterns whose time is bounded: `linux-(image|headers).*`, without repeated
+    groups and with at most two repetitions.
     """
-    for pattern in seen.apt.unattended_blacklist:
+    simple = [each for each in patterns if SIMPLE.fullmatch(each) and sum(map(each.count, "*+")) <= 2]
+    found = []
+    for each in simple[:PATTERNS]:
         try:
-            if re.match(pattern, name):
-                return True
+            found.append(re.compile(each))
         except re.error:
             continue
-    return False
+    return tuple(found)
 
 
 @rule("packages.reboots", "D01", source="project")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuprov.untrusted import lines_of
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -80,11 +82,13 @@ def parse_sources(path: str, text: str) -> tuple[Source, ...]:
         return _repo(path, text)
     return tuple(
         Source(path, uri, (suite,), tuple(rest.split()), _signed_by(options or ""), enabled=True)
-        for options, uri, suite, rest in _ONE_LINE.findall(text)
+        for options, uri, suite, rest in (
+            found.groups() for found in map(_ONE_LINE.match, lines_of(text)) if found
+        )
     )
 
 
-_ONE_LINE = re.compile(r"^[ \t]*deb[ \t]+(?:\[([^\]]*)\][ \t]*)?(\S+)[ \t]+(\S+)[ \t]*([^#\n]*)", re.M)
+_ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(?:\[([^\]]*)\][ \t]*)?(\S+)[ \t]+(\S+)[ \t]*([^#]*)")
 
 
 def _signed_by(options: str) -> str:
@@ -98,17 +102,11 @@ def _deb822(path: str, text: str) -> tuple[Source, ...]:
         if "deb" not in stanza.get("types", "deb").split():
             continue
         signed_by = " ".join(stanza.get("signed-by", "").split())
+        signed_by = "(a key in the file itself)" if "BEGIN PGP" in signed_by else signed_by
+        suites, components = (tuple(stanza.get(name, "").split()) for name in ("suites", "components"))
+        enabled = stanza.get("enabled", "yes").lower() not in ("no", "false", "0")
         for uri in stanza.get("uris", "").split():
-            sources.append(
-                Source(
-                    path,
-                    uri,
-                    tuple(stanza.get("suites", "").split()),
-                    tuple(stanza.get("components", "").split()),
-                    "(a key in the file itself)" if "BEGIN PGP" in signed_by else signed_by,
-                    stanza.get("enabled", "yes").lower() not in ("no", "false", "0"),
-                )
-            )
+            sources.append(Source(path, uri, suites, components, signed_by, enabled))
     return tuple(sources)
 
 
@@ -140,7 +138,7 @@ def parse_preferences(path: str, text: str) -> tuple[Preference, ...]:
 
 def _stanzas(text: str) -> list[dict[str, str]]:
     """Parse stanzas of `Name: value` with continuation lines; names in lower case, without comments."""
-    stanzas: list[dict[str, str]] = [{}]
+    stanzas: list[dict[str, list[str]]] = [{}]
     name = ""
     for line in text.splitlines():
         if line.startswith("#"):
@@ -148,18 +146,20 @@ def _stanzas(text: str) -> list[dict[str, str]]:
         if not line.strip():
             stanzas.append({})
         elif line[0] in " \t" and name:
-            stanzas[-1][name] = stanzas[-1].get(name, "") + "\n" + line.strip()
+            stanzas[-1].setdefault(name, [""]).append(line.strip())
         elif ":" in line:
             name, _, value = line.partition(":")
             name = name.strip().lower()
-            stanzas[-1][name] = value.strip()
-    return [stanza for stanza in stanzas if stanza]
+            stanzas[-1][name] = [value.strip()]
+    return [{name: "\n".join(lines) for name, lines in stanza.items()} for stanza in stanzas if stanza]
 
 
 @lru_cache(maxsize=256)
 def parse_apt_config(text: str) -> Mapping[str, tuple[str, ...]]:
     """Parse `apt-config dump`: name → its values in order (`Name:: "value";` is a list's entry)."""
     values: dict[str, list[str]] = {}
-    for name, value in re.findall(r'^(\S+?)(?:::)? "(.*)";$', text, re.M):
-        values.setdefault(name, []).append(value)
+    for line in lines_of(text):
+        name, blank, value = line.partition(" ")
+        if name and blank and len(value) > 2 and value[0] == '"' and value.endswith('";'):
+            values.setdefault(name.removesuffix("::"), []).append(value[1:-2])
     return {name: tuple(value for value in listed if value) for name, listed in values.items()}

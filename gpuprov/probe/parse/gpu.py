@@ -208,13 +208,14 @@ def _power(gpu: Element) -> Power:
 
 
 def _processes(gpu: Element) -> Iterator[Process]:
-    old = gpu.findall("compute_processes/process_info")
-    for process in [*gpu.findall("processes/process_info"), *old]:
+    new = [(process, "") for process in gpu.findall("processes/process_info")]
+    old = [(process, "C") for process in gpu.findall("compute_processes/process_info")]
+    for process, kind in new + old:
         pid = integer(_text(process, "pid"))
         if pid is not None:
             yield Process(
                 pid=pid,
-                kind=_text(process, "type") or ("C" if process in old else ""),
+                kind=_text(process, "type") or kind,
                 name=_text(process, "process_name") or "",
                 used_mib=mebibytes(_text(process, "used_memory")),
             )

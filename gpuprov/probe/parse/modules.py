@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuprov.untrusted import is_kernel_release, vermagic
+from gpuprov.untrusted import is_kernel_release, lines_of, vermagic
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +117,19 @@ def _stem(path: str) -> str:
 
 def parse_driver_version(text: str) -> LoadedDriver | None:
     """Parse /proc/driver/nvidia/version, whose first line names the flavour and the version."""
-    lines = (line[:_LINE] for line in text.splitlines() if line.startswith("NVRM version:"))
-    found = next(filter(None, map(_NVRM.search, lines)), None)
-    return LoadedDriver(version=found[2], open="Open" in found[1]) if found else None
+    for line in lines_of(text, _LINE):
+        before, there, after = line.partition("Kernel Module")
+        found = _VERSION.search(after) if there and before.startswith("NVRM version:") else None
+        if found:
+            return LoadedDriver(version=found[1], open="Open" in before + after[: found.start()])
+    return None
 
 
 # The proprietary module: `NVIDIA UNIX x86_64 Kernel Module  535.309.01  date`;
 # the open one:          `NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build`.
-_NVRM = re.compile(r"NVRM version:(.*?Kernel Module.*?)\s+(\d+\.\d+(?:\.\d+)?)(?:\s|\Z)")
+_VERSION = re.compile(r"(?<=\s)(\d+\.\d+(?:\.\d+)?)(?:\s|\Z)")
 _LINE = 500
-"""Characters of a line that are searched: the time that the pattern takes grows with their cube."""
+"""Characters of a line that are searched."""
 _NOTHING = ("/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true", ":")
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_BLOCK = re.compile(r"^\t(set|chain) (\S+) \{\n(.*?)^\t\}", re.MULTILINE | re.DOTALL)
-_ELEMENTS = re.compile(r"elements = \{(.*?)\}", re.DOTALL)
-
+from gpuprov.untrusted import lines_of
 
 _LAST = {"ExecStartPost": "start", "ExecReload": "reload", "ExecStopPost": "stop"}
 """Properties of the last command when a unit starts, is reloaded, stops (systemd.service(5))."""
@@ -38,12 +35,28 @@ def parse_table(text: str, shown: str = "") -> Table | None:
         return None
     networks: dict[str, list[str]] = {}
     chains: dict[str, list[str]] = {}
-    for kind, name, body in _BLOCK.findall(text):
+    for kind, name, lines in _blocks(text):
         if kind == "set":
-            found = _ELEMENTS.search(body)
-            networks[name] = [each.strip() for each in found[1].split(",")] if found else []
+            _, there, rest = "\n".join(lines).partition("elements = {")
+            elements, closed, _ = rest.partition("}")
+            networks[name] = [each.strip() for each in elements.split(",")] if there and closed else []
         else:
-            chains[name] = [line.strip() for line in body.splitlines() if line.strip()]
+            chains[name] = [line.strip() for line in lines if line.strip()]
     last = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     flushed = {verb: last.get(key, "") for key, verb in _LAST.items()}
     return Table(networks, chains, flushed, last.get("DropInPaths", "").split())
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield kind, name and lines of each complete set and chain: from `\tset NAME {` to `\t}`."""
+    head: tuple[str, str] | None = None
+    lines: list[str] = []
+    for line in lines_of(text):
+        if head and line.startswith("\t}"):
+            yield (*head, lines)
+            head = None
+        elif head:
+            lines.append(line)
+        elif line.startswith(("\tset ", "\tchain ")) and line.endswith(" {"):
+            words = line.split()
+            head, lines = ((words[0], words[1]) if len(words) == 3 else None), []

@@ -9,8 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import package_name
 from gpuprov.untrusted import version as package_version
+
+PAIRS = 1 << 17
+"""Maximum number of packages times that of version locks with wildcards: a node has a few hundred of both."""
+_LOCK = 512
+"""Maximum length of a version lock in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,22 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     """Parse lines of name, architecture, epoch:version-release and source, separated by tabs, and dnf's
     version locks.
     """
-    patterns = [re.compile(fnmatch.translate(lock)) for lock in locks]
+    rows = list(_fields(text, 4))
+    exact, patterns = _split(locks)
+    if len(rows) * len(patterns) > PAIRS:
+        raise NodeFailed(
+            f"{len(rows)} packages and {len(patterns)} version locks with wildcards",
+            expected=f"at most {PAIRS} pairs",
+        )
     found: dict[str, Package] = {}
-    for name, arch, version, source in _fields(text, 4):
+    for name, arch, version, source in rows:
         epoch, _, rest = version.rpartition(":")
         version = rest if epoch in ("", "0", "(none)") else version
         with_epoch = f"{name}-{epoch or 0}:{rest}"
         spellings = (name, f"{name}-{rest}", f"{name}-{rest}.{arch}", with_epoch, f"{with_epoch}.{arch}")
-        held = any(pattern.fullmatch(spelling) for pattern in patterns for spelling in spellings)
+        held = not exact.isdisjoint(spellings) or any(
+            pattern.match(spelling) for pattern in patterns for spelling in spellings
+        )
         # Several versions of a kernel can be installed.
         found[f"{name}-{version}" if name in found else name] = Package(
             name, version, arch, source, "installed", held
@@ -92,6 +106,14 @@ def parse_versionlock(text: str) -> tuple[str, ...]:
     """Return patterns of dnf's versionlock.list, without comments and exclusions (`!pattern`)."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith(("#", "!")))
+
+
+def _split(locks: tuple[str, ...]) -> tuple[frozenset[str], list[re.Pattern[str]]]:
+    """Split locks into names and patterns with wildcards; longer ones than `_LOCK` are left out."""
+    known = [lock for lock in dict.fromkeys(locks) if len(lock) <= _LOCK]
+    wild = [lock for lock in known if set(lock) & set("*?[")]
+    patterns = [re.compile(fnmatch.translate(lock)) for lock in wild[: PAIRS + 1]]
+    return frozenset(known).difference(wild), patterns
 
 
 def _fields(text: str, count: int) -> Iterator[list[str]]:
@@ -106,11 +128,13 @@ def _fields(text: str, count: int) -> Iterator[list[str]]:
     for line in text.splitlines():
         fields = line.split("\t")
         if len(fields) == count:
-            if not plain:
+            if not plain or len(line) > _LONGEST:
                 package_name(fields[0])
                 _ = fields[2] and package_version(fields[2].removeprefix("(none):"))
             yield fields
 
 
 _PLAIN = (string.ascii_letters + string.digits + "+.:~^_-()\t\n ").encode()
+_LONGEST = 128
+"""Length of a line from which on its name and version are checked separately."""
 _ODD = re.compile(r"^[^A-Za-z0-9\n]", re.MULTILINE)

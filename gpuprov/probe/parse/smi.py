@@ -114,9 +114,11 @@ _UNPRINTABLE = re.compile(
 )
 _GPU_BEGIN, _GPU_END = "<gpu ", "</gpu>"
 _BARE_AMPERSAND = re.compile(r"&(?!(?:#\d+|#x[0-9a-fA-F]+|amp|lt|gt|quot|apos);)")
-_PROCESS_NAME = re.compile(r"(<process_name>)([^\n]{0,4096}?)(</process_name>)")
+_NAME_BEGIN, _NAME_END = "<process_name>", "</process_name>"
+_NAME_LENGTH = 4096
+"""Maximum length of a process's name in which `<` and `>` are escaped."""
 _SUPPORTED_BEGIN, _SUPPORTED_END = "<supported_clocks>", "</supported_clocks>"
-_FRAME = re.compile(r"<\?xml[^>]*>|<!DOCTYPE[^>\[]*(?:\[.{0,4096}?\]\s*)?>", re.S)
+_FRAME = re.compile(r"<\?xml[^<>]{0,200}>|<!DOCTYPE[^<>\[]{0,200}(?:\[[^\[\]]{0,4096}\]\s{0,20})?>")
 _FAILURES = re.compile(
     r"NVIDIA-SMI (?:has failed|couldn't)|Failed to (?:initialize|properly shut ?down) NVML|version mismatch"
     r"|No devices were found|Unable to determine the device handle|GPU is lost|GPU access blocked"
@@ -152,13 +154,23 @@ def _element(piece: str) -> Element:
     """
     whole, end, _ = piece.rpartition(_GPU_END)
     piece = _GPU_BEGIN + (whole + end or piece)
-    if "<process_name>" in piece:
-        piece = _PROCESS_NAME.sub(
-            lambda m: m[1] + m[2].replace("<", "&lt;").replace(">", "&gt;") + m[3], piece
-        )
+    if _NAME_BEGIN in piece:
+        piece = _with_plain_names(piece)
     if "&" in piece:
         piece = _BARE_AMPERSAND.sub("&amp;", piece)
     return fromstring(piece)  # noqa: S314 - a piece has no document type
+
+
+def _with_plain_names(piece: str) -> str:
+    """Escape `<` and `>` in names of processes, which nvidia-smi prints as they are."""
+    first, *others = piece.split(_NAME_BEGIN)
+    kept = [first]
+    for other in others:
+        name, end, tail = other.partition(_NAME_END)
+        if end and len(name) <= _NAME_LENGTH and "\n" not in name:
+            other = name.replace("<", "&lt;").replace(">", "&gt;") + end + tail
+        kept.append(other)
+    return _NAME_BEGIN.join(kept)
 
 
 def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:

@@ -11,9 +11,9 @@ def parse_sshd(text: str) -> Mapping[str, tuple[str, ...]]:
     """Parse keyword in lower case → its values in order; a keyword that
     may repeat (`hostkey`) has several.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition(" ")
         if name:
-            found[name.lower()] = (*found.get(name.lower(), ()), value.strip())
-    return found
+            found.setdefault(name.lower(), []).append(value.strip())
+    return {name: tuple(values) for name, values in found.items()}

@@ -64,6 +64,8 @@ def parse_os_release(text: str) -> Os:
     )
 
 
+_ENTRY = 1000
+"""Characters of GRUB's entry in which a kernel is searched; an entry has about 150."""
 _ASSIGNMENT = re.compile(r"^([A-Z_]+)=(.*)$", re.M)
 
 
@@ -126,7 +128,7 @@ def next_boot(
         return None, "no kernel image in /boot"
     if chosen == "0":
         return bootable[-1], "the newest image in /boot"
-    named = [release for release in bootable if release in chosen]
+    named = [release for release in bootable if release in chosen[:_ENTRY]]
     if named:
         return max(named, key=len), f"GRUB's entry {chosen!r}"
     return None, f"GRUB's entry {chosen!r} does not name an installed kernel"

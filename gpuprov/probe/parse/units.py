@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuprov.untrusted import unit_name
+from gpuprov.untrusted import lines_of, unit_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +55,18 @@ def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> M
         commands: file → its places that set the command; empty ones in a file of gpuprov's.
     """
     units: dict[str, Unit] = {}
-    for block in re.split(r"\n\s*\n", text.strip()):
-        values: dict[str, list[str]] = {}
-        for line in block.splitlines():
-            name, equals, value = line.partition("=")
-            if equals:
-                values.setdefault(name, []).append(value)
+    values: dict[str, list[str]] = {}
+    for line in (*lines_of(text), ""):
+        name, equals, value = line.partition("=")
+        if equals:
+            values.setdefault(name, []).append(value)
+        if line.strip():
+            continue
         if values.get("Id"):
             unit = _unit(values, commands or {})
             units[unit.name] = unit
             units.update(dict.fromkeys(_one(values, "Names").split(), unit))
+        values = {}
     return units
 
 
@@ -77,7 +78,7 @@ def parse_properties(text: str) -> Mapping[str, str]:
 
 def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) -> Unit:
     files = [_one(values, "FragmentPath"), *_one(values, "DropInPaths").split()]
-    places = [place for path in files for place in commands.get(path, ())]
+    last = next((places for path in reversed(files) if (places := commands.get(path))), None)
     return Unit(
         name=unit_name(_one(values, "Id")),
         load_state=_one(values, "LoadState"),
@@ -88,7 +89,7 @@ def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) ->
         fragment=_one(values, "FragmentPath"),
         drop_ins=tuple(_one(values, "DropInPaths").split()),
         exec_start=tuple(_commands(values.get("ExecStart", []))),
-        commanded_by=(places[-1] or None) if places else None,
+        commanded_by=(last[-1] or None) if last else None,
     )
 
 
@@ -101,4 +102,7 @@ def _commands(values: list[str]) -> Iterator[str]:
     `/usr/bin/x --flag`.
     """
     for value in values:
-        yield from re.findall(r"argv\[\]=(.*?) ; ignore_errors=", value)
+        for piece in value.split(" ; ignore_errors=")[:-1]:
+            _, there, command = piece.partition("argv[]=")
+            if there:
+                yield command

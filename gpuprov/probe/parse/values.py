@@ -16,7 +16,7 @@ _TROUBLE = re.compile(
     re.I,
 )
 # Driver 610: `13.3 [Deprecated; will be removed in CUDA 14.0. Use CUDA UMD Version instead]`.
-_NOTICE = re.compile(r"\s+\[Deprecated[^\]]*\]\Z", re.I)
+_NOTICE = re.compile(r"\[Deprecated[^\]]*\]\Z", re.I)
 _DEPRECATED = ("requested functionality has been deprecated", "deprecated")
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?!\d)")
 
@@ -30,7 +30,10 @@ def trouble(text: str | None) -> bool:
 @lru_cache(maxsize=4096)
 def text_or_none(text: str | None) -> str | None:
     """Return the text without notices, or `None` if the tool reports no value (`[N/A]`, `ERR!`)."""
-    bare = _NOTICE.sub("", (text or "").strip())
+    bare = (text or "").strip()
+    if bare.endswith("]"):
+        value = bare[: bare.rfind("[")]
+        bare = value.rstrip() if value[-1:].isspace() and _NOTICE.match(bare, len(value)) else bare
     folded = bare.strip("[]").strip().lower()
     return None if folded in _NOTHING or folded.startswith(_DEPRECATED) or trouble(folded) else bare
 

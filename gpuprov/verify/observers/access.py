@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from gpuprov.untrusted import regex
+from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 
 CRITERIA = "user=%s,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
@@ -59,15 +59,16 @@ class Firewall(Observed):
 
     def chain(self, name: str) -> list[str]:
         """Return head and rules of a chain in order, as nft prints them; empty without such a chain."""
-        return [line.strip() for line in self._block("chain", name).splitlines() if line.strip()]
+        return [line.strip() for line in self._block("chain", name) if line.strip()]
 
     def networks(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Return elements of sets by name, without sets that do not exist."""
         found = {}
         for name in names:
-            elements = re.search(r"elements = \{([^}]*)\}", self._block("set", name))
-            if elements:
-                found[name] = re.split(r",\s*", elements[1].strip())
+            _, there, rest = "\n".join(self._block("set", name)).partition("elements = {")
+            elements, closed, _ = rest.partition("}")
+            if there and closed:
+                found[name] = [each.strip() for each in elements.split(",")]
         return found
 
     @cached_property
@@ -87,12 +88,24 @@ class Firewall(Observed):
             last[key.removesuffix("Post").lower()] = command
         return sorted(verb for verb, command in last.items() if f"-f {rules}" in command)
 
-    def _block(self, kind: str, name: str) -> str:
-        found = re.search(rf"^\t{regex(kind)} {regex(name)} \{{\n(.*?)^\t\}}", self._text, re.M | re.S)
-        return found[1] if found else ""
+    def _block(self, kind: str, name: str) -> list[str]:
+        return block(self._text, kind, name)
 
     def __repr__(self) -> str:
         return "<firewall>"
+
+
+def block(text: str, kind: str, name: str) -> list[str]:
+    """Return the lines of a set or a chain of `nft list table`; empty if it is missing or incomplete."""
+    lines = iter(lines_of(text))
+    if f"\t{kind} {name} {{" not in lines:  # reads the lines up to its head
+        return []
+    body: list[str] = []
+    for line in lines:
+        if line.startswith("\t}"):
+            return body
+        body.append(line)
+    return []
 
 
 def option(text: str, keyword: str) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
 PACKAGES = "dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package} ${Version}\\n'"
@@ -14,6 +16,10 @@ POLICY = "apt-cache policy"
 WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
 STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
+
+
+LINE = 512
+"""Characters of a line that are read: longer names take too much time in patterns of names."""
 
 
 class Package(NamedTuple):
@@ -35,7 +41,7 @@ class Apt(Observed):
     @cached_property
     def packages(self) -> list[Package]:
         """Every package that dpkg knows, from one command."""
-        lines = (line.split() for line in self.ask(PACKAGES).splitlines())
+        lines = (line.split() for line in lines_of(self.ask(PACKAGES), LINE))
         return [Package(*words) for words in lines if len(words) == len(Package._fields)]
 
     @property
@@ -97,29 +103,55 @@ def parse_madison(text: str) -> set[str]:
     """Parse lines such as `libcuda1 | 535.1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages`
     to URLs.
     """
-    return {uri.rstrip("/") for uri in re.findall(r"^[^|]*\|[^|]*\| (\S+) .*Packages$", text, re.MULTILINE)}
+    rows = (line.split("|", 2) for line in lines_of(text) if line.endswith("Packages"))
+    places = (row[2].split() for row in rows if len(row) == 3)
+    return {words[0].rstrip("/") for words in places if len(words) > 1}
 
 
 def parse_policy(text: str) -> dict[str, str]:
     """Parse `apt-cache policy`: URL → origin in its Release file; an empty string without one."""
-    rows = re.findall(r"^ *-?\d+ (\S+) .*Packages\n +release (.*)$", text, re.MULTILINE)
-    origins = ((uri.rstrip("/"), re.search(r"(?:^|,)o=([^,]*)", release)) for uri, release in rows)
-    return {uri: found[1] if found else "" for uri, found in origins}
+    found, uri = {}, ""
+    for line in lines_of(text):
+        words = line.split()
+        if uri and words[:1] == ["release"]:
+            fields = line.partition("release ")[2].split(",")
+            found[uri] = next((field[2:] for field in fields if field.startswith("o=")), "")
+        is_archive = len(words) > 2 and words[0].lstrip("-").isdecimal() and words[-1] == "Packages"
+        uri = words[1].rstrip("/") if is_archive else ""
+    return found
 
 
 def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
     """Return URL → whether apt accepts it without a signature, for enabled sources."""
     found: dict[str, bool] = {}
-    for options, uri in re.findall(r"^[ \t]*deb[ \t]+(\[[^]]*\])?[ \t]*(\S+)", lines, re.MULTILINE):
-        found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or bool(_UNSIGNED.search(options))
-    for stanza in re.split(r"\n\s*\n", stanzas):
-        if re.search(r"(?im)^Enabled:\s*(no|false|0)\s*$", stanza):
+    for row in filter(None, map(_ONE_LINE.match, lines_of(lines))):
+        uri = row[2].rstrip("/")
+        found[uri] = found.get(uri, False) or bool(_UNSIGNED.search(row[1] or ""))
+    for stanza in _stanzas(stanzas):
+        fields = [line.partition(":") for line in stanza]
+        values = [(name.lower(), value.strip()) for name, _, value in fields]
+        if any(name == "enabled" and value.lower() in ("no", "false", "0") for name, value in values):
             continue
-        for uri in " ".join(re.findall(r"(?im)^URIs:\s*(.+)$", stanza)).split():
-            found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or bool(_UNSIGNED.search(stanza))
+        unsigned = any(map(_UNSIGNED.search, stanza))
+        for uri in (uri for name, value in values if name == "uris" for uri in value.split()):
+            found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or unsigned
     return found
 
 
+def _stanzas(text: str) -> Iterator[list[str]]:
+    """Yield the fields of each stanza, `Name: value` with the lines that continue the value."""
+    stanza: list[list[str]] = []
+    for line in (*lines_of(text), ""):
+        if not line.strip():
+            yield ["\n".join(field) for field in stanza]
+            stanza = []
+        elif stanza and line[0] in " \t":
+            stanza[-1].append(line)
+        else:
+            stanza.append([line])
+
+
+_ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(\[[^]]*\])?[ \t]*(\S+)")
 _UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
 
 

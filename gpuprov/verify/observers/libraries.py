@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
 CUDNN_HEADERS = (
@@ -53,7 +54,8 @@ class Libraries(Observed):
     @property
     def cudnn_header(self) -> str | None:
         """Major, minor and patch level in cuDNN's own header."""
-        return ".".join(re.findall(r"CUDNN_\w+ (\d+)", self.run(CUDNN_HEADERS).stdout)) or None
+        rows = (line.split() for line in lines_of(self.run(CUDNN_HEADERS).stdout))
+        return ".".join(row[2] for row in rows if len(row) > 2 and row[2].isdecimal()) or None
 
     def versions(self, library: str) -> list[str]:
         """Return the full versions in the names of a library's files: `2.29.7` of libnccl.so.2.29.7."""

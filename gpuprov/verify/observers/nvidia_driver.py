@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 from gpuprov.signing.signature import TAIL_BYTES, read_signature
+from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
 BLACKLISTS = "grep -lsE '^blacklist (nouveau|nova_core)' /etc/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf"
@@ -24,6 +25,9 @@ GRUB = (
     " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
 )
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
+DKMS_ROW = re.compile(r"nvidia[^/]*/([^,]+),.*?: (\w+)")
+ENTRY = 1000
+"""Characters of GRUB's entry in which a kernel is searched; an entry has about 150."""
 VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 
 
@@ -108,10 +112,10 @@ class NvidiaDriver(Observed):
     @cached_property
     def library_version(self) -> str | None:
         """Version of the libnvidia-ml that a program loads, from the target of its link."""
-        found = re.search(r"libnvidia-ml\.so\.1 .*=> (\S+)", self.run("ldconfig -p").stdout)
-        if not found:
+        path = parse_ldconfig(self.run("ldconfig -p").stdout, "libnvidia-ml.so.1")
+        if not path:
             return None
-        _, _, version = str(self._host.file(found[1]).linked_to).partition("libnvidia-ml.so.")
+        _, _, version = str(self._host.file(path).linked_to).partition("libnvidia-ml.so.")
         return version or None
 
     @cached_property
@@ -176,7 +180,7 @@ def _named(releases: list[str], result: dict[str, str], default: str) -> str | N
     entry = result.get("next_entry") or saved
     if entry in (None, "", "0"):
         return releases[-1] if releases else None
-    return max((release for release in releases if release in entry), key=len, default=None)
+    return max((release for release in releases if release in entry[:ENTRY]), key=len, default=None)
 
 
 def parse_proc(text: str) -> KernelModule | None:
@@ -188,9 +192,19 @@ def parse_proc(text: str) -> KernelModule | None:
     return KernelModule(version[1], "open" if "Open Kernel Module" in line else "proprietary")
 
 
+def parse_ldconfig(text: str, library: str) -> str | None:
+    """Parse `ldconfig -p`: the path of the first entry for a library, or None."""
+    for line in lines_of(text):
+        _, named, rest = line.partition(f"{library} ")
+        words = rest.rpartition("=> ")[2].split() if named and "=> " in rest else []
+        if words:
+            return words[0]
+    return None
+
+
 def parse_depends(text: str) -> str | None:
     """Parse `modprobe --show-depends`: the module's file, or its name after an install line."""
-    for line in reversed(text.splitlines()):
+    for line in reversed([*lines_of(text)]):
         if found := re.match(r"insmod (\S+)|install .*?modprobe (?:-\S+ )*(\S+)", line):
             return found[1] or found[2]
     return None
@@ -206,7 +220,7 @@ def parse_modinfo(text: str) -> KernelModule | None:
 
 def parse_dkms(text: str) -> dict[str, str]:
     """Parse lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)`, by version."""
-    return dict(re.findall(r"^nvidia[^/]*/([^,]+),.*?: (\w+)", text, re.MULTILINE))
+    return {row[1]: row[2] for row in map(DKMS_ROW.match, lines_of(text)) if row}
 
 
 def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:

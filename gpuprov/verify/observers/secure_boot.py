@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 
+from gpuprov.errors import NodeFailed
 from gpuprov.verify.observers.base import Observed
 
 STATE = "od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/SecureBoot-*"
@@ -13,6 +13,11 @@ ENFORCED = (
     "grep -qsE '\\[(integrity|confidentiality)\\]' /sys/kernel/security/lockdown"
     " || grep -qs Y /sys/module/module/parameters/sig_enforce"
 )
+HASHED_BYTES = 64 << 20
+"""Maximum size of all sequences that are hashed, each counted with `_EACH` more; a certificate contains
+several, and the lists have at most some hundred KiB.
+"""
+_EACH = 256
 NOT_BY_SHIM = "od -An -tu1 -j4 -N1 /sys/firmware/efi/efivars/MokSBStateRT-* 2>/dev/null | grep -q 1"
 # Shim's list as the kernel exports it, including entries too long for a variable, and the firmware's own.
 LISTS = (
@@ -42,13 +47,34 @@ class SecureBoot(Observed):
     def knows(self, fingerprint: str) -> bool:
         """Return whether a certificate is enrolled, by its SHA-256.
 
-        Every DER sequence of a certificate's size is hashed, independent of the format of the lists around
-        it.
+        Raises:
+            NodeFailed: the lists cannot be read, or contain more than certificates.
         """
         lists = base64.b64decode(self.ask(LISTS))
-        starts = (found.start() for found in re.finditer(b"(?=\x30\x82)", lists))
-        sizes = ((at, int.from_bytes(lists[at + 2 : at + 4], "big") + 4) for at in starts)
-        return any(hashlib.sha256(lists[at : at + size]).hexdigest() == fingerprint for at, size in sizes)
+        return is_enrolled(lists, fingerprint)
 
     def __repr__(self) -> str:
         return "<secure_boot>"
+
+
+def is_enrolled(lists: bytes, fingerprint: str) -> bool:
+    """Return whether lists contain a certificate, by its SHA-256.
+
+    Every DER sequence of a certificate's size is hashed, independent of the format of the lists around it.
+
+    Raises:
+        NodeFailed: the sequences have more than `HASHED_BYTES`.
+    """
+    left, at = HASHED_BYTES, lists.find(_SEQUENCE)
+    while at >= 0:
+        size = int.from_bytes(lists[at + 2 : at + 4], "big") + 4
+        left -= size + _EACH
+        if left < 0:
+            raise NodeFailed("the lists of Secure Boot contain more than certificates")
+        if hashlib.sha256(lists[at : at + size]).hexdigest() == fingerprint:
+            return True
+        at = lists.find(_SEQUENCE, at + 1)
+    return False
+
+
+_SEQUENCE = b"\x30\x82"  # DER: a sequence whose length has two bytes

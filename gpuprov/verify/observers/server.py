@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from functools import cached_property
 
+from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
 CLASSES = "grep -sH . /sys/bus/pci/devices/*/class /sys/bus/pci/devices/*/vendor"
@@ -35,10 +36,7 @@ class Server(Observed):
     @property
     def cores(self) -> int:
         """Physical cores, from the processors' sockets; logical processors if sockets are not listed."""
-        sockets = dict(
-            re.findall(r"^physical id\s*: (\d+)$.*?^cpu cores\s*: (\d+)$", self._cpuinfo, re.M | re.S)
-        )
-        return sum(map(int, sockets.values())) or len(re.findall(r"^processor\s*:", self._cpuinfo, re.M))
+        return parse_cores(self._cpuinfo)
 
     @property
     def memory_mib(self) -> int:
@@ -91,9 +89,29 @@ class Server(Observed):
         return "<server>"
 
 
+def parse_cores(text: str) -> int:
+    """Parse /proc/cpuinfo: the sum of the sockets' cores; without sockets the number of processors."""
+    sockets: dict[str, int] = {}
+    socket, processors = None, 0
+    for line in lines_of(text):
+        name, _, value = line.partition(":")
+        name, value = name.strip(), value.strip()
+        if name == "processor":
+            processors += 1
+        elif name == "physical id":
+            socket = socket or value
+        elif name == "cpu cores" and socket and value.isdecimal():
+            sockets[socket], socket = int(value), None
+    return sum(sockets.values()) or processors
+
+
+_FIELD = re.compile(r"(.+)/([a-z_]+):(.*)")
+
+
 def _by_place(text: str) -> dict[str, dict[str, str]]:
     """Parse `FOLDER/FIELD:VALUE` lines by folder."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for place, field, value in re.findall(r"^(.+)/([a-z_]+):(.*)$", text, re.M):
-        found[place][field] = value.strip()
+    for line in lines_of(text):
+        if row := _FIELD.match(line):
+            found[row[1]][row[2]] = row[3].strip()
     return dict(found)

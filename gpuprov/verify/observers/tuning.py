@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-from gpuprov.untrusted import regex
+from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 
 OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
@@ -73,8 +73,7 @@ class Tuning(Observed):
     @cached_property
     def boot_sysctls(self) -> dict[str, str]:
         """Kernel parameters that the next boot sets."""
-        rows = re.findall(r"^-?([^#;\s=][^=\n]*?)\s*=\s*(.*)$", self.run(BOOT_SYSCTLS).stdout, re.MULTILINE)
-        return {parameter(name): " ".join(value.split()) for name, value in rows}
+        return parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
 
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
         """Return the kernel's parameters; None for an unknown one."""
@@ -96,6 +95,16 @@ class Tuning(Observed):
 
     def __repr__(self) -> str:
         return "<tuning>"
+
+
+def parse_sysctls(text: str) -> dict[str, str]:
+    """Parse files of sysctl.d(5); the last line of a parameter counts."""
+    found = {}
+    for line in lines_of(text):
+        name, equals, value = line.removeprefix("-").partition("=")
+        if equals and name and name[0] not in "#; \t\r\f\v":
+            found[parameter(name.rstrip())] = " ".join(value.split())
+    return found
 
 
 def parameter(name: str) -> str:

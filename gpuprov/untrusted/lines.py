@@ -1,0 +1,20 @@
+"""Lines of a text that a node, a mirror or a worker sent, cut to a stated length.
+
+A regular expression that is searched in a complete text can take time that grows with the square of its
+length, and no other thread runs meanwhile. Readers of large texts therefore match a pattern at the start of
+one line (`re.match`), or split the line. `tests/unit/hostile/test_slow_texts.py` measures every reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+LINE = 1 << 14
+"""Maximum length of a line in characters; the rest of a longer line is ignored. The longest recorded line, of
+flags in /proc/cpuinfo, has about 2,000.
+"""
+
+
+def lines_of(text: str, longest: int = LINE) -> Iterator[str]:
+    r"""Yield the lines of a text, as `\n` ends them, each cut to `longest` characters."""
+    return (line[:longest] for line in text.split("\n"))

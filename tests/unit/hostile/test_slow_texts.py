@@ -1,0 +1,302 @@
+"""The time that a node can take by a text that a reader parses: no other node is served meanwhile.
+
+Each reader gets texts that repeat the beginnings of its own patterns, its other words, and signs that make
+patterns slow. A text grows from 16 KiB until it has `FULL` characters, or until even a reader whose time
+grows with the square of the length would be quick enough there.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gpuprov.probe.parse
+import gpuprov.verify.observers
+from gpuprov.cli.common import terminal
+from gpuprov.doctor.concerns import errors as doctor_errors
+from gpuprov.doctor.concerns import packages as doctor_packages
+from gpuprov.doctor.examination import Examination
+from gpuprov.nccl import bandwidth, complaints
+from gpuprov.nccl import lines as nccl_lines
+from gpuprov.nccl import log as nccl_log
+from gpuprov.probe.facts import TEXT
+from gpuprov.probe.parse import apt, modules, packages, system, units
+from gpuprov.untrusted import gates, openpgp, secrecy, urls
+from gpuprov.verify.observers import secure_boot
+from gpuprov.verify.observers.base import Observed
+
+FULL = TEXT
+SECONDS = 1.0
+SIGNS = (
+    " ",
+    "\n",
+    "\n ",
+    " \n",
+    "\n\n",
+    "\t",
+    "a",
+    "a ",
+    "a\n",
+    "a: b\n b\n",
+    "a=",
+    "a_",
+    "a.",
+    "a/",
+    "/a:",
+    "1",
+    "1 ",
+    "1.",
+    ".",
+    "-",
+    ":",
+    "=",
+    ",",
+    '"',
+    '"a',
+    "'a",
+    "\\",
+    "[",
+    "[a",
+    "(",
+    "{",
+    "<",
+    "<a",
+    "<!DOCTYPE",
+    "<!DOCTYPE[",
+    "<?xml",
+    "://",
+    'a://"',
+    "@",
+    "#",
+    "|",
+    "0\x82",
+    "MIIC",
+)
+Reader = Callable[[str], object]
+CALLED_FOR_EACH_WORD = {"signatures", "foreign_in_initramfs"}
+"""Methods of observers that run a command for each word of an answer: the node's budget ends them."""
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "chain": ("input",),
+    "networks": (["ssh"],),
+    "foreign": (["libcuda1"], []),
+    "knows": ("0" * 64,),
+    "effective": ("root", ["port"]),
+    "versions": ("libnccl",),
+    "on_disk": ("6.1.0",),
+    "dkms_state": ("6.1.0",),
+    "login": ("root",),
+    "nccl_configuration": (),
+    "nvcc": ("/usr/local/cuda",),
+    "inside": (),
+}
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(package.__path__):
+        yield importlib.import_module(f"{package.__name__}.{found.name}")
+
+
+def _parsers(module: ModuleType) -> Iterator[tuple[str, Reader]]:
+    """Yield functions of a module whose name begins with `parse` and that a text suffices for."""
+    for name, function in vars(module).items():
+        if not name.startswith("parse") or not inspect.isfunction(inspect.unwrap(function)):
+            continue
+        function = inspect.unwrap(function)  # without a cache
+        first, *others = inspect.signature(function).parameters.values()
+        takes_a_text = "str" in str(first.annotation).split(" | ") and all(
+            each.default is not each.empty for each in others
+        )
+        if takes_a_text and function.__module__ == module.__name__:
+            yield name, function
+
+
+class _Host:
+    """A host that answers every command with the same text."""
+
+    def __init__(self, text: str) -> None:
+        self.answer = SimpleNamespace(
+            stdout=text, stderr=text, rc=0, succeeded=True, failed=False, command=b"command"
+        )
+
+    def run(self, *_: object) -> Any:
+        return self.answer
+
+
+def _observed(module: ModuleType) -> Iterator[tuple[str, Reader]]:
+    """Yield the properties of a module's observers, and their methods in `ARGUMENTS`."""
+    for kind in vars(module).values():
+        if not (inspect.isclass(kind) and issubclass(kind, Observed) and kind.__module__ == module.__name__):
+            continue
+        for name, member in vars(kind).items():
+            if name in ARGUMENTS and inspect.isfunction(member):
+                yield name, partial(_call, kind, name)
+            elif isinstance(member, (property, cached_property)):
+                yield name, partial(_get, kind, name)
+
+
+def _get(kind: Any, name: str, text: str) -> object:
+    return getattr(kind.get_module(_Host(text)), name)
+
+
+def _call(kind: Any, name: str, text: str) -> object:
+    return getattr(kind.get_module(_Host(text)), name)(*ARGUMENTS[name])
+
+
+def _exam(**collectors: Any) -> Examination:
+    return Examination("n", "2026-01-01T00:00:00+00:00", 0.0, collectors)
+
+
+def _log_lines(text: str) -> None:
+    cut = 600
+    kept = [[0, text[at : at + cut]] for at in range(0, len(text), cut)]
+    for line in _exam(kernel_log={"kept": kept}).kernel_log:
+        for pattern in _compiled(doctor_errors):
+            pattern.search(line.text)
+
+
+def _compiled(module: ModuleType) -> list[re.Pattern[str]]:
+    return [each for each in vars(module).values() if isinstance(each, re.Pattern)]
+
+
+def _excluded(text: str) -> object:
+    seen: Any = SimpleNamespace(apt=SimpleNamespace(unattended_blacklist=(text, text[:150])))
+    return doctor_packages._excluded(seen, "a" * 128)
+
+
+def _rpm(text: str) -> object:
+    lines = "".join(f"{text[:8].strip() or 'a'}{at}\tx\t0:1\ts\n" for at in range(len(text) // 20))
+    locks = tuple(f"z{at}*" for at in range(len(text) // 20))
+    return inspect.unwrap(packages.parse_rpm)(lines, locks)
+
+
+def _nccl(text: str) -> None:
+    log = nccl_log.NcclLog()
+    for at in range(0, len(text), 1 << 16):
+        log.feed(text[at : at + (1 << 16)])
+        log.feed("n:1:1 [0] NCCL INFO " + text[at : at + (1 << 16)])
+        log.feed("n:1:1 [0] NCCL INFO comm 0x via NET/ " + text[at : at + (1 << 16)])
+
+
+def _kernels(text: str) -> object:
+    raw = {"boot": [f"6.1.{at}" for at in range(len(text) // 80)], "grub_default": [["f", text]]}
+    return system.parse_kernels({"grub_environment": text, "modules": [], "headers": [], **raw}, "6.1.0")
+
+
+def _unit(text: str) -> object:
+    paths = "/a " * (len(text) // 6)
+    found = {"/a": [text[:4]] * (len(text) // 6)}
+    units.parse_units(f"Id=a.service\nDropInPaths={paths}\n", found)
+    return units.parse_units(f"Id=a.service\nExecStart={text}\n")
+
+
+def _deb822(text: str) -> object:
+    half = " ".join(text[at : at + 8] for at in range(0, len(text) // 2, 8)).replace("\n", " ")
+    apt.parse_sources("a.sources", f"Types: deb\nURIs: {half}\nSuites: {half}\nSigned-By: {half}\n")
+    return apt.parse_sources("a.sources", text)
+
+
+def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
+    for module in _modules(gpuprov.probe.parse):
+        for name, reader in _parsers(module):
+            yield name, module, reader
+    for module in _modules(gpuprov.verify.observers):
+        for name, reader in (*_parsers(module), *_observed(module)):
+            yield name, module, reader
+    yield "sources.list", apt, partial(apt.parse_sources, "a.list")
+    yield "a.sources", apt, _deb822
+    yield "a.repo", apt, partial(apt.parse_sources, "a.repo")
+    yield "preferences", apt, partial(apt.parse_preferences, "a")
+    yield "modprobe.d", modules, lambda text: modules.parse_modprobe([("a", text)], "")
+    yield "cmdline", modules, lambda text: modules.parse_modprobe([], text)
+    yield "disk modules", modules, lambda text: modules.parse_disk_modules({"6.1.0": text})
+    yield "rpm", packages, _rpm
+    yield "kernels", system, _kernels
+    yield "unit", units, _unit
+    yield "lists", secure_boot, partial(_get, secure_boot.SecureBoot, "state")
+    yield "kernel log", doctor_errors, _log_lines
+    yield "unattended upgrades", doctor_packages, _excluded
+    yield "secrecy", secrecy, secrecy.public
+    yield "urls", urls, urls.public_urls
+    yield "printable", gates, gates.on_one_line
+    yield "coloured", terminal, terminal.coloured
+    yield "armor", openpgp, lambda text: openpgp.binary(b"-----BEGIN PGP" + text.encode())
+    yield "nccl", nccl_log, _nccl
+    yield "nccl", nccl_lines, _nccl
+    yield "nccl", complaints, _nccl
+    yield "nccl", bandwidth, _nccl
+
+
+READERS = {
+    f"{module.__name__.removeprefix('gpuprov.')}.{name}": (module, r) for name, module, r in _readers()
+}
+
+
+def _words(module: ModuleType) -> list[str]:
+    """Return the texts in a module's code that are no docstrings, and the beginnings of its patterns."""
+    tree = ast.parse(inspect.getsource(module))
+    prose = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    found: dict[str, None] = {}
+    for each in ast.walk(tree):
+        if not isinstance(each, ast.Constant) or not isinstance(each.value, str) or id(each) in prose:
+            continue
+        for part in each.value.split("|"):
+            found[_beginning(part)] = None
+        if len(each.value) <= 24:
+            found[each.value] = None
+    return [word for word in found if len(word) > 1 and "annotations" not in word]
+
+
+def _beginning(pattern: str) -> str:
+    """Return an example of the part of a pattern before its first repetition."""
+    bare = re.sub(r"\(\?[a-z]+\)|\(\?:|\(\?P<\w+>|\\b|\^", "", pattern)
+    plain = re.match(r"(?:\\[sdwS.\[\]{}()|*+?tn]|[^\\\[\]{}()*+?$])*", bare)
+    classes = {r"\s": " ", r"\d": "1", r"\w": "a", r"\S": "a", r"\t": "\t", r"\n": "\n"}
+    text = plain[0] if plain else ""
+    return re.sub(r"\\(.)", lambda one: classes.get(one[0], one[1]), text)[:40]
+
+
+def _texts(module: ModuleType) -> Iterator[str]:
+    """Yield what is repeated."""
+    yield from SIGNS
+    for word in _words(module):
+        yield word
+        yield word + "\n"
+
+
+def _seconds(reader: Reader, text: str) -> float:
+    begun = time.process_time()
+    with contextlib.suppress(Exception):  # only its time counts
+        reader(text)
+    return time.process_time() - begun
+
+
+def _slowest(reader: Reader, repeated: str, before: str = "") -> tuple[int, float]:
+    """Return the size of the largest text that was needed, and the time for it."""
+    size = FULL >> 6
+    while True:
+        taken = _seconds(reader, before + repeated * (size // len(repeated)))
+        if size == FULL or taken > SECONDS or taken * (FULL / size) ** 2 < SECONDS:
+            return size, taken
+        size *= 4
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_text_takes_long(name: str) -> None:
+    module, reader = READERS[name]
+    slow = {}
+    for repeated in _texts(module):
+        size, taken = _slowest(reader, repeated)
+        if taken > SECONDS:
+            slow[repeated] = f"{taken:.1f} s for {size >> 10} KiB"
+    assert not slow
