@@ -4,6 +4,7 @@ import os
 import re
 import selectors
 import signal
+import stat
 import subprocess
 import time
 
@@ -22,6 +23,7 @@ COLLECTORS = {}  # type: dict[str, tuple[Collector, float]]
 READ_LIMIT = 4 * 1024 * 1024
 READ_AT_ONCE = 64 * 1024  # /proc/sys answers a larger read with "cannot allocate memory"
 OUTPUT_LIMIT = 4 * 1024 * 1024
+LINKS_MAX = 40  # in one path, as in the kernel
 CHILDREN = set()  # type: set[subprocess.Popen[bytes]]
 ENVIRONMENT = dict(
     os.environ,
@@ -69,6 +71,64 @@ def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
         return read(path, limit)
     except OSError:
         return None
+
+
+def is_ours(about: os.stat_result) -> bool:
+    """Return whether a link belongs to root or to the probe's user; others are not followed.
+
+    They could lead to any device, and opening one can have effects (/dev/watchdog).
+    """
+    return about.st_uid in (0, os.geteuid())
+
+
+def read_of_users(path: str, limit: int = 65536) -> "str | None":
+    """Return the text of a regular file in a place that users can write, up to `limit` bytes.
+
+    `None` for any other kind of file, for a path with a link of another user, and for a file that does not
+    exist or is not readable. A file is opened only after it was found to be regular, and by its entry in
+    /proc, so that it cannot be replaced in between.
+    """
+    try:
+        found = _find(path)
+        try:
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                return None
+            handle = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK)
+        finally:
+            os.close(found)
+        with os.fdopen(handle, "rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _find(path: str) -> int:
+    """Return a handle of the file at an absolute path, which is not opened for reading (O_PATH).
+
+    Raises:
+        OSError: it does not exist, or the path has too many links or one of another user.
+    """
+    here = os.open("/", os.O_PATH)
+    names, links = path.split("/"), 0
+    try:
+        while names:
+            name = names.pop(0) or "."
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
+            about = os.fstat(found)
+            if stat.S_ISLNK(about.st_mode):
+                target = os.readlink("", dir_fd=found)
+                os.close(found)
+                links += 1
+                if links > LINKS_MAX or not is_ours(about):
+                    raise PermissionError(path)  # noqa: TRY301
+                names = target.split("/") + names
+                found = os.open("/" if target[0] == "/" else ".", os.O_PATH, dir_fd=here)
+            os.close(here)
+            here = found
+    except BaseException:
+        os.close(here)
+        raise
+    return here
 
 
 def text_in(path: str) -> str:

@@ -1,16 +1,20 @@
 """Collectors of software from a program's view: libraries, firmware, containers, Python's frameworks."""
 
+import fnmatch
 import glob
 import json
 import os
 import re
+import stat
 
 from gpuprov.probe.node.base import (
     Failed,
     collector,
     find_program,
+    is_ours,
     link_name,
     names_in,
+    read_of_users,
     read_or_none,
     redact,
     run,
@@ -155,10 +159,13 @@ def _running_with_gpus() -> "list[list[Any]]":
 
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
-    """Return versions of torch and tensorflow by Python environment, and the CUDA release of each build."""
+    """Return versions of torch and tensorflow by Python environment, and the CUDA release of each build.
+
+    Users can write most of these folders: links of users other than root and the probe's are not followed.
+    """
     folders = []  # type: list[str]
     for pattern in PYTHON_FOLDERS:
-        folders.extend(glob.glob(pattern))
+        folders.extend(folders_of_users(pattern))
     found = []
     for folder in sorted(set(map(os.path.realpath, folders))):
         found.extend(_torch(folder) + _tensorflow(folder))
@@ -167,22 +174,50 @@ def frameworks(parameters: "Values") -> "Any":
     return found
 
 
+def folders_of_users(pattern: str) -> "list[str]":
+    """Return the folders that match a pattern, as glob does, but without following links of other users."""
+    found = [""]
+    for part in pattern.strip("/").split("/"):
+        found = [folder + "/" + name for folder in found for name in folders_in(folder or "/", part)]
+    return found
+
+
+def folders_in(folder: str, pattern: str) -> "list[str]":
+    """Return the names of the folders in a folder that match a pattern; `*` matches no hidden name."""
+    if not re.search(r"[*?[]", pattern):
+        return [pattern] if _is_folder(folder + "/" + pattern) else []
+    matches = re.compile(fnmatch.translate(pattern)).match
+    names = [name for name in names_in(folder) if matches(name) and (name[0] != "." or pattern[0] == ".")]
+    return [name for name in names if _is_folder(folder + "/" + name)]
+
+
+def _is_folder(path: str) -> bool:
+    """Return whether a path is a folder, or a link of root's or the probe's user to one."""
+    try:
+        about = os.lstat(path)
+        return stat.S_ISDIR(about.st_mode) or (
+            stat.S_ISLNK(about.st_mode) and is_ours(about) and stat.S_ISDIR(os.stat(path).st_mode)
+        )
+    except OSError:
+        return False
+
+
 def _torch(folder: str) -> "list[Values]":
-    text = read_or_none(folder + "/torch/version.py", 65536)
+    text = read_of_users(folder + "/torch/version.py")
     if text is None:
         return []
-    version = re.search(r"(?m)^__version__ *(?::[^=]*)?= *['\"]([^'\"]+)", text)
-    cuda = re.search(r"(?m)^cuda *(?::[^=]*)?= *['\"]([^'\"]+)", text)
+    version = re.search(r"(?m)^__version__ *(?::[^=\n]*)?= *['\"]([^'\"]+)", text)
+    cuda = re.search(r"(?m)^cuda *(?::[^=\n]*)?= *['\"]([^'\"]+)", text)
     if version is None:
         return []
     return [_row(folder, "torch", version.group(1), cuda.group(1) if cuda else None)]
 
 
 def _tensorflow(folder: str) -> "list[Values]":
-    for place in glob.glob(folder + "/tensorflow-[0-9]*.dist-info"):
-        text = read_or_none(folder + "/tensorflow/python/platform/build_info.py", 65536) or ""
+    for name in folders_in(folder, "tensorflow-[0-9]*.dist-info"):
+        text = read_of_users(folder + "/tensorflow/python/platform/build_info.py") or ""
         cuda = re.search(r"['\"]cuda_version['\"][^'\"]+['\"]([\d.]+)", text)
-        version = os.path.basename(place).split("-")[1].replace(".dist", "")
+        version = name.split("-")[1].replace(".dist", "")
         return [_row(folder, "tensorflow", version, cuda.group(1) if cuda else None)]
     return []
 

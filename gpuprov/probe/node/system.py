@@ -17,6 +17,7 @@ from gpuprov.probe.node.base import (
     link_name,
     names_in,
     read,
+    read_of_users,
     read_or_none,
     redact,
     run,
@@ -261,7 +262,7 @@ def nccl(parameters: "Values") -> "Any":
             libraries[path] = (link_name(path) or "").partition("libnccl.so.")[2]
     conf = read_or_none("/etc/nccl.conf")
     homes = ["/root", "/etc/skel", os.path.expanduser("~" + parameters["login"])]
-    own = {home + "/.nccl.conf": read_or_none(home + "/.nccl.conf", 65536) for home in homes}
+    own = {home + "/.nccl.conf": read_of_users(home + "/.nccl.conf") for home in homes}
     return {
         "conf": None if conf is None else redact(conf),
         "own": {path: redact(text) for path, text in own.items() if text is not None},

@@ -24,6 +24,11 @@ UNPACKAGED = (
     ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
     ' /var/lib/dpkg/info/*.list || echo "$each"; done'
 )
+# Users can write this file: it is read only if it is a regular one, or a link of root's to one.
+OWN_NCCL = (
+    "find %s -maxdepth 0 '(' -type f -o -type l -user root -xtype f ')'"
+    " -exec grep -D skip -E '^[A-Z_]+=' '{}' ';' 2>/dev/null"
+)
 LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/local/lib/%s.so.* 2>/dev/null"
 
 
@@ -64,9 +69,12 @@ class Libraries(Observed):
             {name.partition(".so.")[2] for name in names if name.count(".", name.find(".so.") + 4) >= 2}
         )
 
-    def nccl_configuration(self, path: str = "/etc/nccl.conf") -> dict[str, str]:
-        """Return the settings in a file of NCCL."""
-        lines = self.run("grep -E '^[A-Z_]+=' %s", path).stdout.splitlines()
+    def nccl_configuration(self, home: str | None = None) -> dict[str, str]:
+        """Return the settings in NCCL's file of a home folder, or of the system."""
+        asked = (
+            ("grep -E '^[A-Z_]+=' %s", "/etc/nccl.conf") if home is None else (OWN_NCCL, f"{home}/.nccl.conf")
+        )
+        lines = self.run(*asked).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     def nccl_setting(self, name: str, wanted: str, login: str) -> str | None:
@@ -80,7 +88,7 @@ class Libraries(Observed):
             return f"as {other} says"
         homes = self.run("getent passwd root %s | cut -d: -f6", login).stdout.split()
         for home in dict.fromkeys([*homes, "/etc/skel"]):
-            own = self.nccl_configuration(f"{home}/.nccl.conf").get(name, wanted)
+            own = self.nccl_configuration(home).get(name, wanted)
             if own != wanted:
                 return own
         return self.nccl_configuration().get(name)

@@ -1,0 +1,199 @@
+"""Reading of files that users of a node can replace: the probe, as root, opens regular files only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuprov.probe.node import base, software, system
+from gpuprov.verify.observers import libraries
+
+NOBODY = 65534
+VERSION = "__version__ = '2.4.0'\ncuda: Optional[str] = '12.4'\n"
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create links of another user")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Home folder of a user in place of all that the probe looks through for frameworks."""
+    folder = tmp_path / "home/eve"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(software, "PYTHON_FOLDERS", (f"{tmp_path}/home/*/*/lib/python3*/site-packages",))
+    return folder
+
+
+def packages(home: Path, name: str = "venv") -> Path:
+    """Return a folder of packages, created with that of torch."""
+    folder = home / name / "lib/python3.11/site-packages"
+    (folder / "torch").mkdir(parents=True)
+    return folder
+
+
+def link(path: Path, target: Path) -> None:
+    """Create a link that belongs to another user."""
+    path.symlink_to(target)
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def device(path: Path) -> Iterator[list[bool]]:
+    """Create a FIFO in place of a device; the yielded list has one item if it is opened for reading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    opened: list[bool] = []
+    ended = threading.Event()
+
+    def serve() -> None:
+        handle = os.open(path, os.O_WRONLY)
+        if not ended.is_set():
+            opened.append(True)
+            os.write(handle, VERSION.encode())
+        os.close(handle)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield opened
+    finally:
+        ended.set()
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        thread.join()
+        os.close(reader)
+
+
+def found_with_limit() -> object:
+    """Return the result of the collector, which must not wait for a writer."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(software.frameworks({})), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive(), "the probe waits for a user's file"
+    return found[0]
+
+
+def test_an_environment_is_found(home: Path) -> None:
+    (packages(home) / "torch/version.py").write_text(VERSION)
+    [row] = software.frameworks({})
+    assert (row["name"], row["version"], row["cuda"]) == ("torch", "2.4.0", "12.4")
+
+
+def test_a_pipe_is_not_opened(home: Path) -> None:
+    os.mkfifo(packages(home) / "torch/version.py")
+    assert found_with_limit() == []
+
+
+@ROOT
+@pytest.mark.parametrize("part", ["torch/version.py", "torch", "."])
+def test_a_link_of_a_user_opens_no_device(home: Path, tmp_path: Path, part: str) -> None:
+    """The link is the file, a folder above it, or the environment's folder of packages."""
+    folder = packages(home)
+    (folder / "torch").rmdir()
+    if part == ".":
+        folder.rmdir()
+    elif part == "torch/version.py":
+        (folder / "torch").mkdir()
+    with device(tmp_path / "elsewhere/torch/version.py") as opened:
+        link(folder / part, tmp_path / "elsewhere" / part)
+        assert found_with_limit() == []
+        assert not opened
+
+
+@ROOT
+def test_a_link_to_what_tensorflow_was_built_with_is_not_followed(home: Path, tmp_path: Path) -> None:
+    folder = packages(home)
+    (folder / "tensorflow-2.16.0.dist-info").mkdir()
+    (folder / "tensorflow/python/platform").mkdir(parents=True)
+    with device(tmp_path / "device") as opened:
+        link(folder / "tensorflow/python/platform/build_info.py", tmp_path / "device")
+        assert found_with_limit() == [
+            {"folder": str(folder), "name": "tensorflow", "version": "2.16.0", "cuda": None}
+        ]
+        assert not opened
+
+
+@ROOT
+def test_a_link_of_a_user_reads_no_file_of_root(home: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(VERSION)
+    link(packages(home) / "torch/version.py", secret)
+    assert software.frameworks({}) == []
+
+
+def test_a_link_of_root_is_followed(home: Path, tmp_path: Path) -> None:
+    """Folders of the distribution have links, and homes may be on another disk."""
+    (packages(tmp_path / "disk") / "torch/version.py").write_text(VERSION)
+    (home / "venv").symlink_to("../../disk/venv")
+    (home / "again").symlink_to(tmp_path / "disk/venv")
+    assert [row["version"] for row in software.frameworks({})] == ["2.4.0"]
+
+
+def test_a_huge_file_is_read_up_to_the_limit(home: Path) -> None:
+    path = packages(home) / "torch/version.py"
+    path.write_text(VERSION)
+    os.truncate(path, 1 << 40)
+    [row] = software.frameworks({})
+    assert row["version"] == "2.4.0"
+    assert len(base.read_of_users(str(path)) or "") == 65536
+
+
+def test_a_text_without_an_end_is_searched_in_linear_time(home: Path) -> None:
+    (packages(home) / "torch/version.py").write_text("__version__:\n" * 5000)
+    begun = time.process_time()
+    assert software.frameworks({}) == []
+    assert time.process_time() - begun < 1
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert base.read_of_users(str(tmp_path / "a")) is None
+    assert base.read_of_users(str(tmp_path / "missing/x")) is None
+    before = len([*Path("/proc/self/fd").iterdir()])
+    base.read_of_users(str(tmp_path / "a"))
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_nccls_file_of_a_login_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system.os.path, "expanduser", lambda path: str(tmp_path))
+    os.mkfifo(tmp_path / ".nccl.conf")
+    program = (
+        "import sys; from gpuprov.probe.node import system;"
+        "system.os.path.expanduser = lambda path: sys.argv[1];"
+        "print(sorted(system.nccl({'login': 'eve'})['own']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert str(tmp_path) not in done.stdout
+    (tmp_path / ".nccl.conf").unlink()
+    (tmp_path / ".nccl.conf").write_text("NCCL_DEBUG=INFO\n")
+    assert system.nccl({"login": "eve"})["own"][f"{tmp_path}/.nccl.conf"] == "NCCL_DEBUG=INFO\n"
+
+
+@ROOT
+@pytest.mark.parametrize("kind", ["file", "pipe", "link", "link of root"])
+def test_verify_reads_nccls_file_alike(tmp_path: Path, kind: str) -> None:
+    """The command of `verify`, an independent one, finds what the probe finds."""
+    path, target = tmp_path / ".nccl.conf", tmp_path / "target"
+    target.write_text("NCCL_DEBUG=INFO\n# a comment\n")
+    if kind == "file":
+        target.rename(path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        link(path, target)
+    else:
+        path.symlink_to(target)
+    command = ["/bin/sh", "-c", libraries.OWN_NCCL % shlex.quote(str(path))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    assert done.stdout == ("NCCL_DEBUG=INFO\n" if kind in ("file", "link of root") else "")
+    assert bool(base.read_of_users(str(path))) == bool(done.stdout)
