@@ -114,8 +114,8 @@ def import_command(
     """Make a fleet.yml from SOURCES: an Ansible inventory, a host list, Terraform's state, the metadata of
     machines, slurm.conf.
 
-    Groups, addresses and variables are kept. Variables that can decide what Ansible runs, and templates, are
-    named and left out. Scripts and plugins of an inventory are not run.
+    Groups, addresses and the site's variables are kept. Keys and variables that can decide who may log in or
+    what runs, and templates, are named and left out. Scripts and plugins of an inventory are not run.
     """
     from gpuprov.inventory.imports import ImportHints, import_fleet
     from gpuprov.inventory.starting import write_fleet

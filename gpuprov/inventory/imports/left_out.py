@@ -1,21 +1,75 @@
-"""Keys and variables of an imported fleet that run something: they are named for a person, and left out."""
+"""Keys and variables of an imported fleet: some are kept, the others are named for a person and left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
+from gpuprov.errors import InvalidInput
+from gpuprov.files.resources import share
 from gpuprov.inventory.imports.ways import WAY_IN
+from gpuprov.model.floors import Floors
 from gpuprov.model.nodeset import fold
 from gpuprov.untrusted import UNSAFE, is_template, on_one_line
 
-KEYS = {"groups", "also", "host_vars", "ssh", "reboot", "plugin"}
-"""Keys of a fleet that are imported. Others name commands (`rollout`, `secure_boot`), or what is trusted."""
+Keys = dict[str, "Keys | None"]
+ANY = "*"
+"""Key of `Keys` for each name of a mapping, such as a group's."""
+
+
+def _all_of(*names: str) -> Keys:
+    return dict.fromkeys(names)
+
+
+SSH = _all_of("user", "port", "identity_file", "jump")
+"""Kept keys of `ssh`. `known_hosts` is left out: it names the host keys that are trusted."""
+STACK = _all_of(
+    *("prefer", "repository", "driver", "module", "module_build", "cuda", "cudnn", "nccl", "docker"),
+    *("containerd", "container_toolkit", "dcgm", "profiling_tools", "node_exporter"),
+)
+"""Kept keys of `stack`: versions from the repositories of the lock. A builder's code runs in each kernel."""
+SETTINGS: Keys = {
+    **_all_of("persistence", "clocks", "power_limit", "compute_mode", "ecc", "mig", "kernel"),
+    "containers": _all_of("shm_size", "memlock", "stack", "cgroup_driver", "cdi", "default_runtime"),
+    "tuning": _all_of("limits", "transparent_hugepages", "governor", "numa_balancing"),
+}
+"""Kept keys of `settings`: modes and limits. Others decide who may log in, which devices are formatted, where
+files are written, and what programs load (`environment`, `sysctl`, `nccl`).
+"""
+GROUP: Keys = {
+    **_all_of("profile", "os", "arch", "site", "vars"),
+    "hosts": {ANY: {"address": None, "ssh": SSH}},
+    "hardware": {
+        **_all_of("cpu_cores", "memory_gib", "nics"),
+        "gpu": _all_of("model", "count", "nvlink", "nvswitches"),
+        "nvme": _all_of("count", "total_tb"),
+    },
+    "floors": _all_of(*Floors.model_fields),
+    "ssh": SSH,
+    "stack": STACK,
+    "settings": SETTINGS,
+}
+KEPT: Keys = {
+    "groups": {ANY: GROUP},
+    "also": {ANY: _all_of("hosts", "children", "vars")},
+    "host_vars": None,
+    "ssh": SSH,
+    "reboot": _all_of("allowed", "batch", "timeout_s"),
+    "plugin": None,
+}
+"""Keys of a fleet that are imported, with the kept keys below each; None keeps the whole value."""
 CONNECTION = {*WAY_IN, "ansible_become"}
-"""Variables named `ansible_` that are imported. Others can name a program, its options, or a password."""
-RUNS = "can decide what Ansible or gpuprov runs or installs, or contain passwords"
+"""Variables named `ansible_` that are imported. Others can name a program, its options, or a password.
+
+Variables of roles are left out as well: `ssh_hardening_user_ca` does the same as `settings.ssh.user_ca`.
+"""
+RUNS = "can decide who may log in and what Ansible or gpuprov runs or installs, or contain passwords"
 EXPANDS = "are templates, which Ansible expands"
+DEEPEST = 32
+"""Deepest nesting of an imported fleet."""
+Left = dict[str, dict[str, list[str]]]
 
 
 def leave_out(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], None]) -> dict[str, Any]:
@@ -25,14 +79,20 @@ def leave_out(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], No
         fleet: keys of a fleet, from an untrusted file.
         source: name of the file.
         narrate: called with the lines for the user, which name what was left out.
+
+    Raises:
+        InvalidInput: it is nested too deeply.
     """
-    kept = deepcopy({key: value for key, value in fleet.items() if key in KEYS})
-    left: dict[str, dict[str, list[str]]] = {RUNS: {key: [] for key in fleet if key not in KEYS}, EXPANDS: {}}
+    _refuse_depth(fleet, source)
+    kept = deepcopy(dict(fleet))
+    left: Left = {RUNS: {}, EXPANDS: {}}
+    _keep(kept, KEPT, (), left)
     for place, variables in _variables(kept):
         for name, value in [*variables.items()]:
             if reason := _reason(name, value):
-                left[reason].setdefault(name, []).append(place)
+                left[reason].setdefault(on_one_line(name), []).append(place)
                 del variables[name]
+    _drop_templates(kept, (), left)
     for reason, names in left.items():
         if names:
             listed = ", ".join(f"{name}{_places(where)}" for name, where in names.items())
@@ -45,6 +105,51 @@ def leave_out(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], No
     if isinstance(hosts := kept.get("host_vars"), dict):
         kept["host_vars"] = {host: own for host, own in hosts.items() if own != {}}
     return {key: value for key, value in kept.items() if value != {}}
+
+
+def _refuse_depth(value: object, source: str, depth: int = 0) -> None:
+    if depth > DEEPEST:
+        raise InvalidInput(f"{source} is nested too deeply", expected=f"at most {DEEPEST} levels")
+    for each in [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _refuse_depth(each, source, depth + 1)
+
+
+def _keep(stated: object, keys: Keys, path: tuple[str, ...], left: Left) -> None:
+    """Remove all but some keys of a mapping, and note the others; values of other types are kept.
+
+    A value of a wrong type is refused when the fleet is parsed.
+    """
+    if not isinstance(stated, dict):
+        return
+    for name in [*stated]:
+        if name not in keys and ANY not in keys:
+            _note(left[RUNS], (*path, name), stated.pop(name))
+        elif (below := keys.get(name, keys.get(ANY))) is not None:
+            whole = bool(stated[name])
+            _keep(stated[name], below, (*path, name), left)
+            if whole and stated[name] == {}:
+                del stated[name]
+
+
+def _note(names: dict[str, list[str]], path: tuple[str, ...], value: object) -> None:
+    """Note a key that was left out: with the keys in its value, if it is below a group."""
+    if len(path) > 2 and isinstance(value, dict) and value:
+        for name, each in value.items():
+            _note(names, (*path, name), each)
+        return
+    of_group = path[0] in ("groups", "also") and len(path) > 2
+    key = ".".join(path[2:] if of_group else path)
+    names.setdefault(on_one_line(key), []).extend([f"group {path[1]}"] if of_group else [])
+
+
+def _drop_templates(stated: dict[str, Any], path: tuple[str, ...], left: Left) -> None:
+    """Remove the entries of a mapping whose key or value is a template, and note them."""
+    for name, value in [*stated.items()]:
+        if isinstance(value, dict) and set(value) != {UNSAFE} and not is_template(str(name)):
+            _drop_templates(value, (*path, name), left)
+        elif _has_template({name: value}):
+            _note(left[EXPANDS], (*path, name), None)
+            del stated[name]
 
 
 def _variables(fleet: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -61,15 +166,23 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _reason(name: str, value: object) -> str:
-    if name.startswith("ansible_") and name not in CONNECTION:
+    if name.startswith(_prefixes()) and name not in CONNECTION:
         return RUNS
     return EXPANDS if _has_template({name: value}) else ""
+
+
+@cache
+def _prefixes() -> tuple[str, ...]:
+    """Return the starts of names of variables that Ansible, gpuprov or its roles read."""
+    return ("ansible_", "gpuprov_", *(f"{role.name}_" for role in share("roles").iterdir()))
 
 
 def _has_template(value: object) -> bool:
     """Return whether Ansible could expand a part of a value; it never expands text that is marked."""
     if isinstance(value, dict):
-        return set(value) != {UNSAFE} and any(map(_has_template, [*value, *value.values()]))
+        if set(value) == {UNSAFE} and isinstance(value[UNSAFE], str):
+            return False
+        return any(map(_has_template, [*value, *value.values()]))
     if isinstance(value, list):
         return any(map(_has_template, value))
     return isinstance(value, str) and is_template(value)

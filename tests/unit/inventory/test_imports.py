@@ -12,9 +12,13 @@ import pytest
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import inventory_of
-from gpuprov.inventory.imports import ImportHints, import_fleet, recognise
+from gpuprov.inventory.imports import ImportHints, import_fleet, left_out, recognise
+from gpuprov.model.connection import Connection
 from gpuprov.model.documents import render_plain
-from gpuprov.model.fleet import Fleet, parse_fleet
+from gpuprov.model.fleet import Fleet, Group, parse_fleet
+from gpuprov.model.hardware import GpuHardware, HardwareProfile, NvmeHardware
+from gpuprov.model.settings import Containers, Settings, Tuning
+from gpuprov.model.stack import StackPolicy
 
 ALL = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
 
@@ -353,3 +357,124 @@ def test_what_runs_something_is_named_and_left_out(tmp_path: Path, capsys: Any) 
                  "ansible_connection (group more)", "ansible_python_interpreter (n1)"):  # fmt: skip
         assert name in runs
     assert "templates, which Ansible expands: {{ k }} (group g), deep (n1); check them in " in expands
+
+
+TRUSTED = {
+    "ssh": {"user_ca": ["ssh-ed25519 AAAA eve"], "banner": "{{ lookup('pipe', 'id') }}"},
+    "firewall": {"ssh_from": ["192.0.2.0/24"]},
+    "tuning": {
+        "environment": {"LD_PRELOAD": "/tmp/x.so", "A": "{{ x }}"},
+        "sysctl": {"kernel.core_pattern": "|/tmp/x"},
+        "numa_balancing": False,
+    },
+    "nccl": {"NCCL_NET_PLUGIN": "/tmp/x.so"},
+    "scratch": [{"device": "/dev/sda", "mount": "/x"}],
+    "monitoring": {"textfile": "/etc/cron.d"},
+    "persistence": True,
+}
+STACK = {"builder": "n1", "module_build": "dkms", "driver": "580"}
+
+
+def inventory_with(path: Path, **keys: Any) -> Path:
+    """Write an inventory whose group `g` states further keys of a fleet's group."""
+    group = {"profile": "dev-t4", "os": "debian12", **keys}
+    path.write_text(json.dumps({"g": {"hosts": {"n1": {}}, "vars": {"gpuprov_group": group}}}))
+    return path
+
+
+def test_only_listed_keys_of_a_group_are_kept_and_the_others_are_named(tmp_path: Path) -> None:
+    path = inventory_with(
+        tmp_path / "hosts.json", settings=TRUSTED, stack=STACK, ssh={"user": "ops", "known_hosts": "/tmp/k"}
+    )
+    lines: list[str] = []
+    found = import_fleet([path], ALL, "ansible", narrate=lines.append)
+    assert found["groups"]["g"] == {
+        "profile": "dev-t4",
+        "os": "debian12",
+        "hosts": "n1",
+        "settings": {"tuning": {"numa_balancing": False}, "persistence": True},
+        "stack": {"module_build": "dkms", "driver": "580"},
+        "ssh": {"user": "ops"},
+    }
+    [line] = lines
+    names = line.partition("passwords: ")[2].partition("; check them in ")[0].split(", ")
+    assert sorted(names) == sorted(
+        f"{name} (group g)"
+        for name in (
+            *("settings.ssh.user_ca", "settings.ssh.banner", "settings.firewall.ssh_from"),
+            *("settings.tuning.environment.LD_PRELOAD", "settings.tuning.environment.A"),
+            *("settings.tuning.sysctl.kernel.core_pattern", "settings.nccl.NCCL_NET_PLUGIN"),
+            *("settings.scratch", "settings.monitoring.textfile", "stack.builder", "ssh.known_hosts"),
+        )
+    )
+
+
+TEMPLATES = {
+    "value": ({"site": "{{ x }}"}, "site (group g)"),
+    "statement": ({"site": "{% x %}"}, "site (group g)"),
+    "comment": ({"site": "{# x #}"}, "site (group g)"),
+    "below": ({"hardware": {"gpu": {"model": "{{ x }}"}}}, "hardware.gpu.model (group g)"),
+    "item": ({"hardware": {"nics": [{"kind": "{{ x }}"}]}}, "hardware.nics (group g)"),
+    "key": ({"floors": {"{{ x }}": 1, "h2d": 2}}, ""),
+    "key of a list": ({"hardware": {"nics": [{"{{ x }}": 1}]}}, "hardware.nics (group g)"),
+    "file": ({"ssh": {"identity_file": "{{ x }}"}}, "ssh.identity_file (group g)"),
+}
+
+
+@pytest.mark.parametrize(("keys", "name"), TEMPLATES.values(), ids=TEMPLATES)
+def test_a_template_in_any_key_is_left_out(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
+    lines: list[str] = []
+    path = inventory_with(tmp_path / "hosts.json", **keys)
+    found = import_fleet([path], ALL, "ansible", narrate=lines.append)
+    assert "{{" not in render_plain(found)
+    assert "{%" not in render_plain(found)
+    assert "{#" not in render_plain(found)
+    if name:
+        assert f"templates, which Ansible expands: {name}; check them" in lines[0]
+
+
+def test_variables_of_roles_are_left_out(tmp_path: Path) -> None:
+    """Keys of a group and variables of a role have the same effect."""
+    lines: list[str] = []
+    (tmp_path / "hosts.ini").write_text(
+        "[g]\nn1 ssh_hardening_user_ca=x\n[g:vars]\nnvidia_driver_builders=x\ngpuprov_x=1\nrack=1\n"
+    )
+    found = import_fleet([tmp_path / "hosts.ini"], ALL, "ansible", narrate=lines.append)
+    assert (found["groups"]["g"]["vars"], found.get("host_vars")) == ({"rack": 1}, None)
+    for name in ("gpuprov_x (group g)", "nvidia_driver_builders (group g)", "ssh_hardening_user_ca (n1)"):
+        assert name in lines[0]
+
+
+def test_only_text_counts_as_marked() -> None:
+    lines: list[str] = []
+    text, other = {"__ansible_unsafe": "{{ x }}"}, {"__ansible_unsafe": ["{{ x }}"]}
+    fleet = {"host_vars": {"n1": {"text": text, "other": other}}}
+    assert left_out.leave_out(fleet, "x", lines.append) == {"host_vars": {"n1": {"text": text}}}
+    assert "expands: other (n1);" in lines[0]
+
+
+def test_every_key_of_a_group_was_decided_on() -> None:
+    """A new key is left out until it is added to the list; the names that are listed exist."""
+
+    def names(keys: Any, model: Any) -> None:
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        assert keys.keys() <= fields.keys()
+
+    names(left_out.KEPT, Fleet)
+    names(left_out.GROUP, Group)
+    names(left_out.SETTINGS, Settings)
+    names(left_out.STACK, StackPolicy)
+    names(left_out.SSH, Connection)
+    names(left_out.SETTINGS["tuning"], Tuning)
+    names(left_out.SETTINGS["containers"], Containers)
+    names(left_out.GROUP["hardware"], HardwareProfile)
+    for key, model in (("gpu", GpuHardware), ("nvme", NvmeHardware)):
+        names(left_out.GROUP["hardware"][key], model)  # type: ignore[index]
+
+
+def test_what_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        import_fleet([inventory_with(tmp_path / "hosts.json", vars={"a": deep})], ALL, "ansible")
