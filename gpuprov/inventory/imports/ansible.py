@@ -7,10 +7,8 @@ the fleet as long as no host is in two of them; the others are kept under `also`
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
@@ -29,10 +27,10 @@ from gpuprov.inventory.ansible import (
     AnsibleInventory,
 )
 from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
+from gpuprov.inventory.imports.reading import check_shapes, parsed, refuse_aliases, run_bounded
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
 from gpuprov.untrusted import shell, unmarked
 
-TIMEOUT_S = 300
 FORMATS = "ini,yaml,host_list"
 """Ansible's inventory plugins that only parse a file."""
 PLUGIN = re.compile(r"Failed to parse (?:inventory|\S+) with '?([\w.]+)'? plugin: (.*)")
@@ -45,31 +43,31 @@ def read_inventory(path: Path) -> AnsibleInventory:
     """Return an inventory as Ansible parses it.
 
     Raises:
-        InvalidInput: Ansible cannot parse it, even where Ansible itself would only warn.
+        InvalidInput: Ansible cannot parse it, even where Ansible itself would only warn; it exceeds a limit;
+            or a variable of gpuprov's has a wrong type.
     """
+    refuse_aliases(path)
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "--inventory", str(path), "--list", "--export"]
     with tempfile.TemporaryDirectory(prefix="gpuprov-import-") as scratch:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            env=_environment(Path(scratch)),
-        )
-    if done.returncode:
+        code, output, errors = run_bounded(command, _environment(Path(scratch)), Path(scratch, "errors"))
+    if code:
         export = shell("ansible-inventory -i {} --list --export --yaml --output hosts.yml", path)
         raise InvalidInput(
-            f"{path}: Ansible cannot read it as an inventory: {_reason(done.stderr, path)}",
+            f"{path}: Ansible cannot read it as an inventory: {_reason(errors, path)}",
             expected="INI or YAML that lists hosts",
             do=f"if it is a script or names a plugin: `{export}`, then import hosts.yml",
         )
-    answer = json.loads(done.stdout)
-    host_vars = {host: _plain(own) for host, own in answer.pop("_meta", {}).get("hostvars", {}).items()}
+    answer = parsed(output, path)
+    host_vars = {
+        host: _plain(own, f"{path}: host {host}")
+        for host, own in answer.pop("_meta", {}).get("hostvars", {}).items()
+    }
     groups = {
         name: AnsibleGroup(
-            tuple(group.get("hosts", ())), tuple(group.get("children", ())), _plain(group.get("vars", {}))
+            tuple(group.get("hosts", ())),
+            tuple(group.get("children", ())),
+            _plain(group.get("vars", {}), f"{path}: group {name}"),
         )
         for name, group in answer.items()
     }
@@ -90,10 +88,16 @@ def _environment(scratch: Path) -> dict[str, str]:
     }
 
 
-def _plain(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables, with Ansible's mark of unsafe text only on those of the site."""
+def _plain(variables: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return variables, with Ansible's mark of unsafe text only on those of the site.
+
+    Raises:
+        InvalidInput: a variable of gpuprov's has a wrong type.
+    """
     ours = OURS | CONNECTION | {"ansible_host"}
-    return {key: unmarked(value, mark=False) if key in ours else value for key, value in variables.items()}
+    plain = {key: unmarked(value, mark=False) if key in ours else value for key, value in variables.items()}
+    check_shapes(plain, place)
+    return plain
 
 
 def _reason(text: str, path: Path) -> str:

@@ -6,6 +6,7 @@ a group shares for the group, and other values for the host.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,7 @@ WAY_IN = {
 }
 """Ansible's variables → keys of `ssh:`; of two names for the same value the first is the newer."""
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+PORT = r"[0-9]{1,5}"
 Stated = dict[str, Any]
 
 
@@ -89,7 +91,7 @@ def _ssh(variables: Mapping[str, Any], left: set[str]) -> Stated:
     for key, meant in reversed(WAY_IN.items()):
         if meant not in left and variables.get(key) not in (None, ""):
             value = variables[key]
-            found[meant] = int(value) if meant == "port" and str(value).isdecimal() else value
+            found[meant] = int(value) if meant == "port" and re.fullmatch(PORT, str(value)) else value
     for key in ARGUMENTS:
         if jump := _jump(str(variables.get(key, ""))):
             found["jump"] = jump
