@@ -102,7 +102,7 @@ def refuse_aliases(path: Path) -> None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield the files that Ansible may read as YAML: of a folder, or a file and the variables beside it."""
+    """Yield the files that Ansible may read as YAML: of a folder, or a file and the variables next to it."""
     folders = [path] if path.is_dir() else [path.parent / "group_vars", path.parent / "host_vars"]
     if not path.is_dir():
         yield path

@@ -454,7 +454,7 @@ def test_only_text_counts_as_marked() -> None:
 
 
 def test_every_key_of_a_group_was_decided_on() -> None:
-    """A new key is left out until it is added to the list; the names that are listed exist."""
+    """Check that each listed name exists; a new key is left out until it is listed."""
 
     def names(keys: Any, model: Any) -> None:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}

@@ -94,7 +94,7 @@ def test_a_pipe_is_not_opened(home: Path) -> None:
 @ROOT
 @pytest.mark.parametrize("part", ["torch/version.py", "torch", "."])
 def test_a_link_of_a_user_opens_no_device(home: Path, tmp_path: Path, part: str) -> None:
-    """The link is the file, a folder above it, or the environment's folder of packages."""
+    """Cover a link that is the file, a folder above it, or the environment's folder of packages."""
     folder = packages(home)
     (folder / "torch").rmdir()
     if part == ".":
@@ -182,7 +182,7 @@ def test_nccls_file_of_a_login_is_no_pipe(tmp_path: Path, monkeypatch: pytest.Mo
 @ROOT
 @pytest.mark.parametrize("kind", ["file", "pipe", "link", "link of root"])
 def test_verify_reads_nccls_file_alike(tmp_path: Path, kind: str) -> None:
-    """The command of `verify`, an independent one, finds what the probe finds."""
+    """Compare the command of `verify`, an independent one, with the probe."""
     path, target = tmp_path / ".nccl.conf", tmp_path / "target"
     target.write_text("NCCL_DEBUG=INFO\n# a comment\n")
     if kind == "file":
