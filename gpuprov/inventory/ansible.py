@@ -50,10 +50,13 @@ class AnsibleInventory:
 def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = None) -> AnsibleInventory:
     """Return the inventory of a fleet.
 
+    Its groups are `all`, the fleet's groups and further groups (`also`), and groups by property of the hosts.
+    `host_vars` has only hosts that have variables of their own.
+
     Args:
         models: group → GPU model, if known.
         lock: source of the roles' variables; without it there are only groups, addresses and connection
-            variables.
+            variables, and the site's variables.
 
     Raises:
         InvalidInput: the site sets a variable that the lock decides.
@@ -87,7 +90,10 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
 
 
 def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
-    """Return an inventory script's answer to `--list`, with the variables of all hosts in `_meta`."""
+    """Return an inventory script's answer to `--list`: group → `hosts`, `children`, `vars`, without empty ones.
+
+    `_meta` has the variables of all hosts. The group `all` has every other group as a child.
+    """
     below_all = [name for name in inventory.groups if name != "all"]
     answer: dict[str, Any] = {"_meta": {"hostvars": unmarked(inventory.host_vars, mark=True)}}
     for name, group in inventory.groups.items():
@@ -104,6 +110,11 @@ def _stated(record: Fleet | Group, *without: str) -> Variables:
 
 
 def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) -> None:
+    """Raise InvalidInput if a group's stated variables have a decided key; `ansible_*` keys may be in both.
+
+    Args:
+        name: the group, for the message.
+    """
     both = sorted(key for key in stated.keys() & decided.keys() if not key.startswith("ansible_"))
     if both:
         raise InvalidInput(
@@ -113,7 +124,11 @@ def _refuse_second_opinions(name: str, stated: Variables, decided: Variables) ->
 
 
 def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables:
-    """Return one host's variables: its address, its connection variables, the site's variables."""
+    """Return one host's variables: its address, its connection variables, the site's variables.
+
+    The site's values override the others. The address is left out if it is the host's name. `gpuprov_host`
+    keeps the host's stated SSH settings and the names of its connection variables that the site does not set.
+    """
     address, ssh = group.entries[host].address, group.entries[host].ssh
     result = {"ansible_host": address} if address != host else {}
     kept: Variables = {"ssh": ssh.model_dump(exclude_none=True)} if ssh else {}
@@ -157,7 +172,7 @@ def _names(fleet: Fleet) -> dict[str, str]:
 
 
 def renamed_groups(inventory: AnsibleInventory) -> dict[str, str]:
-    """Return the fleet's groups that have another name in Ansible → that name."""
+    """Return the fleet's groups that have another name in Ansible → that name; not those of `also`."""
     stated = {
         name: group.vars[GROUP_VARIABLE]["name"]
         for name, group in inventory.groups.items()
@@ -167,6 +182,7 @@ def renamed_groups(inventory: AnsibleInventory) -> dict[str, str]:
 
 
 def _free(name: str, taken: set[str], suffix: str) -> str:
+    """Return a name that is not taken: the suffix is appended as often as necessary."""
     while name in taken:
         name += suffix
     return name

@@ -19,7 +19,7 @@ def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
     """Write the folder; remove files of an earlier run that are not needed any more.
 
     Returns:
-        The files, hosts.yml first.
+        Paths of the written files, hosts.yml first.
 
     Raises:
         InvalidInput: the folder contains files that gpuprov did not write, or cannot be written.
@@ -62,11 +62,12 @@ def _files(inventory: AnsibleInventory) -> list[tuple[str, Any]]:
 
 
 def _address(address: str | None) -> dict[str, str]:
+    """Return the variables of a host in hosts.yml: its address, or {} if that is its name."""
     return {"ansible_host": address} if address else {}
 
 
 def _earlier(folder: Path) -> set[Path]:
-    """Return the files that an earlier run wrote.
+    """Return the files in the folder and its subfolders, which an earlier run wrote; empty without a folder.
 
     Raises:
         InvalidInput: a file does not start with `HEADER`.

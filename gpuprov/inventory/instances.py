@@ -32,7 +32,7 @@ def instance_hardware(instance: InstanceType, profile: HardwareProfile) -> Hardw
     """Return the hardware of a machine type, as overrides of its profile.
 
     Values that the catalog does not have become None: a profile's values for a whole server do not hold for
-    a part of one.
+    a part of one. The profile's NVLink is kept only if the type has all of its GPUs.
     """
     whole = instance.gpus == profile.gpu.count
     nvlink = profile.gpu.nvlink if whole else None

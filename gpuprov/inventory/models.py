@@ -14,6 +14,8 @@ from gpuprov.model.profile import load_profile, overlay
 def gpu_models(fleet: Fleet, folder: Path, lock: Lock | None = None) -> dict[str, str]:
     """Return group → GPU model as the catalog names it, from the lock, or from the profile if not locked yet.
 
+    Groups whose profile and fleet state no GPU model are left out.
+
     Args:
         folder: the folder of the fleet's file.
 

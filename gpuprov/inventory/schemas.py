@@ -55,7 +55,7 @@ def keys() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _describe(name: str, record: dict[str, Any], *, examples: bool) -> None:
-    """Add missing descriptions, and examples, to the properties of a record."""
+    """Add missing descriptions, and if requested examples, to the properties of a record, in place."""
     said = {**keys().get(PARENTS.get(name, ""), {}), **keys().get(name, {})}
     for key, stated in record.get("properties", {}).items():
         more = said.get(key, {})
@@ -66,7 +66,10 @@ def _describe(name: str, record: dict[str, Any], *, examples: bool) -> None:
 
 
 def _allow_short_forms(records: dict[str, Any]) -> None:
-    """Allow the short forms that a file may have in place of a record."""
+    """Allow in the schemas, in place, the short forms that a file may have instead of a record.
+
+    For example a URL instead of a mirror, and one value instead of a list in `StackPolicy`.
+    """
     for name, hosts in HOSTS.items():
         if name in records:
             said = records[name]["properties"]["hosts"].get("examples", [])

@@ -52,7 +52,10 @@ def write_fleet(
 
 
 def starting_text(document: Mapping[str, Any]) -> str:
-    """Return the document as YAML, each part followed by further keys as comments."""
+    """Return the document as YAML, each part followed by further keys as comments.
+
+    The parts are groups, `ssh`, `reboot` (always that of `REBOOT`) and the document's other keys.
+    """
     rest = {key: value for key, value in document.items() if key not in ("groups", "ssh")}
     parts = ["groups:\n"]
     for name, group in document["groups"].items():
@@ -87,6 +90,7 @@ def _keys(record: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _properties(record: str) -> dict[str, Any]:
+    """Return key → JSON Schema of a record of the fleet's schema; `Fleet` is the document itself."""
     schema = json_schema("fleet")
     found = schema if record == "Fleet" else schema["$defs"][record]
     properties: dict[str, Any] = found["properties"]
@@ -94,4 +98,5 @@ def _properties(record: str) -> dict[str, Any]:
 
 
 def _indented(text: str, width: int) -> str:
+    """Return text with that many spaces before each line."""
     return "".join(" " * width + line for line in text.splitlines(keepends=True))

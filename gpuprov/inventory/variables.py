@@ -25,14 +25,21 @@ def reached(group: LockedGroup) -> Reached:
 
 
 def group_variables(group: LockedGroup) -> Variables:
-    """Return the variables that all hosts of a group share. Roles read no other source."""
+    """Return the variables that all hosts of a group share. Roles read no other source.
+
+    Raises:
+        InvalidInput: ssh's configuration cannot be read.
+    """
     return variables_of(reached(group), group)[0]
 
 
 def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, dict[str, Variables]]:
     """Return the variables that all hosts share, and host → the variables that only it has.
 
+    Hosts without variables of their own are left out.
+
     Args:
+        hosts: host → its address and its connection settings; at least one.
         group: source of the roles' variables; without it only connection variables are returned.
 
     Raises:

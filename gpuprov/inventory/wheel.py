@@ -119,6 +119,8 @@ def wheel_of_job(stated: str | None, folder: Path) -> Wheel:
 def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]:
     """Return lines of sh that install a wheel and its dependencies by hash, only as wheels.
 
+    A wheel by URL is first downloaded into the current folder.
+
     Args:
         lock: the requirements file for pip that the hashes are written to.
     """
@@ -141,5 +143,6 @@ def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]
 
 
 def _digest(path: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -30,6 +30,10 @@ LESS: dict[str, Any] = {
 def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[dict[str, Any], Match]:
     """Return the keys of a fleet for this machine, and its nearest profile.
 
+    The fleet has one group with one host, at the address `local`. Without a matching profile the group has
+    the profile `base` and states model and number of the GPUs. `hardware` overrides the values of a profile
+    that the machine does not reach.
+
     Raises:
         Refused: the machine has no NVIDIA GPU, or GPUs of several models that no profile has.
         InvalidInput: the catalog does not have its GPU.
@@ -60,6 +64,10 @@ def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[d
 
 
 def _laid_over(facts: Facts, kind: Kind) -> dict[str, Any]:
+    """Return the group's `hardware` for a machine that has less than its profile: key → its part of `LESS`.
+
+    For GPUs also their number: those of the profile's model on the PCI bus.
+    """
     less = {part: LESS[part] for part in lacking(facts, kind.hardware)}
     if "gpu" in less:
         ours = hardware.gpu_ids(facts)

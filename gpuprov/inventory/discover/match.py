@@ -50,7 +50,7 @@ def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
 
 
 def match(facts: Facts, among: Iterable[Kind]) -> Match:
-    """Return the nearest of some kinds.
+    """Return the nearest of some kinds, with the differences; without a profile if no kind has the node's GPUs.
 
     Only kinds with a GPU model of the node are compared. The number of GPUs has the most weight, then other
     hardware, whether less or more than stated.
@@ -72,7 +72,7 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
 
 
 def _distance(facts: Facts, wanted: Hardware) -> float:
-    """Return the distance of a node from a kind.
+    """Return the distance of a node from a kind; 0 is the same hardware, and values missing in the facts add 0.
 
     A difference of all GPUs counts 10, and so does each GPU of another model; each other value at most 1.
     """
@@ -92,6 +92,7 @@ def _distance(facts: Facts, wanted: Hardware) -> float:
 
 
 def _numbers(wanted: Hardware) -> Iterator[tuple[float | None, Callable[[Facts], float | None]]]:
+    """Yield pairs of a stated number (None if not stated) and the function that reads it from facts."""
     drives = wanted.nvme
     yield wanted.cpu_cores, hardware.cores
     yield wanted.memory_mib, lambda facts: facts.memory.total_mib
@@ -109,7 +110,10 @@ def _differences(facts: Facts, wanted: Hardware, unknown: list[str]) -> Iterator
 
 
 def lacking(facts: Facts, wanted: Hardware) -> list[str]:
-    """Return the keys of a profile's `hardware` in which a node has less, or other hardware."""
+    """Return the keys of a profile's `hardware` in which a node has less, or other hardware.
+
+    Keys without the necessary facts are left out.
+    """
     found = []
     for part, read in READERS:
         with suppress(Missing):
@@ -118,6 +122,7 @@ def lacking(facts: Facts, wanted: Hardware) -> list[str]:
 
 
 def _gpus(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    """Yield a text if the number of GPUs of the kind's models differs, and one for each other model."""
     found = hardware.gpu_ids(facts)
     count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
     if count != wanted.gpu_count:
@@ -128,12 +133,14 @@ def _gpus(facts: Facts, wanted: Hardware) -> Iterator[str]:
 
 
 def _switches(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    """Yield a text if there are fewer NVSwitches than stated."""
     seen = hardware.nvswitches(facts)
     if wanted.nvswitches and seen < wanted.nvswitches:
         yield f"{seen} of {wanted.nvswitches} NVSwitches"
 
 
 def _cores(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    """Yield a text if there are fewer physical cores than stated."""
     if wanted.cpu_cores and (seen := hardware.cores(facts)) < wanted.cpu_cores:
         yield f"{seen} cores instead of {wanted.cpu_cores}"
 
@@ -145,6 +152,7 @@ def _memory(facts: Facts, wanted: Hardware) -> Iterator[str]:
 
 
 def _drives(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    """Yield texts for fewer NVMe drives, and for less total capacity (TB), than stated."""
     count = wanted.nvme.count if wanted.nvme else None
     total = wanted.nvme.total_tb if wanted.nvme else None
     if count and (seen := hardware.nvme_drives(facts)) < count:
@@ -155,6 +163,7 @@ def _drives(facts: Facts, wanted: Hardware) -> Iterator[str]:
 
 
 def _ports(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    """Yield a text for each stated kind of network port without enough ports of its speed."""
     have = hardware.ports(facts)
     for nic in wanted.nics:
         if not hardware.fulfilled(nic, have):

@@ -23,9 +23,12 @@ def propose(
 ) -> dict[str, Any]:
     """Return the keys of a fleet with a group for each profile, system and architecture.
 
+    A group has the profile's name; a second one of that profile also has the system, then the architecture.
+
     Args:
         found: address → the host's facts and its match; hosts without a profile are left out.
         names: address → the host's name in the fleet.
+        connection: SSH settings of the fleet.
     """
     groups: dict[str, dict[str, Any]] = {}
     for address, (facts, match) in found.items():
@@ -40,7 +43,10 @@ def propose(
 
 
 def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
-    """Return each host's name in the fleet: the given name, or its host name if an address was given."""
+    """Return host as given → its name in the fleet: as given, or its host name for an address or `local`.
+
+    The user is left out, a given port is appended (`gpu01-2222`). An own host name that is taken is not used.
+    """
     taken: set[str] = set()
     names = {}
     for host, facts in found.items():
@@ -55,6 +61,7 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
 
 
 def _is_address(host: str) -> bool:
+    """Return whether a text is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -73,8 +80,10 @@ def system_of(facts: Facts, catalog: Catalog) -> str:
 
 
 def _names(profile: str, kind: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the possible names of a group, the shortest first."""
     return (profile, f"{profile}-{kind['os']}", f"{profile}-{kind['os']}-{kind.get('arch', 'x86_64')}")
 
 
 def _same(group: Mapping[str, Any] | None, kind: Mapping[str, str]) -> bool:
+    """Return whether a group is None (not there yet) or has these keys and values, apart from its hosts."""
     return group is None or {key: value for key, value in group.items() if key != "hosts"} == kind

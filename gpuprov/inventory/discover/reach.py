@@ -23,7 +23,7 @@ LIMITS = ConnectionLimits(connect_s=5, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
-    """Return all hosts, and those among them that only networks contain.
+    """Return all hosts in the stated order, each once, and those among them that only networks contain.
 
     Args:
         stated: names, ranges (`gpu[01-08]`), `[USER@]HOST[:PORT]` or networks (`10.0.0.0/24`).
@@ -47,6 +47,7 @@ def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
 
 
 def _addresses(text: str) -> list[str]:
+    """Return the host addresses of a network; raise InvalidInput if it is not one, or a too large one."""
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError as error:
@@ -59,7 +60,11 @@ def _addresses(text: str) -> list[str]:
 
 
 def _target(host: str, connection: Connection) -> Target:
-    """Return the target `[USER@]HOST[:PORT]`; its user and port override the connection."""
+    """Return the target of a text `[USER@]HOST[:PORT]`; its user and port override the connection.
+
+    Raises:
+        InvalidInput: the text is not of that form.
+    """
     try:
         user, address, port = parse_destination(host)
     except ValueError as error:
@@ -74,9 +79,12 @@ def match_hosts(
     *,
     dispatch: Dispatch = DIRECT,
 ) -> Iterator[tuple[str, tuple[Facts, Match] | GpuprovError]]:
-    """Yield each host with its facts and the nearest of some kinds, or with its error.
+    """Yield each host with its facts and the nearest of some kinds, or its error, as answers become ready.
 
-    Args:
+    A host whose system, version or architecture is not a plain name yields NodeFailed.
+
+    Raises:
+        InvalidInput: a host is not `[USER@]HOST[:PORT]`.
     """
     payload = build(Parameters(), password=dispatch.password)
 

@@ -21,7 +21,7 @@ MERGE = [
 
 
 def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
-    """Return a cloud-config that writes files and starts the unit.
+    """Return a cloud-config that writes files and starts the unit of the first boot, without waiting for it.
 
     Args:
         compress: whether to compress all of it with gzip: smaller, for clouds and tools that accept bytes.
@@ -57,9 +57,11 @@ def _yaml(config: dict[str, object]) -> str:
 
 
 def _plain(file: File) -> dict[str, str]:
+    """Return a file as an entry of `write_files`, with its text."""
     return {"path": file.path, "permissions": f"{file.mode:04o}", "content": file.text}
 
 
 def _packed(file: File) -> dict[str, str]:
+    """Return a file as an entry of `write_files`, with its text compressed by gzip, in base64."""
     content = base64.b64encode(gzip.compress(file.text.encode(), 9, mtime=0)).decode()
     return {**_plain(file), "encoding": "gz+b64", "content": content}

@@ -27,14 +27,15 @@ class Access:
 def hostfile(nodes: Iterable[Node], style: Literal["openmpi", "mpich"] = "openmpi") -> str:
     """Return a line per node with one slot per GPU: `gpu01 slots=8`, or `gpu01:8` for MPICH and Intel MPI.
 
-    DeepSpeed and Horovod read the format of Open MPI.
+    A line has the node's address; nodes without GPUs are left out. DeepSpeed and Horovod read the format of
+    Open MPI.
     """
     form = "{} slots={}\n" if style == "openmpi" else "{}:{}\n"
     return "".join(form.format(node.address, node.gpus) for node in nodes if node.gpus)
 
 
 def kubernetes_labels(nodes: Iterable[Node]) -> str:
-    """Return `kubectl label` lines with the keys of NVIDIA's GPU feature discovery.
+    """Return a `kubectl label` line per node with GPUs, with the keys of NVIDIA's GPU feature discovery.
 
     They are for clusters without GPU feature discovery, which otherwise sets these labels itself.
     """
@@ -42,6 +43,7 @@ def kubernetes_labels(nodes: Iterable[Node]) -> str:
 
 
 def _label_line(node: Node) -> str:
+    """Return the `kubectl label` line of a node: presence, number, model and, if known, memory (MiB) of GPUs."""
     labels = {"present": "true", "count": str(node.gpus), "product": _label(node.model)}
     if node.gpu_memory_mib:
         labels["memory"] = str(node.gpu_memory_mib)
@@ -55,9 +57,10 @@ def _label(text: str) -> str:
 
 
 def dstack(name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None) -> str:
-    """Return an SSH fleet of dstack, `fleet.dstack.yml`.
+    """Return an SSH fleet of dstack, `fleet.dstack.yml`, as YAML.
 
     Args:
+        name: name of the fleet in dstack.
         own: node → its SSH settings, if they differ from `access`.
     """
     config = _dstack_access(access)
@@ -71,6 +74,7 @@ def dstack(name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, A
 
 
 def _dstack_access(access: Access) -> dict[str, Any]:
+    """Return SSH settings with dstack's keys, without port 22, a missing key file and a missing jump host."""
     config: dict[str, Any] = {"user": access.user}
     if access.port != Access.port:
         config["port"] = access.port
@@ -82,6 +86,7 @@ def _dstack_access(access: Access) -> dict[str, Any]:
 
 
 def _jump(access: Access, jump: str) -> dict[str, Any]:
+    """Return dstack's `proxy_jump` for a jump host `[USER@]HOST[:PORT]`; its user and key default to `access`."""
     user, host, port = parse_destination(jump)
     hop: dict[str, Any] = {"hostname": host, "user": user or access.user}
     hop |= {"port": port} if port else {}
@@ -95,6 +100,10 @@ def skypilot(
 
     A pool has neither port nor jump host: SkyPilot reads them from `~/.ssh/config`, so hosts that need one
     are listed by name instead of by address.
+
+    Args:
+        name: name of the pool.
+        own: node → its SSH settings, if they differ from `access`.
     """
     pool = _skypilot_access(access)
     pool["hosts"] = [
@@ -107,10 +116,12 @@ def skypilot(
 
 
 def _skypilot_access(access: Access) -> dict[str, Any]:
+    """Return user and, if stated, key file with SkyPilot's keys."""
     return {"user": access.user} | ({"identity_file": access.identity_file} if access.identity_file else {})
 
 
 def _skypilot_host(node: Node, access: Access) -> str:
+    """Return a node's name if it needs a port or a jump host, otherwise its address."""
     return node.name if access.port != Access.port or access.jump is not None else node.address
 
 

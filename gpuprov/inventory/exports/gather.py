@@ -35,9 +35,9 @@ def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator
 def live_nodes(
     lock: Lock, names: Iterable[str], catalog: Catalog, *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[Node, GpuprovError | None]]:
-    """Yield nodes with values from their facts; without an answer as in the lock, with the error.
+    """Yield each node with values from its facts and None; without an answer as in the lock, with the error.
 
-    Args:
+    The order is that of `names`, after all nodes have answered.
     """
     known = {node.name: node for node in locked_nodes(lock, names, catalog)}
     payload = build(Parameters(), password=dispatch.password)
@@ -57,7 +57,10 @@ def live_nodes(
 
 
 def observed(node: Node, facts: Facts, topology: Topology | None) -> Node:
-    """Return a node with the counts from its facts and its topology."""
+    """Return a node with the counts from its facts and its topology.
+
+    Without a topology the number of GPUs is kept and the cores of the GPUs are not set.
+    """
     cpu = facts.cpu
     sockets, threads = max(cpu.sockets, 1), cpu.threads_per_core or 1
     cores = cpu.logical // sockets // threads
@@ -81,7 +84,7 @@ def observed(node: Node, facts: Facts, topology: Topology | None) -> Node:
 
 
 def _gpu_memory(facts: Facts) -> int:
-    """Return the memory of one GPU in MiB, from nvidia-smi; 0 without its answer."""
+    """Return the memory of the first GPU in MiB, from nvidia-smi; 0 without its answer."""
     if facts.smi.error or not facts.smi.gpus:
         return 0
     return facts.smi.gpus[0].memory_total_mib or 0

@@ -23,7 +23,7 @@ def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
 
 
 def gres_conf(nodes: Iterable[Node]) -> str:
-    """Return gres.conf for all nodes: device files, type, and the nearest cores if known."""
+    """Return gres.conf for all nodes with GPUs: device files, type, and the nearest cores if known."""
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in nodes:
         if node.gpus:
@@ -34,7 +34,7 @@ def gres_conf(nodes: Iterable[Node]) -> str:
 
 
 def _devices(node: Node) -> list[str]:
-    """Return a line for each run of consecutive GPUs with the same cores."""
+    """Return a line of gres.conf, without node name, for each run of consecutive GPUs with the same cores."""
     cores = node.gpu_cores if len(node.gpu_cores) == node.gpus else ("",) * node.gpus
     lines = []
     for near, indexes in groupby(range(node.gpus), key=lambda index: cores[index]):
@@ -55,6 +55,7 @@ def slurm_conf(nodes: Iterable[Node]) -> str:
 
 
 def _hardware(node: Node) -> str:
+    """Return a node's counts, GPUs and state as keys of slurm.conf, without counts that are 0 (unknown)."""
     counts = {
         "CPUs": node.cpus,
         "Sockets": node.sockets,
@@ -68,7 +69,10 @@ def _hardware(node: Node) -> str:
 
 
 def _names(nodes: Sequence[Node]) -> list[str]:
-    """Return names, and addresses if they differ; on one line if both fold and expand in the same order."""
+    """Return `NodeName=…` of nodes with the same hardware, with `NodeAddr=…` if an address is not the name.
+
+    One item, or one per node if names and addresses do not fold and expand in the same order.
+    """
     address = {node.name: node.address for node in nodes}
     names = fold(address)
     if all(name == where for name, where in address.items()):

@@ -111,6 +111,8 @@ def own_lock(lock: Lock, group: str) -> Lock:
 def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
     """Return all files that a machine needs before its first boot.
 
+    These are the lock (not if it is fetched), the order, the program with its module, and the unit.
+
     Args:
         lock: the machine's lock, from `own_lock`.
     """
@@ -139,6 +141,10 @@ def _program(package: str, path: str) -> str:
 
 
 def _order(lock: Lock, text: str, wishes: Wishes) -> str:
+    """Return the program's order as JSON; `text` is the rendered lock, for its hash.
+
+    The path of the metrics is in the lock's folder of node_exporter, or in `USUAL_TEXTFILES`.
+    """
     [group] = lock.groups.values()
     how = wishes.installation
     stated = textfile_path(group)

@@ -77,7 +77,7 @@ PASSING = re.compile(
 
 
 class Ended(Exception):
-    """The end of the work in this boot, with a state, the cause, and what to do."""
+    """The end of the work in this boot, with a state, the cause, what to do, and the exit code."""
 
     def __init__(self, state: str, seen: str, do: str = "", code: int = 1) -> None:
         super().__init__(seen)
@@ -92,6 +92,7 @@ class Progress:
     """Progress of the order, kept across reboots."""
 
     def __init__(self, order: "Values") -> None:
+        """Read the saved state and count this start; begin again if the order has another lock."""
         self.order = order
         try:
             self.state = json.loads(STATE.read_text("utf-8"))  # type: Values
@@ -134,7 +135,7 @@ class Progress:
 
 
 def main() -> int:
-    """Continue where the last start ended."""
+    """Continue where the last start ended; return the exit code."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     FOLDER.chmod(0o700)
     progress = Progress(json.loads(ORDER.read_text("utf-8")))
@@ -152,7 +153,7 @@ def main() -> int:
 
 
 def bring(progress: Progress) -> None:
-    """Run every step in order; retry transient failures."""
+    """Run every step in order; retry transient failures; reboot if applying or verifying needs it."""
     order, until = progress.order, time.monotonic() + progress.order["patience_s"]
 
     def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
@@ -171,7 +172,7 @@ def bring(progress: Progress) -> None:
 
 
 def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float) -> "Any":
-    """Return the result of a step; retry transient failures while time is left."""
+    """Return the result of a step; retry transient failures, raise `Ended` (postponed) after `until`."""
     pause = 10.0
     while True:
         try:
@@ -185,7 +186,7 @@ def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float
 
 
 def look(count: int) -> None:
-    """Stop if the machine has no GPU at all; verification reports single missing GPUs in more detail."""
+    """Wait for this boot's units; raise `Ended` if the machine has no GPU at all but should have `count`."""
     try:
         subprocess.call(
             ["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL
@@ -199,7 +200,7 @@ def look(count: int) -> None:
 
 
 def bring_lock(lock: "Values") -> None:
-    """Fetch the lock if the order has a URL, and check that it is the order's."""
+    """Fetch the lock if the order has a URL; raise `Ended` if its hash is not the order's."""
     path = Path(lock["path"])
     if lock["url"]:
         write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode(), 0o644)
@@ -208,7 +209,7 @@ def bring_lock(lock: "Values") -> None:
 
 
 def bring_modules(modules: "Values | None") -> None:
-    """Extract compiled modules into gpuprov's store; those for other kernels are not used."""
+    """Extract the order's kernel modules, if any, into gpuprov's store; those for other kernels are not used."""
     if not modules or word(BROUGHT) == modules["sha256"]:
         return
     archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
@@ -219,7 +220,7 @@ def bring_modules(modules: "Values | None") -> None:
 
 
 def fetched(url: str, sha256: str, largest: int) -> bytes:
-    """Return the content of a URL, which must have the hash of the order."""
+    """Return the content of a URL; raise `Transient`, or `Ended` for a refusal, a large file or another hash."""
     place = origin_and_file(url)
     try:
         with within(FETCH_S), opened(urllib.request.Request(url)) as answer:  # noqa: S310 - see `opened`
@@ -248,7 +249,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: "Any", fp: "Any", code: int, msg: str, headers: "Any", newurl: str
     ) -> "Any":
-        """Return the request that follows."""
+        """Return the request that follows; raise `Ended` if its scheme is not allowed."""
         scheme = urlsplit(newurl).scheme
         if scheme not in (("https",) if req.type == "https" else SCHEMES):
             seen = f"{origin_and_file(req.full_url)} redirects from {req.type} to {scheme[:20]}"
@@ -257,7 +258,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def opened(request: "urllib.request.Request") -> "Any":
-    """Return a server's answer to an HTTP or HTTPS request."""
+    """Return a server's answer to a request; raise `Ended` if its URL is neither HTTP nor HTTPS."""
     if request.type not in SCHEMES:
         raise Ended("failed", f"{request.type} in a URL of the order; expected http or https", AGAIN)
     return urllib.request.build_opener(Redirects).open(request, timeout=POST_S)
@@ -311,7 +312,7 @@ def install(how: "Values") -> str:
 
 
 def release_lock(wheel: bytes) -> str:
-    """Return the requirements with hashes from gpuprov's wheel."""
+    """Return the requirements with hashes from gpuprov's wheel; raise `Ended` if it has none."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as files:
             return files.read(RELEASE_LOCK).decode()
@@ -323,7 +324,7 @@ def release_lock(wheel: bytes) -> str:
 
 
 def asking(index: "str | None") -> "dict[str, str]":
-    """Return pip's environment variables for an index; the process list would show an argument's password."""
+    """Return pip's environment variables for an index, {} without one; arguments would show its password."""
     if not index:
         return {}
     place = urlsplit(index)
@@ -332,7 +333,7 @@ def asking(index: "str | None") -> "dict[str, str]":
 
 
 def interpreter() -> str:
-    """Return a Python that gpuprov supports; install one if necessary."""
+    """Return the name of a Python that gpuprov supports; install one if necessary, or raise `Ended`."""
     for again in (False, True):
         for name in ("python3", "python3.13", "python3.12", "python3.11"):
             if fit(name):
@@ -353,7 +354,7 @@ def fit(python: str) -> bool:
 
 
 def install_python() -> None:
-    """Install Python with the system's package manager."""
+    """Install Python with apt-get or dnf; raise `Transient` or `Ended` if that fails."""
     if shutil.which("apt-get"):
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         call("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update")
@@ -371,7 +372,7 @@ def install_python() -> None:
 
 
 def apply(program: str, node: str, lock: str) -> bool:
-    """Bring the machine to its lock; return whether a reboot is needed."""
+    """Bring the machine to its lock; return whether to reboot; raise `Transient` or `Ended` on failure."""
     code, answer, said = gpuprov(program, "apply", "--yes", "--no-verify", "--lock", lock, "-o", "json", node)
     nodes = answer.get("nodes", [])
     if any(each.get("reboot_needed") for each in nodes):
@@ -387,7 +388,7 @@ def apply(program: str, node: str, lock: str) -> bool:
 
 
 def verify(program: str, node: str, lock: str) -> bool:
-    """Check the machine against its lock; return whether only a reboot is missing."""
+    """Check the machine against its lock; return whether only a reboot is missing, or raise `Ended`."""
     words = [program, "verify", "--lock", lock, "-o", "json", "--junit", str(VERDICT), node]
     code, answer, said = gpuprov(*words)
     if code:  # services that have just started may need a moment
@@ -404,7 +405,7 @@ def verify(program: str, node: str, lock: str) -> bool:
 
 
 def gpuprov(*command: str) -> "tuple[int, Values, str]":
-    """Run a verb; return its exit code, its document and the last line of its stderr."""
+    """Run a verb; return its exit code, its JSON document ({} if none) and the last line of its stderr."""
     say(" ".join(command))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         answer, errors = process.communicate()
@@ -418,7 +419,7 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
 
 
 def reboot(progress: Progress) -> None:
-    """Reboot; the unit starts again at the next boot."""
+    """Reboot; the unit starts again at the next boot. Raise `Ended` if not allowed, or after too many reboots."""
     if not progress.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
     if progress.state["reboots"] >= REBOOTS_AT_MOST:
@@ -459,7 +460,7 @@ def call(*command: str, **variables: str) -> None:
 
 
 def trouble(seen: str, code: int) -> "Transient | Ended":
-    """Return the exception of a failure: to be retried, or final for this boot."""
+    """Return the exception for a failure's text and exit code: to be retried, or final for this boot."""
     if FULL.search(seen):
         return full(seen)
     if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
@@ -515,7 +516,7 @@ def instance() -> str:
 
 
 def word(path: Path) -> str:
-    """Return a small file's text; an empty text if it cannot be read."""
+    """Return a small file's text, stripped; an empty text if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(LARGEST_WORD).decode("utf-8").strip()
@@ -524,7 +525,7 @@ def word(path: Path) -> str:
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file atomically: other users may write into the folder of the metrics."""
+    """Write a file atomically, and create its folders: other users may write into the metrics' folder."""
     folder = opened_folder(str(path.parent))
     half = f".gpuprov-new-{os.urandom(8).hex()}"
     try:
@@ -547,7 +548,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def opened_folder(path: str) -> int:
-    """Return a folder, opened name by name; create missing ones.
+    """Return the descriptor of a folder, opened name by name; create missing ones.
 
     A link is followed only from a folder that no other user can write: elsewhere it can be replaced.
 
