@@ -135,6 +135,7 @@ def command(
 
 
 def _here(level: Level, libraries: tuple[str, ...], drained: bool) -> dict[str, Answer]:
+    """Return this machine's name → its measurements, or the error that prevented them."""
     import os
 
     from gpuprov.accept.run import measure_here
@@ -154,6 +155,7 @@ def _there(
     identity: str | None,
     known_hosts: str | None,
 ) -> dict[str, Answer]:
+    """Return node → its measurements, or its error, in the order of the selected nodes."""
     from gpuprov.accept.run import measure_there
 
     nodes = _targets(chosen, identity, known_hosts)
@@ -162,6 +164,10 @@ def _there(
 
 
 def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answer]:
+    """Return the answers with measurements by the frameworks of a Python interpreter on this machine.
+
+    Answers without measurements are returned unchanged.
+    """
     from gpuprov.accept.run import frameworks_here, with_frameworks
     from gpuprov.ssh.contained import contained
 
@@ -176,6 +182,10 @@ def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answe
 def _frameworks_there(
     answers: dict[str, Answer], python: str, nodes: list[Target], dispatch: Dispatch
 ) -> dict[str, Answer]:
+    """Return the answers with measurements by the frameworks of a Python interpreter on the nodes.
+
+    Nodes without measurements are not measured; their answers are returned unchanged.
+    """
     from gpuprov.accept.run import frameworks_there, with_frameworks
 
     wanted = [node for node in nodes if _measured(answers[node.name])]
@@ -187,10 +197,12 @@ def _frameworks_there(
 
 
 def _measured(result: Answer) -> bool:
+    """Return whether an answer has measurements: it is neither an error nor a refusal."""
     return not isinstance(result, GpuprovError) and not result.get("refused")
 
 
 def _targets(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> list[Target]:
+    """Return the selected nodes of the lock; without a lock file the hosts that the command line states."""
     from gpuprov.ssh.transport import targets
 
     if chosen.lock_path.is_file():
@@ -199,10 +211,12 @@ def _targets(chosen: options.Chosen, identity: str | None, known_hosts: str | No
 
 
 def _fleet(chosen: options.Chosen) -> str:
+    """Return the absolute path of the lock, which identifies the fleet in the history; "" without a lock."""
     return str(chosen.lock_path.absolute()) if chosen.lock_path.is_file() else ""
 
 
 def _floors(stated: tuple[str, ...]) -> dict[str, float]:
+    """Return measurement → minimum from texts `NAME=VALUE`; raise InvalidInput for other texts and names."""
     from gpuprov.model.floors import NAMES
 
     found = {}
@@ -218,14 +232,21 @@ def _floors(stated: tuple[str, ...]) -> dict[str, float]:
 
 
 def _stated_floors(chosen: options.Chosen) -> dict[str, dict[str, float]]:
-    """Return node → the floors that the lock states for its group."""
+    """Return node → the floors that the lock states for its group; {} without a lock."""
     from gpuprov.accept.floors import of_lock
 
     return of_lock(chosen.lock) if chosen.lock_path.is_file() else {}
 
 
 def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
-    """Return node → its measurements in an earlier run."""
+    """Return node → its measurements in an earlier run, without nodes that failed; None if none is stated.
+
+    Args:
+        stated: `latest`, the id of a run, or the path of a file.
+
+    Raises:
+        InvalidInput: there is no saved run, or the file has another format.
+    """
     if stated is None:
         return None
     from gpuprov.files.runs import run_folders, state_dir
@@ -245,6 +266,11 @@ def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
 
 
 def _of_file(path: Path) -> dict[str, Answer]:
+    """Return node → its measurements from a file that `gpuprov accept -o json` wrote.
+
+    Raises:
+        InvalidInput: the file cannot be read, or has another format.
+    """
     from gpuprov.accept.judge import SCHEMA
 
     try:
@@ -273,6 +299,7 @@ def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
 
 
 def _print(judged: list[Acceptance], result: dict[str, Any], output: str) -> None:
+    """Print the result on stdout, as JSON or as lines."""
     from gpuprov.report.accept import accept_lines
 
     if output == "json":

@@ -28,7 +28,17 @@ def measure_across(
     floors: Mapping[str, float],
     of_node: Mapping[str, Mapping[str, float]],
 ) -> Exit:
-    """Measure between nodes, keep the result, and print it.
+    """Measure between nodes, keep the result, and print it; return the exit code of the worst node.
+
+    Args:
+        nodes: nodes to measure between.
+        folders: folders of libraries on the nodes.
+        drained: whether to measure although a scheduler is installed.
+        fabric: required transport; None requires RDMA if all nodes have an active port.
+        output: `json`, or `table` for lines.
+        fleet: path of the lock, for the history; empty without a lock.
+        floors: measurement → minimum from the command line, for all nodes.
+        of_node: node → measurement → minimum; `floors` override it.
 
     Raises:
         InvalidInput: fewer than two nodes, or workers are stated.

@@ -147,6 +147,7 @@ def command(
 
 
 def _check(run: RunContext, proposal: Proposal, progress: Progress) -> Convergence:
+    """Return what the plans' roles would change, without changes on the nodes."""
     from gpuprov.apply.converge import converge
 
     with progress.alive():
@@ -156,7 +157,10 @@ def _check(run: RunContext, proposal: Proposal, progress: Progress) -> Convergen
 def _change(
     run: RunContext, proposal: Proposal, progress: Progress, lock_path: Path, *, verified: bool
 ) -> tuple[Convergence, Verdict | None]:
-    """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile."""
+    """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile.
+
+    The verdict is None if verification is not wanted.
+    """
     from gpuprov.apply.converge import verify
     from gpuprov.apply.exclusive import converge_exclusively
     from gpuprov.apply.lease_manager import LeaseManager
@@ -173,7 +177,15 @@ def _change(
 
 
 def _continue(name: str, output: str) -> Exit:
-    """Continue an apply after the reboot of this machine that it requested."""
+    """Continue an apply after the reboot of this machine that it requested.
+
+    Args:
+        name: id of the run.
+        output: `json`, or `table` for lines.
+
+    Raises:
+        InvalidInput: no such run is waiting for a reboot.
+    """
     from gpuprov.apply.afterboot import gone_when_done
     from gpuprov.report.progress import Progress
 
@@ -188,6 +200,7 @@ def _continue(name: str, output: str) -> Exit:
 
 
 def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
+    """Keep the survey in the history and, with JSON, print the empty result; return the survey's code."""
     from gpuprov.apply.converge import Convergence
     from gpuprov.drift.judge import exit_code
     from gpuprov.history import keep
@@ -203,6 +216,7 @@ def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> E
 def _conclude(
     run: RunContext, proposal: Proposal, result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
+    """Print the run's result, its verdict if it failed, and hints; return the exit code."""
     from gpuprov.model.nodeset import fold
     from gpuprov.report.recap import apply_document, conclusion, recap_lines, unexplained
     from gpuprov.report.verification import recap

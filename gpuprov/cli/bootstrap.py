@@ -110,6 +110,14 @@ def command(
 
 
 def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
+    """Return the stated hosts of the fleet; by default all, except a host that is this machine.
+
+    Args:
+        stated: groups of the fleet, and node sets.
+
+    Raises:
+        InvalidInput: not a set of nodes, not in the fleet, or a stated host is this machine.
+    """
     from gpuprov.model.nodeset import expand
     from gpuprov.ssh.transport import Target
 
@@ -136,6 +144,11 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
 
 
 def _password(descriptor: int | None, *, ask: bool) -> str | None:
+    """Return the login password from a file descriptor, else from a prompt if `ask`, else None.
+
+    Raises:
+        InvalidInput: the descriptor cannot be read.
+    """
     if descriptor is not None:
         try:
             with os.fdopen(descriptor, encoding="utf-8", closefd=False) as handed_over:
@@ -163,6 +176,11 @@ def _asked_once() -> Callable[[], str | None]:
 
 
 def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
+    """Return a function that shows host → key, and returns whether to trust the keys.
+
+    It returns True without a question if `accept_new`, else False without a terminal.
+    """
+
     def ask(shown: dict[str, str]) -> bool:
         for name, shown_key in shown.items():
             options.note(f"{name}  {shown_key}")
@@ -179,6 +197,7 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
 
 
 def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -> None:
+    """Print each node's result with its notes, as JSON or as lines."""
     if output == "json":
         documents = [
             {
@@ -200,6 +219,6 @@ def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -
 
 
 def _paths(files: Mapping[str, HostKeys]) -> str | list[str]:
-    """Return the file of host keys, or a list if the fleet's hosts have several files."""
+    """Return the path of the host keys' file, or a list if the fleet's hosts have several files."""
     paths = [str(each.path) for each in files.values()]
     return paths[0] if len(paths) == 1 else paths

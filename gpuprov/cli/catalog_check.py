@@ -68,6 +68,12 @@ def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, 
 
 
 def _asked(catalog: Catalog, release: Release, base: str | None, key: Path | None) -> Iterator[Stale]:
+    """Yield differences between the catalog and the published indexes; print those that could not be read.
+
+    Args:
+        base: mirror to read in place of the published places.
+        key: public key of the mirror; None for NVIDIA's.
+    """
     from gpuprov.locking.catalogs.refresh.proposal import read_documents
     from gpuprov.locking.catalogs.refresh.propose import propose
     from gpuprov.locking.catalogs.refresh.read import read_all

@@ -118,6 +118,7 @@ def command(
 
 
 def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:
+    """Show the bundle's contents, ask for confirmation, and write it to `path`; return the exit code."""
     from gpuprov.doctor.bundle.bundle import compose, pack, preview
 
     bundle = compose(seen)
@@ -133,6 +134,7 @@ def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:
 
 
 def _examined_here() -> Examination:
+    """Examine this machine."""
     from gpuprov.doctor.look import examine_here
 
     return examine_here()
@@ -154,6 +156,7 @@ def _examined(target: Target, password: str | None) -> Examination:
 
 
 def _here(save: Path | None) -> Diagnosis:
+    """Examine this machine, save its facts if `save` is given, and return the diagnosis."""
     from gpuprov.doctor.look import conclude, examine_here
 
     seen = examine_here()
@@ -162,6 +165,7 @@ def _here(save: Path | None) -> Diagnosis:
 
 
 def _from_file(path: Path) -> Diagnosis:
+    """Return the diagnosis of saved facts."""
     from gpuprov.doctor.look import conclude
 
     seen = _saved(path)
@@ -169,6 +173,7 @@ def _from_file(path: Path) -> Diagnosis:
 
 
 def _saved(path: Path) -> Examination:
+    """Return the examination in a file that `--save` wrote; raise InvalidInput for another file."""
     import json
 
     from gpuprov.doctor.look import examination
@@ -183,6 +188,7 @@ def _saved(path: Path) -> Examination:
 
 
 def _sample_here(seconds: float) -> Diagnosis:
+    """Return the bottleneck of this machine, from a sample of some seconds."""
     from gpuprov.doctor.look import sample_here
 
     return sample_here(seconds)
@@ -191,6 +197,7 @@ def _sample_here(seconds: float) -> Diagnosis:
 def _targets(
     hosts: tuple[str, ...], lock_path: Path, identity: str | None, known_hosts: str | None
 ) -> list[Target]:
+    """Return the targets of hosts and ranges, each once; raise InvalidInput for an invalid range."""
     from gpuprov.model.nodeset import expand
 
     try:
@@ -201,6 +208,7 @@ def _targets(
 
 
 def _sample_there(targets: list[Target], seconds: float, dispatch: Dispatch) -> list[Diagnosis]:
+    """Return the bottleneck of each target in order, from a sample of some seconds."""
     from gpuprov.doctor.look import sample
 
     found = dict(sample(targets, seconds, dispatch=dispatch))
@@ -208,6 +216,7 @@ def _sample_there(targets: list[Target], seconds: float, dispatch: Dispatch) -> 
 
 
 def _there(targets: list[Target], dispatch: Dispatch, save: Path | None) -> list[Diagnosis]:
+    """Examine targets, save their facts if `save` is given, and return the diagnoses in order."""
     from gpuprov.doctor.examination import Examination
     from gpuprov.doctor.look import conclude, examine
 
@@ -220,6 +229,7 @@ def _there(targets: list[Target], dispatch: Dispatch, save: Path | None) -> list
 
 
 def _keep(answer: dict[str, object], path: Path | None) -> None:
+    """Write an examination as JSON to `path`; nothing if it is None."""
     if path is not None:
         import json
 
@@ -229,6 +239,7 @@ def _keep(answer: dict[str, object], path: Path | None) -> None:
 
 
 def _print(found: list[Diagnosis], output: str, *, brief: bool) -> None:
+    """Print the diagnoses on stdout as JSON, as an HTML page or as lines."""
     if output == "json":
         from gpuprov.doctor.judge import document
 
@@ -243,6 +254,7 @@ def _print(found: list[Diagnosis], output: str, *, brief: bool) -> None:
 
 
 def _page(found: list[Diagnosis]) -> str:
+    """Return the diagnoses as an HTML page with the current time."""
     from gpuprov.files.runs import now
     from gpuprov.report.doctor import doctor_html
 
@@ -250,6 +262,7 @@ def _page(found: list[Diagnosis]) -> str:
 
 
 def _write(found: list[Diagnosis], html: Path | None, junit: Path | None, prometheus: Path | None) -> None:
+    """Write the diagnoses to the requested files."""
     from gpuprov.model.documents import write_text
     from gpuprov.report.doctor import doctor_junit, doctor_metrics
 

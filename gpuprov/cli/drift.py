@@ -79,6 +79,7 @@ def command(
 
 
 def _look(chosen: options.Chosen, local: bool) -> Run:
+    """Survey the chosen nodes, or this machine if `local`, and return the result as a run."""
     from gpuprov.history.record import of_survey
 
     if local:
@@ -100,6 +101,10 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
 
 
 def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
+    """Compare the nodes with each other, and return the result as a run.
+
+    With a lock file, nodes are compared within their group; without it, all stated hosts with each other.
+    """
     from gpuprov.drift.survey import gather, gather_from
     from gpuprov.history.record import of_majority
 
@@ -114,6 +119,10 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
 
 
 def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: ReportFiles) -> Exit:
+    """Survey nodes once, keep the run, write the reports and print the result; return the exit code.
+
+    With a baseline, a run's id or `latest`, only news since that run are printed and count for the exit code.
+    """
     from gpuprov.drift.judge import exit_code
     from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
@@ -141,7 +150,11 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
 
 def _watch(look: Callable[[], Run], seconds: float, output: str, reports: ReportFiles) -> Exit:
-    """Check nodes until interrupted; print and keep only runs that differ from the previous one."""
+    """Check nodes until interrupted; print and keep only runs that differ from the previous one.
+
+    Args:
+        seconds: time from the start of a survey to the start of the next.
+    """
     from gpuprov.history import changes, keep
     from gpuprov.report.documents import drift_document
     from gpuprov.report.text import change_lines, drift_lines

@@ -83,6 +83,7 @@ def command(
 
 
 def _show_capture(name: str, output: str) -> int:
+    """Show a saved `nvidia-smi -q -x` as JSON or lines; return exit code 1 if it has an error."""
     from gpuprov.probe.parse.smi import parse_smi
     from gpuprov.report.facts import describe_smi, smi_document
 
@@ -99,6 +100,7 @@ def _show_capture(name: str, output: str) -> int:
 
 
 def _bytes(name: str) -> bytes:
+    """Return the content of a file, or of stdin for `-`; raise InvalidInput if it cannot be read."""
     try:
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
@@ -106,6 +108,7 @@ def _bytes(name: str) -> bytes:
 
 
 def _local() -> Facts:
+    """Return the facts of this machine."""
     from gpuprov.probe.collect import collect_local
     from gpuprov.probe.payload import Parameters
 
@@ -115,6 +118,7 @@ def _local() -> Facts:
 def _crew(
     workers: str | None, host: str, lock_path: Path, *, password: bool
 ) -> AbstractContextManager[Crew | None]:
+    """Return a context with the workers that reach a host, or with None if no workers are stated."""
     from gpuprov.model.lock import read_lock
 
     if workers is None:
@@ -124,6 +128,7 @@ def _crew(
 
 
 def _remote(target: Target, dispatch: Dispatch) -> Facts:
+    """Return the facts of a node; raise its error if it does not answer."""
     from gpuprov.probe.collect import collect
     from gpuprov.probe.facts import Facts
     from gpuprov.probe.payload import Parameters

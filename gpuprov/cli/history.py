@@ -54,6 +54,7 @@ def command(
 
 
 def _journal(name: str, output: str) -> Exit:
+    """Show the steps of an upgrade or a rollback."""
     from dataclasses import asdict
 
     from gpuprov.report.upgrade import journal_lines
@@ -102,6 +103,7 @@ def _signed(last: int, output: str) -> Exit:
 
 
 def _runs(history: History, last: int, output: str) -> Exit:
+    """Show the last runs, newest first, with the number of nodes in each state."""
     from dataclasses import asdict
 
     lines = history.lines(last=last)
@@ -114,6 +116,11 @@ def _runs(history: History, last: int, output: str) -> Exit:
 
 
 def _of_node(history: History, node: str, last: int, output: str) -> Exit:
+    """Show the last results of a node: the oldest of them in full, then the changes.
+
+    Raises:
+        InvalidInput: no recorded run has read the node.
+    """
     from dataclasses import asdict
 
     from gpuprov.history import changes
@@ -136,7 +143,12 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
 
 
 def _changes(history: History, since: str, until: str, output: str) -> Exit:
-    """Show the changes between two runs; return exit code 3 if there are any."""
+    """Show the changes between two runs; return exit code 3 if there are any.
+
+    Args:
+        since: the earlier run: an id, its last letters, or `latest`.
+        until: the later run; `latest` is the latest run of the same fleet.
+    """
     from dataclasses import asdict
 
     from gpuprov.history import changes

@@ -186,6 +186,7 @@ def schema(what: str) -> int:
 
 
 def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
+    """Return the Ansible inventory of a fleet, with the roles' variables if there is a lock."""
     from gpuprov.inventory.ansible import inventory_of
     from gpuprov.inventory.models import gpu_models
     from gpuprov.model.fleet import read_fleet
@@ -196,6 +197,7 @@ def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
 
 
 def _read_lock(fleet_path: Path, lock_path: Path | None) -> Lock | None:
+    """Return the lock at the stated path, else the one next to the fleet, or None if there is none."""
     from gpuprov.model.lock import lock_beside, read_lock
 
     path = lock_path or lock_beside(fleet_path)

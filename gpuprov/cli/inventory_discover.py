@@ -97,6 +97,14 @@ def _show(
     names: dict[str, str],
     output: str,
 ) -> None:
+    """Print hosts, their profiles and differences, errors, and the proposed fleet.
+
+    Args:
+        found: host as given → its facts and its match.
+        failed: host → its error.
+        proposal: keys of the proposed fleet.
+        names: host as given → its name in the fleet.
+    """
     from gpuprov.model.documents import render_plain
     from gpuprov.report.table import aligned
 
@@ -127,6 +135,7 @@ def _show(
 
 
 def _write(fleet: Path, proposal: dict[str, Any]) -> None:
+    """Write the proposed fleet and its schema."""
     from gpuprov.inventory.starting import write_fleet
 
     write_fleet(fleet, proposal, keys_beside=False)
@@ -134,5 +143,6 @@ def _write(fleet: Path, proposal: dict[str, Any]) -> None:
 
 
 def _verdict(found: list[Match], failed: dict[str, GpuprovError]) -> Exit:
+    """Return the worst exit code: 3 if a host differs from its profile, or that of a host's error."""
     differ = Exit.DRIFT if any(each.differences for each in found) else Exit.OK
     return worst(differ, *(error.exit_code for error in failed.values()))

@@ -79,7 +79,14 @@ def command(
 
 
 def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
-    """Print user-data for new machines of a group."""
+    """Print user-data for new machines of a group; write the lock and the modules to upload, if requested.
+
+    Args:
+        nodes: exactly one group of the lock.
+
+    Raises:
+        InvalidInput: not one group, or an option is missing or does not fit.
+    """
     from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
     from gpuprov.inventory.firstboot.files import first_boot_files, own_lock
     from gpuprov.model.lock import write_lock
@@ -101,7 +108,13 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
 
 
 def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
-    """Write the store's modules for a group to a file; return their URL and hash for the machines."""
+    """Write the store's modules for a group to a file; return their URL and hash for the machines.
+
+    None without `--modules-url` and `--modules-out`.
+
+    Raises:
+        InvalidInput: the group has no builder, or the store has no module for it.
+    """
     from gpuprov.apply.kernel_modules.build import digest
     from gpuprov.apply.kernel_modules.signing import store_of
     from gpuprov.apply.kernel_modules.store import bundled
@@ -135,7 +148,7 @@ def _modules(lock: Lock, name: str, stated: FirstBoot) -> Modules | None:
 
 
 def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Access]]:
-    """Return the SSH settings of most nodes, and node → settings for the other nodes."""
+    """Return the SSH settings that most nodes have, and node → settings for the other nodes."""
     from gpuprov.inventory.exports import Access
     from gpuprov.ssh.transport import targets
 
@@ -149,6 +162,7 @@ def _accesses(lock: Lock, names: Sequence[str]) -> tuple[Access, dict[str, Acces
 
 
 def _writers(name: str, lock: Lock, names: Sequence[str]) -> dict[str, Callable[[Sequence[Node]], str]]:
+    """Return format → function that writes nodes in it; `name` is that of the fleet or pool."""
     from gpuprov.inventory import exports
 
     return {

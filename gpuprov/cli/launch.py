@@ -99,6 +99,10 @@ def _job(
     env: tuple[str, ...],
     port: int,
 ) -> Job:
+    """Return the job of a command line; its hosts come from `hosts`, or else from the lock.
+
+    NCCL's variables of the lock are added if the hosts come from it; `env` overrides them.
+    """
     from gpuprov.topology.launch import Job
 
     chosen = _devices(devices)
@@ -109,6 +113,11 @@ def _job(
 
 
 def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None) -> list[Host]:
+    """Return a node set's hosts with their number of GPUs: that of the devices, else `gpus`.
+
+    Raises:
+        InvalidInput: neither devices nor `gpus` are given, or not a node set.
+    """
     from gpuprov.model.nodeset import expand
     from gpuprov.topology.launch import Host
 
@@ -122,6 +131,11 @@ def _stated_hosts(hosts: str, gpus: int | None, devices: tuple[int, ...] | None)
 
 
 def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] | None) -> list[Host]:
+    """Return the lock's selected hosts with their number of GPUs: that of the devices, else all.
+
+    Raises:
+        InvalidInput: a host has no GPUs, or no host is selected.
+    """
     from gpuprov.model.lock import read_lock
     from gpuprov.model.nodeset import fold
     from gpuprov.topology.launch import Host
@@ -143,7 +157,10 @@ def _locked_hosts(lock_path: Path, limit: str | None, devices: tuple[int, ...] |
 
 
 def _locked_environment(lock_path: Path, hosts: list[Host]) -> dict[str, str]:
-    """Return NCCL's variables that all nodes share: containers and Gloo do not read /etc/nccl.conf."""
+    """Return the variables of NCCL that all these nodes have with the same value.
+
+    Containers and Gloo do not read /etc/nccl.conf.
+    """
     from gpuprov.model.lock import read_lock
 
     groups = read_lock(lock_path).hosts()
@@ -152,6 +169,7 @@ def _locked_environment(lock_path: Path, hosts: list[Host]) -> dict[str, str]:
 
 
 def _devices(stated: str | None) -> tuple[int, ...] | None:
+    """Return GPU numbers from `0,1`; None for all. Raise InvalidInput for other texts and repetitions."""
     if stated is None:
         return None
     parts = [part.strip() for part in stated.split(",")]
@@ -161,6 +179,11 @@ def _devices(stated: str | None) -> tuple[int, ...] | None:
 
 
 def _affinity(path: Path, devices: tuple[int, ...] | None, hosts: list[Host]) -> tuple[str, ...]:
+    """Return the CPUs nearest to each GPU from a saved `nvidia-smi topo -m`; empty if they are not known.
+
+    Raises:
+        InvalidInput: the file cannot be read, lacks a device, or has another number of GPUs than a host.
+    """
     from gpuprov.topology import parse_topology
     from gpuprov.topology.launch import affinity_of
 
@@ -179,6 +202,7 @@ def _affinity(path: Path, devices: tuple[int, ...] | None, hosts: list[Host]) ->
 
 
 def _variables(stated: tuple[str, ...]) -> dict[str, str]:
+    """Return name → value from texts `NAME=VALUE`; raise InvalidInput for other texts."""
     pairs = [text.partition("=") for text in stated]
     for name, equals, _ in pairs:
         if not equals or not name.isidentifier():
@@ -187,6 +211,7 @@ def _variables(stated: tuple[str, ...]) -> dict[str, str]:
 
 
 def _show(lines: list[Line], output: str) -> int:
+    """Print the command lines, with the host of each if there are several; return exit code 0."""
     if output == "json":
         rows = [{"host": line.host, "line": line.text} for line in lines]
         options.print_json({"schema": SCHEMA, "lines": rows})

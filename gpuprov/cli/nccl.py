@@ -151,6 +151,7 @@ def check(
 
 
 def _open(name: str, files: ExitStack) -> TextIO:
+    """Return an open log: stdin for `-`, else a file that `files` closes; raise InvalidInput on an error."""
     if name == "-":
         return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
     try:
@@ -160,6 +161,7 @@ def _open(name: str, files: ExitStack) -> TextIO:
 
 
 def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
+    """Print the summary of a log, then the findings."""
     cuda = f" (CUDA {document['cuda']})" if document["cuda"] else ""
     rows = {
         "NCCL": f"{document['version'] or 'unknown'}{cuda}",
@@ -178,10 +180,12 @@ def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
 
 
 def _counts(transports: dict[str, int]) -> str:
+    """Return transports as text, `P2P/CUMEM 16, NET/IB 2`: name and number of channels."""
     return ", ".join(f"{name} {count}" for name, count in transports.items())
 
 
 def _print_runs(gpus: int, runs: list[dict[str, Any]]) -> None:
+    """Print a table of the measured variants, then estimates and findings; bandwidths are in GB/s."""
     say(f"all-reduce over {gpus} GPUs with {runs[0]['tool']}; bus bandwidth in GB/s")
     say(f"{'variant':<9}{'peak':>8}{'limit':>8}{'share':>7}  paths")
     for row in runs:

@@ -88,12 +88,19 @@ def derive(
 
 
 def _odd(groups: dict[str, dict[str, Derived]]) -> list[Finding]:
+    """Return a finding for each node that differs from most nodes of its group."""
     from gpuprov.nccl.derive import agree
 
     return [finding for nodes in groups.values() if nodes for finding in agree(nodes)]
 
 
 def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dict[str, Derived]:
+    """Return node → environment derived from files of facts; raise the error of the first one that fails.
+
+    Args:
+        topology: a saved `nvidia-smi topo -m` that is used for every node, if given.
+        site: variable → value of the site, which has precedence.
+    """
     from gpuprov.nccl.derive import derive as derived_from
     from gpuprov.nccl.inputs import from_facts
     from gpuprov.ssh.contained import contained
@@ -110,6 +117,7 @@ def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dic
 
 
 def _facts(name: str) -> Facts:
+    """Return the facts in a file, or on stdin for `-`; raise InvalidInput if it is not JSON."""
     from gpuprov.probe.facts import Facts
 
     try:
@@ -120,12 +128,14 @@ def _facts(name: str) -> Facts:
 
 
 def _topology(path: Path) -> Topology:
+    """Return the topology in a saved `nvidia-smi topo -m`."""
     from gpuprov.topology import parse_topology
 
     return parse_topology(_text(str(path)))
 
 
 def _text(name: str) -> str:
+    """Return the text of a file, or of stdin for `-`; raise InvalidInput if it cannot be read."""
     try:
         raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
@@ -134,6 +144,7 @@ def _text(name: str) -> str:
 
 
 def _pair(text: str) -> tuple[str, str]:
+    """Return name and value of `NAME=VALUE`; raise InvalidInput for another text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise InvalidInput(f"--site {text!r}", expected="NAME=VALUE")
@@ -143,6 +154,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _show(
     nodes: dict[str, Derived], odd: list[Finding], failed: dict[str, GpuprovError], output: str
 ) -> None:
+    """Print each node's variables with their reasons, the findings and the errors, as JSON or as lines."""
     if output == "json":
         rows = {host: derived.as_dict() for host, derived in nodes.items()}
         errors = {host: str(error) for host, error in failed.items()}

@@ -72,6 +72,7 @@ def _batch(name: str, catalog: Catalog) -> int:
 
 
 def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
+    """Print an answer for each line that is not blank; return 2 if one is an error, else 0."""
     outcome = Exit.OK
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -85,6 +86,7 @@ def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
 
 
 def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
+    """Return the answer to one request as JSON values, with its `id` if stated; `error` for an invalid one."""
     from gpuprov.locking.resolve import Request, failed, resolve
 
     try:

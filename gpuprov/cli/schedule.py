@@ -116,6 +116,16 @@ def command(
 
 
 def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) -> Job:
+    """Return the job, after the lock that it needs was read successfully.
+
+    Args:
+        what: `drift`, `modules` or `upgrade`.
+        new_path: the lock to move to, for an upgrade.
+        notify: command that gets the report.
+
+    Raises:
+        InvalidInput: `new_path` is missing, or a lock is not valid.
+    """
     from gpuprov.model.lock import read_lock
     from gpuprov.upgrade import schedule
 
@@ -145,7 +155,7 @@ def _as_user(user: str, *needed: Path) -> None:
 
 
 def closed(path: Path, user: str) -> Path | None:
-    """Return the first part of a path that a user cannot enter; permissions of groups are ignored."""
+    """Return the first part of a path that a user cannot enter, or None; groups' rights are ignored."""
     try:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:

@@ -91,6 +91,11 @@ class View:
 def _targets(
     nodes: tuple[str, ...], limit: str | None, lock_path: Path, identity: str | None, known_hosts: str | None
 ) -> list[Target]:
+    """Return the targets: nodes of the lock, by default all; without a lock file the stated hosts.
+
+    Raises:
+        InvalidInput: there is neither a lock nor a host, or a name is invalid or unknown.
+    """
     from gpuprov.model.nodeset import expand
 
     stated = (*nodes, limit) if limit else nodes
@@ -113,6 +118,7 @@ def _targets(
 
 
 def _once(targets: list[Target], output: str, view: View) -> int:
+    """Read the targets once, or without any this machine, and print the result; return the exit code."""
     from gpuprov.doctor.status import read_once, status_here
 
     found = read_once(targets) if targets else [status_here()]
@@ -121,12 +127,14 @@ def _once(targets: list[Target], output: str, view: View) -> int:
 
 
 def _code(found: list[NodeNow]) -> int:
+    """Return 1 if a node answered with a failure, else 4 if a node is unreachable, else 0."""
     if any(node.failure is not None and not node.unreachable for node in found):
         return Exit.FAILED
     return Exit.UNREACHABLE if any(node.unreachable for node in found) else Exit.OK
 
 
 def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None:
+    """Print the nodes' states, as JSON or as lines; a stamp precedes each line and puts JSON on one line."""
     from gpuprov.doctor.status import status_document
     from gpuprov.report.status import status_lines, status_rows
 
@@ -145,6 +153,7 @@ def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None
 
 
 def _stay_here(interval: float, output: str, view: View) -> int:
+    """Print the state of this machine every `interval` seconds until interrupted."""
     from gpuprov.doctor.status import status_here
 
     while True:
@@ -154,13 +163,17 @@ def _stay_here(interval: float, output: str, view: View) -> int:
 
 
 def _follow(watch: Watch, interval: float, output: str, view: View) -> int:
+    """Print the state of the nodes every `interval` seconds until interrupted."""
     while True:
         time.sleep(interval)
         _say(watch.nodes(), output, view, time.strftime("%H:%M:%S  "))
 
 
 def _full_screen(watch: Watch, view: View) -> int:
-    """Draw until `q`; read the terminal's size each time, so that a resize takes effect at once."""
+    """Draw until `q`, Ctrl-C or Ctrl-D; return the exit code of the last state.
+
+    The terminal's size is read each time, so that a resize takes effect at once.
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -181,6 +194,11 @@ def _full_screen(watch: Watch, view: View) -> int:
 
 
 def _turn(view: View, key: str, lines: int) -> None:
+    """Change the view by a key: `f` folds, `o` shows only odd lines, arrows, j, k and page keys scroll.
+
+    Args:
+        lines: height of the terminal.
+    """
     steps = {
         "j": 1,
         "\x1b[B": 1,

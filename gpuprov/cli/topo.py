@@ -72,7 +72,10 @@ def command(
 def _ask(
     host: str, lock_path: Path, identity: str | None, known_hosts: str | None, expect_nvlink: bool
 ) -> tuple[str, bool]:
-    """Return a host's answer, and whether NVLink between all its GPUs is expected."""
+    """Return a host's answer to `nvidia-smi topo -m`, and whether NVLink between all its GPUs is expected.
+
+    It is expected if `expect_nvlink`, or if the lock has the host with NVLink. A host's error is raised.
+    """
     from gpuprov.model.lock import read_lock
     from gpuprov.ssh.transport import fan_out
     from gpuprov.topology.live import ask_matrix
@@ -86,7 +89,11 @@ def _ask(
 
 
 def _read(source: str | None, local: bool) -> tuple[str, str]:
-    """Return the text to read, and the picture's title."""
+    """Return the output of `nvidia-smi topo -m` from this machine, a file or stdin, and the picture's title.
+
+    Raises:
+        InvalidInput: not exactly one of source and `local`, or the file cannot be read.
+    """
     if local == (source is not None):
         raise InvalidInput(
             "nothing to read" if source is None else f"both --local and {source}",
@@ -118,6 +125,7 @@ def _svg(topology: Topology, title: str) -> str:
 
 
 def _write_picture(path: Path, topology: Topology, title: str) -> None:
+    """Write the drawing to a file; raise InvalidInput if that is not possible."""
     try:
         replace_file(path, _svg(topology, title))
     except OSError as error:
@@ -125,6 +133,7 @@ def _write_picture(path: Path, topology: Topology, title: str) -> None:
 
 
 def _print_table(topology: Topology, verdict: list[dict[str, str]]) -> None:
+    """Print the matrix with CPUs and NUMA nodes, the devices of NICs, and the findings."""
     names = [*topology.gpus, *(nic.name for nic in topology.nics)]
     options.print_table([["", *names, "CPUs", "NUMA"], *(_row(topology, name, names) for name in names)])
     for nic in topology.nics:
@@ -135,6 +144,7 @@ def _print_table(topology: Topology, verdict: list[dict[str, str]]) -> None:
 
 
 def _row(topology: Topology, name: str, names: list[str]) -> list[str]:
+    """Return a device's cells: its name, the links to the others, its nearest CPUs and NUMA node."""
     near = topology.affinity.get(name)
     numa = "" if near is None or near.numa is None else str(near.numa)
     cells = [topology.matrix[name].get(other, "") for other in names]

@@ -90,7 +90,7 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
 
 
 def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
-    """Return an inventory script's answer to `--list`: group → `hosts`, `children`, `vars`, without empty ones.
+    """Return an inventory script's answer to `--list`: group → its `hosts`, `children`, `vars` if not empty.
 
     `_meta` has the variables of all hosts. The group `all` has every other group as a child.
     """

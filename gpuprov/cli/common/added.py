@@ -13,13 +13,13 @@ from gpuprov.cli.common.verbs import ADDED
 
 
 def summaries() -> dict[str, str]:
-    """Return the verbs of `ADDED` whose distribution is installed in gpuprov's version, and its summary."""
+    """Return verb → summary of its distribution, for verbs of `ADDED` installed in gpuprov's version."""
     found = {verb: _summary(name) for verb, name in ADDED.items()}
     return {verb: line for verb, line in found.items() if line}
 
 
 def _summary(distribution: str) -> str:
-    """Return the summary in a distribution's metadata; "" if it is not installed."""
+    """Return the summary in a distribution's metadata; "" if it is not installed in gpuprov's version."""
     metadata = f"{distribution.replace('-', '_')}-{__version__}.dist-info/METADATA"
     for folder in sys.path:
         try:

@@ -16,6 +16,8 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _quietly(names: Callable[[click.Context], Iterable[str]]) -> Complete:
+    """Decorate a function that returns names: keep those that begin with the typed text; [] on an error."""
+
     @wraps(names)
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         try:
@@ -94,7 +96,7 @@ def roles(ctx: click.Context) -> Iterable[str]:
 
 @_quietly
 def runs(ctx: click.Context) -> Iterable[str]:
-    """Return the recorded runs, and `latest`."""
+    """Return `latest`, and the ids of the last 50 recorded runs."""
     from gpuprov.history import History
 
     with History() as history:
@@ -102,5 +104,6 @@ def runs(ctx: click.Context) -> Iterable[str]:
 
 
 def _path(ctx: click.Context, name: str, usual: str) -> Path:
+    """Return the path in a parameter of the command line, or the usual one if it is not given."""
     stated: Any = ctx.params.get(name)
     return Path(stated) if stated else Path(usual)

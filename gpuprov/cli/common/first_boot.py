@@ -33,7 +33,7 @@ class FirstBoot:
 
     @property
     def wishes(self) -> Wishes:
-        """The options of the first boot's files.
+        """The options of the first boot's files, without kernel modules.
 
         Raises:
             InvalidInput: no wheel, a wheel without its hash, or only one of URL and file of lock or modules.
@@ -53,7 +53,7 @@ class FirstBoot:
 
 
 def first_boot_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a verb, which is called with `first_boot`."""
+    """Add the options to a verb, which is called with `first_boot`, a `FirstBoot`, in their place."""
 
     @click.option(
         "--wheel",

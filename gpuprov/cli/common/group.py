@@ -35,7 +35,7 @@ class VerbGroup(click.Group):
         return [*VERBS, *summaries()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the verb's command.
+        """Import and return the verb's command; None if there is no such verb.
 
         Raises:
             InvalidInput: the distribution that adds the verb is not installed, or is of another version.
@@ -52,7 +52,11 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the called verb; for a mistyped one the error names similar verbs."""
+        """Return the called verb with its command and its arguments.
+
+        Raises:
+            click.UsageError: there is no such verb; the message names similar verbs.
+        """
         if args and args[0] not in VERBS and args[0] not in ADDED and not args[0].startswith("-"):
             meant = did_you_mean(args[0], self.list_commands(ctx)) or "`gpuprov --help` lists them"
             raise click.UsageError(f"there is no verb {args[0]!r}; {meant}", ctx)
@@ -64,7 +68,11 @@ class VerbGroup(click.Group):
 
 
 def _added(verb: str) -> object:
-    """Import and return what a verb's entry point names, of the distribution in `ADDED` and of no other."""
+    """Import and return the object of a verb's entry point, only from the verb's distribution in `ADDED`.
+
+    Raises:
+        InvalidInput: the distribution is not installed, or not in gpuprov's version.
+    """
     from importlib.metadata import PackageNotFoundError, distribution
 
     name = ADDED[verb]
@@ -100,7 +108,7 @@ def gpuprov() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; return its exit code.
+    """Run one command line, and keep its log; return its exit code.
 
     Group and others get no write permission for new files, independent of the umask.
     """
@@ -113,7 +121,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _flushed(code: int) -> int:
-    """Flush standard output, which may be a file on a full disk; return the exit code."""
+    """Flush standard output, which may be a file on a full disk; return the exit code.
+
+    A failure is printed and returns its own code; a closed pipe is no failure.
+    """
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -125,10 +136,15 @@ def _flushed(code: int) -> int:
 
 
 def _drop_output() -> None:
+    """Redirect standard output to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
+    """Run one command line; print errors, log them, and return the exit code.
+
+    A closed pipe of standard output is no error.
+    """
     try:
         outcome = gpuprov.main(arguments, prog_name="gpuprov", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -172,5 +188,6 @@ def _of_this_machine(error: Exception) -> GpuprovError:
 
 
 def _told(error: GpuprovError) -> Exit:
+    """Print an error on stderr; return its exit code."""
     show(f"gpuprov: {error}", err=True)
     return error.exit_code

@@ -43,7 +43,11 @@ def apply_image(
 ) -> Exit:
     """Bring this tree to the lock as far as possible in an image, and prepare the rest for the first boot.
 
+    The rest is prepared, and the tree verified, only if all roles succeeded.
+
     Args:
+        verified: whether to verify the tree afterwards.
+        yes: whether not to ask for confirmation.
         modules: file with modules of the fleet's builders, exported by the controller.
         modules_out: file for the modules that are compiled here, for the controller's store.
     """
@@ -82,7 +86,7 @@ def apply_image(
 
 
 def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
-    """Verify this tree, and list the checks that are not possible in an image."""
+    """Verify this tree, list the checks that are not possible in an image, and return the exit code."""
     from gpuprov.apply.image import image_lock
     from gpuprov.report.image import waiting_lines
     from gpuprov.report.verification import recap
@@ -98,7 +102,11 @@ def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
 
 
 def left_out(lock: Lock) -> dict[str, list[str]]:
-    """Return the event to wait for → the checks that are not possible before it."""
+    """Return the event to wait for → the checks that are not possible before it.
+
+    Args:
+        lock: lock of an image, with exactly one group.
+    """
     from gpuprov.roles.image import postponed
     from gpuprov.verify.wanted import wanted
 
@@ -107,12 +115,14 @@ def left_out(lock: Lock) -> dict[str, list[str]]:
 
 
 def _look(lock: Lock) -> Verdict:
+    """Verify this root tree as an image, and return the verdict."""
     from gpuprov.verify import run_verification
 
     return run_verification(lock, lock.hosts(), image=True)
 
 
 def _say_failures(verdict: Verdict | None) -> None:
+    """Print the details of a verdict on stderr if it failed."""
     from gpuprov.report.verification import recap
 
     if verdict and verdict.exit_code:

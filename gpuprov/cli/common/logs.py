@@ -27,7 +27,10 @@ LEVELS = {"verbose": logging.INFO, "debug": logging.DEBUG}
 
 
 def with_verbosity(command: click.Command) -> click.Command:
-    """Add `-v` and `--debug` to a verb and its subcommands, unless they have these options."""
+    """Add `-v` and `--debug` to a verb and its subcommands, in place; return it.
+
+    An option that the verb has is not added. If it uses `-v` for something else, only `--verbose` is added.
+    """
     if isinstance(command, click.Group):
         for each in command.commands.values():
             with_verbosity(each)
@@ -44,6 +47,8 @@ def with_verbosity(command: click.Command) -> click.Command:
 
 
 def _flag(names: list[str], level: str, words: str) -> click.Option:
+    """Return an option that, if given, prints log lines of a level of `LEVELS` on stderr."""
+
     def begin(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value:
             _to_stderr(LEVELS[level])
@@ -52,10 +57,12 @@ def _flag(names: list[str], level: str, words: str) -> click.Option:
 
 
 def _taken(command: click.Command, option: str) -> bool:
+    """Return whether a command has an option of that name."""
     return any(option in param.opts for param in command.params)
 
 
 def _to_stderr(level: int) -> None:
+    """Print log lines from a level on also on stderr, without messages that the user gets there anyway."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(level)
     handler.setFormatter(LogFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
@@ -73,7 +80,10 @@ class Kept(logging.FileHandler):
         self.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; before the first one create the file and write the command line."""
+        """Write a line; before the first one create the file and write the command line.
+
+        After an error of the file no more lines are written.
+        """
         try:
             if self.stream is None:
                 self._make()
@@ -85,6 +95,7 @@ class Kept(logging.FileHandler):
         """Ignore an error: a full disk must neither end a verb nor print a traceback."""
 
     def _make(self) -> None:
+        """Create the file, readable by its owner only; remove the oldest logs; write the command line."""
         folder = Path(self.baseFilename).parent
         make_folders(folder)
         for old in sorted(folder.glob("*.log"))[: -KEPT + 1 or None]:
@@ -95,7 +106,7 @@ class Kept(logging.FileHandler):
 
 
 def kept(words: list[str], call: Callable[[], int]) -> int:
-    """Run a command line and keep its log.
+    """Run a command line and keep its log; return its exit code.
 
     Args:
         words: the command line.
@@ -122,11 +133,11 @@ def kept(words: list[str], call: Callable[[], int]) -> int:
 
 
 def said(text: str) -> None:
-    """Log a message that the user gets on stderr."""
+    """Log a message that is also printed on stderr."""
     LOG.info("%s", text, extra={"said": True})
 
 
 def failed(error: GpuprovError) -> None:
-    """Log an error, with --debug also its traceback."""
+    """Log an error that is also printed on stderr, with --debug also its traceback."""
     LOG.error("%s", error, extra={"said": True})
     LOG.debug("origin of the error", exc_info=error)

@@ -103,14 +103,14 @@ class Chosen:
 
     @cached_property
     def lock(self) -> Lock:
-        """The lock."""
+        """The lock, with this machine in place of its node if `local`."""
         from gpuprov.model.lock import read_lock
 
         return self.placed(read_lock(self.lock_path))
 
     @cached_property
     def names(self) -> list[str]:
-        """The selected nodes of the lock."""
+        """The selected nodes of the lock, in its order; exactly one if `local`."""
         if not self.local:
             return select(self.lock, self.stated, None)
         from gpuprov.model.here import the_node
@@ -118,7 +118,11 @@ class Chosen:
         return [the_node(self.lock, select(self.lock, self.stated, None), stated=bool(self.stated))]
 
     def placed(self, lock: Lock) -> Lock:
-        """Return the lock, with this machine in place of its node if `local`."""
+        """Return the lock, with this machine in place of its node if `local`, otherwise unchanged.
+
+        Raises:
+            InvalidInput: it is ambiguous which node this machine is.
+        """
         if not self.local:
             return lock
         from gpuprov.model.here import the_node, with_here
@@ -131,7 +135,7 @@ class Chosen:
         """The stated hosts without a lock, with ranges such as `root@192.0.2.[1-8]:22` expanded.
 
         Raises:
-            InvalidInput: no host is stated.
+            InvalidInput: no host is stated, or a text is not a set of nodes.
         """
         from gpuprov.model.nodeset import expand
 
@@ -144,7 +148,7 @@ class Chosen:
 
     @cached_property
     def password(self) -> str | None:
-        """sudo's password, if -K is given."""
+        """sudo's password, if -K is given; the user is asked once."""
         return ask_password(self.ask_become_pass)
 
     @cached_property
@@ -159,6 +163,9 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add NODES, --lock, --limit, --forks, -K, --workers and -o to a verb.
 
     The verb is called with `chosen` and `output`, while the workers run.
+
+    Raises:
+        InvalidInput: workers are stated for this machine, as `--local` or `--image`.
     """
 
     @nodes_argument
@@ -195,7 +202,7 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _controllers(chosen: Chosen) -> str | None:
-    """Return the workers that the lock states; a lock without them is not parsed."""
+    """Return the workers that the lock states, or None; a lock without them is not parsed."""
     try:
         said = b"\ncontrollers:" in chosen.lock_path.read_bytes()
     except OSError:
@@ -226,12 +233,15 @@ def crew(workers: str, hosts: Mapping[str, LockedGroup], *, password: bool) -> I
 
 
 def ask_password(wanted: bool) -> str | None:
-    """Ask for sudo's password, if -K is given."""
+    """Ask for sudo's password, if -K is given, and return it; otherwise return None."""
     return click.prompt("sudo password", hide_input=True, err=True) if wanted else None
 
 
 def ask(what: str, *, yes: bool) -> None:
-    """Ask for confirmation on a terminal, unless --yes is given.
+    """Ask for confirmation on a terminal, unless --yes is given; a refusal ends the verb.
+
+    Args:
+        what: the action, such as `write this to FILE`.
 
     Raises:
         InvalidInput: there is neither a terminal nor --yes.
@@ -244,7 +254,7 @@ def ask(what: str, *, yes: bool) -> None:
 
 
 def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
-    """Return the hosts of the lock that node sets and group names select; without any, all hosts.
+    """Return the lock's hosts that node sets and group names select, in the lock's order; without any, all.
 
     Raises:
         InvalidInput: the lock does not have a name; the message lists similar ones.
@@ -272,6 +282,7 @@ def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
 
 
 def _expand(text: str, expand: Any) -> list[str]:
+    """Return the names of a node set; raise InvalidInput if it is not one."""
     try:
         names: list[str] = expand(text)
     except ValueError as error:
@@ -315,7 +326,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns, the head first."""
+    """Print rows in aligned columns on stdout, the head first."""
     from gpuprov.report.table import aligned
 
     for line in aligned(rows):

@@ -32,6 +32,8 @@ class ReportFiles:
     def write(self, run: Run) -> None:
         """Write the requested files.
 
+        The page of a run of accept whose measurements are kept has plots, that of another run a heat map.
+
         Raises:
             InvalidInput: a file cannot be written.
         """
@@ -55,7 +57,7 @@ class ReportFiles:
 
 
 def report_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --html, --junit and --prometheus to a verb, which is called with `reports`."""
+    """Add --html, --junit and --prometheus to a verb, which is called with `reports` in their place."""
 
     @click.option(
         "--html", type=FILE, help="write an HTML page to this file: a heat map, or plots of a run of accept"

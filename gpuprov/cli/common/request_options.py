@@ -76,6 +76,9 @@ catalog_option = click.option(
 def read_request(stated: dict[str, Any]) -> Request:
     """Return the request of a command line.
 
+    Args:
+        stated: option → value, with the names of `Request`'s fields.
+
     Raises:
         InvalidInput: no GPU or no system is stated.
     """

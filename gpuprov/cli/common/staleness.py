@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def warn_if_stale(lock: Lock, lock_path: Path) -> None:
-    """Warn if the lock's fleet.yml, or one of its profiles, has changed since the lock was made."""
+    """Warn if the lock's fleet.yml, or one of its profiles, has changed since the lock was made.
+
+    Files that cannot be read are also only a warning.
+    """
     from gpuprov.locking.inputs import STALE, changed_since
 
     try:

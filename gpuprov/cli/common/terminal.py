@@ -42,7 +42,7 @@ def show(text: str, *, err: bool = False) -> None:
 
 
 def tell(line: str) -> None:
-    """Write a line of the result to stdout, on a terminal in colour."""
+    """Write a line of the result to stdout, on a terminal in colour; control characters are escaped."""
     line = on_one_line(line)
     click.echo(coloured(line) if colourful(sys.stdout) else line)
 
@@ -67,7 +67,8 @@ def coloured(line: str) -> str:
 def waiting(what: str, of: int = 0) -> Iterator[Callable[[], None]]:
     """Show a line on stderr while answers are awaited: the elapsed time, and the number of answers.
 
-    It yields a function to call for each answer. Without a terminal there is no line.
+    It yields a function to call for each answer. Without a terminal there is no line; on a terminal it
+    appears after `SLOW_S` seconds.
 
     Args:
         what: start of the line, such as `asking 64 nodes`.

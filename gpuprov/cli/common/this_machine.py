@@ -32,9 +32,10 @@ local_option = click.option("--local", is_flag=True, help="use this machine as t
 
 
 def first_files(lock_path: Path) -> None:
-    """Write fleet.yml and its lock, if they do not exist.
+    """Write fleet.yml and its lock for this machine, if there is no lock; an existing fleet.yml is used.
 
     Raises:
+        InvalidInput: there is no lock, and its file is not called NAME.lock.yml.
         GpuprovError: the machine has no supported GPUs, or no lock is possible for it.
     """
     from gpuprov.locking.build import build_lock
@@ -85,7 +86,15 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
 
 
 def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified: bool) -> RunContext:
-    """Keep the parameters of an apply; return a run that continues after a reboot of this machine."""
+    """Keep the parameters of an apply; return a run that continues after a reboot of this machine.
+
+    Nothing is kept, and the run is returned unchanged, if none of the nodes is this machine.
+
+    Args:
+        names: selected nodes.
+        lock_path: file of the lock.
+        verified: whether to verify at the end.
+    """
     from gpuprov.apply.afterboot import Afterwards
     from gpuprov.model.documents import write_text
     from gpuprov.model.lock import write_lock
@@ -107,7 +116,11 @@ def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified
 
 
 def _leaving(run: RunContext, lock_path: Path, changed: Mapping[str, int]) -> None:
-    """Keep the changes so far, and add the run to the history as rebooting, before the machine goes down."""
+    """Keep the changes so far, and add the run to the history as rebooting, before the machine goes down.
+
+    Args:
+        changed: node → number of changes.
+    """
     from gpuprov.drift.judge import NodeDrift
     from gpuprov.history import keep
     from gpuprov.history.record import of_nodes
@@ -149,7 +162,11 @@ def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
 
 
 def settled_proposal(run: RunContext, names: Sequence[str]) -> Proposal:
-    """Return the remaining plan after the units of this boot have started; every node is checked again."""
+    """Return the remaining plan after the units of this boot have started; every node is checked again.
+
+    It proposes again until nothing differs, at most `SETTLE_S` seconds. Nodes without differences remain in
+    it, marked as rebooted, so that they are verified.
+    """
     from gpuprov.apply.plan import NodePlan
     from gpuprov.apply.proposal import Proposal, propose
 
@@ -166,7 +183,7 @@ def settled_proposal(run: RunContext, names: Sequence[str]) -> Proposal:
 
 
 def account(result: Convergence, run: RunContext) -> None:
-    """Add the changes that the run made before the reboot of this machine."""
+    """Add to the result, in place, the changes that the run made before the reboot of this machine."""
     from gpuprov.apply.playbook import NodeOutcome
 
     for name, changed in _asked(run.folder).get("changed", {}).items():
@@ -174,7 +191,7 @@ def account(result: Convergence, run: RunContext) -> None:
 
 
 def _asked(folder: Path) -> dict[str, Any]:
-    """Return the parameters of a folder's run; empty if this machine was not one of its nodes."""
+    """Return the parameters of a folder's run; {} if it has none: this machine was not one of its nodes."""
     try:
         asked: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
     except (OSError, ValueError):

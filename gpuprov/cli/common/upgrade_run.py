@@ -20,8 +20,10 @@ def upgrade_context(
 ) -> UpgradeContext:
     """Return the context of a run between two locks, in a folder.
 
+    It resumes by itself after a reboot of this machine.
+
     Args:
-        source: for a rollback the folder of the run that it undoes.
+        source: for a rollback the folder of the run that it undoes; by default the run's own folder.
     """
     from gpuprov.apply.afterboot import Afterwards, boot_before
     from gpuprov.apply.context import Options
@@ -39,6 +41,10 @@ def upgrade_context(
 
 def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
     """Return the context of an unfinished run, after its processes on this machine have ended.
+
+    Args:
+        name: id of the run, or `latest`.
+        verb: `upgrade` or `rollback`.
 
     Raises:
         InvalidInput: no such run, or it has ended.
@@ -58,7 +64,7 @@ def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
 
 
 def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
-    """Run until the end, and print the result."""
+    """Run until the end, and print the result; return its exit code."""
     from gpuprov.apply.afterboot import gone_when_done
     from gpuprov.report.progress import Progress
     from gpuprov.report.upgrade import outcome_document, outcome_lines

@@ -50,7 +50,7 @@ def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
 
 
 def match(facts: Facts, among: Iterable[Kind]) -> Match:
-    """Return the nearest of some kinds, with the differences; without a profile if no kind has the node's GPUs.
+    """Return the nearest of some kinds, with the differences; no profile if no kind has the node's GPUs.
 
     Only kinds with a GPU model of the node are compared. The number of GPUs has the most weight, then other
     hardware, whether less or more than stated.
@@ -72,7 +72,7 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
 
 
 def _distance(facts: Facts, wanted: Hardware) -> float:
-    """Return the distance of a node from a kind; 0 is the same hardware, and values missing in the facts add 0.
+    """Return the distance of a node from a kind: 0 for the same hardware; missing facts add nothing.
 
     A difference of all GPUs counts 10, and so does each GPU of another model; each other value at most 1.
     """

@@ -43,7 +43,7 @@ def kubernetes_labels(nodes: Iterable[Node]) -> str:
 
 
 def _label_line(node: Node) -> str:
-    """Return the `kubectl label` line of a node: presence, number, model and, if known, memory (MiB) of GPUs."""
+    """Return a node's `kubectl label` line: presence, number, model and, if known, memory (MiB) of GPUs."""
     labels = {"present": "true", "count": str(node.gpus), "product": _label(node.model)}
     if node.gpu_memory_mib:
         labels["memory"] = str(node.gpu_memory_mib)
@@ -86,7 +86,7 @@ def _dstack_access(access: Access) -> dict[str, Any]:
 
 
 def _jump(access: Access, jump: str) -> dict[str, Any]:
-    """Return dstack's `proxy_jump` for a jump host `[USER@]HOST[:PORT]`; its user and key default to `access`."""
+    """Return dstack's `proxy_jump` for a host `[USER@]HOST[:PORT]`; its user and key default to `access`."""
     user, host, port = parse_destination(jump)
     hop: dict[str, Any] = {"hostname": host, "user": user or access.user}
     hop |= {"port": port} if port else {}

@@ -209,7 +209,7 @@ def bring_lock(lock: "Values") -> None:
 
 
 def bring_modules(modules: "Values | None") -> None:
-    """Extract the order's kernel modules, if any, into gpuprov's store; those for other kernels are not used."""
+    """Extract the order's kernel modules, if any, into gpuprov's store, also those for other kernels."""
     if not modules or word(BROUGHT) == modules["sha256"]:
         return
     archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
@@ -220,7 +220,7 @@ def bring_modules(modules: "Values | None") -> None:
 
 
 def fetched(url: str, sha256: str, largest: int) -> bytes:
-    """Return the content of a URL; raise `Transient`, or `Ended` for a refusal, a large file or another hash."""
+    """Return the content of a URL; raise `Transient`, or `Ended` if refused, too large or of another hash."""
     place = origin_and_file(url)
     try:
         with within(FETCH_S), opened(urllib.request.Request(url)) as answer:  # noqa: S310 - see `opened`
@@ -419,7 +419,7 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
 
 
 def reboot(progress: Progress) -> None:
-    """Reboot; the unit starts again at the next boot. Raise `Ended` if not allowed, or after too many reboots."""
+    """Reboot; the unit starts again at the next boot. Raise `Ended` if not allowed, or after too many."""
     if not progress.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
     if progress.state["reboots"] >= REBOOTS_AT_MOST:
