@@ -180,7 +180,7 @@ def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
 
 
 def _counts(transports: dict[str, int]) -> str:
-    """Return transports as text, `P2P/CUMEM 16, NET/IB 2`: name and number of channels."""
+    """Return transports as text, `P2P/CUMEM 16, NET/IB 2`: name and number of connections."""
     return ", ".join(f"{name} {count}" for name, count in transports.items())
 
 

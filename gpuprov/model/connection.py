@@ -40,6 +40,7 @@ class Connection(Strict):
     @field_validator("user")
     @classmethod
     def _is_a_name(cls, user: str | None) -> str | None:
+        """Return the user; raise ValueError if it is not a user name."""
         if user is not None and not USER_NAME.fullmatch(user):
             raise ValueError("a user name such as ubuntu")
         return user
@@ -47,6 +48,7 @@ class Connection(Strict):
     @field_validator("jump")
     @classmethod
     def _names_hosts(cls, jump: str | None) -> str | None:
+        """Return the jump hosts; raise ValueError if one is not `[USER@]HOST[:PORT]`."""
         for each in [] if jump is None else jump.split(","):
             try:
                 parse_destination(each)
@@ -102,6 +104,7 @@ def parse_destination(text: str) -> Destination:
 
 
 def _is_ipv6(text: str) -> bool:
+    """Return whether a text is an IPv6 address without a zone."""
     try:
         return bool(ipaddress.IPv6Address(text)) and "%" not in text
     except ValueError:

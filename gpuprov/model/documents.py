@@ -41,8 +41,11 @@ D = TypeVar("D", bound=Strict)
 def read_text(path: Path, missing: str = "") -> str:
     """Read a text file written by a user.
 
+    Args:
+        missing: what to do about a missing file, for the error.
+
     Raises:
-        InvalidInput: it cannot be read, is too large, or is not UTF-8.
+        InvalidInput: it does not exist, cannot be read, is larger than `MAX_BYTES`, or is not UTF-8.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -59,6 +62,9 @@ def read_text(path: Path, missing: str = "") -> str:
 def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
     """Read a YAML file into `shape`.
 
+    Args:
+        missing: what to do about a missing file, for the error.
+
     Raises:
         InvalidInput: with file, line, what was seen, what was expected.
     """
@@ -66,7 +72,11 @@ def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
 
 
 def parse_document(text: str, shape: type[D], *, name: str) -> D:
-    """Parse YAML text into `shape`; `name` is the file's name in errors."""
+    """Parse YAML text into `shape`; `name` is the file's name in errors.
+
+    Raises:
+        InvalidInput: with file, line, what was seen, what was expected.
+    """
     return shaped(Marked(text, name), shape)
 
 
@@ -82,10 +92,14 @@ def shaped(document: Marked, shape: type[D]) -> D:
 
 
 def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
-    """Validate plain data; errors name the line below `at` in `document`.
+    """Validate plain data, a part of a document, and return the record.
+
+    Args:
+        document: source of the lines in errors.
+        at: path of the data in the document.
 
     Raises:
-        InvalidInput: the first error, and how many more there are.
+        InvalidInput: the first error, and how many more there are; an unknown key precedes other errors.
     """
     try:
         return shape.model_validate(data)
@@ -97,7 +111,10 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
 
 
 def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
-    """Return all structural errors of a document, in the order of its lines."""
+    """Return all structural errors of a document, in the order of its lines; [] for a valid one.
+
+    A key that is missing next to an unknown key is not reported: it is probably misspelt.
+    """
     if not isinstance(document.data, dict):
         return [not_a_mapping(document, shape)]
     try:
@@ -116,19 +133,26 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
 
 
 def _causes(error: ValidationError) -> list[Any]:
-    """Return the errors, without those about a list that is too short only because its items are invalid."""
+    """Return pydantic's errors, without those about a list too short only because its items are invalid."""
     found = error.errors(include_url=False)
     above = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
     return [each for each in found if each["type"] != "too_short" or each["loc"] not in above]
 
 
 def not_a_mapping(document: Marked, shape: type[BaseModel]) -> InFile:
-    """Return the error for a document that is no mapping."""
+    """Return the error for a document that is empty or no mapping."""
     seen = "the file is empty" if document.data is None else "not a mapping"
     return document.wrong("wrong-value", (), seen, expected=f"the keys {_names(shape)}")
 
 
 def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, more: int) -> InFile:
+    """Convert an error of pydantic to one with file and line, what was seen, and what was expected.
+
+    Args:
+        shape: model of the record at `at`.
+        at: path of that record in the document.
+        more: number of further errors, which the text mentions unless a similar key is suggested.
+    """
     path = at + tuple(step for step in error["loc"] if step != "[key]")  # pydantic's marker of a key
     others = f"and {more} more below" if more else ""
     if error["type"] == "extra_forbidden":
@@ -179,6 +203,7 @@ EXPECTED = {
 
 
 def _expectation(error: Any) -> str:
+    """Return the expected value of pydantic's error as text, such as `a whole number`."""
     if error["type"] in EXPECTED:
         return EXPECTED[error["type"]]
     text = str(error["msg"])
@@ -188,16 +213,18 @@ def _expectation(error: Any) -> str:
 
 
 def _short(value: Any) -> str:
+    """Return a value as JSON of at most 60 characters, with the public form of URLs."""
     text = public_urls(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _names(shape: type[BaseModel]) -> str:
+    """Return the keys of a record, joined by commas."""
     return ", ".join(field.alias or name for name, field in shape.model_fields.items())
 
 
 def _keys_at(shape: type[BaseModel], path: Path_) -> set[str]:
-    """Return the keys of the record at `path` inside `shape`."""
+    """Return the keys of the record at `path` inside `shape`; steps into mappings and lists are skipped."""
     for step in path:
         field = shape.model_fields.get(str(step))
         if field is None:
@@ -209,13 +236,17 @@ def _keys_at(shape: type[BaseModel], path: Path_) -> set[str]:
 
 
 def _record_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the first record type in a type annotation, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _record_in(part))), None)
 
 
 class _Dumper(yaml.SafeDumper):
+    """YAML writer that indents the items of lists."""
+
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indent lists also below a key, where PyYAML does not."""
         super().increase_indent(flow, False)
 
 
@@ -242,7 +273,7 @@ def write_document(path: Path, record: Strict, *, header: str = "") -> None:
     """Write the record's YAML in one step: a reader sees the old file or the new one.
 
     Raises:
-        InvalidInput: the folder cannot be written.
+        InvalidInput: the file cannot be written.
     """
     write_text(path, render_document(record, header=header))
 

@@ -20,7 +20,7 @@ def exclusive(path: Path, seconds: float = WAIT_S) -> Iterator[None]:
     """Hold the lock of a file; the lock itself is in the operator's state folder, where no other user can
     open it.
 
-    The holder may replace the file.
+    The holder may replace the file. `seconds` is the longest wait.
 
     Raises:
         Refused: another process held it all the time.

@@ -35,6 +35,7 @@ from gpuprov.model.stack import StackPolicy
 
 
 def _host_name(name: str) -> str:
+    """Return a host's name; raise ValueError if it has other characters."""
     if not HOST_NAME.fullmatch(name):
         raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
     return name
@@ -53,7 +54,11 @@ class Host(Strict):
     @model_validator(mode="before")
     @classmethod
     def _take_apart(cls, stated: object) -> object:
-        """Convert `203.0.113.7:40022` to the address and `ssh: {port: 40022}`."""
+        """Convert `203.0.113.7:40022` to the address and `ssh: {port: 40022}`, `USER@HOST` likewise.
+
+        Raises:
+            ValueError: not such an address, or `ssh` states another port or user than the address.
+        """
         whole = dict(stated) if isinstance(stated, dict) else {"address": str(stated)}
         if not isinstance(whole.get("address"), str):
             return whole
@@ -72,6 +77,7 @@ class Host(Strict):
 
     @model_serializer(mode="wrap")
     def _as_short_as_it_goes(self, write: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
+        """Return only the address as text for a host without SSH values."""
         # The lock has a digest of the fleet: a host without SSH values keeps its former serialised form.
         if self.ssh is None:
             return self.address
@@ -108,6 +114,7 @@ class Group(Strict):
     @field_validator("entries", mode="before")
     @classmethod
     def _fold_out(cls, stated: object) -> dict[str, object]:
+        """Return name → host for a range, a list of ranges or a mapping; raise ValueError if it is empty."""
         if not isinstance(stated, dict):
             hosts: dict[str, object] = {name: name for name in _names(stated)}
         else:
@@ -118,6 +125,7 @@ class Group(Strict):
 
     @model_serializer(mode="wrap")
     def _as_people_write_it(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys as in a file: `hosts`, and `ssh` and `floors` only if they are stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         for key in ("ssh", "floors"):
@@ -143,6 +151,7 @@ class FurtherGroup(Strict):
     @field_validator("hosts", mode="before")
     @classmethod
     def _fold_out(cls, stated: object) -> list[str]:
+        """Return host names from a range, a list of ranges, or the keys of a mapping."""
         return _names(list(stated) if isinstance(stated, dict) else stated)
 
 
@@ -160,11 +169,13 @@ class Mirror(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_url(cls, stated: object) -> object:
+        """Convert a text to a mirror with that URL."""
         return {"url": stated} if isinstance(stated, str) else stated
 
     @field_validator("url")
     @classmethod
     def _as_apt_says(cls, url: str) -> str:
+        """Return the URL in apt's form, `file:/srv`; raise ValueError if it contains a login."""
         if "@" in urlsplit(url).netloc:
             raise ValueError(
                 "a URL without a login: locks, repository files and logs show it to others. The controller"
@@ -175,6 +186,7 @@ class Mirror(Strict):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys, `frozen` only if it is stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         return written if self.frozen else {key: each for key, each in written.items() if key != "frozen"}
@@ -212,13 +224,14 @@ class Fleet(Strict):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys, `secure_boot` and `controllers` only if they are stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         new = ("secure_boot", "controllers")
         return {key: each for key, each in written.items() if key not in new or each is not None}
 
     def place_of(self, host: str) -> str:
-        """Return `FILE:LINE` of a host; empty if the fleet was not read from a file."""
+        """Return `FILE:LINE` of a host; empty if it is unknown or the fleet was not read from a document."""
         return self._places.get(host, "")
 
     def connection_of(self, group: str, host: str) -> Connection:
@@ -228,7 +241,11 @@ class Fleet(Strict):
 
 
 def _names(stated: object) -> list[str]:
-    """Return names of hosts, from a range or a list of ranges."""
+    """Return names of hosts, from a range or a list of ranges.
+
+    Raises:
+        ValueError: not a node set, or a name is invalid or has a port.
+    """
     hosts = expand(stated)
     for name in hosts:
         if ":" in name:
@@ -238,7 +255,7 @@ def _names(stated: object) -> list[str]:
 
 
 def _with_address(name: str, stated: object) -> object:
-    """Add the name as the address of a host without one."""
+    """Return a stated host with its name as the address, if it has no address."""
     if stated is None:
         return name
     return {"address": name, **stated} if isinstance(stated, dict) else stated
@@ -254,12 +271,20 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parse_fleet(text: str, name: str) -> Fleet:
-    """Parse the text of a fleet.yml; `name` is the file's name in errors."""
+    """Parse the text of a fleet.yml; `name` is the file's name in errors.
+
+    Raises:
+        InvalidInput: with file and line of the error, and what was expected.
+    """
     return fleet_of(Marked(text, name))
 
 
 def fleet_of(document: Marked) -> Fleet:
-    """Validate a parsed fleet.yml."""
+    """Validate a parsed fleet.yml, and return it with the places of its hosts and names.
+
+    Raises:
+        InvalidInput: with file and line of the error; also for a host in two groups and unknown names.
+    """
     if not isinstance(document.data, dict):
         seen = "the file is empty" if document.data is None else "not a mapping"
         do = "`gpuprov init` writes a file to start from"
@@ -279,6 +304,7 @@ def fleet_of(document: Marked) -> Fleet:
 
 
 def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
+    """Raise InvalidInput for the first host that is in two groups."""
     owner: dict[str, str] = {}
     for name, group in fleet.groups.items():
         for host in group.hosts:
@@ -290,7 +316,7 @@ def _refuse_hosts_in_two_groups(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
-    """Refuse a second host with the address `local`: one machine has one name."""
+    """Raise InvalidInput for a second host with the address `local`: one machine has one name."""
     own = [
         (name, host)
         for name, group in fleet.groups.items()
@@ -307,7 +333,7 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
-    """Refuse names in `also` and `host_vars` that the fleet lacks."""
+    """Raise InvalidInput for names in `also` and `host_vars` that the fleet lacks, and for a repeated group."""
     hosts = {host for group in fleet.groups.values() for host in group.hosts}
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():

@@ -37,7 +37,7 @@ class Floors(Strict):
     across_nodes: Rate | None = Field(default=None, description="GB/s of all-reduce over several nodes")
 
     def stated(self) -> dict[str, float]:
-        """Return the stated floors."""
+        """Return measurement → floor for the stated ones; {} without any."""
         return self.model_dump(exclude_none=True)
 
 

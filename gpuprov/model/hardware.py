@@ -37,6 +37,7 @@ class NicHardware(Strict):
     count: int = Field(default=1, ge=1, le=64, description="minimum number of ports")
 
     def __str__(self) -> str:
+        """Return `8 x 400 Gb/s RDMA`."""
         words = {"ethernet": "Ethernet", "infiniband": "InfiniBand", "roce": "RoCE", "rdma": "RDMA"}
         return f"{self.count} x {self.speed_gbits} Gb/s {words.get(self.kind, 'EFA')}"
 

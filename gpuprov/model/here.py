@@ -13,6 +13,9 @@ from gpuprov.model.lock import Lock
 def the_node(lock: Lock, names: Sequence[str], *, stated: bool) -> str:
     """Return the name of the node that this machine is.
 
+    The first of these rules that fits exactly one candidate decides: the user named it, or it is the only one;
+    its address is `local`; it has this machine's host name, with or without domain.
+
     Args:
         names: candidates.
         stated: whether the user named them.
@@ -32,7 +35,7 @@ def the_node(lock: Lock, names: Sequence[str], *, stated: bool) -> str:
 
 
 def with_here(lock: Lock, node: str) -> Lock:
-    """Return the lock with this machine in place of one node."""
+    """Return the lock with this machine in place of one node: the node's address becomes `local`."""
     groups = {
         name: group.model_copy(update={"hosts": {**group.hosts, node: LOCAL}})
         if node in group.hosts

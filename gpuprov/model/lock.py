@@ -107,7 +107,7 @@ class Driver(Component):
 
     @property
     def version_package(self) -> str:
-        """A package that has the driver's version."""
+        """A package that has the driver's version: not that of a precompiled module, which has its kernel's."""
         others = (name for name in self.packages if name != self.module_package)
         return self.module_package if self.compiled else next(others)
 
@@ -150,7 +150,7 @@ class Components(Strict):
     """Components that must be absent → expression for the names of their packages."""
 
     def each(self) -> Iterator[tuple[str, Component]]:
-        """Yield the locked components with their names."""
+        """Yield the locked components with their names, in the order of the fields."""
         for name in type(self).model_fields:
             component = getattr(self, name)
             if isinstance(component, Component):
@@ -227,7 +227,7 @@ class LockedGroup(Strict):
     settings: dict[str, Setting]
 
     def connection_of(self, host: str) -> Connection:
-        """Return the connection to one of the hosts."""
+        """Return the connection to one of the hosts: its own values override the group's."""
         own = (self.connections or {}).get(host)
         return lay_over(self.connection, own) if own else self.connection
 
@@ -273,11 +273,11 @@ class Lock(Strict):
 
     @property
     def path(self) -> Path | None:
-        """The file of the lock."""
+        """The file of the lock; None if it was not read from a file."""
         return self._path
 
     def with_places_of(self, hosts: Collection[str]) -> Self:
-        """Return a copy without the places of other hosts in the file."""
+        """Return a copy that keeps the places of these hosts in the file, and no others."""
         wanted = {*hosts, *(f"{host} address" for host in hosts)}
         copied = self.model_copy()
         copied._places = Places({place: at for place, at in self._places.items() if place in wanted})
@@ -287,7 +287,8 @@ class Lock(Strict):
     def fleet(self) -> Path | None:
         """The fleet file of the lock: NAME.yml next to NAME.lock.yml, else fleet.yml there.
 
-        Its absolute path with links resolved identifies the fleet; the file need not exist.
+        Its absolute path with links resolved identifies the fleet; the file need not exist. None for a lock
+        that was not read from a file, unless `of_fleet` states it.
         """
         if self._fleet or self._path is None:
             return self._fleet
@@ -332,7 +333,7 @@ def read_lock(path: Path) -> Lock:
 
 
 def lock_of(document: Marked) -> Lock:
-    """Convert a document to a lock.
+    """Convert a document to a lock, with its path and the places of its hosts.
 
     Raises:
         InvalidInput: it is not a valid lock.
@@ -349,6 +350,7 @@ def lock_of(document: Marked) -> Lock:
 
 
 def _how_to_make(path: Path) -> str:
+    """Return what to do about a missing lock: run `gpuprov lock`, or use another lock of the folder."""
     if path.name == "fleet.lock.yml":
         return "run `gpuprov lock` to write it"
     near = sorted(each.name for each in path.parent.glob("*.lock.yml"))
@@ -357,7 +359,11 @@ def _how_to_make(path: Path) -> str:
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Write a lock; the same lock always gives the same bytes."""
+    """Write a lock; the same lock always gives the same bytes.
+
+    Raises:
+        InvalidInput: the file cannot be written.
+    """
     write_document(path, lock, header=HEADER)
 
 

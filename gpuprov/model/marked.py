@@ -23,9 +23,21 @@ MENDS = {
 
 
 class Marked:
-    """A YAML document: plain data, the line of each key and item, and each decimal number as written."""
+    """A YAML document: plain data, the line of each key and item, and each decimal number as written.
+
+    Attributes:
+        name: the file's name, for errors.
+        data: plain data; None for an empty document.
+        lines: path → line, from 1.
+        written: path → text of a number with a decimal point or an exponent.
+    """
 
     def __init__(self, text: str, name: str) -> None:
+        """Parse YAML text.
+
+        Raises:
+            InvalidInput: it is not YAML, has an alias or a key twice, or is nested too deeply.
+        """
         self.name = name
         self.lines: dict[Path_, int] = {}
         self.written: dict[Path_, str] = {}
@@ -45,6 +57,7 @@ class Marked:
             raise InFile("not-yaml", name, mark.line + 1, f"not YAML: {problem}", do=do) from None
 
     def _plain(self, node: yaml.Node, path: Path_) -> Any:
+        """Return the plain data of a node, and record the lines of all its elements."""
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -55,6 +68,7 @@ class Marked:
         return _constructor.construct_object(node)
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[Any, Any]:
+        """Return the plain data of a mapping; raise InFile if a key appears twice."""
         plain: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = _constructor.construct_object(key_node, deep=True)
@@ -66,13 +80,17 @@ class Marked:
         return plain
 
     def line(self, path: Path_) -> int:
-        """Return the line of the nearest element of `path` that is in the file."""
+        """Return the line of the nearest element of `path` that is in the file; 1 if there is none."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def wrong(self, kind: str, path: Path_, seen: str, *, expected: str = "", do: str = "") -> InFile:
-        """Return the error at `path`, with its place."""
+        """Return the error at `path` with file and line, to be raised.
+
+        Args:
+            kind: name of the kind of error, such as `unknown-key`.
+        """
         return InFile(kind, self.name, self.line(path), seen, expected=expected, do=do)
 
 
@@ -80,7 +98,7 @@ class Loader(yaml.SafeLoader):
     """YAML without aliases: no document needs them, and nested ones expand without limit."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose one node; refuse aliases."""
+        """Compose one node; raise ComposerError for an alias."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(
                 None,
@@ -94,7 +112,8 @@ class Loader(yaml.SafeLoader):
 def _compose(text: str) -> yaml.Node | None:
     """Parse a document to nodes, by libyaml if available: ten times as fast on 10,000 lines.
 
-    Text that it cannot parse, or that may contain an alias, is parsed by PyYAML for its error messages.
+    Text that it cannot parse, or that may contain an alias, is parsed by PyYAML for its error messages. None
+    for an empty document.
     """
     fast = getattr(yaml, "CSafeLoader", None)
     if fast is not None and not POSSIBLE_ALIAS.search(text):

@@ -14,7 +14,10 @@ _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12})
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return names as one set, `gpu[001-064]`, or joined by commas if one of them is no name of a host."""
+    """Return names as one set, `gpu[001-064]`, or joined by commas if one of them is no name of a host.
+
+    Numbered names are sorted, and repeated ones appear once.
+    """
     listed = list(names)
     if not all(map(_NAME.fullmatch, listed)):
         return ",".join(listed)
@@ -27,7 +30,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def fold_alike(result: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield each text once, in order, with the folded names of its nodes.
+    """Yield the folded names of nodes with the same text, and that text, in the order of the first nodes.
 
     Args:
         result: a node's name, and its text.
@@ -43,7 +46,7 @@ def expand(stated: object) -> list[str]:
     """Expand `gpu[01-08]`, or a list of such, to single names in order.
 
     Raises:
-        ValueError: not a node set.
+        ValueError: not a node set, or more than `LARGEST` names.
     """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -76,6 +79,7 @@ def _count(text: str) -> int:
 
 
 def _size(stated: str) -> int:
+    """Return how many numbers a range such as `01-08` or `0-8/2` has; raise ValueError if it is not one."""
     parsed = _RANGE.fullmatch(stated)
     if not parsed:
         raise ValueError(f"host names such as gpu[01-08] (bad range: {stated[:40]!r})")

@@ -10,7 +10,7 @@ from gpuprov.model.marked import Marked, Path_
 
 
 class Words(dict[tuple[Path_, str], tuple[str, int]]):
-    """A path in a document and a word below it → file and line."""
+    """A path in a document and a word below it → file and line; all instances are equal."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Words)
@@ -18,7 +18,7 @@ class Words(dict[tuple[Path_, str], tuple[str, int]]):
     __hash__ = None
 
     def add(self, document: Marked, below: Path_, key: str, word: str) -> None:
-        """Store the place of the word at a key."""
+        """Store the place of a word, the value of the key at the path `below`."""
         self[below, word] = document.name, document.line((*below, key))
 
     @contextmanager

@@ -43,7 +43,7 @@ S = TypeVar("S", bound=Strict)
 
 
 def overlay(base: S, over: S) -> S:
-    """Return `base` overlaid by everything that `over` states, record by record."""
+    """Return `base` overlaid by everything that `over` states; nested records are merged, lists replaced."""
     stated: dict[str, Any] = {}
     for name in over.model_fields_set:
         value = getattr(over, name)
@@ -54,7 +54,7 @@ def overlay(base: S, over: S) -> S:
 
 
 def profile_paths(folders: list[Path]) -> dict[str, Path]:
-    """Return profile name → file: the site's folders first, then gpuprov's."""
+    """Return profile name → file, also of gpuprov's profiles; the first folder that has a name counts."""
     found: dict[str, Path] = {}
     for folder in [*folders, share("inventory") / "profiles"]:
         for path in sorted(folder.glob("*.yml")):
@@ -63,7 +63,7 @@ def profile_paths(folders: list[Path]) -> dict[str, Path]:
 
 
 def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
-    """Load a profile by name, with all that it extends.
+    """Load a profile by name, overlaid on all that it extends.
 
     Args:
         folders: the site's own folders of profiles, searched before gpuprov's.
@@ -97,6 +97,6 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
 
 
 def shipped_profiles() -> Iterator[tuple[str, Profile]]:
-    """Yield every profile of gpuprov."""
+    """Yield name and content of every profile of gpuprov, as its file states it."""
     for name, path in profile_paths([]).items():
         yield name, read_document(path, Profile)

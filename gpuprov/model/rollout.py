@@ -37,10 +37,12 @@ class Hook(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, stated: object) -> object:
+        """Convert a text to a hook that runs this command."""
         return {"run": stated} if isinstance(stated, str) else stated
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Hook:
+        """Return the hook; raise ValueError unless it has either `run` or `use`."""
         if (self.run is None) == (self.use is None):
             raise ValueError("either `run: COMMAND` or `use: NAME`")
         return self
@@ -65,6 +67,7 @@ class Window(Strict):
     @field_validator("start", "end")
     @classmethod
     def _clock(cls, stated: str) -> str:
+        """Return a time of day; raise ValueError if it is not `HH:MM`."""
         if not CLOCK.fullmatch(stated):
             raise ValueError("a time of day such as 22:30")
         return stated
@@ -72,6 +75,7 @@ class Window(Strict):
     @field_validator("zone")
     @classmethod
     def _known(cls, stated: str) -> str:
+        """Return a time zone's name; raise ValueError if it is not known."""
         from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
         try:
@@ -107,10 +111,12 @@ class Rollout(Strict):
     @field_validator("serial", mode="before")
     @classmethod
     def _listed(cls, stated: object) -> object:
+        """Return a single batch size as a list."""
         return stated if isinstance(stated, list) else [stated]
 
     @model_serializer(mode="wrap")
     def _as_ever(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys, `accept` only if it is stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         return written if self.accept else {key: each for key, each in written.items() if key != "accept"}
@@ -118,6 +124,7 @@ class Rollout(Strict):
     @field_validator("serial")
     @classmethod
     def _moving(cls, stated: list[int | str]) -> list[int | str]:
+        """Return the batch sizes; raise ValueError if one is 0."""
         if any(size in (0, "0%") for size in stated):
             raise ValueError("batches of at least one node")
         return stated

@@ -10,6 +10,7 @@ from gpuprov.model.documents import DECIMAL, Strict
 
 
 def _version_text(stated: object) -> object:
+    """Return a whole number as text, and other values unchanged; raise ValueError for a decimal number."""
     if isinstance(stated, float):
         said = f'a version in quotes, "{DECIMAL}": YAML reads it without quotes as the number {stated}'
         raise ValueError(said)  # noqa: TRY004 - pydantic's word for it
@@ -17,6 +18,7 @@ def _version_text(stated: object) -> object:
 
 
 def _several(stated: object) -> object:
+    """Return a single value as a list; a list, a tuple and None unchanged."""
     return stated if stated is None or isinstance(stated, list | tuple) else [stated]
 
 

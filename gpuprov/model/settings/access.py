@@ -17,10 +17,12 @@ PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n\x
 
 
 def _network(text: str) -> str:
+    """Return a network in its canonical form, `10.0.0.0/8`; raise ValueError for another text."""
     return str(ipaddress.ip_network(text, strict=False))
 
 
 def _public_key(text: str) -> str:
+    """Return a public key without surrounding space; raise ValueError if it is not one, on one line."""
     if not PUBLIC_KEY.fullmatch(text.strip()):
         raise ValueError("a public key on one line, as in a .pub file")
     return text.strip()
