@@ -27,7 +27,7 @@ class Port:
 
 
 def gpu_ids(facts: Facts) -> Counter[str]:
-    """Return PCI ids of the GPUs on the bus, `10de:2330`, with their numbers."""
+    """Return PCI id of the NVIDIA GPUs on the bus, `10de:2330`, → their number."""
     return Counter(device.id for device in facts.pci_gpus)
 
 
@@ -53,7 +53,10 @@ def nvme_tb(facts: Facts) -> float | None:
 
 
 def ports(facts: Facts) -> list[Port]:
-    """Return every network port with its own hardware; an RDMA-capable Ethernet port appears as both."""
+    """Return every network port with its own hardware; an RDMA-capable Ethernet port appears as both.
+
+    Ports that the drivers do not report but that are InfiniBand on the bus are included with unknown speed.
+    """
     from gpuprov.nccl.inputs import gigabits
 
     found = []
@@ -99,4 +102,5 @@ def instead(wanted: NicHardware, have: Iterable[Port]) -> str:
 
 
 def _speed(gbits: float | None) -> str:
+    """Return a port's speed in Gb/s as text, `down` for 0, `unknown` for None."""
     return "unknown" if gbits is None else f"{gbits:g} Gb/s" if gbits else "down"

@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrift:
-    """One node's result. `reason` explains missing facts."""
+    """One node's result. `reason` explains missing facts, and is None if there are facts."""
 
     name: str
     status: Status
@@ -49,13 +49,13 @@ class NodeDrift:
 
 
 def judge(name: str, facts: Facts, expected: Iterable[Expectation]) -> NodeDrift:
-    """Compare one node's facts with its expectations."""
+    """Compare one node's facts with its expectations; its status is `in_sync` without a difference."""
     found = tuple(difference for each in expected if (difference := _difference(each, facts)))
     return NodeDrift(name, "drifted" if found else "in_sync", found)
 
 
 def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Expectation]) -> NodeDrift:
-    """Judge a node's answer: facts, or the error."""
+    """Judge a node's answer: facts, or the error; facts that cannot be read are an error too."""
     if not isinstance(answer, Facts):
         return without_facts(name, answer)
     judged = contained(name, lambda: judge(name, answer, expected))
@@ -63,7 +63,7 @@ def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Exp
 
 
 def without_facts(name: str, error: GpuprovError) -> NodeDrift:
-    """Return the result of a node without facts."""
+    """Return the result of a node without facts: `unreachable` or `error`, with the reason."""
     status: Status = "unreachable" if isinstance(error, Unreachable) else "error"
     return NodeDrift(name, status, reason=str(error))
 
@@ -74,6 +74,10 @@ def exit_code(nodes: Iterable[NodeDrift]) -> Exit:
 
 
 def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
+    """Return the difference of an expectation from the facts, None if it holds.
+
+    Missing facts are a difference too; if the driver does not answer, only a reboot can correct it.
+    """
     role, reboot = expectation.role, expectation.reboot
     by: tuple[str, ...] = ()
     try:
@@ -91,7 +95,7 @@ def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
 
 
 def _named(expectation: Expectation, facts: Facts) -> tuple[str, ...]:
-    """Return the places that set the differing values."""
+    """Return the places that set the differing values, each once; empty if they are not known."""
     namer = NAMERS.get(expectation.check)
     try:
         return tuple(dict.fromkeys(filter(None, namer(facts, expectation)))) if namer else ()
@@ -100,7 +104,10 @@ def _named(expectation: Expectation, facts: Facts) -> tuple[str, ...]:
 
 
 def differing(expected: Any, actual: Any) -> tuple[Any, Any]:
-    """Return the parts of two values that differ: keys of mappings, members of lists, otherwise all."""
+    """Return the parts of two values that differ: keys of mappings, members of lists, otherwise all.
+
+    The result is a pair: the expected part, and the actual part.
+    """
     if isinstance(expected, dict) and isinstance(actual, dict):
         keys = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
         return {key: expected.get(key) for key in keys}, {key: actual.get(key) for key in keys}

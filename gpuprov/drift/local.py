@@ -13,10 +13,10 @@ from gpuprov.roles import expectations
 
 
 def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
-    """Return the drift of this machine, which is the named node.
+    """Return the drift of this machine, which is the named node, as the only item.
 
     Raises:
-        InvalidInput: several nodes are named.
+        InvalidInput: several nodes are named, or none.
         NodeFailed: no root rights here, or no answer from the probe.
     """
     if len(names) != 1:

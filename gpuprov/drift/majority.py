@@ -36,6 +36,7 @@ def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
 
 
 def _compared(name: str, aspects: Aspects, common: Mapping[tuple[str, str], str | None]) -> NodeDrift:
+    """Return a node's differences from the common values; where there is none, every value differs."""
     odd: dict[str, dict[str, tuple[Any, Any]]] = {}
     for (aspect, key), usual in common.items():
         actual = aspects.get((aspect, key), "null")
@@ -47,6 +48,11 @@ def _compared(name: str, aspects: Aspects, common: Mapping[tuple[str, str], str 
 
 
 def _difference(aspect: str, found: dict[str, tuple[Any, Any]]) -> Difference:
+    """Return the difference in an aspect, as a warning.
+
+    Args:
+        found: key, or "" for an aspect without keys → expected and actual value.
+    """
     if "" in found:
         expected, actual = found[""]
     else:
@@ -56,7 +62,10 @@ def _difference(aspect: str, found: dict[str, tuple[Any, Any]]) -> Difference:
 
 
 def _common(nodes: Iterable[Aspects]) -> dict[tuple[str, str], str | None]:
-    """Return the value of more than half of the nodes for each aspect; None without a majority."""
+    """Return the value of more than half of the nodes for each aspect; None without a majority.
+
+    A node that lacks a key counts with the value `null`.
+    """
     listed = list(nodes)
     keys = dict.fromkeys(key for aspects in listed for key in aspects)
     common: dict[tuple[str, str], str | None] = {}
@@ -67,6 +76,7 @@ def _common(nodes: Iterable[Aspects]) -> dict[tuple[str, str], str | None]:
 
 
 def _aspects(facts: Facts) -> Aspects:
+    """Return the values of all aspects of a node; for missing facts the value is the reason."""
     found: Aspects = {}
     for aspect, read in ASPECTS.items():
         try:
@@ -93,14 +103,17 @@ def _on_gpus(read: Callable[[Gpu], Any]) -> Callable[[Facts], Any]:
 
 
 def _packages(facts: Facts) -> dict[str, str | None]:
+    """Return package → version, None if it is not installed."""
     return {name: facts.packages.version(name) for name in facts.packages.by_name}
 
 
 def _sshd(facts: Facts) -> dict[str, list[str]]:
+    """Return sshd's effective keyword → values, without those specific to one node."""
     return {name: list(values) for name, values in facts.sshd.items() if name not in OF_ONE_SSHD}
 
 
 def _units(facts: Facts) -> dict[str, str]:
+    """Return unit → its state at boot and now, for units that exist."""
     return {
         name: f"{unit.file_state or unit.load_state}, {unit.active_state}"
         for name, unit in facts.units.items()
@@ -109,14 +122,17 @@ def _units(facts: Facts) -> dict[str, str]:
 
 
 def _cmdline(facts: Facts) -> list[str]:
+    """Return the words of the kernel's command line, without those specific to one node."""
     return [word for word in facts.cmdline.split() if not word.startswith(OF_ONE_NODE)]
 
 
 def _sources(facts: Facts) -> list[str]:
+    """Return the enabled apt sources as `URI SUITES`, sorted."""
     return sorted(f"{source.uri} {' '.join(source.suites)}" for source in facts.apt.sources if source.enabled)
 
 
 def _modules(facts: Facts) -> dict[str, str | None]:
+    """Return `MODULE for KERNEL` → version of the kernel modules on disk."""
     return {
         f"{name} for {kernel}": module.version
         for kernel, modules in facts.disk_modules.items()
@@ -125,6 +141,7 @@ def _modules(facts: Facts) -> dict[str, str | None]:
 
 
 def _loaded(facts: Facts) -> str | None:
+    """Return version and flavour of the loaded driver, or None."""
     loaded = facts.loaded_driver
     return f"{loaded.version} {'open' if loaded.open else 'proprietary'}" if loaded else None
 

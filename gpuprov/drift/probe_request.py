@@ -25,7 +25,7 @@ PARTS = tuple(
 
 
 def drift_parameters(group: LockedGroup) -> Parameters:
-    """Return the probe's parameters for the group's expectations, and only for them."""
+    """Return the probe's parameters for the group's expectations: only the collectors and units they need."""
     expected = expectations(group)
     return replace(parameters(group), collectors=collectors_for(expected), units=units_for(expected))
 

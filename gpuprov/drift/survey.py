@@ -27,7 +27,9 @@ def gather(
     *,
     dispatch: Dispatch = DIRECT,
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
-    """Probe nodes; yield facts or errors as they arrive.
+    """Probe nodes of the lock; yield name and facts, or name and error, as they arrive.
+
+    A node on which the probe has no root rights yields an error.
 
     Args:
         question: makes the probe's parameters for the nodes of a group.
@@ -52,6 +54,8 @@ def survey(
 ) -> list[NodeDrift]:
     """Return each node's drift, in the lock's order; a node that does not answer has a result too.
 
+    With workers, they survey the nodes and return only results.
+
     Args:
         answered: called for each node that answered or failed.
     """
@@ -74,7 +78,10 @@ def survey(
 
 
 def _survey_shard(lock: Lock, dispatch: Dispatch, names: Mapping[str, None]) -> dict[str, NodeDrift]:
-    """Survey a part of the nodes where they are probed: facts are a hundred times larger than results."""
+    """Survey the nodes of a narrowed lock where they are probed, and return node → result.
+
+    Facts are a hundred times larger than results.
+    """
     return {node.name: node for node in survey(lock, names, dispatch=dispatch)}
 
 
@@ -89,4 +96,5 @@ def gather_from(
 
 
 def _probe(session: Session, payload: Payload) -> Facts:
+    """Return the facts of a session's node; raise NodeFailed if root did not collect them."""
     return as_root(ask(session, payload), session.target.route.user)

@@ -11,7 +11,10 @@ MOST_ITEMS = 3
 
 
 def value(thing: Any) -> str:
-    """Return an expected or actual value, short enough for a line."""
+    """Return an expected or actual value, short enough for a line: `nothing` for None, `none` for [].
+
+    Booleans are `on` and `off`. Of mappings and lists the first `MOST_ITEMS` items are listed.
+    """
     if thing is None:
         return "nothing"
     if isinstance(thing, bool):
@@ -24,6 +27,7 @@ def value(thing: Any) -> str:
 
 
 def _few(items: list[str]) -> str:
+    """Return the first `MOST_ITEMS` items and the number of the others, joined by commas."""
     more = len(items) - MOST_ITEMS
     return ", ".join(items[:MOST_ITEMS]) + (f" and {more} more" if more > 0 else "")
 

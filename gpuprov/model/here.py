@@ -13,8 +13,8 @@ from gpuprov.model.lock import Lock
 def the_node(lock: Lock, names: Sequence[str], *, stated: bool) -> str:
     """Return the name of the node that this machine is.
 
-    The first of these rules that fits exactly one candidate decides: the user named it, or it is the only one;
-    its address is `local`; it has this machine's host name, with or without domain.
+    The first of these rules that fits exactly one candidate decides: the user named it, or it is the only
+    one; its address is `local`; it has this machine's host name, with or without domain.
 
     Args:
         names: candidates.

@@ -107,7 +107,7 @@ class Driver(Component):
 
     @property
     def version_package(self) -> str:
-        """A package that has the driver's version: not that of a precompiled module, which has its kernel's."""
+        """A package that has the driver's version; a precompiled module's package has its kernel's."""
         others = (name for name in self.packages if name != self.module_package)
         return self.module_package if self.compiled else next(others)
 

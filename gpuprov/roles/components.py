@@ -43,11 +43,11 @@ def version(component: Component | None) -> str | None:
 
 
 def packages(check: str, component: Component | None, role: str) -> list[Expectation]:
-    """Return the expectation of a locked component's packages at their versions."""
+    """Return the expectation of a locked component's packages at their versions; [] if it is not locked."""
     return [Expectation(check, component.closure, role)] if component else []
 
 
 def unwanted(group: LockedGroup, name: str) -> list[str]:
-    """Return expressions of `name=version` for packages of a component that must be absent."""
+    """Return expressions of `name=version` for packages of a component that must be absent, else []."""
     pattern = group.components.absent.get(name)
     return [f"{pattern}="] if pattern else []

@@ -18,7 +18,10 @@ OVERRULED = mends("container_toolkit", "container_toolkit.cdi", "systemctl disab
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, no replaced packages, and the CDI refresh unit."""
+    """Return the expected packages, no replaced packages, and the CDI refresh unit if the lock states CDI.
+
+    Empty if the toolkit is not locked.
+    """
     toolkit = group.components.container_toolkit
     if toolkit is None:
         return []
@@ -34,7 +37,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return packages, and whether GPUs are also given by the Container Device Interface."""
+    """Return packages, and whether GPUs are also given by the Container Device Interface (None: unstated)."""
     toolkit = group.components.container_toolkit
     stated = group.setting("containers") or {}
     return {

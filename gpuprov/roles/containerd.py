@@ -25,7 +25,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, unit and configuration."""
+    """Return the expected packages, unit and configuration; empty if containerd is not locked."""
     containerd, role = group.components.containerd, "containerd"
     if containerd is None:
         return []

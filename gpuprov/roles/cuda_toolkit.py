@@ -28,7 +28,10 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, default toolkit and environment of logins."""
+    """Return the expected packages, default toolkit, environment of logins, and no unpackaged files.
+
+    Empty if CUDA is not locked.
+    """
     cuda, compat = group.components.cuda, group.components.compat
     if cuda is None:
         return []
@@ -42,7 +45,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return packages, including forward compatibility's, and the default toolkit."""
+    """Return packages, including forward compatibility's, and the default toolkit, None if not locked."""
     cuda, compat = group.components.cuda, group.components.compat
     return {
         "cuda_toolkit_packages": {**closure(cuda), **closure(compat)},

@@ -13,13 +13,13 @@ OVERRULED = fails("cudnn", "cudnn.unpackaged", "a library without a package in t
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, and no library from elsewhere."""
+    """Return the expected packages, and no library without a package; empty if cuDNN is not locked."""
     found = packages("cudnn.packages", group.components.cudnn, "cudnn")
     return [*found, Expectation("cudnn.unpackaged", [], "cudnn")] if found else []
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return version and packages."""
+    """Return version and packages; None and empty if cuDNN is not locked."""
     cudnn = group.components.cudnn
     return {
         "cudnn_version": version(cudnn),

@@ -23,7 +23,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, unit and daemon.json."""
+    """Return the expected packages and unit if Docker is locked, and the required values of daemon.json."""
     docker, config = group.components.docker, daemon_config(group)
     role = "docker"
     stated = []
@@ -71,6 +71,6 @@ def daemon_config(group: LockedGroup) -> dict[str, Any]:
 
 
 def _limit(name: str, value: int | str) -> dict[str, Any]:
-    """Return a limit in dockerd's format; -1 is unlimited."""
+    """Return a limit in dockerd's format, hard and soft; -1 is unlimited."""
     number = -1 if value == "unlimited" else value
     return {"Name": name, "Hard": number, "Soft": number}

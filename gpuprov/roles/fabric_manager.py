@@ -15,6 +15,8 @@ UNITS = {"fabric_manager.unit": FABRIC_UNIT}
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the expected packages that change with the driver (installed by its role), the unit and the
     fabric.
+
+    The unit and the fabric are expected only if the fabric manager is locked.
     """
     moving = [each for name, each in group.components.with_driver() if name != "driver"]
     packages = {name: full for each in moving for name, full in each.closure.items()}
@@ -30,5 +32,5 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the version that has to run."""
+    """Return the fabric manager's version that has to run; None if it is not locked."""
     return {"fabric_manager_version": version(group.components.fabricmanager)}

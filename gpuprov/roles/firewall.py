@@ -24,7 +24,10 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected unit at boot, and the rules of gpuprov's table."""
+    """Return the expected unit at boot, and the rules of gpuprov's table; [] if the lock states no firewall.
+
+    `firewall.survives` are the commands of nftables.service after which the rules are loaded again.
+    """
     firewall = group.setting("firewall")
     if firewall is None:
         return []

@@ -33,7 +33,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected settings of the GPUs."""
+    """Return the expected settings of the GPUs, and the units that set them at boot, as far as stated."""
     role = "gpu_settings"
     stated = []
     persistence = group.setting("persistence")
@@ -77,7 +77,10 @@ def _modes(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return persistence, clocks, power limit and modes."""
+    """Return persistence, clocks (MHz), power limit (W) and modes; values that are not stated are None.
+
+    The compute mode is then `unset`.
+    """
     clocks = group.setting("clocks") or {}
     return {
         "gpu_settings_persistence": group.setting("persistence"),

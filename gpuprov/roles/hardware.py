@@ -7,12 +7,12 @@ from gpuprov.roles.expectation import Expectation
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected GPUs, then the rest of the server."""
+    """Return the expected GPUs, then the rest of the server, then Secure Boot."""
     return [*gpus(group), *server(group), *secure_boot(group)]
 
 
 def gpus(group: LockedGroup) -> list[Expectation]:
-    """Return the expected GPUs."""
+    """Return the expected models of the GPUs, and their number on the bus and in the driver."""
     hardware = group.hardware
     return [
         Expectation("gpu.model", hardware.gpu_pci_ids, None),
@@ -22,7 +22,7 @@ def gpus(group: LockedGroup) -> list[Expectation]:
 
 
 def server(group: LockedGroup) -> list[Expectation]:
-    """Return the least switches, cores, memory, drives and ports that the lock states."""
+    """Return the minimum of switches, cores, memory, drives and ports, as far as the lock states them."""
     hardware = group.hardware
     drives = hardware.nvme.model_dump(exclude_none=True) if hardware.nvme else None
     stated = {
@@ -42,6 +42,8 @@ ON, ENROLLED = "on", "on, certificate enrolled"
 def secure_boot(group: LockedGroup) -> list[Expectation]:
     """Return Secure Boot enforced; if the fleet signs, its certificate enrolled: `subject` is the
     fingerprint.
+
+    Empty if the lock has no Secure Boot. A driver without compiled modules needs no certificate.
     """
     if group.secure_boot is None:
         return []

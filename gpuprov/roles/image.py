@@ -34,7 +34,7 @@ OF_KERNEL = ("tuning.sysctl", "tuning.hugepages", "tuning.governor")
 
 
 def waits_for(expectation: Expectation) -> str | None:
-    """Return the reason to postpone a statement; None if an image shows it."""
+    """Return the event that a statement waits for; None if an image shows it."""
     check = expectation.check
     if expectation.role in AT_FIRST_BOOT:
         return AT_FIRST_BOOT[expectation.role]
@@ -48,7 +48,7 @@ def waits_for(expectation: Expectation) -> str | None:
 
 
 def postponed_roles(group: LockedGroup) -> dict[str, str]:
-    """Return the group's roles that an image does not run → the reason."""
+    """Return role → the event it waits for, for roles with settings of the group that no image runs."""
     return {
         role: what
         for role, what in AT_FIRST_BOOT.items()
@@ -57,7 +57,7 @@ def postponed_roles(group: LockedGroup) -> dict[str, str]:
 
 
 def postponed(expected: Iterable[Expectation]) -> dict[str, list[str]]:
-    """Return the reason → the postponed checks."""
+    """Return the event to wait for → the ids of the checks that an image cannot show before it."""
     found: dict[str, list[str]] = {}
     for each in expected:
         if what := waits_for(each):

@@ -24,7 +24,9 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expectation]:
-    """Return the expected exporters, and the textfile with the other expectations.
+    """Return the expected exporters, and the checksum of the textfile with the other expectations.
+
+    Only the locked exporters, and the textfile only if its folder is stated.
 
     Args:
         others: expectations of all other roles.
@@ -45,7 +47,7 @@ def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expe
 
 
 def variables(group: LockedGroup, others: Iterable[Expectation]) -> dict[str, Any]:
-    """Return packages, and the textfile for Prometheus.
+    """Return packages, and path and text of the textfile for Prometheus; None and "" if it is not stated.
 
     Args:
         others: expectations of all other roles.
@@ -92,6 +94,7 @@ def textfile(group: LockedGroup, stated: Iterable[Expectation]) -> str:
 
 
 def _items(expected: Any) -> Iterator[tuple[str, str]]:
+    """Yield pairs of key and value of a mapping; of a list or a single value the key is empty."""
     if isinstance(expected, dict):
         yield from ((str(key), _text(value)) for key, value in expected.items())
     elif isinstance(expected, list | tuple):
@@ -101,4 +104,5 @@ def _items(expected: Any) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
+    """Return a value as text, booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

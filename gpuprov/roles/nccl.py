@@ -28,7 +28,10 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages and configuration."""
+    """Return the expected packages and no files without a package, if NCCL is locked, and the configuration.
+
+    The configuration is expected only if it is stated.
+    """
     found = packages("nccl.packages", group.components.nccl, "nccl")
     if group.components.nccl:
         found.append(Expectation("nccl.unpackaged", [], "nccl"))
@@ -40,7 +43,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return version, packages, configuration."""
+    """Return version, packages, configuration; None or empty for those that the lock does not have."""
     nccl = group.components.nccl
     return {
         "nccl_version": version(nccl),

@@ -31,7 +31,10 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected driver on disk and in the kernel."""
+    """Return the expected driver on disk and in the kernel.
+
+    The kernel's headers are expected only where each node compiles, signatures only if the fleet signs.
+    """
     driver = group.components.driver
     role = "nvidia_driver"
     kernel = group.setting("kernel") or "running"
@@ -51,8 +54,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def _signature(group: LockedGroup, kernel: str) -> Expectation | None:
-    """Return the expected signature of the fleet on a compiled module;
-    None for the distribution's modules.
+    """Return the expected signature of the fleet on a compiled module.
+
+    None for the distribution's modules, or if the fleet does not sign.
     """
     if group.secure_boot is None or not group.components.driver.compiled:
         return None
@@ -60,7 +64,10 @@ def _signature(group: LockedGroup, kernel: str) -> Expectation | None:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return versions, packages and kernel; packages that change with the driver are in its set."""
+    """Return versions, packages and kernel; packages that change with the driver are in its set.
+
+    `nvidia_driver_module_build` and `nvidia_driver_only_builder` are left out unless only builders compile.
+    """
     driver = group.components.driver
     moving = [component for _, component in group.components.with_driver()]
     return {
@@ -77,13 +84,13 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def _others_never_compile(group: LockedGroup) -> bool:
-    """Return whether a node must not compile a module: it has no compiler, or the site's key must sign it."""
+    """Return whether only builders may compile: the others have no compiler, or the site's key must sign."""
     driver = group.components.driver
     return driver.compiler is not None or (group.secure_boot is not None and driver.shared)
 
 
 def other_branches(hold_patterns: list[str], branch: int) -> list[str]:
-    """Return expressions for `name=version` of driver packages of other branches."""
+    """Return expressions for `name=version` of the driver packages and modules of other branches."""
     version = rf"=(?:\d+:)?(?!{branch}\.)\d{{3}}\.\d"
     found = [f"(?!{INDEPENDENT}){pattern.removesuffix('$')}{version}" for pattern in hold_patterns]
     return [*found, PRECOMPILED.format(branch=branch)]

@@ -15,7 +15,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected holds and the blacklist of unattended upgrades."""
+    """Return the names of packages to hold, and the patterns that unattended upgrades must not change."""
     return [
         Expectation("pins.hold", sorted(_held(group)), "package_pins"),
         Expectation("pins.unattended", _patterns(group), "package_pins"),
@@ -23,7 +23,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return all held packages."""
+    """Return the held packages with their versions, and the patterns of names for unattended upgrades."""
     return {"package_pins_packages": _held(group), "package_pins_patterns": _patterns(group)}
 
 

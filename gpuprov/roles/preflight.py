@@ -9,7 +9,7 @@ from gpuprov.roles.expectation import Expectation
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected system."""
+    """Return the expected system and architecture, and no inconsistent package."""
     return [
         Expectation("system.os", group.os, None),
         Expectation("system.arch", group.arch, None),
@@ -18,7 +18,10 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the locked system, and the certificate that Secure Boot needs there."""
+    """Return the locked system, and the fingerprint of the certificate that Secure Boot needs.
+
+    The fingerprint is left out if the fleet does not sign, or if each node compiles its own modules.
+    """
     signed = group.secure_boot if group.components.driver.shared else None
     return {
         "preflight_os": group.os,

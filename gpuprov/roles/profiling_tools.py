@@ -21,7 +21,10 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected profilers, and whether all users may read a GPU's counters."""
+    """Return the expected profilers if locked, and, if stated, whether all users may read a GPU's counters.
+
+    The counters are expected in the files, and after a reboot in the driver.
+    """
     role = "profiling_tools"
     tools, counters = group.components.profiling_tools, group.setting("profiling_counters")
     found = [Expectation("profiling.packages", tools.closure, role)] if tools else []
@@ -33,7 +36,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return packages, and the users that may read the counters."""
+    """Return packages, and whether all users may read the counters; None if that is not stated."""
     return {
         "profiling_tools_packages": closure(group.components.profiling_tools),
         "profiling_tools_unwanted": unwanted(group, "profiling_tools"),

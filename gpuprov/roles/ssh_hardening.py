@@ -16,7 +16,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return effective options, ports, and no undone change."""
+    """Return effective options, ports, and no undone change; empty if the lock states no SSH settings."""
     ssh = group.setting("ssh")
     if ssh is None:
         return []
@@ -30,7 +30,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return sshd's options with the files they name; empty if the lock states no SSH settings."""
+    """Return sshd's options with the files they name, and the login; empty without SSH settings."""
     ssh = group.setting("ssh")
     if not ssh:
         return {}

@@ -29,16 +29,18 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def clients(group: LockedGroup) -> list[str]:
-    """Return the packages of stated clients."""
+    """Return the packages of stated clients, sorted."""
     return sorted((group.setting("storage_clients") or {}).values())
 
 
 def _clients(group: LockedGroup) -> list[Expectation]:
+    """Return the expected packages of network storage clients; [] if none is stated."""
     names = clients(group)
     return [Expectation("storage.clients", names, "storage")] if names else []
 
 
 def _scratch(group: LockedGroup) -> list[Expectation]:
+    """Return expected mounts, mounts at boot by UUID, and read-ahead (KiB) if stated; [] without scratch."""
     stated = group.setting("scratch")
     if not stated:
         return []

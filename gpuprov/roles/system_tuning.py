@@ -32,7 +32,7 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the stated values; empty if the lock states no tuning."""
+    """Return the stated values, and no variable for debugging; empty if the lock states no tuning."""
     stated = group.setting("tuning")
     if stated is None:
         return []
@@ -69,12 +69,12 @@ def limits(stated: dict[str, Any]) -> dict[str, int | str]:
 
 
 def sysctls(stated: dict[str, Any]) -> dict[str, str]:
-    """Return kernel parameters as in /proc/sys."""
+    """Return kernel parameter → value as in /proc/sys, including automatic NUMA balancing if stated."""
     balancing = stated.get("numa_balancing")
     own = {} if balancing is None else {"kernel.numa_balancing": str(int(balancing))}
     return {**{name: str(value) for name, value in stated.get("sysctl", {}).items()}, **own}
 
 
 def environment(stated: dict[str, Any]) -> dict[str, str]:
-    """Return variables as a login has them."""
+    """Return variable → value as a login has it."""
     return {name: str(value) for name, value in stated.get("environment", {}).items()}

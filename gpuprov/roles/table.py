@@ -63,10 +63,12 @@ class Role:
 
 
 def _monitoring_variables(group: LockedGroup) -> dict[str, Any]:
+    """Return monitoring's variables; its textfile exports the expectations of all other roles."""
     return monitoring.variables(group, everything_else(group))
 
 
 def _monitoring_expectations(group: LockedGroup) -> list[Expectation]:
+    """Return monitoring's expectations; its textfile exports those of all other roles."""
     return monitoring.expectations(group, everything_else(group))
 
 
@@ -229,6 +231,8 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return a host's variables: packages of several roles that a fresh node installs in one transaction.
 
+    `packages_together` maps the name of a set to its packages, without empty sets.
+
     Args:
         stated: the variables of its group.
         names: the roles that run.
@@ -247,8 +251,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def everything_else(group: LockedGroup) -> list[Expectation]:
-    """Return all expectations but those of monitoring: present components, absent ones, then what protects
-    them.
+    """Return all expectations but those of monitoring: present components, absent ones, those of `_LATE`.
 
     A node's textfile has this order in its checksum, with containerd before Docker, which runs on it.
     """
@@ -260,7 +263,7 @@ def everything_else(group: LockedGroup) -> list[Expectation]:
 
 
 def role_of(component: str) -> str:
-    """Return the name of the role that installs or removes a component."""
+    """Return the name of the role that installs or removes a component that a fleet can state."""
     return next(role.name for role in ROLES if component in role.components)
 
 

@@ -12,24 +12,28 @@ from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_C
 
 
 def _versions(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected package → its installed version, or None."""
     return {name: facts.packages.version(name) for name in expectation.expected}
 
 
 def _absent(facts: Facts, expectation: Expectation) -> Any:
+    """Return the installed packages, sorted, that match the expression of an absent component."""
     names = (name for name in facts.packages.by_name if re.fullmatch(str(expectation.subject), name))
     return sorted(name for name in names if facts.packages.version(name))
 
 
 def _unpackaged(facts: Facts, expectation: Expectation) -> Any:
+    """Return the files of a component that belong to no package."""
     return list(_leftovers(facts, expectation.check))
 
 
 def _leads(facts: Facts, expectation: Expectation) -> Any:
+    """Return the places that make programs use files without a package."""
     return _leftovers(facts, expectation.check).values()
 
 
 def _leftovers(facts: Facts, check: str) -> dict[str, str | None]:
-    """Return files of a component without a package → the place that makes programs use them."""
+    """Return files of a component without a package → the place that makes programs use them, if known."""
     found = facts.unpackaged
     files = {"driver.unpackaged": found.driver, "cuda.unpackaged": found.toolkits}.get(check, ())
     return {**dict.fromkeys(files), **found.named(*UNPACKAGED_CHECKS[check])}

@@ -15,4 +15,5 @@ observes("container_toolkit.cdi", "units")(unit_state)
 
 @observes("container_toolkit.forerunners", "packages")
 def _forerunners(facts: Facts, expectation: Expectation) -> Any:
+    """Return the installed packages among those that the toolkit replaced."""
     return [name for name in FORERUNNERS if facts.packages.version(name)]

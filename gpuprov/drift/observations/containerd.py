@@ -17,11 +17,16 @@ observes("containerd.unit", "units")(unit_state)
 
 @names_who("containerd.config")
 def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the place that makes containerd read another file, or None."""
     yield reads_elsewhere(facts, CONTAINERD_UNIT, CONFIG)
 
 
 @observes("containerd.config", "containerd", "units")
 def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected part of the Kubernetes plugin's configuration; disabled plugins are added.
+
+    Empty if containerd reads another file or has no such plugin.
+    """
     if reads_elsewhere(facts, CONTAINERD_UNIT, CONFIG):
         return {}
     said = facts.containerd

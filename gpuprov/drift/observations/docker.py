@@ -17,10 +17,12 @@ observes("docker.unit", "units")(unit_state)
 
 @observes("docker.config", "daemon_json", "units")
 def _config(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected part of daemon.json; empty if dockerd reads another file."""
     elsewhere = reads_elsewhere(facts, DOCKER_UNIT, CONFIG)
     return within({} if elsewhere else facts.daemon_json or {}, expectation.expected)
 
 
 @names_who("docker.config")
 def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the place that makes dockerd read another file, or None."""
     yield reads_elsewhere(facts, DOCKER_UNIT, CONFIG)

@@ -17,12 +17,14 @@ names_who("firewall.unit")(commanded_by)
 
 @observes("firewall.survives", "firewall")
 def _survives(facts: Facts, expectation: Expectation) -> Any:
+    """Return the commands of nftables.service, sorted, that load gpuprov's rules again."""
     flushed = facts.firewall.flushed.items() if facts.firewall else ()
     return sorted(verb for verb, command in flushed if f"-f {FIREWALL_RULES}" in command)
 
 
 @names_who("firewall.survives")
 def _who_lets_them_go(facts: Facts, expectation: Expectation) -> Iterator[str]:
+    """Yield the drop-ins of nftables.service other than gpuprov's."""
     yield from (
         path for path in (facts.firewall.drop_ins if facts.firewall else ()) if path != FIREWALL_DROP_IN
     )
@@ -30,14 +32,17 @@ def _who_lets_them_go(facts: Facts, expectation: Expectation) -> Iterator[str]:
 
 @observes("firewall.networks", "firewall")
 def _networks(facts: Facts, expectation: Expectation) -> Any:
+    """Return set → networks of gpuprov's table; None without the table."""
     return facts.firewall.networks if facts.firewall else None
 
 
 @observes("firewall.input", "firewall")
 def _input(facts: Facts, expectation: Expectation) -> Any:
+    """Return the lines of the table's chain `input`; None without the table or the chain."""
     return facts.firewall.chains.get("input") if facts.firewall else None
 
 
 @observes("firewall.forward", "firewall")
 def _forward(facts: Facts, expectation: Expectation) -> Any:
+    """Return the lines of the table's chain `forward`; None without the table or the chain."""
     return facts.firewall.chains.get("forward") if facts.firewall else None

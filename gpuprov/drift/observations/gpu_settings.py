@@ -19,21 +19,25 @@ for _check in ("gpu.persistence_unit", "gpu.clocks_unit", "gpu.modes_unit"):
 
 @observes("gpu.persistence", "smi")
 def _persistence(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected persistence mode if every GPU has it, else the differing ones as text."""
     return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
 
 
 @observes("gpu.clocks", "smi")
 def _clocks(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected clocks (MHz) if every GPU has them, else the differing ones as text."""
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
 
 
 @observes("gpu.power_limit", "smi")
 def _power_limit(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected power limit (W) if every GPU with a limit has it, else the others as text."""
     return _where_there(facts, expectation.expected, lambda gpu: gpu.power.limit)
 
 
 @observes("gpu.compute_mode", "smi")
 def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected compute mode if every GPU with one has it, else the differing ones as text."""
     return _where_there(
         facts, expectation.expected, lambda gpu: gpu.compute_mode and gpu.compute_mode.lower()
     )
@@ -41,28 +45,33 @@ def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("gpu.ecc_pending", "smi")
 def _ecc_pending(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected ECC mode if every GPU with ECC gets it by a reboot, else the others as text."""
     return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.pending)
 
 
 @observes("gpu.ecc", "smi")
 def _ecc(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected ECC mode if every GPU with ECC has it now, else the differing ones as text."""
     return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.current)
 
 
 @observes("gpu.mig_pending", "smi")
 def _mig_pending(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected MIG mode if every GPU with MIG gets it by a reboot, else the others as text."""
     return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.pending)
 
 
 @observes("gpu.mig", "smi")
 def _mig(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected MIG mode if every GPU with MIG has it now, else the differing ones as text."""
     return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.current)
 
 
 @observes("gpu.mig_layout", "smi", "mig")
 def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
-    """Return the GPU instances; a GPU whose MIG mode is still off has an empty
-    list, one without MIG passes.
+    """Return the expected GPU instances if every GPU has them, else the differing ones as text.
+
+    A GPU whose MIG mode is still off has an empty list, one without MIG passes.
     """
 
     def layout(gpu: Gpu) -> list[str] | None:
@@ -74,12 +83,16 @@ def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _where_there(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
-    """Compare as `_on_every_gpu`, only on GPUs that have the setting."""
+    """Compare as `_on_every_gpu`, only on GPUs that have the setting: `read` returns None for the others."""
     return _on_every_gpu(facts, expected, lambda gpu: expected if (value := read(gpu)) is None else value)
 
 
 def _on_every_gpu(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
-    """Return `expected` if every GPU has it, else the differing values: `False on GPU 0, 3`."""
+    """Return `expected` if every GPU has it, else the differing values: `off on GPU 0, 3`.
+
+    Raises:
+        Missing: nvidia-smi does not answer.
+    """
     odd: dict[str, list[str]] = {}
     for gpu in gpus_of(facts):
         value = read(gpu)
@@ -89,6 +102,7 @@ def _on_every_gpu(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> An
 
 
 def _words(value: Any) -> str:
+    """Return a value as text: names with values, a list's items, `on` and `off`; `not stated` for None."""
     if isinstance(value, dict):
         return " ".join(f"{name} {each}" for name, each in value.items())
     if isinstance(value, list):
@@ -97,7 +111,10 @@ def _words(value: Any) -> str:
 
 
 def _fixed_clocks(gpu: Gpu, expected: dict[str, int]) -> dict[str, int | None]:
-    """Return application clocks; of a GPU without them its current clocks, which locking fixes."""
+    """Return application clocks in MHz; of a GPU without them its current graphics clock, fixed by locking.
+
+    The memory clock of such a GPU passes: it is returned as expected.
+    """
     fixed = gpu.application_clocks
     if fixed.graphics is None and fixed.memory is None:
         return {"graphics": gpu.clocks.graphics, "memory": expected["memory"]}

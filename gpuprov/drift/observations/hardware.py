@@ -14,12 +14,14 @@ from gpuprov.roles import Expectation
 
 @observes("gpu.model", "pci")
 def _model(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected PCI ids if all GPUs on the bus have one of them, else all ids found."""
     seen = sorted({device.id for device in facts.pci_gpus})
     return expectation.expected if set(seen) <= set(expectation.expected) else seen
 
 
 @observes("gpu.count", "pci")
 def _count(facts: Facts, expectation: Expectation) -> Any:
+    """Return the number of NVIDIA GPUs on the bus."""
     return len(facts.pci_gpus)
 
 
@@ -27,6 +29,9 @@ def _count(facts: Facts, expectation: Expectation) -> Any:
 def _visible(facts: Facts, expectation: Expectation) -> Any:
     """Return the number of GPUs of the driver, with the differences from the bus if the number is as
     expected.
+
+    Raises:
+        Missing: nvidia-smi does not answer.
     """
     seen = {gpu.pci_address for gpu in gpus_of(facts)}
     strays = sorted(map(str, seen ^ {device.address for device in facts.pci_gpus}))
@@ -37,21 +42,28 @@ def _visible(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("gpu.nvswitches", "pci")
 def _nvswitches(facts: Facts, expectation: Expectation) -> Any:
+    """Return the number of NVSwitches on the bus, or the expected one if there are more."""
     return at_least(expectation.expected, hardware.nvswitches(facts))
 
 
 @observes("hardware.cpu_cores", "cpu")
 def _cores(facts: Facts, expectation: Expectation) -> Any:
+    """Return the number of physical cores, or the expected one if there are more."""
     return at_least(expectation.expected, hardware.cores(facts))
 
 
 @observes("hardware.memory_mib", "memory")
 def _memory(facts: Facts, expectation: Expectation) -> Any:
+    """Return the memory in MiB, or the expected one if there is more."""
     return at_least(expectation.expected, facts.memory.total_mib)
 
 
 @observes("hardware.nvme", "pci", "disks")
 def _nvme(facts: Facts, expectation: Expectation) -> Any:
+    """Return number and total capacity (TB) of NVMe drives, each as expected if there is more.
+
+    A capacity that the kernel does not show passes.
+    """
     seen = {"count": hardware.nvme_drives(facts), "total_tb": hardware.nvme_tb(facts)}
     return {
         key: least if seen[key] is None else at_least(least, round(float(seen[key] or 0), 2))
@@ -61,6 +73,7 @@ def _nvme(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("hardware.nics", "hcas", "nics", "pci")
 def _nics(facts: Facts, expectation: Expectation) -> Any:
+    """Return the texts of expected ports; for those without enough ports a text of the ports found."""
     have = hardware.ports(facts)
     return [
         text if hardware.fulfilled(wanted, have) else hardware.instead(wanted, have)
@@ -70,6 +83,10 @@ def _nics(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("secure_boot.state", "state", "secure_boot")
 def _secure_boot(facts: Facts, expectation: Expectation) -> Any:
+    """Return the state of Secure Boot: `on`, `on, and not enforced`, `off` or `no EFI`.
+
+    If a certificate is expected, also whether it is enrolled.
+    """
     seen = facts.secure_boot
     if not seen.on:
         return "no EFI" if seen.on is None else "off"
@@ -85,7 +102,7 @@ def at_least(least: Any, seen: Any) -> Any:
 
 
 def parse_nic(text: str) -> NicHardware:
-    """Parse `8 x 400 Gb/s RDMA` into a record."""
+    """Parse `8 x 400 Gb/s RDMA`, the text of an expected port, into a record."""
     count, _, speed, _, word = text.split()
     kinds = {word: kind for kind, word in hardware.WORDS.items()}
     return NicHardware.model_validate({"kind": kinds[word], "speed_gbits": speed, "count": count})

@@ -15,4 +15,5 @@ observes("monitoring.dcgm", "units")(unit_state)
 
 @observes("monitoring.textfile", "files")
 def _textfile(facts: Facts, expectation: Expectation) -> Any:
+    """Return the SHA-256 of the textfile on the node, None if there is none."""
     return facts.files[str(expectation.subject)].sha256

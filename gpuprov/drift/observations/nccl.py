@@ -15,6 +15,7 @@ from gpuprov.roles.nccl import CONFIGURATION
 
 @observes("nccl.configuration", "nccl", "variables")
 def _nccl_configuration(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected variable → its effective value, None if it is not set."""
     variables, conf = facts.variables, facts.nccl
     return {
         name: _in_force(variables, conf, name, value).value for name, value in expectation.expected.items()
@@ -23,6 +24,7 @@ def _nccl_configuration(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("nccl.configuration")
 def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each differing variable the place that sets its effective value."""
     for name, value in expectation.expected.items():
         yield _in_force(facts.variables, facts.nccl, name, value).place
 
@@ -30,7 +32,8 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str) -> InForce:
     """Return the first value found: a variable, ~/.nccl.conf, /etc/nccl.conf.
 
-    Source: NCCL's documentation, "Environment variables".
+    NCCL_CONF_FILE replaces the files: its value is then not known. Files of logins count only if they differ
+    from `wanted`. Source: NCCL's documentation, "Environment variables".
     """
     variable = variables.of(name, wanted)
     if variable.value is not None:

@@ -18,7 +18,11 @@ NAMERS: dict[str, Namer] = {}
 
 
 def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
-    """Register the observation of one check, and the collectors that it requires."""
+    """Register the observation of one check, and the collectors that it requires.
+
+    The function returns the actual value. If a value other than the expected one is allowed, it returns the
+    expected one.
+    """
 
     def register(observer: Observer) -> Observer:
         OBSERVERS[check], READS[check] = observer, collectors
@@ -28,7 +32,10 @@ def observes(check: str, *collectors: str) -> Callable[[Observer], Observer]:
 
 
 def names_who(check: str) -> Callable[[Namer], Namer]:
-    """Register the function that names the places of a differing check; it uses the same facts."""
+    """Register the function that names the places of a differing check; it uses the same facts.
+
+    `expected` of the expectation that it gets has only the items that differ; it may yield None.
+    """
 
     def register(namer: Namer) -> Namer:
         NAMERS[check] = namer

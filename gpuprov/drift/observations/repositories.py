@@ -16,6 +16,7 @@ OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
 
 @observes("repositories.sources", "sources")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected repositories that an enabled source names, with a note if another file does too."""
     used = {
         f"{source.uri.rstrip('/')} {suite}"
         for source in facts.apt.sources
@@ -32,12 +33,14 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("repositories.sources")
 def _name_it_too(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Return the other files that name an expected repository, sorted."""
     return iter(sorted({source.path for source in _also(facts, expectation)}))
 
 
 def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
-    """Yield other files' sources of a locked repository; if their options differ, apt
-    reads no source at all.
+    """Yield enabled sources of a locked repository in other files of /etc/apt.
+
+    If their options differ, apt reads no source at all.
     """
     locked = {each.rpartition(" ")[0] for each in expectation.expected}
     for source in facts.apt.sources:
@@ -48,9 +51,11 @@ def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
 
 @observes("repositories.foreign", "offers")
 def _foreign(facts: Facts, expectation: Expectation) -> Any:
+    """Return the offers of locked packages by other sources, as text."""
     return [str(offer) for offer in facts.offers]
 
 
 @names_who("repositories.foreign")
 def _brings(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Return the places of sources that offer locked packages."""
     return (offer.place for offer in facts.offers)

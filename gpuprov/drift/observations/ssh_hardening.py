@@ -15,6 +15,10 @@ SYNONYMS = {"without-password": "prohibit-password"}
 
 @observes("ssh.options", "sshd")
 def _options(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected keyword → sshd's effective value, None if it has none.
+
+    Arguments of the running sshd override its files; with `-f` the values of its files are not known.
+    """
     started = facts.sshd_arguments
     if "-f" in started:
         return dict.fromkeys(expectation.expected, f"as {started['-f']} says")
@@ -25,7 +29,7 @@ def _options(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("ssh.options")
 def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the first line about a keyword, or sshd's command line if it sets the keyword."""
+    """Yield for each keyword its first line, or sshd's command line if it sets the keyword, else None."""
     for keyword in expectation.expected:
         if {keyword, "-f"} & facts.sshd_arguments.keys():
             yield "sshd's command line (systemctl cat ssh; /etc/default/ssh)"
@@ -36,11 +40,12 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("ssh.ports", "listening")
 def _ports(facts: Facts, expectation: Expectation) -> Any:
-    """Return sshd's ports; systemd may listen for it (ssh.socket)."""
+    """Return sshd's ports, sorted; expected ports on which systemd listens for it (ssh.socket) count too."""
     by_systemd = {port for port in facts.listening.get("systemd", ()) if port in expectation.expected}
     return sorted({*facts.listening.get("sshd", ()), *by_systemd})
 
 
 @observes("ssh.undone", "undone")
 def _undone(facts: Facts, expectation: Expectation) -> Any:
+    """Return the reason why SSH or firewall settings were reverted; None if the last change was confirmed."""
     return facts.undone

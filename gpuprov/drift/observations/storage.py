@@ -12,11 +12,16 @@ from gpuprov.roles import Expectation
 
 @observes("scratch.mounted", "scratch")
 def _mounted(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected mount point → its file system's type, None if it is not mounted."""
     return {mount: facts.scratch[mount]["filesystem"] for mount in expectation.expected}
 
 
 @observes("scratch.at_boot", "scratch")
 def _at_boot(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected mount point → `by UUID`, or the mount unit or source in fstab that mounts it instead.
+
+    None if neither a unit nor fstab mounts it.
+    """
     result = {mount: facts.scratch[mount] for mount in expectation.expected}
     sources = {mount: each.get("unit") or each["fstab"] for mount, each in result.items()}
     return {
@@ -27,15 +32,18 @@ def _at_boot(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("scratch.at_boot")
 def _mounts(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each mount point its mount unit, or None."""
     for mount in expectation.expected:
         yield facts.scratch[mount].get("unit")
 
 
 @observes("scratch.read_ahead", "scratch")
 def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected mount point → read-ahead of its device in KiB, None if it is not known."""
     return {mount: facts.scratch[mount]["read_ahead_kib"] for mount in expectation.expected}
 
 
 @observes("storage.clients", "packages")
 def _clients(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected packages that are installed."""
     return [name for name in expectation.expected if facts.packages.version(name)]

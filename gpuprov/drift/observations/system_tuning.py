@@ -16,11 +16,13 @@ IN_KIBIBYTES = ("memlock", "stack")  # limits.conf(5)
 
 @observes("tuning.limits", "limits")
 def _limits(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected limit → its value for logins as `_login` does; sizes are in bytes."""
     return {name: _login(facts.limits.pam, name) for name in expectation.expected}
 
 
 @names_who("tuning.limits")
 def _limits_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the lines that set a differing limit."""
     for name, value in expectation.expected.items():
         for kind in ("soft", "hard"):
             for domain in ("*", "root"):
@@ -30,59 +32,68 @@ def _limits_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("tuning.service_limits", "limits")
 def _service_limits(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected limit → systemd's default for services, in bytes or `unlimited`."""
     systemd = facts.limits.systemd
     return {name: _bytes(systemd.get(f"DefaultLimit{name.upper()}")) for name in expectation.expected}
 
 
 @names_who("tuning.service_limits")
 def _service_limits_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each limit the place of systemd's default, or None."""
     for name in expectation.expected:
         yield facts.limits.systemd_places.get(f"DefaultLimit{name.upper()}")
 
 
 @observes("tuning.sysctl", "sysctls")
 def _sysctl(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected kernel parameter → its current value, None if the kernel does not have it."""
     return {name: facts.sysctls.get(name) for name in expectation.expected}
 
 
 @observes("tuning.sysctl_at_boot", "boot_sysctls")
 def _sysctl_at_boot(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected kernel parameter → the value that the next boot sets, None if no file sets it."""
     result = facts.boot_sysctls
     return {name: result[name].value if name in result else None for name in expectation.expected}
 
 
 @names_who("tuning.sysctl_at_boot")
 def _sysctl_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each parameter the place that sets its value at boot, or None."""
     for name in expectation.expected:
         yield facts.boot_sysctls[name].place if name in facts.boot_sysctls else None
 
 
 @observes("tuning.hugepages", "hugepages")
 def _hugepages(facts: Facts, expectation: Expectation) -> Any:
+    """Return the mode of transparent huge pages, None if the kernel has none."""
     return facts.hugepages
 
 
 @observes("tuning.governor", "cpu")
 def _governor(facts: Facts, expectation: Expectation) -> Any:
-    """Return the governors; a virtual machine's processors have none, which is no difference."""
+    """Return the processors' governors as text; a virtual machine has none, which is returned as expected."""
     governors = sorted(facts.cpu.governors)
     return ", ".join(governors) or expectation.expected
 
 
 @observes("tuning.environment", "variables")
 def _environment(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected variable → its value in logins, or the differing one of services; None if unset."""
     variables = facts.variables
     return {name: variables.of(name, value).value for name, value in expectation.expected.items()}
 
 
 @names_who("tuning.environment")
 def _environment_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each variable the place that sets its value, or None."""
     for name, value in expectation.expected.items():
         yield facts.variables.of(name, value).place
 
 
 @observes("tuning.debugging", "environment", "variables")
 def _debugging(facts: Facts, expectation: Expectation) -> Any:
+    """Return `VARIABLE in PLACE` for each variable of `DEBUGGING` that is set."""
     written = {name: path for path, variables in facts.environment.items() for name in variables}
     given = {name: facts.variables.of(name, None) for name in DEBUGGING}
     places = {name: written.get(name) or (each.place if each.value else None) for name, each in given.items()}
@@ -96,7 +107,8 @@ def _debugging(facts: Facts, expectation: Expectation) -> Any:
 def _login(rows: tuple[PamLimit, ...], item: str) -> int | str | None:
     """Return the limit of both root and other users, soft and hard; as text if the values differ.
 
-    A line for a name overrides one for `*`, and `*` does not apply to root (limits.conf(5)).
+    None if no line sets it. A line for a name overrides one for `*`, and `*` does not apply to root
+    (limits.conf(5)).
     """
     found = [_last(rows, item, kind, domain) for kind in ("soft", "hard") for domain in ("*", "root")]
     values = {_limit(row) if row else None for row in found}
@@ -107,25 +119,28 @@ def _login(rows: tuple[PamLimit, ...], item: str) -> int | str | None:
 
 @names_who("tuning.debugging")
 def _debugging_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each variable of `DEBUGGING` the place that sets it, or None."""
     for name in DEBUGGING:
         yield facts.variables.of(name, None).place
 
 
 def _last(rows: tuple[PamLimit, ...], item: str, kind: str, domain: str) -> PamLimit | None:
-    """Return the line that applies."""
+    """Return the last line about an item, a kind (`soft`, `hard`) and a domain, which applies, or None."""
     return next((row for row in reversed(rows) if _applies(row, item, kind, domain)), None)
 
 
 def _applies(row: PamLimit, item: str, kind: str, domain: str) -> bool:
+    """Return whether a line sets a limit of this item, kind and domain; `-` is both kinds."""
     return row.item == item and row.kind in (kind, "-") and row.domain == domain
 
 
 def _limit(row: PamLimit) -> int | str:
+    """Return a line's value: bytes of sizes, else a number; `unlimited`, or text that is no number."""
     if not row.value.isdecimal():
         return "unlimited" if row.value in ("unlimited", "infinity", "-1") else row.value
     return int(row.value) * (1024 if row.item in IN_KIBIBYTES else 1)
 
 
 def _bytes(text: str | None) -> int | str | None:
-    """Parse systemd's value: bytes, or `infinity`."""
+    """Return systemd's value as a number of bytes, `unlimited` for `infinity`; others unchanged."""
     return int(text) if text and text.isdecimal() else "unlimited" if text == "infinity" else text

@@ -15,28 +15,37 @@ def unit_state(facts: Facts, expectation: Expectation) -> str:
 
 
 def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the place that sets a unit's command, if it is neither gpuprov's nor the package's."""
+    """Yield the place that sets a unit's command if it is neither gpuprov's nor the package's, else None."""
     place = _command_place(facts, expectation)
     yield place if _foreign(place) else None
 
 
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
-    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it."""
+    """Return the state of a unit as `enabled` does, with a note if its command is from a foreign place.
+
+    Foreign is a file in /etc or /run that gpuprov did not write; a file of the package may set the command.
+    """
     state, foreign = unit_state(facts, expectation), _foreign(_command_place(facts, expectation))
     return f"{state}, with another command" if state == "enabled" and foreign else state
 
 
 def _command_place(facts: Facts, expectation: Expectation) -> str | None:
+    """Return the place that sets the command of a check's unit, or None."""
     unit = facts.units.get(UNITS[expectation.check])
     return unit.commanded_by if unit else None
 
 
 def _foreign(place: str | None) -> bool:
+    """Return whether a place is in /etc or /run."""
     return (place or "").startswith(("/etc/", "/run/"))
 
 
 def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
-    """Return the place that makes a daemon read another configuration file than `path`, or None."""
+    """Return the place that makes a daemon read another configuration file than `path`, or None.
+
+    Args:
+        unit: the daemon's unit.
+    """
     known = facts.units.get(unit)
     for command in known.exec_start if known else ():
         named = re.search(r"\s(?:-c|--config|--config-file)[= ](\S+)", command)
@@ -46,7 +55,7 @@ def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
 
 
 def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
-    """Return the units of expectations."""
+    """Return the units of those expectations that have one."""
     return tuple(UNITS[each.check] for each in expected if each.check in UNITS)
 
 
