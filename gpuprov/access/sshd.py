@@ -107,6 +107,7 @@ def _older(release: str, than: str) -> bool:
 
 
 def _numbers(release: str) -> list[int]:
+    """Return the parts of a release, `9.2`, as numbers."""
     return [int(part) for part in release.split(".")]
 
 

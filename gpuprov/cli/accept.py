@@ -285,7 +285,7 @@ def _of_file(path: Path) -> dict[str, Answer]:
 
 
 def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
-    """Keep the measurements in a run's folder, for --baseline, and the faults in the history."""
+    """Keep the measurements in a new run's folder, for --baseline, and the faults in the history."""
     from gpuprov.files.runs import new_run
     from gpuprov.history import keep
     from gpuprov.history.record import of_acceptance

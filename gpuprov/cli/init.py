@@ -83,7 +83,13 @@ def command(
 
 
 def _of_instance(name: str) -> dict[str, Any]:
-    """Return a group's keys for a machine type: its profile, and overrides of the profile's hardware."""
+    """Return a group's keys for a machine type: its profile, and overrides of the profile's hardware.
+
+    `arch` is added if it is not x86_64.
+
+    Raises:
+        InvalidInput: the catalog has no such type.
+    """
     from gpuprov.catalog import load
     from gpuprov.inventory.instances import find_instance, instance_hardware
     from gpuprov.model.profile import load_profile

@@ -59,7 +59,14 @@ def command(
 
 
 def _batch(name: str, catalog: Catalog) -> int:
-    """Answer requests line by line; return 2 if a line is not valid. A refusal is an ordinary answer."""
+    """Answer requests line by line; return 2 if a line is not valid. A refusal is an ordinary answer.
+
+    Args:
+        name: path of the file, `-` for stdin.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
     if name == "-":
         return _answer_all(sys.stdin, catalog)
     try:

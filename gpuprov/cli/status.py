@@ -219,7 +219,10 @@ def _turn(view: View, key: str, lines: int) -> None:
 
 @contextmanager
 def _keys() -> Iterator[_Pressed]:
-    """Provide a reader of keys that need no Enter; restore the terminal at the end."""
+    """Provide a reader of keys that need no Enter; restore the terminal at the end.
+
+    If stdin is no terminal, the reader returns no keys.
+    """
     if not sys.stdin.isatty():
         yield _Pressed(None)
         return
@@ -246,6 +249,7 @@ class _Pressed:
         self._handle = handle
 
     def __call__(self, seconds: float) -> list[str]:
+        """Wait for a key, at most some seconds; return the pressed keys, [] without any."""
         if self._handle is None:
             time.sleep(seconds)
             return []

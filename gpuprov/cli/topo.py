@@ -119,6 +119,7 @@ def _complain(complaint: str, output: str, code: Exit) -> int:
 
 
 def _svg(topology: Topology, title: str) -> str:
+    """Return a drawing of the topology as SVG."""
     from gpuprov.topology.svg import draw
 
     return draw(topology, title)

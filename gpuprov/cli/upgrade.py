@@ -78,7 +78,7 @@ def command(
 
 
 def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], output: str) -> bool:
-    """Show the gate; return whether it is open."""
+    """Show the order and the gate; return whether the window is open and no node shuts the gate."""
     from datetime import UTC, datetime
 
     from gpuprov.report.upgrade import gate_lines, order_lines, plan_document

@@ -78,13 +78,13 @@ def ports(facts: Facts) -> list[Port]:
 
 
 def fulfilled(wanted: NicHardware, have: Iterable[Port]) -> bool:
-    """Return whether enough ports are as fast as wanted; a port of unknown speed counts as fast."""
+    """Return whether enough ports of the wanted kind are fast enough; an unknown speed counts as fast."""
     fast = [port for port in of_kind(wanted, have) if port.gbits is None or port.gbits >= wanted.speed_gbits]
     return len(fast) >= wanted.count
 
 
 def of_kind(wanted: NicHardware, have: Iterable[Port]) -> list[Port]:
-    """Return the ports of a wanted kind."""
+    """Return the ports of a wanted kind: for `rdma` those of InfiniBand and RoCE."""
     return [port for port in have if port.kind in FITS.get(wanted.kind, (wanted.kind,))]
 
 

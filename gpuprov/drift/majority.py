@@ -26,7 +26,10 @@ Aspects = dict[tuple[str, str], str]
 
 
 def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
-    """Return each node's difference from the majority, in order; a node with unreadable facts has no vote."""
+    """Return each node's difference from the majority, in order.
+
+    A node with unreadable facts has no vote; its result is an error.
+    """
     read = {name: contained(name, partial(_aspects, facts)) for name, facts in nodes.items()}
     common = _common(aspects for aspects in read.values() if isinstance(aspects, dict))
     return [
@@ -89,7 +92,10 @@ def _aspects(facts: Facts) -> Aspects:
 
 
 def _on_gpus(read: Callable[[Gpu], Any]) -> Callable[[Facts], Any]:
-    """Return a reader of the value that all GPUs share, or of each value with its number of GPUs."""
+    """Return a reader of the value that all GPUs share, or of each value with its number of GPUs.
+
+    The reader raises Missing if nvidia-smi does not answer.
+    """
 
     def values(facts: Facts) -> Any:
         if facts.smi.error:

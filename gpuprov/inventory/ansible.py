@@ -104,7 +104,7 @@ def dynamic(inventory: AnsibleInventory) -> dict[str, Any]:
 
 
 def _stated(record: Fleet | Group, *without: str) -> Variables:
-    """Return the keys that a file sets, as JSON values, without defaults."""
+    """Return the keys that a file sets, apart from `without`, as JSON values and without defaults."""
     plain: Variables = record.model_dump(mode="json", exclude_unset=True, exclude=set(without))
     return plain
 
@@ -142,7 +142,10 @@ def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables
 def _kinds(
     fleet: Fleet, models: Mapping[str, str], names: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield groups by property of the hosts, `gpu_h200_sxm`, each with its groups of the fleet."""
+    """Yield groups by property of the hosts: their name, `gpu_h200_sxm`, and the fleet's groups in them.
+
+    A group without a property, such as a known GPU model, is in no group of it. Names are those of `names`.
+    """
     kinds: dict[str, list[str]] = {}
     for name, group in fleet.groups.items():
         stated = {
@@ -162,7 +165,10 @@ def _kinds(
 
 
 def _names(fleet: Fleet) -> dict[str, str]:
-    """Return the fleet's group → a name that Ansible accepts without a warning and that no host has."""
+    """Return the fleet's group → a name that Ansible accepts without a warning and that no host has.
+
+    All groups of `groups` and `also` are included; `_hosts` is appended to a name that is taken.
+    """
     taken = {host for group in fleet.groups.values() for host in group.hosts} | RESERVED
     names: dict[str, str] = {}
     for name in [*fleet.groups, *fleet.also]:

@@ -39,7 +39,10 @@ def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
 
 
 def _files(inventory: AnsibleInventory) -> list[tuple[str, Any]]:
-    """Return file names and contents. Addresses are in hosts.yml, a host's other variables in host_vars."""
+    """Return file names and contents, hosts.yml first.
+
+    Addresses are in hosts.yml, a host's other variables in host_vars, groups' variables in group_vars.
+    """
     children: dict[str, Any] = {}
     found: list[tuple[str, Any]] = []
     reached = {

@@ -81,7 +81,7 @@ def parse_document(text: str, shape: type[D], *, name: str) -> D:
 
 
 def shaped(document: Marked, shape: type[D]) -> D:
-    """Validate a whole document.
+    """Validate a whole document, and return its record.
 
     Raises:
         InvalidInput: with file, line, what was seen, what was expected.

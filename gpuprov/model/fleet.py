@@ -333,7 +333,7 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
-    """Raise InvalidInput for names in `also` and `host_vars` that the fleet lacks, or a group of both kinds."""
+    """Raise InvalidInput for unknown names in `also` and `host_vars`, and for a group of both kinds."""
     hosts = {host for group in fleet.groups.values() for host in group.hosts}
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():

@@ -46,7 +46,7 @@ def with_here(lock: Lock, node: str) -> Lock:
 
 
 def as_stated(lock: Lock, before: Lock) -> Lock:
-    """Return the lock with addresses restored from another lock for nodes that this machine replaced."""
+    """Return the lock with addresses from `before` for nodes whose address is `local`: undo `with_here`."""
     known = {name: group.hosts[name] for name, group in before.hosts().items()}
     groups = dict(lock.groups)
     for name, group in lock.groups.items():

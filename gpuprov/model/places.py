@@ -23,7 +23,7 @@ class Words(dict[tuple[Path_, str], tuple[str, int]]):
 
     @contextmanager
     def placing(self, *below: str) -> Iterator[None]:
-        """Add file and line to errors that quote one of the words below a path.
+        """Add file and line to errors that quote one of the words below a path; other errors are unchanged.
 
         Raises:
             InFile: in place of an InvalidInput that quotes a word.

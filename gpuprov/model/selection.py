@@ -12,6 +12,8 @@ from gpuprov.model.nodeset import expand
 def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
     """Return the lock with only the hosts of `limit`, names or a node set; all if it is empty.
 
+    Groups without remaining hosts are removed.
+
     Raises:
         InvalidInput: not a node set, or a name that the lock does not have.
     """

@@ -37,7 +37,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return packages and the plugin's configuration."""
+    """Return packages and the plugin's configuration; both are empty if containerd is not locked."""
     return {
         "containerd_packages": closure(group.components.containerd),
         "containerd_unwanted": unwanted(group, "containerd"),

@@ -38,7 +38,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return packages and the daemon's configuration."""
+    """Return packages, empty if Docker is not locked, and the required values of daemon.json."""
     return {
         "docker_packages": closure(group.components.docker),
         "docker_unwanted": unwanted(group, "docker"),

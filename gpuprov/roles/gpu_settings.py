@@ -53,7 +53,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def _modes(group: LockedGroup) -> list[Expectation]:
-    """Return expected power limit and modes; a GPU without a mode passes.
+    """Return expected power limit (W) and modes, as far as stated; a GPU without a mode passes.
 
     ECC and MIG are set at once (`pending`) and take effect by a reboot.
     """

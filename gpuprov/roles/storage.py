@@ -24,7 +24,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the scratch file systems, and packages of clients."""
+    """Return the scratch file systems, and packages of clients; both are empty if not stated."""
     return {"storage_scratch": list(group.setting("scratch") or []), "storage_clients": clients(group)}
 
 

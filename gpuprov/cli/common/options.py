@@ -153,7 +153,7 @@ class Chosen:
 
     @cached_property
     def dispatch(self) -> Dispatch:
-        """How the nodes are reached."""
+        """How the nodes are reached: number of nodes at a time, sudo's password, workers."""
         from gpuprov.ssh.dispatch import Dispatch
 
         return Dispatch(self.forks, self.password, self.crew)

@@ -53,7 +53,7 @@ def first_files(lock_path: Path) -> None:
 
 
 def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = None) -> None:
-    """Read this machine's facts, and write a fleet for it.
+    """Read this machine's facts, write a fleet for it, and print its differences from the nearest profile.
 
     Args:
         group: name of the group; by default the profile's.

@@ -43,7 +43,7 @@ def gpus(value: Any, tally: Tally) -> Any:
     if not isinstance(value, str):
         tally.out += 1
         return OUT
-    return [_chosen(gpu, tally) for gpu in gpu_elements(value)]
+    return [_chosen(gpu, tally) for _, gpu in gpu_elements(value)]
 
 
 def _chosen(element: Element, tally: Tally) -> dict[str, Any]:

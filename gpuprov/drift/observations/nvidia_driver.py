@@ -87,7 +87,7 @@ def _foreign(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _kernels(facts: Facts, expectation: Expectation) -> list[str]:
-    """Return the kernels that a module must match: the stated kernel, or the running and next ones."""
+    """Return the kernels that a module must match: the stated one, else the running, next, held back ones."""
     return list(facts.kernels.counting) if expectation.subject == "running" else [str(expectation.subject)]
 
 

@@ -11,16 +11,19 @@ from gpuprov.roles import Expectation
 
 @observes("system.os", "system")
 def _os(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected system if its id and version, or major version, are the node's, else the node's."""
     full, major = facts.os.id + facts.os.version, facts.os.id + facts.os.major
     return expectation.expected if expectation.expected in (full, major) else full
 
 
 @observes("system.arch", "system")
 def _arch(facts: Facts, expectation: Expectation) -> Any:
+    """Return the node's architecture."""
     return facts.arch
 
 
 @observes("dpkg.consistent", "packages")
 def _dpkg(facts: Facts, expectation: Expectation) -> Any:
+    """Return packages that are not completely installed, with their state; a note if dpkg was interrupted."""
     broken = [f"{package.name} {package.state}" for package in facts.packages.broken]
     return broken + ["dpkg was interrupted"] * facts.packages.interrupted

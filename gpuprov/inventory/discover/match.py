@@ -146,6 +146,7 @@ def _cores(facts: Facts, wanted: Hardware) -> Iterator[str]:
 
 
 def _memory(facts: Facts, wanted: Hardware) -> Iterator[str]:
+    """Yield a text if there is less memory than stated."""
     seen = facts.memory.total_mib
     if wanted.memory_mib and seen < wanted.memory_mib:
         yield f"{seen / 1024:.0f} GiB memory instead of at least {wanted.memory_mib / 1024:.0f}"

@@ -126,5 +126,6 @@ def _skypilot_host(node: Node, access: Access) -> str:
 
 
 def _yaml(document: dict[str, Any]) -> str:
+    """Return a document as YAML, with its keys in order."""
     text: str = yaml.safe_dump(document, sort_keys=False, default_flow_style=False)
     return text

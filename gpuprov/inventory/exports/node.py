@@ -40,7 +40,7 @@ LISTED = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers in a node's list of logical processors: `0-2,8` → 0, 1, 2, 8.
+    """Return the numbers in a node's list of logical processors: `0-2,8` → 0, 1, 2, 8; [] for "".
 
     Raises:
         NodeFailed: not such a list, or more processors than a node can have.
@@ -70,6 +70,9 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def short_model(model: str) -> str:
-    """Return a GPU model as one lower-case word without brand: `NVIDIA A100-SXM4-80GB` → `a100-sxm4-80gb`."""
+    """Return a GPU model as one lower-case word without brand: `NVIDIA A100-SXM4-80GB` → `a100-sxm4-80gb`.
+
+    It is `gpu` if nothing remains.
+    """
     words = re.sub(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", "", model.strip(), flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9._-]+", "_", words.lower()).strip("_-.") or "gpu"

@@ -14,7 +14,7 @@ from gpuprov.model.nodeset import expand, fold
 
 
 def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
-    """Return Slurm's core indexes for a list of logical CPUs.
+    """Return Slurm's core indexes, `0-15,32`, for a list of logical CPUs.
 
     Slurm counts cores, not threads. Linux on x86 servers numbers the first thread of every core before any
     second thread, so the logical CPUs below the number of cores are the cores.

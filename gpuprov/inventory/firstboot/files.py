@@ -89,7 +89,8 @@ class File:
 def own_lock(lock: Lock, group: str) -> Lock:
     """Return a lock of one machine of a group, to be applied on that machine itself.
 
-    It keeps only user and port of the controller's connection settings: SSH hardening needs them.
+    The machine is the only host, `NODE` at the address `local`. The lock keeps only user and port of the
+    controller's connection settings: SSH hardening needs them. It has no rollout and no reboots.
 
     Raises:
         InvalidInput: there is no such group.

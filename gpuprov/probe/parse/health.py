@@ -83,7 +83,7 @@ class Health:
 
 def parse_health(answer: str | bytes) -> tuple[Health, ...]:
     """Parse all readable GPUs of an output of `nvidia-smi -q -x`."""
-    return tuple(_health(index, gpu) for index, gpu in enumerate(gpu_elements(answer)))
+    return tuple(_health(index, gpu) for index, gpu in gpu_elements(answer))
 
 
 def _health(index: int, gpu: Element) -> Health:

@@ -56,16 +56,18 @@ def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
     return replace(smi, error=_judge(smi, faults, stderr))
 
 
-def gpu_elements(answer: str | bytes) -> Iterator[Element]:
-    """Yield the elements of readable GPUs, for further fields than those
-    of `Gpu`; without supported clocks.
+def gpu_elements(answer: str | bytes) -> Iterator[tuple[int, Element]]:
+    """Yield index and element of each readable GPU, for further fields than those of `Gpu`.
+
+    The index is that of nvidia-smi, which also counts damaged elements. Supported clocks are left out; a
+    document over the size limits has no elements.
     """
     text = _printable(_set_aside(_read(answer))[0])
     if _is_too_large(text):
         return
-    for piece in text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]:
+    for index, piece in enumerate(text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]):
         try:
-            yield _element(piece)
+            yield index, _element(piece)
         except ParseError:
             continue
 

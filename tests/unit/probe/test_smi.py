@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.probe.parse.gpu import Clocks, Pair, pci_address
+from gpuprov.probe.parse.health import parse_health
 from gpuprov.probe.parse.smi import gpu_elements, parse_smi
 from tests import H200
 from tests.unit.probe.layouts import BY_DRIVER, LAYOUTS, Layout, document, gpu
@@ -148,7 +149,9 @@ def test_truncated_answers_keep_whole_gpus(recorded: bytes) -> None:
 
 def test_one_damaged_gpu_does_not_take_the_others_along() -> None:
     damaged = gpu(NEWEST, 1).replace("</pci>", "")
-    smi = parse_smi(document(NEWEST, gpu(NEWEST, 0), damaged, gpu(NEWEST, 2)))
+    text = document(NEWEST, gpu(NEWEST, 0), damaged, gpu(NEWEST, 2))
+    smi = parse_smi(text)
+    assert [each.index for each in parse_health(text)] == [0, 2]
     assert [gpu.index for gpu in smi.gpus] == [0, 2]
     assert (smi.error or "").startswith("GPU 1 of the document is damaged")
 

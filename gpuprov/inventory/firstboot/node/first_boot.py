@@ -266,7 +266,7 @@ def opened(request: "urllib.request.Request") -> "Any":
 
 @contextmanager
 def within(seconds: int) -> "Iterator[None]":
-    """Raise OSError after some seconds: a server may send one byte per minute."""
+    """Raise OSError in the context after some seconds: a server may send one byte per minute."""
 
     def late(_signal: int, _frame: "Any") -> None:
         raise OSError(f"took longer than {seconds} s")
@@ -586,7 +586,7 @@ def digest(content: bytes) -> str:
 
 
 def clock() -> str:
-    """Return the current time in UTC."""
+    """Return the current time in UTC, `2026-01-31T12:00:00Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
