@@ -78,10 +78,7 @@ def survey(
 
 
 def _survey_shard(lock: Lock, dispatch: Dispatch, names: Mapping[str, None]) -> dict[str, NodeDrift]:
-    """Survey the nodes of a narrowed lock where they are probed, and return node → result.
-
-    Facts are a hundred times larger than results.
-    """
+    """Return node → result, surveyed where nodes are probed: facts are 100 times larger than results."""
     return {node.name: node for node in survey(lock, names, dispatch=dispatch)}
 
 

@@ -25,11 +25,7 @@ def reached(group: LockedGroup) -> Reached:
 
 
 def group_variables(group: LockedGroup) -> Variables:
-    """Return the variables that all hosts of a group share. Roles read no other source.
-
-    Raises:
-        InvalidInput: ssh's configuration cannot be read.
-    """
+    """Return the variables that all hosts of a group share. Roles read no other source."""
     return variables_of(reached(group), group)[0]
 
 

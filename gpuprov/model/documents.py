@@ -60,10 +60,7 @@ def read_text(path: Path, missing: str = "") -> str:
 
 
 def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
-    """Read a YAML file into `shape`.
-
-    Args:
-        missing: what to do about a missing file, for the error.
+    """Read a YAML file into `shape`; `missing` is what to do about a missing file, for its error.
 
     Raises:
         InvalidInput: with file, line, what was seen, what was expected.
@@ -72,11 +69,7 @@ def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
 
 
 def parse_document(text: str, shape: type[D], *, name: str) -> D:
-    """Parse YAML text into `shape`; `name` is the file's name in errors.
-
-    Raises:
-        InvalidInput: with file, line, what was seen, what was expected.
-    """
+    """Parse YAML text into `shape`, or raise InvalidInput; `name` is the file's name in errors."""
     return shaped(Marked(text, name), shape)
 
 

@@ -271,11 +271,7 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def parse_fleet(text: str, name: str) -> Fleet:
-    """Parse the text of a fleet.yml; `name` is the file's name in errors.
-
-    Raises:
-        InvalidInput: with file and line of the error, and what was expected.
-    """
+    """Parse the text of a fleet.yml, or raise InvalidInput; `name` is the file's name in errors."""
     return fleet_of(Marked(text, name))
 
 

@@ -359,11 +359,7 @@ def _how_to_make(path: Path) -> str:
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Write a lock; the same lock always gives the same bytes.
-
-    Raises:
-        InvalidInput: the file cannot be written.
-    """
+    """Write a lock, or raise InvalidInput; the same lock always gives the same bytes."""
     write_document(path, lock, header=HEADER)
 
 

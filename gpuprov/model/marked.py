@@ -86,11 +86,7 @@ class Marked:
         return self.lines.get(path, 1)
 
     def wrong(self, kind: str, path: Path_, seen: str, *, expected: str = "", do: str = "") -> InFile:
-        """Return the error at `path` with file and line, to be raised.
-
-        Args:
-            kind: name of the kind of error, such as `unknown-key`.
-        """
+        """Return the error at `path` with file and line; `kind` is its name, such as `unknown-key`."""
         return InFile(kind, self.name, self.line(path), seen, expected=expected, do=do)
 
 

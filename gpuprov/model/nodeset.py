@@ -16,7 +16,7 @@ _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12})
 def fold(names: Iterable[str]) -> str:
     """Return names as one set, `gpu[001-064]`, or joined by commas if one of them is no name of a host.
 
-    Numbered names are sorted, and repeated ones appear once.
+    In a set, names are sorted and repeated ones appear once.
     """
     listed = list(names)
     if not all(map(_NAME.fullmatch, listed)):

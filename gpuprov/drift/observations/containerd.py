@@ -23,9 +23,9 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("containerd.config", "containerd", "units")
 def _containerd_config(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected part of the Kubernetes plugin's configuration; disabled plugins are added.
+    """Return the expected part of the Kubernetes plugin's configuration, {} if containerd reads another file.
 
-    Empty if containerd reads another file or has no such plugin.
+    `disabled_plugins` is added if the plugin is disabled.
     """
     if reads_elsewhere(facts, CONTAINERD_UNIT, CONFIG):
         return {}

@@ -32,8 +32,8 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str) -> InForce:
     """Return the first value found: a variable, ~/.nccl.conf, /etc/nccl.conf.
 
-    NCCL_CONF_FILE replaces the files: its value is then not known. Files of logins count only if they differ
-    from `wanted`. Source: NCCL's documentation, "Environment variables".
+    If NCCL_CONF_FILE names another file, the value is a note that names it. Files of logins count only if
+    they differ from `wanted`. Source: NCCL's documentation, "Environment variables".
     """
     variable = variables.of(name, wanted)
     if variable.value is not None:

@@ -17,7 +17,7 @@ SYNONYMS = {"without-password": "prohibit-password"}
 def _options(facts: Facts, expectation: Expectation) -> Any:
     """Return expected keyword → sshd's effective value, None if it has none.
 
-    Arguments of the running sshd override its files; with `-f` the values of its files are not known.
+    Arguments of the running sshd override its files; with `-f` each value is a note that names that file.
     """
     started = facts.sshd_arguments
     if "-f" in started:

@@ -21,10 +21,7 @@ def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]
 
 
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
-    """Return the state of a unit as `enabled` does, with a note if its command is from a foreign place.
-
-    Foreign is a file in /etc or /run that gpuprov did not write; a file of the package may set the command.
-    """
+    """Return a unit's state, with a note if neither gpuprov's file nor the package's sets its command."""
     state, foreign = unit_state(facts, expectation), _foreign(_command_place(facts, expectation))
     return f"{state}, with another command" if state == "enabled" and foreign else state
 

@@ -70,9 +70,6 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def short_model(model: str) -> str:
-    """Return a GPU model as one lower-case word without brand: `NVIDIA A100-SXM4-80GB` → `a100-sxm4-80gb`.
-
-    It is `gpu` if nothing remains.
-    """
+    """Return a GPU model as one lower-case word without brand: `NVIDIA A100-SXM4-80GB` → `a100-sxm4-80gb`."""
     words = re.sub(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", "", model.strip(), flags=re.IGNORECASE)
     return re.sub(r"[^a-z0-9._-]+", "_", words.lower()).strip("_-.") or "gpu"
