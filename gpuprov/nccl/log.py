@@ -21,10 +21,9 @@ _LONGEST_LINE, _LONGEST_REMARK = 1 << 16, 1 << 12
 _NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
 _NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d+\s+on\s+(\S+)\s+device\s+\d")
 _PROVIDER = re.compile(r"Selected Provider is (\w+)", re.IGNORECASE)
-_NVLS_USED = re.compile(r"NVLS comm 0x|Connected NVLS|[1-9]\d* nvls channels")
-_NO_P2P = re.compile(
-    r"Could not enable P2P|P2P is disabled between|peer access .* not supported", re.IGNORECASE
-)
+_NVLS_USED = re.compile(r"NVLS comm 0x|Connected NVLS|[1-9]\d{0,5} nvls channels")
+_NO_P2P = re.compile(r"Could not enable P2P|P2P is disabled between", re.IGNORECASE)
+_NO_PEER = ("peer access ", " not supported")
 _DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d+)")
 
 
@@ -124,7 +123,7 @@ class NcclLog:
             self._version(text)
         elif _NVLS_USED.search(text):
             self.nvls = True
-        elif _NO_P2P.search(text):
+        elif _NO_P2P.search(text) or _NO_PEER[1] in text.lower().partition(_NO_PEER[0])[2]:
             self.p2p_refused = True
         elif found := _DRIVER_CUDA.search(text):
             number = int(found[1])

@@ -9,6 +9,7 @@ shown when it fails.
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import to_mend
 
 LAST_LINES = 15
+SHOWN = 4096
+"""Maximum length of a text from a node in a result, and `ITEMS` that of a list or a mapping: results of all
+nodes are in memory and in the report together.
+"""
+ITEMS = 1000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -202,19 +208,24 @@ def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
     seen = []
     for command in commands:
         try:
-            lines = node.host.run(f"{command} 2>&1").stdout.strip().splitlines()
+            said = node.host.run(f"{command} 2>&1").stdout.strip()
+            lines = said[-LAST_LINES * SHOWN :].splitlines()
         except GpuprovError as error:
             lines = [str(error)]
-        seen += [f"$ {command}", *lines[-LAST_LINES:]]
+        seen += [f"$ {command}", *(_cut(line) for line in lines[-LAST_LINES:])]
     return seen
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON."""
+    """Convert a value for JSON, cut to `ITEMS` and its texts to `SHOWN`."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {_cut(str(key)): _plain(item) for key, item in islice(value.items(), ITEMS)}
     if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, value))
+        return sorted(map(_plain, islice(value, ITEMS)))
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+        return [_plain(item) for item in value[:ITEMS]]
+    return value if isinstance(value, (int, float, bool, type(None))) else _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

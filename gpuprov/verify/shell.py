@@ -23,8 +23,14 @@ from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.ssh.wording import of_openssh
 from gpuprov.untrusted.programs import kill_group
 
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+NODE_BYTES = 32 * 1024 * 1024
+"""Maximum size of all answers of a node, which are kept until the end of the run: the recorded node has
+24 kB, and the files of an initramfs and the aliases of all modules are some MiB. In memory a character takes up to
+four bytes.
+"""
 LAST_WORDS_S = 5
+TOO_MUCH = "the node's answers are larger than its limit"
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH'
 
@@ -176,13 +182,14 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
     Args:
         name: the node's name.
         budget_s: time limit of all commands of the node together.
+        budget_bytes: limit of the size of all its answers.
     """
 
     NAME = "node"
 
-    def __init__(self, name: str, shell: Shell, budget_s: float) -> None:
+    def __init__(self, name: str, shell: Shell, budget_s: float, budget_bytes: int = NODE_BYTES) -> None:
         super().__init__(name)
-        self.shell, self.budget_s = shell, budget_s
+        self.shell, self.budget_s, self.budget_bytes = shell, budget_s, budget_bytes
         self._answers: dict[str, CommandResult | NodeFailed] = {}
         self._hung: set[str] = set()
 
@@ -213,12 +220,15 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
 
     def _ask(self, command: str) -> CommandResult | NodeFailed:
         program = command.split(maxsplit=1)[0]
-        if self.budget_s <= 0 or program in self._hung:
-            reason = f"{program} hung before" if program in self._hung else "the node's time is used up"
+        if reason := self._used_up(program):
             return NoAnswer(f"`{command}` was not run: {reason}")
         started = time.monotonic()
         try:
-            return self.result(self.shell.ask(command), command)
+            answer = self.shell.ask(command)
+            self.budget_bytes -= len(answer[1]) + len(answer[2])
+            if self.budget_bytes < 0:
+                return NoAnswer(f"the answer of `{command}` was dropped: {TOO_MUCH}")
+            return self.result(answer, command)
         except NoAnswer as failure:
             self._hung.add(program)
             return failure
@@ -226,6 +236,14 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             return failure
         finally:
             self.budget_s -= time.monotonic() - started
+
+    def _used_up(self, program: str) -> str:
+        """Return why a program is not run, or an empty text."""
+        if program in self._hung:
+            return f"{program} hung before"
+        if self.budget_bytes < 0:
+            return TOO_MUCH
+        return "the node's time is used up" if self.budget_s <= 0 else ""
 
     def result(self, answer: tuple[int, bytes, bytes], command: str) -> CommandResult:
         """Return testinfra's record of a result; invalid UTF-8 is replaced."""

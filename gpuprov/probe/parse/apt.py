@@ -11,6 +11,10 @@ from typing import Any
 from gpuprov.untrusted import lines_of
 
 
+SECTIONS = 10_000
+"""Maximum number of sections of a .repo file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One package source. `uri` without credentials; `signed_by` as written, or empty."""
@@ -112,7 +116,7 @@ def _deb822(path: str, text: str) -> tuple[Source, ...]:
 
 def _repo(path: str, text: str) -> tuple[Source, ...]:
     sources = []
-    for section in re.split(r"^\[", text, flags=re.M)[1:]:
+    for section in re.split(r"^\[", text, maxsplit=SECTIONS, flags=re.M)[1:]:
         name, _, body = section.partition("]")
         values = {
             key: value.strip() for key, value in re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*)$", body, re.M)

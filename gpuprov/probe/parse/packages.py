@@ -14,7 +14,7 @@ from gpuprov.untrusted import package_name
 from gpuprov.untrusted import version as package_version
 
 PAIRS = 1 << 17
-"""Maximum number of packages times that of version locks with wildcards: a node has a few hundred of both."""
+"""Maximum number of packages, and a hundred, times that of version locks with wildcards."""
 _LOCK = 512
 """Maximum length of a version lock in characters."""
 
@@ -80,12 +80,17 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     version locks.
     """
     rows = list(_fields(text, 4))
-    exact, patterns = _split(locks)
-    if len(rows) * len(patterns) > PAIRS:
+    known = [lock for lock in dict.fromkeys(locks) if len(lock) <= _LOCK]
+    wild = [lock for lock in known if set(lock) & set("*?[")]
+    if (len(rows) + 100) * len(wild) > PAIRS:
         raise NodeFailed(
-            f"{len(rows)} packages and {len(patterns)} version locks with wildcards",
+            f"{len(rows)} packages and {len(wild)} version locks with wildcards",
             expected=f"at most {PAIRS} pairs",
         )
+    exact, patterns = (
+        frozenset(known).difference(wild),
+        [re.compile(fnmatch.translate(lock)) for lock in wild],
+    )
     found: dict[str, Package] = {}
     for name, arch, version, source in rows:
         epoch, _, rest = version.rpartition(":")
@@ -106,14 +111,6 @@ def parse_versionlock(text: str) -> tuple[str, ...]:
     """Return patterns of dnf's versionlock.list, without comments and exclusions (`!pattern`)."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith(("#", "!")))
-
-
-def _split(locks: tuple[str, ...]) -> tuple[frozenset[str], list[re.Pattern[str]]]:
-    """Split locks into names and patterns with wildcards; longer ones than `_LOCK` are left out."""
-    known = [lock for lock in dict.fromkeys(locks) if len(lock) <= _LOCK]
-    wild = [lock for lock in known if set(lock) & set("*?[")]
-    patterns = [re.compile(fnmatch.translate(lock)) for lock in wild[: PAIRS + 1]]
-    return frozenset(known).difference(wild), patterns
 
 
 def _fields(text: str, count: int) -> Iterator[list[str]]:

@@ -132,8 +132,9 @@ def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
         values = [(name.lower(), value.strip()) for name, _, value in fields]
         if any(name == "enabled" and value.lower() in ("no", "false", "0") for name, value in values):
             continue
-        unsigned = any(map(_UNSIGNED.search, stanza))
-        for uri in (uri for name, value in values if name == "uris" for uri in value.split()):
+        uris = [uri for name, value in values if name == "uris" for uri in value.split()]
+        unsigned = bool(uris) and any(map(_UNSIGNED.search, stanza))
+        for uri in uris:
             found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or unsigned
     return found
 

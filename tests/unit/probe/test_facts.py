@@ -105,3 +105,17 @@ def test_a_thousand_nodes_take_seconds(answer: dict[str, Any]) -> None:
         for name in ("smi", "packages", "apt", "loaded_driver", "pci_gpus", "modprobe", "disk_modules"):
             getattr(facts, name)
     assert (time.process_time() - begun) / 100 < 0.03
+
+
+def test_text_of_a_collector_is_limited() -> None:
+    small, large = "a" * TEXT, "a" * (TEXT + 1)
+    found = Facts.from_answer(
+        {
+            "schema": SCHEMA,
+            "collectors": {"sshd": {"text": small}, "units": {"a": ["b", large]}, "smi": {"stdout": large}},
+        }
+    )
+    assert found.raw("sshd") == {"text": small}
+    assert found.raw("smi") == {"stdout": large}
+    with pytest.raises(Missing, match="units: more than 1048576 characters"):
+        found.raw("units")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuprov.errors import NodeFailed, Unreachable
+from gpuprov.verify.plugin import ITEMS, SHOWN, _plain
 from gpuprov.verify.shell import NoAnswer, Shell, ShellBackend
 
 
@@ -113,3 +114,24 @@ def test_silent_login_does_not_give_the_greeting_away() -> None:
     with pytest.raises(NodeFailed, match=r"^no shell within 0.2 s of connecting$") as caught:
         shell.open()
     assert "secret" not in str(caught.value)
+
+
+def test_node_has_a_budget_of_bytes() -> None:
+    backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10, budget_bytes=5000)
+    assert len(backend.run("head -c 4000 /dev/zero").stdout) == 4000
+    with pytest.raises(
+        NoAnswer, match=r"4001 /dev/zero` was dropped: the node's answers are larger"
+    ):
+        backend.run("head -c 4001 /dev/zero")
+    with pytest.raises(NoAnswer, match=r"`echo` was not run: the node's answers are larger than its limit"):
+        backend.run("echo")
+    assert sum(len(each.stdout) for each in backend._answers.values() if hasattr(each, "stdout")) == 4000
+    backend.shell.close()
+
+
+def test_values_of_a_result_are_cut() -> None:
+    result = _plain({"x" * 9000: ["y" * 9000] * 2000, "z": {"a" * 9000}})
+    assert [len(key) for key in result] == [SHOWN + 1, 1]
+    items = result["x" * SHOWN + "…"]
+    assert len(items) == ITEMS
+    assert {len(each) for each in items} == {SHOWN + 1}
