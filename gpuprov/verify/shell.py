@@ -25,9 +25,10 @@ from gpuprov.untrusted.programs import kill_group
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 NODE_BYTES = 32 * 1024 * 1024
-"""Maximum size of all answers of a node, which are kept until the end of the run: the recorded node has
-24 kB, and the files of an initramfs and the aliases of all modules are some MiB. In memory a character takes up to
-four bytes.
+"""Maximum size of all answers of a node, which are kept until the end of the run.
+
+The recorded node has 24 kB; the files of an initramfs and the aliases of all modules are some MiB. In memory
+a character takes up to four bytes.
 """
 LAST_WORDS_S = 5
 TOO_MUCH = "the node's answers are larger than its limit"

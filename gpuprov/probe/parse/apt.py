@@ -10,7 +10,6 @@ from typing import Any
 
 from gpuprov.untrusted import lines_of
 
-
 SECTIONS = 10_000
 """Maximum number of sections of a .repo file."""
 

@@ -217,6 +217,11 @@ def _deb822(text: str) -> object:
     return apt.parse_sources("a.sources", text)
 
 
+def _written(text: str) -> object:
+    half = len(text) // 2
+    return observers_apt.parse_written(text[:half], text[half:])
+
+
 def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
     for module in _modules(gpuprov.probe.parse):
         for name, reader in _parsers(module):
@@ -225,7 +230,7 @@ def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
         observed = () if module is gpu else _observed(module)  # its properties are its parsers
         for name, reader in (*_parsers(module), *observed):
             yield name, module, reader
-    yield "written", observers_apt, lambda text: observers_apt.parse_written(text, text)
+    yield "written", observers_apt, _written
     yield "sources.list", apt, partial(apt.parse_sources, "a.list")
     yield "a.sources", apt, _deb822
     yield "a.repo", apt, partial(apt.parse_sources, "a.repo")

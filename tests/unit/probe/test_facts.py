@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuprov.probe.facts import Facts, Missing
+from gpuprov.probe.facts import SCHEMA, TEXT, Facts, Missing
 from tests import H200
 
 PROPERTIES = [
@@ -108,7 +108,7 @@ def test_a_thousand_nodes_take_seconds(answer: dict[str, Any]) -> None:
 
 
 def test_text_of_a_collector_is_limited() -> None:
-    small, large = "a" * TEXT, "a" * (TEXT + 1)
+    small, large = "a" * (TEXT - len("text")), "a" * (TEXT + 1)
     found = Facts.from_answer(
         {
             "schema": SCHEMA,

@@ -119,9 +119,7 @@ def test_silent_login_does_not_give_the_greeting_away() -> None:
 def test_node_has_a_budget_of_bytes() -> None:
     backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10, budget_bytes=5000)
     assert len(backend.run("head -c 4000 /dev/zero").stdout) == 4000
-    with pytest.raises(
-        NoAnswer, match=r"4001 /dev/zero` was dropped: the node's answers are larger"
-    ):
+    with pytest.raises(NoAnswer, match=r"4001 /dev/zero` was dropped: the node's answers are larger"):
         backend.run("head -c 4001 /dev/zero")
     with pytest.raises(NoAnswer, match=r"`echo` was not run: the node's answers are larger than its limit"):
         backend.run("echo")
