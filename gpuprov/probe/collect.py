@@ -31,8 +31,13 @@ def collect(
 ) -> Facts:
     """Collect the facts of the node at the other end of `session`, with one command.
 
+    Args:
+        become: use sudo if the login is not root.
+        password: sudo's password, if it requires one.
+
     Raises:
-        NodeFailed: no Python there, or no complete answer.
+        NodeFailed: no Python there, or no complete answer; a collector that failed raises nothing, see
+            `Facts.missing`.
     """
     return ask(session, build(parameters, become=become, password=password))
 
@@ -59,9 +64,11 @@ def collect_local(
 
 
 class _LocalRunner:
+    """A runner of command lines on this machine, each killed after a number of seconds."""
+
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
-        """Run a command line in the system's shell."""
+        """Run a command line in the system's shell; as for `run_here`."""
         return run_here(command, stdin, seconds=self._seconds, limit=ANSWER_LIMIT)

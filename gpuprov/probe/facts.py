@@ -166,7 +166,7 @@ class Facts:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Collectors that failed, with the reason."""
+        """Collector that failed or timed out → the reason; without collectors that were not requested."""
         return {name: value["error"] for name, value in self.collectors.items() if _failed(value)}
 
     def raw(self, collector: str) -> Any:
@@ -194,7 +194,7 @@ class Facts:
 
     @part
     def kernel(self) -> str:
-        """The kernel's release (`uname -r`)."""
+        """Release of the running kernel (`uname -r`)."""
         return kernel_release(self.raw("system")["kernel"])
 
     @part
@@ -224,7 +224,7 @@ class Facts:
 
     @part
     def packages(self) -> Packages:
-        """The requested packages, and all held or broken ones."""
+        """The requested packages, and all held or broken ones, of dpkg or rpm."""
         raw = self.raw("packages")
         if raw["manager"] == "dpkg":
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
@@ -284,7 +284,7 @@ class Facts:
 
     @part
     def pci(self) -> tuple[PciDevice, ...]:
-        """PCI devices of the relevant classes and vendors."""
+        """PCI devices of NVIDIA and Mellanox, and network and NVMe devices of any vendor."""
         return parse_pci(self.raw("pci"))
 
     @part
@@ -320,7 +320,7 @@ class Facts:
 
     @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:
-        """Program → TCP ports on which it listens."""
+        """Program → TCP ports on which it listens; "" for sockets without a known program."""
         return parse_listening(self.raw("listening")["text"])
 
     @part
@@ -343,7 +343,7 @@ class Facts:
 
     @part
     def boot_sysctls(self) -> Mapping[str, InForce]:
-        """The requested sysctls, as the next boot sets them."""
+        """The requested sysctls, as the next boot sets them; without those that no file of sysctl.d sets."""
         return {name: InForce(value, place) for place, name, value in self.raw("boot_sysctls")}
 
     @part
@@ -361,7 +361,7 @@ class Facts:
 
     @part
     def daemon_json(self) -> Mapping[str, Any] | None:
-        """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist."""
+        """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist or is empty."""
         value = self.raw("daemon_json")["value"]
         return None if value is None else dict(value)
 
@@ -433,7 +433,9 @@ class Facts:
 
     @part
     def environment(self) -> Mapping[str, Mapping[str, str]]:
-        """File → variable → value, for the requested variables."""
+        """File (`/etc/environment`, /etc/profile.d, …) → variable → value; without files that set none of the
+        requested variables.
+        """
         return {path: dict(values) for path, values in self.raw("environment").items()}
 
     @part
@@ -469,6 +471,7 @@ class Facts:
 
 
 def _about_smi(reason: str) -> str:
+    """Return the reason with `nvidia-smi: ` in front, unless it already begins with `nvidia-smi`."""
     return reason if reason.startswith("nvidia-smi") else f"nvidia-smi: {reason}"
 
 
@@ -493,4 +496,5 @@ def _characters(document: object) -> int:
 
 
 def _failed(value: Any) -> bool:
+    """Return whether a collector's raw value is an error: a mapping with the key `error`."""
     return isinstance(value, Mapping) and "error" in value

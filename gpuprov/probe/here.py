@@ -15,7 +15,11 @@ KEPT = ("SSH_CONNECTION", "TZ", "LANG", "http_proxy", "https_proxy", "no_proxy",
 
 
 def login_environment() -> dict[str, str]:
-    """Return the environment of a login: the system's folders precede those of the user's own PATH."""
+    """Return the environment of a login on this machine.
+
+    PATH has the system's folders first, then the folders of the user's own PATH, without those of an active
+    virtual environment. Other variables are HOME, USER, LOGNAME and those of `KEPT` that are set.
+    """
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     own = [each for each in os.environ.get("PATH", "").split(":") if each not in SYSTEM_PATH.split(":")]
     prefix = os.environ.get("VIRTUAL_ENV")
@@ -36,8 +40,12 @@ def run_here(
     """Run one command line in the system's shell, to its end.
 
     Args:
+        seconds: maximum duration.
         limit: maximum output in bytes.
         environment: environment in place of gpuprov's own.
+
+    Returns:
+        Exit code and outputs; a command that fails raises nothing.
 
     Raises:
         NodeFailed: no end within `seconds`, or more than `limit` bytes; the command is killed with the

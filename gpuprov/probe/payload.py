@@ -134,7 +134,8 @@ def build(
     """Return the probe for one node.
 
     Args:
-        modules: `CLOSER_PROBE` for the doctor.
+        parameters: the collectors' parameters, as JSON in the program.
+        modules: modules of the program, such as `CLOSER_PROBE` for the doctor.
         become: use sudo if the login is not root; without permission for sudo the probe runs as the login.
         password: sudo's password, if it requires one; sent only on standard input.
     """
@@ -167,6 +168,10 @@ def pack(
 
 
 def _command(nonce: str, become: bool, password: str | None) -> str:
+    """Return the command line that runs the program on standard input with the node's first Python 3.
+
+    Without `become` sudo is not used; without a password it is used only if it requires none.
+    """
     sudo = _NO_SUDO if not become else _SUDO_IF_ALLOWED if password is None else _SUDO_ASKED
     script = _BOOTSTRAP.replace("NONCE", nonce).replace("SUDO", sudo).replace("READ", _READ)
     # One line of sh: csh does not allow a newline inside quotes.
@@ -174,17 +179,18 @@ def _command(nonce: str, become: bool, password: str | None) -> str:
 
 
 def _by(python: str) -> str:
+    """Return the command line that runs the program on standard input with one given interpreter."""
     return "exec /bin/sh -c " + shlex.quote(f'exec {shlex.quote(python)} -B -c "{_READ}"')
 
 
 def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
-    """Return the same program as the text of a file that reads no standard input."""
+    """Return a program with its question as the text of a Python file that reads no standard input."""
     return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
 
 
 @lru_cache(maxsize=8)
 def _program(modules: tuple[str, ...]) -> str:
-    """Return one text that contains all modules, those that they import, and the name `main`."""
+    """Return one text that contains all modules, those that they import, and `main` of the last one."""
     packed = node_program.loader(modules, Path(__file__).parents[2])
     return f"{packed}import json\nmain = sys.modules[{modules[-1]!r}].main"
 

@@ -43,7 +43,7 @@ class Failed(Exception):
 
 
 def collector(seconds: float = 10.0) -> "Callable[[Collector], Collector]":
-    """Register a function as a collector under its own name, with a time-out."""
+    """Return a decorator that registers a function as collector under its own name, with a time-out."""
 
     def register(function: "Collector") -> "Collector":
         COLLECTORS[function.__name__] = (function, seconds)
@@ -132,12 +132,12 @@ def _find(path: str) -> int:
 
 
 def text_in(path: str) -> str:
-    """Return the stripped text of a short file, such as one of sysfs; "" if it does not exist."""
+    """Return the stripped text of a short file, such as one of sysfs; "" if it cannot be read."""
     return (read_or_none(path, 4096) or "").strip()
 
 
 def names_in(folder: str) -> "list[str]":
-    """Return the sorted names in a folder; none if the folder does not exist."""
+    """Return the sorted names in a folder; none if the folder cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -172,7 +172,7 @@ def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
 
 
 def lines_of(path: str) -> "Iterator[Place]":
-    """Yield `path:number` and text of the lines that are neither empty nor comments."""
+    """Yield `path:number` and stripped text of the lines that are neither empty nor comments (`#`, `;`)."""
     for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
         if line.strip() and line.lstrip()[0] not in "#;":
             yield f"{path}:{number}", line.strip()

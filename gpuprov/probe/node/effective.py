@@ -86,7 +86,7 @@ def _pam() -> "dict[str, Place]":
 
 
 def _logins(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
-    """Return the variables of root's login with bash, and its nvcc, each with the line that sets it."""
+    """Return variable -> (value, place) of root's login with bash, and [path of its nvcc, place in PATH]."""
     begun = _pam()
     found = {name: (value, place) for name, (value, place) in begun.items()}  # type: dict[str, Any]
     if find_program("bash") is None:
@@ -110,7 +110,7 @@ def _logins(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
 
 
 def _set_at(trace: str, name: str, value: str = "", *, first: bool = False) -> "str | None":
-    """Return the place that sets a variable, from bash's trace.
+    """Return the last (or first) `path:line` that sets a variable to `value`, by bash's trace, or None.
 
     A line of the trace is `+gpuprov:/etc/profile.d/x.sh:2: export CUDA_HOME=/opt`.
     """
@@ -229,6 +229,7 @@ def _owned(paths: "list[str]") -> "set[str]":
 
 
 def _names_of(path: str) -> "list[str]":
+    """Return a path under /lib or /usr/lib with and without /usr; any other path alone in a list."""
     bare = path[len("/usr") :] if path.startswith("/usr/lib") else "/usr" + path
     return [path, bare] if re.match(r"(?:/usr)?/lib", path) else [path]
 

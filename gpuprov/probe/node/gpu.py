@@ -36,7 +36,7 @@ def smi(parameters: "Values") -> "Any":
 
 @collector(seconds=15)
 def mig(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi mig -lgi` if instances are requested; it fails without instances."""
+    """Return the output of `nvidia-smi mig -lgi`, also if it failed; "" if instances are not requested."""
     asked = parameters["mig"]
     return {"text": run_anyway("nvidia-smi", "mig", "-lgi", seconds=14)[1] if asked else ""}
 
@@ -81,6 +81,7 @@ def disk_modules(parameters: "Values") -> "Any":
 
 
 def _dependencies(kernel: str) -> str:
+    """Return the path of the kernel's modules.dep."""
     return "/lib/modules/" + kernel + "/modules.dep"
 
 
@@ -140,12 +141,14 @@ def gpu_use(parameters: "Values") -> "Any":
 
 
 def _holds_a_gpu(pid: str) -> bool:
+    """Return whether a process has /dev/nvidia0 …, nvidiactl or nvidia-uvm open."""
     folder = "/proc/" + pid + "/fd/"
     targets = (link_name(folder + number) or "" for number in names_in(folder))
     return any(re.fullmatch(r"nvidia(?:\d+|ctl|-uvm)", target) for target in targets)
 
 
 def _containers() -> "list[str]":
+    """Return the sorted names of Docker's running containers with GPUs; [] without Docker."""
     if not os.path.exists("/run/docker.sock") or not find_program("docker"):
         return []
     running = run("docker", "ps", "--quiet").split()

@@ -118,7 +118,7 @@ class Nvml:
         return self._fixed[index]
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Return GPU -> pid and MiB of each of its compute processes."""
+        """Return GPU -> [pid, MiB] of up to 64 compute processes; without GPUs for which NVML fails."""
         found = {}
         for index, handle in self._handles:
             count, rows = ctypes.c_uint(64), (Process * 64)()
@@ -128,11 +128,13 @@ class Nvml:
         return found
 
     def _number(self, handle: "Any", name: str, *which: int) -> "int | None":
+        """Return the number that nvmlDeviceGet<name> reports; None if it is missing or fails."""
         value = ctypes.c_uint()
         ask = getattr(self._library, "nvmlDeviceGet" + name, None)
         return value.value if ask is not None and ask(handle, *which, ctypes.byref(value)) == 0 else None
 
     def _text(self, handle: "Any", name: str) -> str:
+        """Return the text that nvmlDeviceGet<name> reports; "" if it is missing or fails."""
         buffer = ctypes.create_string_buffer(96)
         ask = getattr(self._library, "nvmlDeviceGet" + name, None)
         return buffer.value.decode("utf-8", "replace") if ask and ask(handle, buffer, 96) == 0 else ""
@@ -142,7 +144,7 @@ class Smi:
     """Readings from nvidia-smi, one process per reading, for a machine without a loadable NVML."""
 
     def read(self, traffic: bool = False) -> "list[Values]":
-        """Return one reading of every GPU, without traffic.
+        """Return one reading of every GPU; `traffic` is ignored, its values are None.
 
         Raises:
             Failed: nvidia-smi failed.
@@ -157,7 +159,7 @@ class Smi:
         raise Failed((out.strip() or err.strip() or "nvidia-smi failed")[:300])
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Return nothing: this class does not list processes."""
+        """Return {}: this class does not list processes."""
         return {}
 
 

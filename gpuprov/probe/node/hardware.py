@@ -23,7 +23,7 @@ PCI_VENDORS, PCI_CLASSES = ("0x10de", "0x15b3"), ("0x02", "0x0108")
 
 @collector(seconds=10)
 def pci(parameters: "Values") -> "Any":
-    """Return rows of the PCI devices of the relevant vendors and classes."""
+    """Return rows of address, PCI_FIELDS and driver of devices of the relevant vendors or classes."""
     rows = []
     for address in names_in("/sys/bus/pci/devices"):
         folder = "/sys/bus/pci/devices/" + address + "/"
@@ -137,7 +137,10 @@ def disks(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def scratch(parameters: "Values") -> "Any":
-    """Return file system, source in fstab, mount unit and KiB of read-ahead of each requested mount point."""
+    """Return file system, source in fstab, mount unit and KiB of read-ahead of each requested mount point.
+
+    Each is null if not mounted, not in fstab, or unknown.
+    """
     found = {}
     for point in parameters["scratch"]:
         rows = [line.split() for line in (read_or_none("/etc/fstab") or "").splitlines()]
@@ -157,7 +160,7 @@ def scratch(parameters: "Values") -> "Any":
 
 
 def _mount_unit(point: str) -> "str | None":
-    """Return the path of a mount unit that overrides fstab's line (systemd.mount(5))."""
+    """Return the path of a mount unit that overrides fstab's line (systemd.mount(5)), or None."""
     name = point.strip("/").replace("-", "\\x2d").replace("/", "-") + ".mount"
     paths = (f"{root}/systemd/system/{name}" for root in ("/etc", "/run"))
     return next((path for path in paths if os.path.exists(path)), None)

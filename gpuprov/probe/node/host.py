@@ -123,7 +123,10 @@ def _clock() -> "Values":
 
 
 def _boots() -> "list[int] | None":
-    """Return times of the last 50 boots in wtmp, in seconds since the epoch (utmp(5): 384 bytes a record)."""
+    """Return times of the last 50 boots in wtmp, in seconds since the epoch; None if it cannot be read.
+
+    A record has 384 bytes (utmp(5)).
+    """
     try:
         with open("/var/log/wtmp", "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 384 * 20000))
@@ -151,7 +154,8 @@ def _virtual() -> str:
 def programs(parameters: "Values") -> "Any":
     """Return programs that use a GPU: state, owner, processors, limits, and the requested variables.
 
-    The answer also lists processes in uninterruptible sleep, which are sampled twice, half a second apart.
+    The answer also has `stuck`, processes in uninterruptible sleep in two samples half a second apart, and
+    whether NVIDIA's MPS and a subnet manager run.
     """
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
     holders = []
@@ -168,12 +172,14 @@ def programs(parameters: "Values") -> "Any":
 
 
 def _gpus_of(pid: str) -> "list[str]":
+    """Return the sorted names of GPU devices that a process has open: `nvidia0`, `nvidia-uvm`."""
     folder = "/proc/" + pid + "/fd/"
     targets = {link_name(folder + number) or "" for number in names_in(folder)}
     return sorted(target for target in targets if re.fullmatch(r"nvidia(?:\d+|-uvm)", target))
 
 
 def _program(pid: str, wanted: "Any") -> "Values":
+    """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`."""
     folder = "/proc/" + pid + "/"
     words = (read_or_none(folder + "stat") or "").rpartition(")")[2].split()
     status = read_or_none(folder + "status") or ""
@@ -201,11 +207,13 @@ def _program(pid: str, wanted: "Any") -> "Values":
 
 
 def _word(status: str, name: str) -> "str | None":
+    """Return the first word after `name:` in /proc/PID/status, or None."""
     found = re.search(rf"(?m)^{name}:\s*(\S+)", status)
     return found.group(1) if found else None
 
 
 def _limit(limits: str, name: str) -> "str | None":
+    """Return the soft limit of that name in /proc/PID/limits, or None."""
     found = re.search(rf"(?m)^{name}\s+(\S+)", limits)
     return found.group(1) if found else None
 
@@ -223,6 +231,7 @@ def _stuck() -> "list[list[str]]":
 
 
 def _uninterruptible() -> "dict[str, tuple[str, str]]":
+    """Return pid -> (name, kernel function) of the processes in uninterruptible sleep (state D)."""
     found = {}
     for path in glob.glob("/proc/[0-9]*/stat"):
         text = read_or_none(path, 4096) or ""

@@ -29,9 +29,10 @@ WANTED = re.compile(
 
 @collector(seconds=20)
 def kernel_log(parameters: "Values") -> "Any":
-    """Return time and text of the last 4000 relevant lines, the oldest first.
+    """Return time and text of the last 4000 relevant lines, the oldest first, from journal or /dev/kmsg.
 
-    Times are in seconds since the epoch. `lines` counts all lines read: an empty log proves nothing.
+    Times are in seconds since the epoch. `lines` counts all lines read: an empty log proves nothing, so it is
+    a failure.
     """
     reason = "no kernel log can be read"
     for source in (_journal, _ring):
@@ -96,7 +97,10 @@ def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
 
 
 def _ring() -> "Iterator[tuple[float, str]]":
-    """Yield records of /dev/kmsg, which have priority, number, microseconds since boot, and the text."""
+    """Yield time and text of the kernel's records in /dev/kmsg up to the newest; times since the epoch.
+
+    A record has priority, number, microseconds since boot, and the text.
+    """
     handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     boot = time.time() - time.monotonic()
     try:

@@ -45,6 +45,7 @@ def pci_links(parameters: "Values") -> "Any":
 
 
 def _link(address: str) -> "Values":
+    """Return one PCI device's link, power, driver, IOMMU type, BARs, and state of its configuration space."""
     folder = DEVICES + address + "/"
     row = {name: text_in(folder + name) for name in LINK_FIELDS + FURTHER_FIELDS}  # type: Values
     row["address"] = address

@@ -51,6 +51,7 @@ def load(parameters: "Values") -> "Any":
 
 
 def _reading(gpus: "Nvml | Smi") -> "Any":
+    """Return the rows of one reading, or {"error": reason}."""
     try:
         return gpus.read(traffic=True)
     except Failed as failed:
@@ -58,6 +59,7 @@ def _reading(gpus: "Nvml | Smi") -> "Any":
 
 
 def _state(pid: str) -> str:
+    """Return a process's state, one letter such as R, S or D; `-` if it has ended."""
     words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
     return words[0] if words else "-"
 
@@ -75,7 +77,7 @@ def _look(gpus: "Nvml | Smi") -> "Values":
 
 
 def _cpus() -> "dict[str, list[int]]":
-    """Return processor -> busy, waiting for disks, all; in ticks."""
+    """Return processor -> [busy, waiting for disks, all] since boot, in ticks."""
     found = {}
     for name, rest in re.findall(r"^(cpu\d+) ([\d ]+)$", read("/proc/stat"), re.M):
         ticks = [int(each) for each in rest.split()]
@@ -100,7 +102,7 @@ def _disks() -> "dict[str, list[int]]":
 
 
 def _network() -> "dict[str, list[Any]]":
-    """Return interface or port -> bytes received and sent, and its speed in bit/s or None."""
+    """Return interface or RDMA `device/port` -> [bytes received, bytes sent, bit/s or None]."""
     found = {}
     for name, rest in re.findall(r"^\s*([^:\s]+):(.*)$", read("/proc/net/dev"), re.M):
         words = rest.split()
@@ -146,6 +148,7 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
 
 
 def _devices(pid: str) -> "list[int]":
+    """Return the sorted numbers of the GPUs that a process has open."""
     folder = "/proc/" + pid + "/fd/"
     targets = {link_name(folder + number) or "" for number in names_in(folder)}
     return sorted(int(target[6:]) for target in targets if re.fullmatch(r"nvidia\d+", target))
@@ -172,7 +175,7 @@ def _program(pid: str) -> "Values":
 
 
 def _threads(folder: str) -> "dict[str, list[Any]]":
-    """Return thread -> its name and ticks of processor time."""
+    """Return thread -> [name, ticks of processor time], for up to 256 threads."""
     found = {}
     for number in names_in(folder + "task")[:THREADS_AT_MOST]:
         text = read_or_none(folder + "task/" + number + "/stat", 4096) or ""
@@ -183,7 +186,7 @@ def _threads(folder: str) -> "dict[str, list[Any]]":
 
 
 def _quota(folder: str) -> "str | None":
-    """Return cpu.max of the program's control group."""
+    """Return cpu.max of the program's control group (version 2); None without it."""
     group = re.search(r"(?m)^0::(/.+)$", read_or_none(folder + "cgroup") or "")
     return (
         (read_or_none("/sys/fs/cgroup" + group.group(1) + "/cpu.max", 64) or "").strip() or None

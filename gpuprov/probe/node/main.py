@@ -32,7 +32,7 @@ def say(nonce: str, document: "Values") -> None:
 
 
 def collect(parameters: "Values") -> "Values":
-    """Return the document of facts: every collector's value, or {"error": reason}."""
+    """Return the document of facts: collector -> its value, or {"error": reason}; all run in parallel."""
     begun = time.monotonic()
     wanted = parameters.get("collectors") or sorted(COLLECTORS)
     values = {}  # type: Values
@@ -58,11 +58,12 @@ def collect(parameters: "Values") -> "Values":
 
 
 def _seconds(name: str, parameters: "Values") -> float:
+    """Return the collector's time-out, as requested or its own."""
     return float(parameters.get("seconds", {}).get(name, COLLECTORS[name][1]))
 
 
 def _collect_one(name: str, parameters: "Values", values: "Values") -> None:
-    """Store a collector's value, or its error, which does not affect the other collectors."""
+    """Store a collector's value or {"error": reason} in `values`, unless the name is set already."""
     try:
         value = COLLECTORS[name][0](parameters)
     except Failed as failed:

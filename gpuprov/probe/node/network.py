@@ -66,4 +66,5 @@ def _address(message: bytes) -> "tuple[int, str]":
 
 
 def _aligned(size: int) -> int:
+    """Return the size rounded up to a multiple of four bytes."""
     return (size + 3) & ~3

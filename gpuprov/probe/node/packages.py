@@ -40,11 +40,12 @@ def packages(parameters: "Values") -> "Any":
 
 
 def _table(rows: "Iterable[list[str]]") -> str:
+    """Return sorted rows as lines with tabs."""
     return "\n".join("\t".join(row) for row in sorted(rows))
 
 
 def _version_locks() -> str:
-    """Return the lock list of dnf's plugin, unless the plugin is disabled."""
+    """Return the text of dnf's lock list; "" without one or if the plugin is disabled."""
     switch = read_or_none("/etc/dnf/plugins/versionlock.conf") or ""
     if re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
         return ""
@@ -76,7 +77,7 @@ def sources(parameters: "Values") -> "Any":
 
 
 def _said(path: str) -> "Iterator[tuple[str, str]]":
-    """Yield place and text of every line, also of comments: `#clear` is a directive of apt.conf(5)."""
+    """Yield `path:line` and text of every line, also of comments: `#clear` is a directive of apt.conf(5)."""
     for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
         yield f"{path}:{number}", line
 

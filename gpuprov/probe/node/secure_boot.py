@@ -25,7 +25,10 @@ LISTS = ("db", "dbx", "MokListRT", "MokListXRT")
 
 @collector(seconds=10)
 def secure_boot(parameters: "Values") -> "Any":
-    """Return state, the owner's keys from mokutil, certificates by SHA-256, and the kernel's by name."""
+    """Return state, the owner's keys from mokutil, certificates by SHA-256, and the kernel's by name.
+
+    `keys` is null without mokutil or EFI; `lockdown` is null if the kernel has none.
+    """
     lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
     keys = None
     if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):

@@ -30,7 +30,7 @@ def units(parameters: "Values") -> "Any":
 
 
 def _commands(path: str) -> "list[str]":
-    """Return the places of ExecStart lines in a unit's file; an empty place if gpuprov wrote the file."""
+    """Return `path:line` of the ExecStart lines in a unit's file; "" for each if gpuprov wrote the file."""
     ours = "# Written by gpuprov" in (read_or_none(path) or "")
     return ["" if ours else place for place, line in lines_of(path) if line.startswith("ExecStart=")]
 
@@ -48,7 +48,7 @@ def sshd(parameters: "Values") -> "Any":
 
 
 def _sshd_arguments() -> "list[str]":
-    """Return the arguments of the listening sshd, which override its files (sshd(8))."""
+    """Return the arguments of the listening sshd, which override its files (sshd(8)); [] if none runs."""
     shown = run("systemctl", "show", "--property=MainPID", "--value", "ssh.service", "sshd.service")
     pid = next((each for each in shown.split() if each != "0"), None)
     return (read_or_none(f"/proc/{pid}/cmdline") or "").split("\0") if pid else []
@@ -56,7 +56,7 @@ def _sshd_arguments() -> "list[str]":
 
 @collector(seconds=10)
 def listening(parameters: "Values") -> "Any":
-    """Return the listening TCP sockets with their programs."""
+    """Return the listening TCP sockets with their programs, as `ss` prints them."""
     return {"text": run("ss", "-Hltnp")}
 
 

@@ -90,7 +90,7 @@ def libraries(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def dkms_log(parameters: "Values") -> "Any":
-    """Return the last errors in make.log of NVIDIA's builds that did not result in a module."""
+    """Return make.log -> its last 5 lines with errors, of NVIDIA's builds that did not result in a module."""
     found = {}
     for path in sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))[:8]:
         text = read_or_none(path) or ""

@@ -95,6 +95,7 @@ _ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(?:\[([^\]]*)\][ \t]*)?(\S+)[ \t]+(\S+)[
 
 
 def _signed_by(options: str) -> str:
+    """Return the keyring in a line's options (`signed-by=…`); empty without one."""
     found = re.search(r"signed-by=(\S+)", options, re.I)
     return found[1] if found else ""
 
@@ -128,7 +129,7 @@ def _repo(path: str, text: str) -> tuple[Source, ...]:
 
 
 def parse_preferences(path: str, text: str) -> tuple[Preference, ...]:
-    """Parse complete stanzas of apt_preferences(5)."""
+    """Parse stanzas of apt_preferences(5); without those that lack a package or a numeric priority."""
     found = []
     for stanza in _stanzas(text):
         priority = stanza.get("pin-priority", "").split()

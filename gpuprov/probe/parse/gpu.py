@@ -140,7 +140,11 @@ def read_gpu(index: int, gpu: Element, lists: list[str]) -> Gpu:
 
 
 def pci_address(bus_id: str | None) -> str | None:
-    """Convert `00000000:3B:00.0` → `0000:3b:00.0`, the form of sysfs; drivers before 300 write `0:3b:0`."""
+    """Convert `00000000:3B:00.0` → `0000:3b:00.0`, the form of sysfs; drivers before 300 write `0:3b:0`.
+
+    Returns:
+        None if it is not a PCI address.
+    """
     found = _BUS_ID.fullmatch((bus_id or "").strip())
     if not found:
         return None
@@ -170,13 +174,17 @@ def _pci_id(text: str | None) -> str | None:
 
 
 def _clocks(gpu: Element, block: str) -> Clocks:
+    """Return the four clocks in one element, such as `max_clocks`."""
     names = ("graphics_clock", "sm_clock", "mem_clock", "video_clock")
     return Clocks(*(integer(_text(gpu, f"{block}/{name}")) for name in names))
 
 
 @lru_cache(maxsize=256)
 def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
-    """Parse a list of supported clocks, once for each distinct list: all GPUs of a model share one."""
+    """Parse a list of supported clocks to memory clock → its graphics clocks; {} if empty.
+
+    Each distinct list is parsed once: all GPUs of a model share one.
+    """
     clocks: dict[int, tuple[int, ...]] = {}
     for memory in block.split("<supported_mem_clock>"):
         listed = _LISTED_CLOCK.findall(memory)
@@ -222,6 +230,7 @@ def _processes(gpu: Element) -> Iterator[Process]:
 
 
 def _throttled(gpu: Element) -> Iterator[str]:
+    """Yield the names of the active reasons for lower clocks, without their prefix: `sw_power_cap`."""
     for block in ("clocks_event_reasons", "clocks_throttle_reasons"):
         for reason in gpu.iterfind(f"{block}/*"):
             if switch(reason.text):
@@ -229,6 +238,7 @@ def _throttled(gpu: Element) -> Iterator[str]:
 
 
 def _problems(gpu: Element) -> Iterator[str]:
+    """Yield `field: text` of each field in which the driver printed an error in place of a value."""
     for element in gpu.iter():
         if element.tag != "process_name" and len(element) == 0 and trouble(element.text):
             yield f"{element.tag}: {(element.text or '').strip()}"

@@ -102,6 +102,7 @@ def parse_nics(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Nic]:
 
 
 def _nic(row: Mapping[str, Any]) -> Nic:
+    """Return the interface in one row; a speed of -1 or 0 is None, since it is unknown."""
     speed = _integer(row.get("speed"))
     return Nic(
         name=device_name(row["name"]),
@@ -161,7 +162,7 @@ def parse_disks(devices: Iterable[Mapping[str, Any]], parent: str | None = None)
 
 
 def parse_mounts(text: str) -> Mapping[str, Mount]:
-    """Parse /proc/mounts by mount point; the last mount over a place is the visible one."""
+    """Parse /proc/mounts: mount point → mount; the last mount over a place is the visible one."""
     rows = (line.split(" ") for line in text.splitlines())
     return {
         _unescape(row[1]): Mount(_unescape(row[0]), _unescape(row[1]), row[2], tuple(row[3].split(",")))
@@ -183,7 +184,7 @@ def parse_cpu(raw: Mapping[str, Any]) -> Cpu:
 
 
 def parse_memory(text: str) -> Memory:
-    """Parse /proc/meminfo."""
+    """Parse /proc/meminfo; a missing value is 0, and None for the available memory."""
     values = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d{1,18})\b", text, re.M)}
     available = values.get("MemAvailable")
     return Memory(
@@ -196,14 +197,16 @@ def parse_memory(text: str) -> Memory:
 
 
 def _integer(value: Any) -> int | None:
+    """Return a whole number, also from text; None for anything else."""
     return int(value) if re.fullmatch(r"-?\d{1,18}", str(value).strip()) else None
 
 
 def _node(value: Any) -> int | None:
-    """Return a NUMA node's number; sysfs writes -1 if there is only one."""
+    """Return a NUMA node's number; None if unknown: sysfs writes -1 if there is only one."""
     node = _integer(value)
     return node if node is not None and node >= 0 else None
 
 
 def _unescape(word: str) -> str:
+    r"""Return a word of /proc/mounts with octal escapes resolved: `\040` is a blank."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)

@@ -118,14 +118,16 @@ def _health(index: int, gpu: Element) -> Health:
 
 
 def _sum(element: Element | None, *names: str) -> int | None:
+    """Return the sum of those elements that have a number; None if none has."""
     counts = [] if element is None else [integer(element.findtext(name)) for name in names]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _errors(gpu: Element, block: str) -> Errors:
-    """Parse ECC errors; from Turing on SRAM and DRAM are separate, before, device memory is separate from
-    caches.
+    """Parse ECC errors in `block` (volatile or aggregate) of any generation.
+
+    From Turing on SRAM and DRAM are separate; before, device memory is separate from caches.
     """
     now = gpu.find(block)
     single, double = gpu.find(f"{block}/single_bit"), gpu.find(f"{block}/double_bit")
@@ -177,8 +179,9 @@ def _link(gpu: Element) -> PcieLink:
 
 
 def _margin(gpu: Element) -> int | None:
-    """Compute the margin from limits relative to the slowdown (Hopper and later) or from the threshold
-    itself.
+    """Return degrees C until the driver lowers clocks; None if unknown.
+
+    It is computed from limits relative to the slowdown (Hopper and later), or from the threshold itself.
     """
     left = integer(gpu.findtext("temperature/gpu_temp_tlimit"))
     if left is not None:
@@ -189,6 +192,7 @@ def _margin(gpu: Element) -> int | None:
 
 
 def _throttled(gpu: Element) -> dict[str, int]:
+    """Return reason → microseconds of lower clocks; {} if the driver does not count them."""
     found = {}
     for each in gpu.iterfind("clocks_event_reasons_counters/*"):
         value = number(each.text)

@@ -24,7 +24,7 @@ class DiskModule:
 
     @property
     def signature(self) -> str | None:
-        """Issuer and serial number of the certificate of its signature."""
+        """Issuer and serial number of the certificate of its signature; `None` without a signature."""
         return f"{self.signer} {self.sig_key}" if self.signer and self.sig_key else None
 
     @property
@@ -81,7 +81,11 @@ def parse_proc_modules(text: str) -> Mapping[str, int | None]:
 
 
 def parse_modinfo(text: str) -> DiskModule | None:
-    """Parse the output of `modinfo` for one module; return `None` if it names no file."""
+    """Parse the output of `modinfo` for one module; return `None` if it names no file.
+
+    Raises:
+        NodeFailed: the vermagic is malformed.
+    """
     values: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -100,7 +104,10 @@ def parse_modinfo(text: str) -> DiskModule | None:
 
 
 def parse_disk_modules(raw: Mapping[str, str]) -> Mapping[str, Mapping[str, DiskModule]]:
-    """Parse the output of modinfo for several modules by kernel to kernel → module → its file."""
+    """Parse kernel → output of modinfo for several modules, to kernel → module → its file.
+
+    A kernel whose name is not a release is left out.
+    """
     by_kernel: dict[str, dict[str, DiskModule]] = {}
     for kernel, text in raw.items():
         if not is_kernel_release(kernel):
@@ -112,6 +119,7 @@ def parse_disk_modules(raw: Mapping[str, str]) -> Mapping[str, Mapping[str, Disk
 
 
 def _stem(path: str) -> str:
+    """Return the module's name of a file: `…/nvidia-uvm.ko.xz` is `nvidia_uvm`."""
     return module_name(re.sub(r"\.ko(?:\.\w+)?\Z", "", path.rpartition("/")[2]))
 
 
@@ -164,6 +172,7 @@ ON_COMMAND_LINE = "kernel command line"
 
 
 def _assignments(words: Iterable[str]) -> Mapping[str, str]:
+    """Return name → value of `name=value` words; a word without `=` has an empty value."""
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 

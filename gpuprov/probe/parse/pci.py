@@ -41,7 +41,13 @@ class PciDevice:
 
 
 def parse_pci(rows: list[list[str]]) -> tuple[PciDevice, ...]:
-    """Parse rows of address, vendor, device, class, subsystem's vendor and device, NUMA node, driver."""
+    """Parse rows of address, vendor, device, class, subsystem's vendor and device, NUMA node, driver.
+
+    Rows of another length are left out.
+
+    Raises:
+        NodeFailed: an address or a driver is not a device name.
+    """
     return tuple(_device(*row) for row in rows if len(row) == 8)
 
 
@@ -55,6 +61,7 @@ def _device(
     numa: str,
     driver: str,
 ) -> PciDevice:
+    """Return the device in one row; ids lose their `0x`, an empty driver and a NUMA node of -1 are None."""
     return PciDevice(
         address=device_name(address.lower()),
         vendor=_bare(vendor),
@@ -67,4 +74,5 @@ def _device(
 
 
 def _bare(number: str) -> str:
+    """Return a hexadecimal number in lower case without `0x`."""
     return number.lower().removeprefix("0x")

@@ -101,8 +101,9 @@ def _set_aside(text: str) -> tuple[str, list[str]]:
 
 
 def _printable(text: str) -> str:
-    """Remove terminal sequences and characters invalid in XML; most texts have none, and are returned
-    quickly.
+    """Remove terminal sequences and characters invalid in XML.
+
+    Most texts have none, and are returned at once.
     """
     if text.isascii() and not text.encode("ascii").translate(None, _PLAIN):
         return text
@@ -132,7 +133,7 @@ _FAILURES = re.compile(
 
 
 def _field(head: str, name: str) -> str | None:
-    """Return the text of one element before the first GPU."""
+    """Return the text of one element before the first GPU; None if it is missing or has no value."""
     found = re.search(rf"<{regex(name)}>([^<]{{0,400}})</{regex(name)}>", head)
     return text_or_none(found[1].strip()) if found else None
 
@@ -176,7 +177,11 @@ def _with_plain_names(piece: str) -> str:
 
 
 def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:
-    """Return the error of an output that contains a document, or `None`."""
+    """Return the error of an output that contains a document; `None` if all its GPUs are readable.
+
+    Args:
+        faults: errors of GPUs, or of the document itself.
+    """
     if faults:
         expected = f" of {smi.attached}" if smi.attached is not None else ""
         return f"{'; '.join(faults)}: {len(smi.gpus)}{expected} GPUs are readable"
@@ -187,7 +192,7 @@ def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:
 
 
 def _failure(text: str, stderr: str) -> str:
-    """Return one line for an output without a document."""
+    """Return one line for an output without a document: its error message, or why it is not understood."""
     lines = list(_sentences(text)) + list(_sentences(stderr))
     if not lines:
         return "nvidia-smi answered nothing"
@@ -199,4 +204,5 @@ def _failure(text: str, stderr: str) -> str:
 
 
 def _sentences(text: str) -> Iterator[str]:
+    """Return the lines that are not empty, stripped, without XML's declaration and document type."""
     return (line.strip() for line in _FRAME.sub("", text).splitlines() if line.strip())

@@ -42,8 +42,9 @@ class Unit:
 
     @property
     def enabled(self) -> bool:
-        """Whether it starts at boot by itself; not for a static unit, nor for a link in /run, which a boot
-        removes.
+        """Whether it starts at boot by itself.
+
+        False for a static unit, and for a link in /run, which a boot removes.
         """
         return self.file_state == "enabled"
 
@@ -94,6 +95,7 @@ def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) ->
 
 
 def _one(values: Mapping[str, list[str]], name: str) -> str:
+    """Return the first value of a property; empty without one."""
     return values.get(name, [""])[0]
 
 

@@ -45,13 +45,17 @@ def number(text: str | None) -> float | None:
 
 
 def integer(text: str | None) -> int | None:
-    """Parse `1980 MHz` → 1980; `None` without a number."""
+    """Parse `1980 MHz` → 1980; `None` without a number; decimals are cut off."""
     value = number(text)
     return None if value is None else int(value)
 
 
 def mebibytes(text: str | None) -> int | None:
-    """Parse `143771 MiB` → 143771, also in the `MB` of drivers before 331 and in `GiB`/`KiB`/bytes."""
+    """Parse `143771 MiB` → 143771, also in the `MB` of drivers before 331 and in `GiB`/`KiB`/bytes.
+
+    Returns:
+        None without a number; a number with an unknown unit is returned as it is.
+    """
     value = number(text)
     if value is None:
         return None
