@@ -65,6 +65,7 @@ class AnsibleText(str):
 
 
 def _spelled(found: re.Match[str]) -> str:
+    """Return the found characters as Python's escape sequences."""
     return found[0].encode("unicode_escape").decode("ascii")
 
 
@@ -268,6 +269,7 @@ def _unsafe(document: object) -> object:
 
 
 def _strings(document: object, place: str) -> Iterator[tuple[str, str]]:
+    """Yield place and text of every string and key in a document."""
     if isinstance(document, str):
         yield place, document
     elif isinstance(document, Mapping):

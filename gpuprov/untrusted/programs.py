@@ -97,6 +97,8 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class _Run:
+    """The exchange with a running program, within its limits."""
+
     process: subprocess.Popen[bytes]
     stdin: bytes
     until: float

@@ -123,6 +123,7 @@ def _verdicts(status: str, keyring: str) -> list[_Verdict]:
 
 
 def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
+    """Return the verdict in the status lines of one signature, keyword → fields; the first trouble counts."""
     signed_by = {word: words[0] for word, words in said.items() if word.endswith("SIG") and words}
     key = next((signed_by[word] for word in signed_by if word != "VALIDSIG"), "")
     renew = f"take the repository's current key into {keyring}"
@@ -158,5 +159,6 @@ def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
 
 
 def _expiry(said: dict[str, list[str]]) -> str:
+    """Return ` on DATE` of the key's end; empty if gpgv reports none."""
     when = said.get("KEYEXPIRED", [""])[0]
     return f" on {datetime.fromtimestamp(int(when), UTC):%Y-%m-%d}" if when.isdigit() else ""

@@ -65,6 +65,7 @@ def here_argv(route: Route, *, password: bool = False) -> list[str]:
 
 
 def _root_shell(user: str, password: bool) -> str:
+    """Return the command that opens root's shell, with sudo unless the user is root."""
     if user == "root":
         return "sh"
     if not password:

@@ -72,6 +72,7 @@ def read_events(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVe
 
 
 def _note(known: dict[str, _NodeEvents], entry: dict[str, Any]) -> None:
+    """Add one event to those of its node."""
     node = known[entry.pop("node")]
     if "plan" in entry:
         node.plan = entry["plan"]

@@ -173,6 +173,7 @@ def _password(option: Any) -> str | None:
 
 
 def _node(item: pytest.Item) -> NodeUnderTest | None:
+    """Return the node of a test; None for a test without one."""
     callspec = getattr(item, "callspec", None)
     node = callspec.params.get("node") if callspec else None
     return node if isinstance(node, NodeUnderTest) else None

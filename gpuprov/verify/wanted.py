@@ -82,6 +82,7 @@ def _docker(group: LockedGroup) -> list[Expectation]:
 
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -124,4 +124,5 @@ def parse_inside(text: str) -> Inside:
 
 
 def _bytes(limit: str) -> int | str:
+    """Return a limit in KiB as bytes; other text, such as `unlimited`, unchanged."""
     return int(limit) * 1024 if limit.isdecimal() else limit
