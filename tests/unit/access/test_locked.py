@@ -139,6 +139,8 @@ def test_nodes_whose_own_way_in_would_be_shut_are_refused() -> None:
     assert locked({"port": 40022}, own=own)["ssh"]["options"]["Port"] == "22 40022"
     with pytest.raises(Refused, match="gpu01 is reached as root: that login would stop working"):
         locked({"root": "no"}, own={"gpu01": Connection(user="root")})
+    assert locked({"root": "no"}, own={"gpu01": Connection(user="ops")})
+    assert locked({}, own={"gpu01": Connection(user="root")})
     rules = locked(firewall={"ssh_from": ["10.0.0.0/8"]}, own=own)["firewall"]["ruleset"]["input"]
     assert any("{ 22, 40022 }" in rule for rule in rules)
 

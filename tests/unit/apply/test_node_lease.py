@@ -118,6 +118,15 @@ def test_since_when_a_run_has_the_node_stays(clock: Clock) -> None:
     assert lease.take("one", "a@b", 60)["had_s"] == 160
 
 
+def test_a_lease_is_on_the_disk_before_it_has_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    synced = []
+    monkeypatch.setattr(lease.os, "fsync", lambda number: synced.append(os.fstat(number).st_size))
+    lease.take("one", "a@b", 60)
+    assert synced[-1] == (tmp_path / "lease.json").stat().st_size
+
+
 def test_an_older_gpuprov_sees_that_a_node_is_leased(clock: Clock, tmp_path: Path) -> None:
     lease.take("one", "a@b", 60)
     result = json.loads((tmp_path / "lease.json").read_text())

@@ -16,3 +16,14 @@ def test_a_destination_ends_without_a_newline(text: str) -> None:
 def test_a_user_ends_without_a_newline() -> None:
     with pytest.raises(ValueError, match="a user name such as ubuntu"):
         Connection(user="root\n")
+
+
+@pytest.mark.parametrize("port", ["1", "65535"])
+def test_a_port_may_be_the_first_or_the_last(port: str) -> None:
+    assert parse_destination(f"gpu01:{port}").port == int(port)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "22x", "\u0663", ""])
+def test_another_port_is_refused(port: str) -> None:
+    with pytest.raises(ValueError, match="is not a number from 1 to 65535"):
+        parse_destination(f"gpu01:{port}")

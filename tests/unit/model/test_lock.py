@@ -1,9 +1,10 @@
-"""Values that a lock implies: which modules are compiled on nodes."""
+"""Values that a lock implies: which modules are compiled on nodes, and how a host is reached."""
 
 from __future__ import annotations
 
 import pytest
 
+from gpuprov.model.connection import Connection
 from gpuprov.model.lock import read_lock
 from tests import RECORDED_LOCK
 
@@ -22,3 +23,12 @@ def test_a_module_is_compiled_by_packages_with_dkms(package: str, *, compiled: b
     [group] = read_lock(RECORDED_LOCK).groups.values()
     driver = group.components.driver.model_copy(update={"module_package": package})
     assert driver.compiled is compiled
+
+
+def test_a_host_is_reached_by_its_own_settings_and_those_of_its_group() -> None:
+    [group] = read_lock(RECORDED_LOCK).groups.values()
+    shared, own = Connection(user="ops", port=22), Connection(port=40022)
+    group = group.model_copy(update={"connection": shared, "connections": {"gpu01": own}})
+    assert group.connection_of("gpu01") == Connection(user="ops", port=40022)
+    assert group.connection_of("gpu02") == shared
+    assert group.model_copy(update={"connections": None}).connection_of("gpu01") == shared

@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
+<<<<<<< HEAD:tests/unit/apply/kernel_modules/test_store.py
 from gpuprov.apply.kernel_modules.build import Build, bare, check, modinfo
 from gpuprov.apply.kernel_modules.packing import compressed, pack, suffix_of, unpack
 from gpuprov.apply.kernel_modules.store import Signer, Store, bundled
+=======
+from gpuprov.apply.kernel_modules.build import Build, bare, check, modinfo
+from gpuprov.apply.kernel_modules.packing import compressed, pack, suffix_of, unpack
+from gpuprov.apply.kernel_modules.store import ABOUT, ARCHIVE, Signer, Store, bundled
+>>>>>>> f985ab4 (Tests: what a sample of changed code left unnoticed in access, apply, drift, locking and model):tests/unit/apply/modules/test_store.py
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov_lab.simulator import stub_module
 
@@ -175,6 +181,33 @@ def test_what_was_kept_without_a_signature_is_signed_and_not_compiled_again(tmp_
     assert found is not None
     assert unpack(found.archive.read_bytes())["nvidia-current.ko"] == MODULE + b"signed"
     assert Store(tmp_path).find(BUILD) == plain
+
+
+def test_what_was_signed_is_not_signed_again(tmp_path: Path) -> None:
+    Store(tmp_path).keep(BUILD, {"node1": pack(FILES)})
+    signed: list[bytes] = []
+
+    def sign(content: bytes) -> bytes:
+        signed.append(content)
+        return content + b"signed"
+
+    store = Store(tmp_path, signer=Signer("ab" * 32, sign))
+    assert store.find(BUILD) == store.find(BUILD)
+    assert signed == list(FILES.values())
+
+
+def test_a_build_with_another_signature_is_not_adopted(tmp_path: Path) -> None:
+    def signer(digits: str) -> Signer:
+        return Signer(digits * 32, bytes)
+
+    kept = Store(tmp_path / "first", signer=signer("ab")).keep(BUILD, {"node1": pack(FILES)})
+    files = [(kept.archive.parent / name).read_bytes() for name in (ABOUT, ARCHIVE)]
+    with pytest.raises(NodeFailed, match=r"is signed by (ab)+; expected none"):
+        Store(tmp_path / "second").adopt(*files)
+    with pytest.raises(NodeFailed, match=r"is signed by (ab)+; expected (cd)+"):
+        Store(tmp_path / "second", signer=signer("cd")).adopt(*files)
+    adopted = Store(tmp_path / "second", signer=signer("ab")).adopt(*files)
+    assert replace(adopted, archive=kept.archive) == kept
 
 
 @pytest.mark.parametrize("name", ["nvidia.ko", "nvidia.ko.gz", "nvidia.ko.xz"])

@@ -149,6 +149,11 @@ def test_two_gpus_that_no_branch_serves() -> None:
     assert {alternative.change for alternative in found.nearest} == {"gpus"}
 
 
+def test_the_way_out_of_a_mixed_host_leaves_out_one_model() -> None:
+    found = answer(("Tesla K80", "2x H100 PCIe", "L4"))
+    assert [alternative.value for alternative in found.nearest] == ["1x L4 + 2x H100 PCIe"]
+
+
 @pytest.mark.parametrize(
     ("stated", "change", "value"),
     [
