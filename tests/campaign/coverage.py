@@ -2,9 +2,9 @@
 
     scripts/campaign coverage [--missing]
 
-The packages and the least total of lines and branches in percent are in pyproject.toml. Code of nodes that
-only a subprocess runs is not counted. `--missing` lists lines and branches that no test runs. Exit 1 if the
-total is below the least one or a test fails.
+The packages and the least total of lines and branches in percent are in pyproject.toml. Code that runs on
+nodes is not counted: most tests start it as a program. `--missing` lists lines and branches that no test
+runs. Exit 1 if the total is below the least one or a test fails.
 """
 
 from __future__ import annotations
