@@ -22,8 +22,8 @@ from tests.campaign.coverage import COVERED, UNIT_TESTS
 
 KEPT = ROOT / "build/mutants"
 """The last map of tests, which is used again until a file of the checkout changes."""
-MOST = 30
-"""Number of tests that are run on a mutant."""
+MOST, MOST_OF_A_SURVIVOR = 30, 300
+"""Number of tests that are run on a mutant; of those that are then run on one that survived."""
 LIMITED = ("prlimit", f"--as={4 << 30}", f"--fsize={1 << 30}")
 READS = "+dac_read_search"
 UNPRIVILEGED = (
@@ -145,7 +145,7 @@ class Tests:
         return found & self.seconds.keys()
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """Return at most MOST tests: first of each function the quickest, and first those of the package."""
+        """Return tests in order: of each function the quickest first, and those of the package first."""
         room, before, ranked = mutant.path.split("/")[1], Counter[str](), defaultdict[int, list[str]](list)
         for name in sorted(self.names(mutant), key=lambda name: (self.seconds[name], name)):
             function = name.partition("[")[0]
@@ -153,7 +153,7 @@ class Tests:
             before[function] += 1
         for same in ranked.values():
             same.sort(key=lambda name: f"tests/unit/{room}/" not in name)
-        return [name for _, same in sorted(ranked.items()) for name in same][:MOST]
+        return [name for _, same in sorted(ranked.items()) for name in same]
 
     def limit(self, names: list[str]) -> float:
         """Return the seconds after which a run of tests has no end."""

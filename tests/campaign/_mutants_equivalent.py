@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("gpuprov/access/deadman.py", "time.sleep(3)"): "the pause between two tries has no exact length",
+}

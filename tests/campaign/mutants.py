@@ -4,10 +4,11 @@
 
 A mutant is a function with one swapped comparison, `and` for `or`, a condition negated, a number or truth
 value changed, or a return value, a raise or a call removed. The sample has as many mutants of each package of
-pyproject.toml that decides. One run of the unit tests with coverage finds the tests that reach a place; at
-most 30 of them are run on each mutant, as another user if root starts the campaign. Mutants that no test
-reaches are counted, not tried. Survivors are printed as diffs; those of EQUIVALENT have the same effect as
-the code. Exit 1 if another mutant survived.
+pyproject.toml that decides. One run of the unit tests with coverage finds the tests that reach a place; 30 of
+them are run on each mutant, and up to 300 before it counts as a survivor. If root starts the campaign, the
+tests run as another user, without those that need root. Mutants that no test reaches are counted, not tried.
+Survivors are printed as diffs; those of EQUIVALENT have the same effect as the code. Exit 1 if another
+mutant survived.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests import ROOT
-from tests.campaign._mutant_tests import Copy, Tests
+from tests.campaign._mutant_tests import MOST, MOST_OF_A_SURVIVOR, Copy, Tests
 from tests.campaign._mutants_equivalent import EQUIVALENT
 from tests.campaign._mutations_of_code import Mutant, mutants
 from tests.campaign.coverage import PACKAGES
@@ -63,7 +64,11 @@ def main() -> int:
             copy = copies.get()
             try:
                 names = tests.reaching(mutant)
-                verdict = judged(mutant, copy.verdict(mutant, names, tests.limit(names)), len(names))
+                verdict = copy.verdict(mutant, names[:MOST], tests.limit(names[:MOST]))
+                others = names[MOST:MOST_OF_A_SURVIVOR]
+                if verdict == "survived" and others:
+                    verdict = copy.verdict(mutant, others, tests.limit(others))
+                verdict = judged(mutant, verdict, len(names))
                 counted[mutant.path.split("/")[1]][verdict] += 1
             finally:
                 copies.put(copy)
