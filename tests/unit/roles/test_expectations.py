@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuprov.model.lock import Component, LockedGroup, Setting, read_lock
-from gpuprov.roles import docker, system_tuning
+from gpuprov.roles import cudnn, docker, gpu_settings, system_tuning
 from tests import RECORDED_LOCK
 
 
@@ -43,3 +43,14 @@ def test_tuning_expects_only_what_is_stated_and_no_variables_for_debugging() -> 
 
 def test_without_tuning_nothing_is_expected() -> None:
     assert system_tuning.expectations(group()) == []
+
+
+def test_a_role_is_given_the_version_of_a_locked_component() -> None:
+    assert cudnn.variables(group("cudnn"))["cudnn_version"] == "1"
+    without = group().model_copy(update={"components": group().components.model_copy(update={"cudnn": None})})
+    assert cudnn.variables(without)["cudnn_version"] is None
+
+
+def test_a_compute_mode_that_is_not_stated_is_unset() -> None:
+    for stated, expected in (({}, "unset"), ({"compute_mode": "PROHIBITED"}, "PROHIBITED")):
+        assert gpu_settings.variables(group(**stated))["gpu_settings_compute_mode"] == expected

@@ -9,10 +9,12 @@ import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.secure_boot import KeyCommand, SecureBoot
-from gpuprov.signing.certificate import read_certificate
+from gpuprov.signing import der
+from gpuprov.signing.certificate import read_certificate, serial_text
 from gpuprov.signing.keys import key, signer
 from gpuprov.signing.signature import (
     MAGIC,
+    PKCS7,
     TAIL_BYTES,
     TRAILER,
     read_signature,
@@ -56,6 +58,31 @@ def test_openssl_verifies_what_was_signed(pairs: Path, tmp_path: Path) -> None:
     assert str(read_signature(done[-TAIL_BYTES:])) == f"site {certificate.serial}"
 
 
+def test_the_trailer_is_the_one_that_kernels_accept(pairs: Path) -> None:
+    """Set no other field than the type and the size: kernels refuse such a module (mod_check_sig)."""
+    _, sign = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
+    done = sign(MODULE)
+    cms_bytes = len(done) - len(MODULE) - TRAILER.size - len(MAGIC)
+    assert TRAILER.unpack_from(done, len(MODULE) + cms_bytes) == (0, 0, PKCS7, 0, 0, cms_bytes)
+
+
+def test_a_file_may_be_a_signature_alone(pairs: Path) -> None:
+    _, sign = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
+    done = sign(b"")
+    assert signature_bytes(done) == len(done)
+    assert without_signature(done) == b""
+
+
+def test_an_element_has_a_length_of_at_most_four_bytes() -> None:
+    [item] = der.items(b"\x04\x84\x00\x00\x00\x01x")
+    assert item.content == b"x"
+    assert der.element(der.OCTETS, bytes(127)) == b"\x04\x7f" + bytes(127)
+    assert der.element(der.OCTETS, bytes(128)) == b"\x04\x81\x80" + bytes(128)
+    for content in (b"\x04", b"\x04\x80x", b"\x04\x85\x00\x00\x00\x00\x01x", b"\x04\x82\x01"):
+        with pytest.raises(ValueError, match="has no length"):
+            list(der.items(content))
+
+
 def test_the_serial_is_the_one_that_openssl_shows(pairs: Path) -> None:
     words = ["openssl", "x509", "-in", "site.pem", "-noout", "-serial", "-fingerprint", "-sha256"]
     said = subprocess.run(words, cwd=pairs, check=True, capture_output=True, text=True).stdout
@@ -63,6 +90,13 @@ def test_the_serial_is_the_one_that_openssl_shows(pairs: Path) -> None:
     serial, fingerprint = (line.partition("=")[2] for line in said.splitlines())
     assert certificate.serial.replace(":", "") == serial
     assert certificate.fingerprint.upper() == fingerprint.replace(":", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "00"), (1, "01"), (0xFF, "FF"), (0x100, "01:00"), (0x1F2E3D, "1F:2E:3D")]
+)
+def test_a_serial_has_its_bytes_alone(number: int, text: str) -> None:
+    assert serial_text(number) == text
 
 
 def test_a_module_has_one_signature(pairs: Path) -> None:
