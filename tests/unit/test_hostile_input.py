@@ -106,6 +106,11 @@ def test_a_node_that_never_answers_is_given_up(tmp_path: Path) -> None:
         openssh.run_command(["sleep"], "30", b"", seconds=0.3, limit=100)
 
 
+def test_a_node_that_answers_is_not_waited_for() -> None:
+    found = openssh.run_command(["sh", "-c"], "cat; echo done >&2", b"text", seconds=5, limit=100)
+    assert found == (0, b"text", b"done\n")
+
+
 @pytest.mark.parametrize("text", ["gpu01 ssh-ed25519\n", "gpu01 ssh-ed25519 %%%\n", "\x00\x01\n", "\n\n"])
 def test_known_hosts_of_a_stranger_vouch_for_nobody(tmp_path: Path, text: str) -> None:
     path = tmp_path / "known"

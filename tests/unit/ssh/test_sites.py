@@ -29,7 +29,7 @@ from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.ssh.dispatch import CrewLost, Dispatch
-from gpuprov.ssh.workers import hire, sites, wire
+from gpuprov.ssh.workers import hire, hiring, sites, wire
 from gpuprov.ssh.workers.certificates import make_certificates
 from gpuprov.ssh.workers.hiring import VERSION
 from gpuprov.ssh.workers.identity import coordinator_context, site_context
@@ -391,6 +391,15 @@ def test_what_is_no_message_ends_that_service(folder: Path, content: bytes) -> N
         ask(address, folder, {"n1": "east"})
 
 
+def test_nodes_that_a_lost_service_may_still_change_are_named(folder: Path) -> None:
+    said = r"the service of east at \S+ sent .*; still running, until their leases end: n1;"
+    with (
+        site(folder, "east", lambda message: frame([])) as address,
+        pytest.raises(elsewhere.CrewLost, match=said),
+    ):
+        ask(address, folder, {"n1": "east"}, changes=True)
+
+
 def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "ORDER_BYTES", 1 << 20)
     monkeypatch.setattr(sites, "NODE_BYTES", 0)
@@ -522,6 +531,22 @@ def test_a_service_reads_nothing_of_who_is_not_the_coordinator(folder: Path, tmp
         serving.cancel()
     assert not made.exists()
     assert not any(line.startswith("a coordinator") for line in said)
+
+
+@pytest.mark.parametrize(("stated", "expected"), [("local:3", 3), ("local", os.cpu_count() or 1)])
+def test_workers_of_this_machine_are_as_many_as_stated(
+    monkeypatch: pytest.MonkeyPatch, stated: str, expected: int
+) -> None:
+    counts: list[int] = []
+
+    def started(count: int) -> None:
+        counts.append(count)
+        raise NodeFailed("enough")
+
+    monkeypatch.setattr(hiring, "_started", started)
+    with pytest.raises(NodeFailed, match="enough"), hire(stated, {}):
+        pass
+    assert counts == [expected]
 
 
 def test_workers_of_this_machine_open_no_port_without_tls() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -129,7 +130,28 @@ def test_one_that_came_later_too(client: Client, monkeypatch: pytest.MonkeyPatch
         spread(client, said_by, "n1", "n2")
 
 
-def test_events_are_heard_before_the_result_is(client: Client) -> None:
+def test_a_part_goes_to_the_worker_with_the_most_free_slots() -> None:
+    east, west = roster.Worker("a", "east", 2), roster.Worker("b", "west", 1)
+    crew = DaskCrew.__new__(DaskCrew)
+    crew.roster = Roster.__new__(Roster)
+    crew.roster.alive = {"a": east, "b": west}
+
+    def free(*busy: roster.Worker, lost: str = "") -> str | None:
+        running = {number: crews._Part(["n1"], worker=each) for number, each in enumerate(busy)}
+        job: Any = SimpleNamespace(changes=False, running=running)
+        found = crew._free(job, crews._Part(["n2"], lost=[lost]))
+        return found and found.name
+
+    assert free(east) == "west"
+    assert free(west) == free(east, west) == "east"
+    assert free(lost="east") == "west"
+    assert free(east, west, east) is None
+
+
+def test_events_are_heard_before_the_result_is(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "LAST_WORDS_S", 60.0)
+    begun = time.monotonic()
+
     def work(names: Mapping[str, Any]) -> dict[str, int]:
         at = current_attempt()
         assert at
@@ -141,6 +163,7 @@ def test_events_are_heard_before_the_result_is(client: Client) -> None:
     found = spread(client, work, "n1", hear=heard.append)
     assert heard == [{"at": number} for number in range(50)]
     assert found["n1"] > 1_600_000_000_000
+    assert time.monotonic() - begun < crews.LAST_WORDS_S, "it waits for no event that was not sent"
 
 
 def test_what_a_worker_cannot_do_has_its_name(client: Client) -> None:

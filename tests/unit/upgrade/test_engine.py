@@ -99,6 +99,7 @@ class PaperLeases(AbstractContextManager["PaperLeases"]):
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
+        self.released = 0
 
     def take(self, nodes: list[str]) -> dict[str, GpuprovError]:
         return {}
@@ -107,7 +108,7 @@ class PaperLeases(AbstractContextManager["PaperLeases"]):
         return {name: NodeFailed("another run took its lease") for name in nodes if name in self.lost}
 
     def release(self) -> None:
-        pass
+        self.released += 1
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -225,7 +226,9 @@ def test_a_way_back_that_fails_needs_a_hand(tmp_path: Path) -> None:
     assert outcome.exit_code == Exit.FAILED
 
 
-def test_no_batch_begins_outside_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_batch_begins_outside_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leases: PaperLeases
+) -> None:
     class Clock(datetime):
         @classmethod
         def now(cls, zone: Any = None) -> datetime:
@@ -234,6 +237,7 @@ def test_no_batch_begins_outside_the_window(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(engine, "datetime", Clock)
     with pytest.raises(Refused, match="the window has closed before canary"):
         run(World(), tmp_path, Rollout(window=Window(start="22:00", end="04:00")))
+    assert leases.released == 1
 
 
 def test_a_step_whose_announcement_was_lost_is_taken_again(tmp_path: Path) -> None:

@@ -160,8 +160,11 @@ def test_a_node_that_has_just_booted_may_settle(
     result = iter(answers)
     monkeypatch.setattr(gate, "fan_out", lambda nodes, *_, **__: [(nodes[0], next(result))])
     monkeypatch.setattr(gate, "AGAIN_S", 0.0)
-    [seen] = gate.ask_gate(context, list(context.old.hosts()))
+    said: list[str] = []
+    [name] = context.old.hosts()
+    [seen] = gate.ask_gate(replace(context, narrate=said.append), [name])
     assert len(answers) - len(list(result)) == asked
+    assert said == [f"waiting for {name} to settle after booting"] * (asked - 1)
     assert bool(seen.shut) == (asked == 1)
 
 

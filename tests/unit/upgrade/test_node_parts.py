@@ -155,7 +155,8 @@ def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
         raise Failed("enough")
 
     monkeypatch.setattr(ahead, "POOL", str(tmp_path))
-    monkeypatch.setattr(ahead, "apt", lambda *_: "")
+    asked: list[str] = []
+    monkeypatch.setattr(ahead, "apt", lambda *words: asked.append(words[0]))
     monkeypatch.setattr(ahead, "installed", lambda: {"libcuda1:amd64": ["1", "amd64"], "pin-1": ["1", "all"]})
     monkeypatch.setattr(packages, "simulated", refuse)
     with pytest.raises(Failed, match="enough"):
@@ -163,6 +164,7 @@ def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
             "run", {"libcuda1": "2", "pin-2": "2"}, ["libcuda1", "pin-1", "gone"], None, [], shares=False
         )
     assert tried == [["libcuda1=2", "pin-2=2", "pin-1-"], ["libcuda1", "pin-1", "gone"]]
+    assert asked == ["update"]
 
 
 def test_what_is_of_no_lock_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
