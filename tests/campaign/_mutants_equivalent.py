@@ -1,12 +1,22 @@
-"""Mutants that no test can kill: the file and the changed line, with the reason."""
+"""Mutants that no test can kill: the file and the change, with the reason."""
 
 from __future__ import annotations
 
+PAUSE = "a pause between two tries has no exact length"
+
 EQUIVALENT: dict[tuple[str, str], str] = {
-    ("gpuprov/access/deadman.py", "time.sleep(3)"): "the pause between two tries has no exact length",
-    ("gpuprov/ssh/workers/crew.py", "time.sleep(0.5 if (not (still)) else 0)"): "as above",
-    ("gpuprov/ssh/workers/crew.py", "time.sleep(0.5 if still else 1)"): "as above",
-    ("gpuprov/ssh/workers/sites.py", "self._looks, self._changes = 1, 1"): (
-        "the first number of a change is the time of day, which is higher"
-    ),
+    ("gpuprov/access/deadman.py", "time.sleep(2) -> time.sleep(3)"): PAUSE,
+    ("gpuprov/ssh/contained.py", "make_folders(path.parent) -> pass"): "state_dir makes this folder",
+    (
+        "gpuprov/ssh/workers/crew.py",
+        "time.sleep(0.5 if still else 0) -> time.sleep(0.5 if (not (still)) else 0)",
+    ): PAUSE,
+    (
+        "gpuprov/ssh/workers/crew.py",
+        "time.sleep(0.5 if still else 0) -> time.sleep(0.5 if still else 1)",
+    ): PAUSE,
+    (
+        "gpuprov/ssh/workers/sites.py",
+        "self._looks, self._changes = 1, 0 -> self._looks, self._changes = 1, 1",
+    ): "the first number of a change is the time of day, which is higher",
 }

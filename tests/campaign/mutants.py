@@ -107,11 +107,9 @@ def judged(mutant: Mutant, verdict: str, tests: int) -> str:
 
 
 def changed(diff: list[str]) -> str:
-    """Return the new text of a diff on one line; the old text if lines were only removed."""
-    for sign in "+-":
-        if lines := [line[1:].strip() for line in diff if line.startswith(sign)]:
-            return " ".join(lines)
-    return ""
+    """Return the old and the new text of a diff on one line."""
+    old, new = (" ".join(line[1:].strip() for line in diff if line.startswith(sign)) for sign in "-+")
+    return f"{old} -> {new}"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import ast
 
 import pytest
 
+from tests import ROOT
+from tests.campaign._mutants_equivalent import EQUIVALENT
 from tests.campaign._mutations_of_code import mutants
 from tests.campaign.mutants import changed
 
@@ -17,7 +19,7 @@ def changes(body: str) -> list[str]:
     for mutant in found:
         ast.parse(mutant.new)
         assert (mutant.first, mutant.last) == (2, 2)
-    return sorted(changed(mutant.diff(text)) for mutant in found)
+    return sorted(changed(mutant.diff(text)).removeprefix(f"{body} -> ") for mutant in found)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,10 @@ def test_other_code_stays(body: str) -> None:
 def test_a_change_in_a_statement_of_several_lines_is_reached_from_its_first_one() -> None:
     (mutant,) = mutants("first.py", "def first():\n    b = (\n        a\n        == c\n    )\n")
     assert (mutant.first, mutant.last) == (2, 4)
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in EQUIVALENT}))
+def test_a_change_without_effect_is_still_one_of_the_code(path: str) -> None:
+    text = (ROOT / path).read_text()
+    made = {changed(mutant.diff(text)) for mutant in mutants(path, text)}
+    assert {change for of, change in EQUIVALENT if of == path} <= made
