@@ -307,9 +307,11 @@ def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
     """Refuse a service's certificate that does not name exactly one site, such as a coordinator's."""
     from gpuprov.ssh.workers.identity import proven_site
 
-    for names in ((), (("URI", "gpuprov:site:east"), ("URI", "gpuprov:site:west")), (("DNS", "site:east"),)):
+    east, west = ("URI", "gpuprov:site:east"), ("URI", "gpuprov:site:west")
+    for names in ((), (east, west), (("DNS", "site:east"),), (("DNS", "gpuprov:site:east"),)):
         with pytest.raises(Refused, match="expected one site"):
             proven_site({"subjectAltName": names}, "gw:1")
+    assert proven_site({"subjectAltName": (("URI", "https://gpu.example"), east)}, "gw:1") == "east"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "coordinator.pem", folder / "coordinator.key")
     with (
@@ -649,3 +651,20 @@ def test_a_loop_ends_with_what_it_runs() -> None:
     with wire.loop() as loop:
         waiting = wire.call(loop, asyncio.sleep(100))
     assert waiting.cancelled()
+
+
+def test_a_loop_waits_for_what_a_task_does_at_its_end() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.set()
+
+    with wire.loop() as loop:
+        wire.call(loop, work())
+        assert begun.wait(30)
+    assert ended.is_set()
