@@ -28,7 +28,7 @@ NODE_BYTES = 32 * 1024 * 1024
 """Maximum size of all answers of a node, which are kept until the end of the run.
 
 The recorded node has 24 kB; the files of an initramfs and the aliases of all modules are some MiB. In memory
-a character takes up to four bytes.
+a character has up to four bytes.
 """
 LAST_WORDS_S = 5
 TOO_MUCH = "the node's answers are larger than its limit"

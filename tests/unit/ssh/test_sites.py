@@ -397,7 +397,7 @@ def test_nodes_that_a_lost_service_may_still_change_are_named(folder: Path) -> N
     said = r"the service of east at \S+ sent .*; still running, until their leases end: n1;"
     with (
         site(folder, "east", lambda message: frame([])) as address,
-        pytest.raises(elsewhere.CrewLost, match=said),
+        pytest.raises(CrewLost, match=said),
     ):
         ask(address, folder, {"n1": "east"}, changes=True)
 

@@ -11,15 +11,9 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD:tests/unit/apply/kernel_modules/test_store.py
-from gpuprov.apply.kernel_modules.build import Build, bare, check, modinfo
-from gpuprov.apply.kernel_modules.packing import compressed, pack, suffix_of, unpack
-from gpuprov.apply.kernel_modules.store import Signer, Store, bundled
-=======
 from gpuprov.apply.kernel_modules.build import Build, bare, check, modinfo
 from gpuprov.apply.kernel_modules.packing import compressed, pack, suffix_of, unpack
 from gpuprov.apply.kernel_modules.store import ABOUT, ARCHIVE, Signer, Store, bundled
->>>>>>> f985ab4 (Tests: what a sample of changed code left unnoticed in access, apply, drift, locking and model):tests/unit/apply/modules/test_store.py
 from gpuprov.errors import NodeFailed, Refused
 from gpuprov_lab.simulator import stub_module
 
