@@ -25,6 +25,7 @@ from gpuprov.model.profile import load_profile
 from gpuprov.report.text import drift_lines
 from gpuprov.ssh import openssh
 from gpuprov.untrusted import on_one_line, printable
+from gpuprov.untrusted.programs import Answer
 from tests.unit.programs import write_program
 
 GOOD = "groups:\n  g:\n    profile: hgx-h200-4\n    hosts: {HOSTS}\n    os: debian12\n"
@@ -108,7 +109,7 @@ def test_a_node_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 def test_a_node_that_answers_is_not_waited_for() -> None:
     found = openssh.run_command(["sh", "-c"], "cat; echo done >&2", b"text", seconds=5, limit=100)
-    assert found == (0, b"text", b"done\n")
+    assert found == Answer(0, b"text", b"done\n")
 
 
 @pytest.mark.parametrize("text", ["gpu01 ssh-ed25519\n", "gpu01 ssh-ed25519 %%%\n", "\x00\x01\n", "\n\n"])
