@@ -50,15 +50,16 @@ def read_inventory(path: Path) -> AnsibleInventory:
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "--inventory", str(path), "--list", "--export"]
     with tempfile.TemporaryDirectory(prefix="gpuprov-import-") as scratch:
-        code, output, errors = run_bounded(command, _environment(Path(scratch)), Path(scratch, "errors"))
-    if code:
+        done = run_bounded(command, _environment(Path(scratch)))
+    if done.code:
+        reason = _reason(done.stderr.decode("utf-8", "replace"), path)
         export = shell("ansible-inventory -i {} --list --export --yaml --output hosts.yml", path)
         raise InvalidInput(
-            f"{path}: Ansible cannot read it as an inventory: {_reason(errors, path)}",
+            f"{path}: Ansible cannot read it as an inventory: {reason}",
             expected="INI or YAML that lists hosts",
             do=f"if it is a script or names a plugin: `{export}`, then import hosts.yml",
         )
-    answer = parsed(output, path)
+    answer = parsed(done.stdout, path)
     host_vars = {
         host: _plain(own, f"{path}: host {host}")
         for host, own in answer.pop("_meta", {}).get("hostvars", {}).items()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
@@ -25,13 +21,13 @@ from gpuprov.inventory.ansible import (
 from gpuprov.model.documents import MAX_BYTES
 from gpuprov.untrusted import shown
 from gpuprov.untrusted.parsing import read_json
+from gpuprov.untrusted.programs import Answer, run_limited
 
 ALIASED = 20_000
 """Maximum number of values that aliases (`*name`) add to an inventory's files; nested ones multiply."""
 TIMEOUT_S = 300
 ANSWER_BYTES = 64 << 20
 ANSWER_VALUES = 1 << 20
-ERROR_BYTES = 1 << 20
 MEMORY_KIB = 4 << 20
 """Maximum address space of ansible-inventory, where the system supports such a limit."""
 YAML_SUFFIXES = ("", ".yml", ".yaml", ".json")
@@ -134,59 +130,18 @@ def _added(data: bytes) -> Iterator[int]:
         parents[-1] = (parents[-1][0], parents[-1][1] + size)
 
 
-def run_bounded(
-    command: Sequence[str], environment: Mapping[str, str], errors: Path
-) -> tuple[int, bytes, str]:
-    """Run a command with limits of its time, memory and output; it is ended with its process group.
-
-    Args:
-        errors: file for its standard error.
-
-    Returns:
-        Its exit code, its standard output, and the start of its standard error.
+def run_bounded(command: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    """Run a command with limits of its time, memory, output and files.
 
     Raises:
         InvalidInput: it exceeded the limit of time or output.
     """
     limited = f'ulimit -v {MEMORY_KIB} 2>/dev/null; ulimit -f {ANSWER_BYTES >> 9} 2>/dev/null; exec "$@"'
-    late = threading.Event()
-    with errors.open("wb") as log:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", limited, "sh", *command],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            process_group=0,
-        )
-
-    def end() -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    def end_late() -> None:
-        late.set()
-        end()
-
-    timer = threading.Timer(TIMEOUT_S, end_late)
-    timer.start()
+    argv = ["/bin/sh", "-c", limited, "sh", *command]
     try:
-        with process:
-            answer = process.stdout.read(ANSWER_BYTES + 1) if process.stdout else b""
-            if len(answer) > ANSWER_BYTES:
-                end()
-            code = process.wait()
-    except BaseException:
-        end()
-        raise
-    finally:
-        timer.cancel()
-    if len(answer) > ANSWER_BYTES:
-        raise InvalidInput(f"the inventory has more than {ANSWER_BYTES >> 20} MiB as Ansible reads it")
-    if late.is_set():
-        raise InvalidInput(f"Ansible has not read the inventory within {TIMEOUT_S} s")
-    with errors.open("rb") as said:
-        return code, answer, said.read(ERROR_BYTES).decode("utf-8", "replace")
+        return run_limited(argv, seconds=TIMEOUT_S, limit=ANSWER_BYTES, environment=environment)
+    except NodeFailed as error:
+        raise InvalidInput(f"Ansible cannot read the inventory within the limits: {error.seen}") from None
 
 
 def parsed(answer: bytes, path: Path) -> Any:

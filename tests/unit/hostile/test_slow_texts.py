@@ -40,7 +40,7 @@ from gpuprov.verify.observers import gpu, secure_boot
 from gpuprov.verify.observers.base import Observed
 
 FULL = TEXT
-SECONDS = 1.0
+SECONDS = 5.0
 FULL_OF = {"untrusted.secrecy.secrecy": FULL >> 4}
 """Readers of shorter texts: the bundle of the doctor hides secrets in lines, of at most some thousand
 characters.
