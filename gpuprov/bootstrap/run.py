@@ -172,7 +172,10 @@ def _settle_host_keys(
 
 
 def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: Pinned) -> None:
-    """Pin the host key, log in, and prepare a node; record the error if that fails.
+    """Pin the host key, log in, prepare the node, and pin all host keys that it reports.
+
+    The login is made again as the user that cloud-init names, if it refuses root. An error is recorded in
+    `node`.
 
     A node that has failed before is left as it is.
     """
@@ -233,9 +236,10 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
 
 
 def _prove(node: NodeResult, goal: Goal) -> None:
-    """Log in as the fleet does; if that works, disable passwords under the dead man's switch.
+    """Log in as the fleet does and become root; then disable passwords under the dead man's switch.
 
-    With a certificate, also request its enrolment. An error is recorded in `node`.
+    Passwords are disabled if sshd accepts them and `goal.key_only` is set. With a certificate, also request
+    its enrolment. An error is recorded in `node`.
     """
 
     def prove() -> None:
@@ -257,6 +261,8 @@ def _prove(node: NodeResult, goal: Goal) -> None:
 
 def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     """Disable password logins, and test a new login; undo the change if the test fails.
+
+    If the test fails but the node reports that the change was kept, that counts as success.
 
     Raises:
         GpuprovError: the change failed or was undone.

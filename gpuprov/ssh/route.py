@@ -74,7 +74,7 @@ class Route:
 
     @property
     def place(self) -> str:
-        """`USER@HOST`, with the port if it is not 22."""
+        """`USER@HOST`, with the port if it is not 22, IPv6 in brackets; `this machine` if local."""
         if self.local:
             return "this machine"
         host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
@@ -85,11 +85,11 @@ def route(address: str, stated: Connection) -> Route:
     """Return the route to a host.
 
     Args:
-        address: name of the host, which ssh's configuration may contain.
+        address: name of the host, which ssh's configuration may contain, or `LOCAL` for this machine.
         stated: settings of the fleet for the host.
 
     Raises:
-        InvalidInput: ssh's configuration cannot be read, or its jump hosts form a loop.
+        InvalidInput: ssh's configuration cannot be read, or a jump host is invalid or part of a loop.
     """
     return _here(stated) if address == LOCAL else _route(address, stated, 0)
 
@@ -166,7 +166,7 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
 def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> Route | None:
     """Return the last jump host before a host; the fleet's setting takes precedence over ssh's configuration.
 
-    None if the host is reached directly.
+    None if the host is reached directly, or if ssh's configuration names it as its own jump host.
 
     Args:
         to: hostname and port of the host.
@@ -226,7 +226,7 @@ def _first(said: Answer, option: str) -> str | None:
 
 
 def _expanded(paths: Sequence[str], tokens: dict[str, str]) -> tuple[str, ...]:
-    """Return the paths with their tokens expanded, without `none`."""
+    """Return the paths with their `%` tokens expanded (`~` is kept), without `none`."""
     return tuple(_filled(path, tokens) for path in paths if path != "none")
 
 

@@ -48,7 +48,7 @@ def count_values(data: bytes, most: int = VALUES) -> int:
 
 
 def memory_of(data: bytes, most: int = VALUES) -> int:
-    """Return the maximum memory in bytes of the document in a JSON text with at most `most` values."""
+    """Return the maximum memory in bytes of the document in a JSON text; more values count as `most`."""
     return CHARACTER_MEMORY * len(data) + VALUE_MEMORY * min(1 + _signs(data), most)
 
 
@@ -93,7 +93,8 @@ def read_toml(text: str) -> dict[str, Any]:
     """Return the TOML document in a text of at most `TOML_BYTES`.
 
     Raises:
-        ValueError: the text is larger, or not TOML.
+        ValueError: the text is larger, has more than `TOML_DOTS` dots in a line, is nested too deeply,
+            or is not TOML.
     """
     if len(text) > TOML_BYTES or len(text.encode("utf-8", "surrogatepass")) > TOML_BYTES:
         raise ValueError(f"larger than {TOML_BYTES >> 10} KiB")

@@ -247,7 +247,8 @@ def mirrored(
 def _keys(source: AptSource, keyring: Keys, read_key: Callable[[str], Keys]) -> Keyring:
     """Return the keys of an apt source.
 
-    `unsigned` if it is trusted, else the key in its Signed-By or at that path, else the given keyring.
+    `unsigned` if it is trusted, else the key in its Signed-By or at that path, else the given keyring. A
+    path is read with `read_key`.
     """
     if source.trusted:
         return UNSIGNED

@@ -40,7 +40,9 @@ class Order:
 
 
 def matches_upstream(upstream: str, wanted: str) -> bool:
-    """Return whether an upstream version is the wanted one or continues it after a complete component.
+    """Return whether an upstream version is the wanted one, or continues it with a separator.
+
+    A separator is a character that is neither a letter nor a digit.
 
     `535.309.01` is matched by `535` and `535.309`, not by `53` or `535.3`.
     """
