@@ -76,6 +76,7 @@ def test_a_module_that_does_not_build_on_the_canary_moves_nothing(fleet: Fleet) 
 
 def test_a_canary_that_fails_goes_back_and_stops_the_run(fleet: Fleet) -> None:
     """Stop at batch 1 and restore node1, where a driver that built on the canary node2 does not build."""
+    fleet.nodes[0].run(f"test -e /root/away || mv /root/stub-{OLDER}.ko /root/away")
     done = fleet.upgrade(OLDER, canary=["node2"], serial=[1])
     assert done.returncode == 1, done.stderr
     assert fleet.ends(done) == {"node1": "old", "node2": "new"}, done.stdout + done.stderr
