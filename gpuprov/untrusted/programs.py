@@ -115,8 +115,8 @@ class _Run:
         """
         ended: float | None = None
         with selectors.DefaultSelector() as selector:
-            for pipe in (self.process.stdout, self.process.stderr):
-                self._add(selector, pipe, selectors.EVENT_READ)
+            self._add(selector, self.process.stdout, selectors.EVENT_READ, self.stdout)
+            self._add(selector, self.process.stderr, selectors.EVENT_READ, self.stderr)
             self._add(selector, self.process.stdin, selectors.EVENT_WRITE)
             rest = memoryview(self.stdin)
             while selector.get_map() and (left := self.until - time.monotonic()) > 0:
@@ -130,7 +130,7 @@ class _Run:
                     if key.fileobj is self.process.stdin:
                         rest = self._write(selector, rest)
                     else:
-                        self._read(selector, key.fileobj)
+                        self._read(selector, key)
 
     def wait(self) -> int | None:
         """Return the exit code; None if the program does not end in time."""
@@ -140,10 +140,12 @@ class _Run:
             return None
 
     @staticmethod
-    def _add(selector: selectors.BaseSelector, pipe: IO[bytes] | None, event: int) -> None:
+    def _add(
+        selector: selectors.BaseSelector, pipe: IO[bytes] | None, event: int, into: bytearray | None = None
+    ) -> None:
         if pipe is not None:
             os.set_blocking(pipe.fileno(), False)
-            selector.register(pipe, event)
+            selector.register(pipe, event, into)
 
     def _write(self, selector: selectors.BaseSelector, rest: memoryview) -> memoryview:
         pipe = self.process.stdin
@@ -160,18 +162,14 @@ class _Run:
             pipe.close()
         return rest
 
-    def _read(self, selector: selectors.BaseSelector, pipe: object) -> None:
-        assert pipe in (self.process.stdout, self.process.stderr)  # noqa: S101
-        stream = self.process.stdout if pipe is self.process.stdout else self.process.stderr
-        if stream is None:
-            return
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         try:
-            piece = os.read(stream.fileno(), _PIECE)
+            piece = os.read(key.fd, _PIECE)
         except BlockingIOError:
             return
         if not piece:
-            selector.unregister(stream)
-        elif stream is self.process.stdout:
+            selector.unregister(key.fileobj)
+        elif key.data is self.stdout:
             self.stdout += piece
             if len(self.stdout) > self.limit:
                 raise NodeFailed(f"answered more than {self.limit >> 20} MB")
