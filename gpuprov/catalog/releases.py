@@ -106,8 +106,7 @@ def brought(keys: bytes | None = None) -> Iterator[Release]:
     """Yield the installed releases that a key has signed, by default the remembered one; newest first.
 
     Releases without that signature are used only by locks that pin them by their hash. Without any key,
-    nothing
-    is yielded. Data files are not checked (see `check`).
+    nothing is yielded. Data files are not checked (see `check`).
 
     Raises:
         Refused, InvalidInput: the remembered key is not exactly one key, or a stored manifest is not valid.

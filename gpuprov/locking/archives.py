@@ -147,9 +147,8 @@ class Finder:
         """Return the parameters of a distribution's own repository.
 
         Its address is that of the fleet's mirror, or of this machine's apt sources if its system is of the
-        same
-        family, or the catalog's. The catalog is needed because this machine may have another system, or no
-        apt.
+        same family, or the catalog's. The catalog is needed because this machine may have another system, or
+        no apt.
 
         Raises:
             InvalidInput: none of them has an address.

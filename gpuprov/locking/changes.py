@@ -15,8 +15,7 @@ MOST = 100
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
     """Return lines such as `train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one
-    for each
-    component.
+    for each component.
 
     Empty if nothing differs; `nothing` is a value that one of the locks does not have.
     """
@@ -37,8 +36,7 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
 
 def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
     """Return a line for each named component that still has its old version, group by group; empty without an
-    old
-    lock.
+    old lock.
     """
     asked, found = set(named), []
     for name, group in new.groups.items() if old else ():

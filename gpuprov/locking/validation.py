@@ -58,8 +58,7 @@ def validate_files(
     """Validate fleet.yml, the site's profiles, the derived networks, and the lock.
 
     Problems are returned, not raised. Groups are resolved only if every file is valid by itself. No package
-    index
-    is read: only `gpuprov lock` checks whether a repository has the packages.
+    index is read: only `gpuprov lock` checks whether a repository has the packages.
 
     Args:
         lock_path: the lock; by default the one next to the fleet, if it exists.

@@ -17,8 +17,7 @@ HEAD = ("measured", "least", "middle", "most", "unit", "of peak", "floor")
 
 def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
     """Yield a line per node with its findings below, except those that are ok; then, for each GPU model, a
-    table of
-    the measurements on all nodes.
+    table of the measurements on all nodes.
     """
     nodes = list(judged)
     for each in nodes:
@@ -48,8 +47,7 @@ def _summary(each: Acceptance) -> str:
 
 def _table(rates: list[Rate]) -> Iterator[tuple[str, ...]]:
     """Yield the header, then a row for each measurement: its least, middle and highest value on all nodes,
-    its unit,
-    and the middle value's share of the peak and floor.
+    its unit, and the middle value's share of the peak and floor.
     """
     alike: dict[str, list[Rate]] = defaultdict(list)
     for rate in rates:

@@ -80,8 +80,7 @@ def _change(change: Change) -> Iterator[str]:
 
 def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     """Yield the steps for each node with their reasons, then differences that no step corrects, then packages
-    that
-    are newer than the lock's.
+    that are newer than the lock's.
     """
     alike: dict[tuple[tuple[str, ...], bool], list[NodePlan]] = defaultdict(list)
     for plan in plans:

@@ -78,8 +78,7 @@ def way(
     """Return how CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on a host's driver.
 
     `unknown`: the catalog has no driver floor of that CUDA major. Whether the GPUs themselves are supported
-    is
-    decided by `gpu_driver_ok` and `gpu_cuda_ok`.
+    is decided by `gpu_driver_ok` and `gpu_cuda_ok`.
     """
     if toolkit and native(driver, toolkit):
         return "native"

@@ -134,7 +134,7 @@ def idle_holder(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.one_of_several", "U13", source="project")
 def one_of_several(sample: Sample) -> Iterator[Fault]:
-    """Report a working program that has several GPUs open, of which one is busy and the others are idle."""
+    """Report a working program that has several GPUs open, one of them busy and the others idle."""
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         working = [gpu for gpu in mine if (gpu.busy or 0) > 0.2]

@@ -43,8 +43,7 @@ def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) ->
     """Yield the outdated facts of a catalog by the date and by a lock, without access to repositories.
 
     These are an age over `FRESH_DAYS`, branches that reached their end of life after the catalog's date, and
-    a
-    lock that pins another release or none.
+    a lock that pins another release or none.
 
     Args:
         release: release of the catalog.

@@ -206,8 +206,7 @@ class Fetcher:
         """Run `_once` in a separate thread, which is abandoned at the deadline.
 
         A socket's time-out limits only each read: a server (a proxy, a resolver) that sends a byte now and
-        then never
-        exceeds it.
+        then never exceeds it.
 
         Raises:
             TimeoutError: the deadline has passed.

@@ -20,8 +20,7 @@ def candidates(case: Case) -> list[Draft]:
     """Return drivers to try, best first; at least one.
 
     A stated driver, or the version of a stated fabric manager, is the only one. Otherwise branches that do
-    not
-    support a GPU of the host are left out, unless none would remain.
+    not support a GPU of the host are left out, unless none would remain.
 
     Raises:
         InvalidInput: an unknown repository, or a branch that is not in the catalog, so that its versions are
@@ -146,8 +145,7 @@ def _in_archive(case: Case, order: list[Branch]) -> Iterator[Draft]:
     """Yield drafts of the distribution's own drivers, in the order of their branches and newest first.
 
     A driver that is selected by its name only is left out; one without a known version is taken as the newest
-    of
-    its branch.
+    of its branch.
     """
     held = (
         [driver for driver in case.system.archive_drivers if not driver.by_name_only] if case.system else []

@@ -48,8 +48,7 @@ class Chooser:
         """Set the stated toolkit, or choose the newest suitable one.
 
         A stated beginning of a version becomes its newest release, preferably one that is native and
-        published. A
-        stated version that is in no list is set unchanged.
+        published. A stated version that is in no list is set unchanged.
         """
         if "cuda" in self._case.absent:
             return
@@ -71,8 +70,7 @@ class Chooser:
         """Return the newest suitable release that runs natively.
 
         Releases not seen in the system's repositories count only without any other. If none runs natively,
-        return the
-        oldest suitable release that runs by minor-version compatibility; None if there is none.
+        return the oldest suitable release that runs by minor-version compatibility; None if there is none.
         """
         for wanted in ("yes", "unproven"):
             for toolkit, held in self._suitable_toolkits:

@@ -50,8 +50,7 @@ def resolve_once(request: Request, catalog: Catalog) -> Resolution:
     """Return the answer to a request with the best of the drivers to try, without alternatives.
 
     Drivers are tried until one has no violation that another driver may resolve; of those tried, the first
-    with
-    the fewest violations is used.
+    with the fewest violations is used.
 
     Raises:
         InvalidInput: as `resolve`.

@@ -97,8 +97,7 @@ class Proposal:
         """Propose a value for a field of a record; nothing if the field already has it.
 
         A replacement counts as overwriting a value stated by hand, unless this package reads all sources of
-        the old
-        value, or the new value is a list that contains the old one.
+        the old value, or the new value is a list that contains the old one.
 
         Args:
             record_of: file, section and name of the record.

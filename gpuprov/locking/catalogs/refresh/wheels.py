@@ -35,8 +35,7 @@ def read_wheels(catalog: Catalog, day: str) -> Readings:
     """Read the versions of cuDNN, NCCL, CUDA and the frameworks.
 
     Versions of frameworks are read only if newer than the catalog's, with their requirements. Returns one
-    reading
-    if any list was read, and a `NotRead` for each list that was not.
+    reading if any list was read, and a `NotRead` for each list that was not.
     """
     seen: list[Seen] = []
     failed: list[NotRead] = []
@@ -106,8 +105,7 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
 
 def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield `python`, `cuda_runtime`, `cudnn` and `nccl` with the versions that a wheel requires, as far as
-    it states
-    them.
+    it states them.
     """
     yield "python", str(metadata.get("requires_python", ""))
     for text in metadata.get("requires_dist", ()):

@@ -17,8 +17,7 @@ def release(case: Case, draft: Draft) -> Findings:
     """Check that the toolkit was published, and released.
 
     A version that was never published is a violation; one in no list, or not released, is a warning, and so
-    is a
-    stack for which no toolkit was found.
+    is a stack for which no toolkit was found.
     """
     if draft.cuda is None:
         if "cuda" not in case.absent:

@@ -109,9 +109,8 @@ def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
 
 
 def peers(case: Case, draft: Draft) -> Findings:
-    """Yield a reason for each model of which the host has several that cannot access each other's memory, or
-    only
-    over an NVLink bridge.
+    """Yield a reason for each model that the host has several times if its GPUs cannot access each other's
+    memory, or only over an NVLink bridge.
     """
     for gpu, count in case.counts.items():
         if count is None or count < 2:

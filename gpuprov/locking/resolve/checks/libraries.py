@@ -13,9 +13,8 @@ from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, vi
 def cudnn(case: Case, draft: Draft) -> Findings:
     """Check that a build of cuDNN exists for the CUDA major, and runs on the driver.
 
-    Both are violations, except that a build of which only no wheel was seen is a warning. A release in no
-    list is
-    a warning.
+    Both are violations, except that a build that only lacks a known wheel is a warning. A release in no
+    list is a warning.
     """
     if draft.cudnn is None:
         return
@@ -159,8 +158,7 @@ def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling
 
 def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
     """Yield the finding about an NCCL build on the driver: a recorded failure is a violation, a newer CUDA
-    than the
-    driver's a warning.
+    than the driver's a warning.
 
     A compat package of that CUDA release or a newer one prevents both.
     """

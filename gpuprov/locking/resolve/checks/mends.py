@@ -59,7 +59,7 @@ def documented(rule: str) -> bool:
 
 
 def one_change_mends(violations: Iterable[RuleFinding]) -> frozenset[str]:
-    """Return the fields whose change alone may resolve all violations, of which there must be at least
+    """Return the fields whose change alone may resolve all violations; there must be at least
     one.
     """
     return frozenset.intersection(*(mends(finding.rule) for finding in violations))

@@ -97,8 +97,7 @@ def known_failures(case: Case, draft: Draft) -> Findings:
     """Yield a finding for each known failure of this driver on this system and these GPUs.
 
     A failed build against the stated kernel is a violation; an untried or unstated kernel a warning; a
-    successful
-    build or a required firmware a reason. Precompiled modules need no build.
+    successful build or a required firmware a reason. Precompiled modules need no build.
     """
     system = case.system.id if case.system else ""
     for issue in case.catalog.known_issues:
