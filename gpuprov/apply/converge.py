@@ -15,6 +15,7 @@ from gpuprov.apply.kernel_modules.once import Once
 from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.drift.observations import OBSERVERS
 from gpuprov.drift.survey import survey
 from gpuprov.errors import GpuprovError
 from gpuprov.model.connection import LOCAL
@@ -96,7 +97,9 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     if run.options.check:
         return result
     result.drift = {node.name: node for node in _survey(run, result.sound(busy))}
-    waiting = [name for name, node in result.drift.items() if plan_node(node).reboot]
+    waiting = [
+        name for name, node in result.drift.items() if plan_node(node).reboot or _reboot_of_verify(busy[name])
+    ]
     hosts = run.lock.hosts()
     agreed = [name for name in waiting if run.consent.reboot or hosts[name].reboot.allowed]
     here = [name for name in busy if hosts[name].hosts[name] == LOCAL]
@@ -115,6 +118,11 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     for name in pending:
         _reboot_here(run, name, result)
     return result
+
+
+def _reboot_of_verify(plan: NodePlan) -> bool:
+    """Return whether a check that drift does not make has failed, and a reboot corrects it."""
+    return any(each.reboot and each.check not in OBSERVERS for each in plan.because)
 
 
 def _refused_downgrades(plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:

@@ -9,6 +9,7 @@ from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.repository.versions import DEB
 from gpuprov.roles import BY_NAME, ROLES
+from gpuprov.roles.causes import causes
 
 RUNNABLE = tuple(role.name for role in ROLES if role.variables)
 """Roles that Ansible can run, in order."""
@@ -23,6 +24,7 @@ class NodePlan:
         reboot: whether a stated setting takes effect only after a reboot.
         because: the differences that the plan corrects.
         beyond: the differences that gpuprov cannot correct.
+        consequences: differences that a reboot would correct if others of the node did not cause them.
     """
 
     name: str
@@ -30,6 +32,7 @@ class NodePlan:
     reboot: bool
     because: tuple[Difference, ...]
     beyond: tuple[Difference, ...]
+    consequences: tuple[Difference, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -56,20 +59,24 @@ def plan_node(node: NodeDrift) -> NodePlan:
     Its roles are those of the differences and those that have to follow them, after preflight. If one of them
     installs components, repositories and package_pins are included. Without such a role there are none.
     """
-    named = {difference.role for difference in node.drift if difference.role}
+    failed = [each.check for each in node.drift]
+    consequences = tuple(each for each in node.drift if each.reboot and causes(each.check, failed))
+    found = [each for each in node.drift if each not in consequences]
+    named = {difference.role for difference in found if difference.role}
     for role in list(named):
         named |= set(BY_NAME[role].followed_by)
     if any(BY_NAME[role].components for role in named):
         named |= {"repositories", "package_pins"}
     if named:
         named.add("preflight")
-    beyond = tuple(each for each in node.drift if each.role is None and not each.reboot)
+    beyond = tuple(each for each in found if each.role is None and not each.reboot)
     return NodePlan(
         node.name,
         tuple(role for role in RUNNABLE if role in named),
-        any(difference.reboot for difference in node.drift),
-        tuple(each for each in node.drift if each not in beyond),
+        any(difference.reboot for difference in found),
+        tuple(each for each in found if each not in beyond),
         beyond,
+        consequences,
     )
 
 

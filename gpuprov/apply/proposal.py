@@ -7,22 +7,35 @@ from dataclasses import dataclass
 
 from gpuprov.apply.context import Options
 from gpuprov.apply.plan import NodePlan, full_plan, narrowed, plan_node
+from gpuprov.apply.verified import as_drift
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.model.lock import Lock
+from gpuprov.verify import Verdict, run_verification
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Each node's drift, and a plan for each node that answered."""
+    """Each node's drift, and a plan for each node that answered.
+
+    Attributes:
+        found: the survey; of nodes that were verified, the failed checks.
+        verdict: the verification of nodes without drift; None if there was none.
+    """
 
     found: list[NodeDrift]
     plans: list[NodePlan]
+    verdict: Verdict | None = None
 
     @property
     def unanswered(self) -> list[NodeDrift]:
         """Nodes that did not answer."""
         return [node for node in self.found if node.reason is not None]
+
+    @property
+    def silent(self) -> list[str]:
+        """Nodes without drift."""
+        return [node.name for node in self.found if node.status == "in_sync"]
 
     @property
     def busy(self) -> list[NodePlan]:
@@ -51,3 +64,15 @@ def propose(
     answered = [node for node in found if node.reason is None]
     plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
     return Proposal(found, narrowed(plans, roles) if roles else plans)
+
+
+def with_verification(
+    proposal: Proposal, lock: Lock, names: Collection[str], options: Options
+) -> tuple[Proposal, Verdict]:
+    """Verify nodes without drift, and plan what fails like drift; return the new proposal and the verdict."""
+    verdict = run_verification(lock, names, dispatch=options.dispatch)
+    judged = {node.name: node for node in as_drift(lock, verdict)}
+    plans = {name: plan_node(node) for name, node in judged.items() if node.reason is None}
+    found = [judged.get(node.name, node) for node in proposal.found]
+    answered = [plan for plan in proposal.plans if plan.name not in judged or plan.name in plans]
+    return Proposal(found, [plans.get(plan.name, plan) for plan in answered], verdict), verdict

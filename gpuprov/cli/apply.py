@@ -14,7 +14,7 @@ from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.apply.context import RunContext
+    from gpuprov.apply.context import Options, RunContext
     from gpuprov.apply.converge import Convergence
     from gpuprov.apply.proposal import Proposal
     from gpuprov.report.progress import Progress
@@ -83,8 +83,9 @@ def command(
 ) -> Exit:
     """Change nodes to match the lock: run only the roles whose checks differ, then verify.
 
-    If nothing differs, nothing is started. A node is rebooted only with --reboot or if the fleet allows it.
-    A node that another run has leased is skipped (exit 5).
+    If nothing differs and the last verification of every node passed, nothing is started; other nodes are
+    verified, and what fails there is corrected like drift. A node is rebooted only with --reboot or if the
+    fleet allows it. A node that another run has leased is skipped (exit 5).
 
     With --image, NODES is a group, and the root tree that this runs in becomes an image for it: nothing is
     started, no GPU is needed, and the first boot does what only a booted machine can do
@@ -95,7 +96,6 @@ def command(
     `gpuprov history` shows the result.
     """
     from gpuprov.apply.context import Consent, Options, RunContext
-    from gpuprov.apply.proposal import propose
     from gpuprov.files.runs import new_run
     from gpuprov.model.nodeset import fold
     from gpuprov.report.progress import Progress
@@ -129,7 +129,7 @@ def command(
         for kept in import_modules(chosen.lock, modules):
             options.note(f"added to the store, built in an image: {kept.build}")
     how = Options(chosen.dispatch, check, diff, verbosity=verbose)
-    proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
+    proposal = _propose(chosen, how, roles=roles, full=full, verified=not no_verify and not check)
     trust = trust_lines(chosen.lock, proposal.plans)
     for line in [*plan_lines(proposal.plans), *trust, *drift_lines(proposal.unanswered)]:
         options.note(line)
@@ -144,6 +144,34 @@ def command(
         run = this_machine.remember(run, chosen.names, chosen.lock_path, verified=not no_verify)
         result, verdict = _change(run, proposal, progress, chosen.lock_path, verified=not no_verify)
     return _conclude(run, proposal, result, verdict, output)
+
+
+def _propose(
+    chosen: options.Chosen, how: Options, *, roles: tuple[str, ...], full: bool, verified: bool
+) -> Proposal:
+    """Survey the nodes, verify those without drift whose state is not known, and plan what is wrong.
+
+    Their state is known if the last verification of this lock passed. Chosen roles run without verification.
+
+    Args:
+        roles: only these roles; empty means all.
+        full: every role on every node, independent of the drift.
+        verified: whether to verify.
+    """
+    from gpuprov.apply.proposal import propose, with_verification
+    from gpuprov.history.verified import keep_verdict, not_verified
+    from gpuprov.model.nodeset import fold
+
+    proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
+    if full or roles or not verified:
+        return proposal
+    unknown = not_verified(chosen.lock, chosen.lock_path, proposal.silent)
+    if not unknown:
+        return proposal
+    options.note(f"verifying {fold(unknown)}: no drift, but no passed verification of this lock is known")
+    proposal, verdict = with_verification(proposal, chosen.lock, unknown, how)
+    keep_verdict(chosen.lock, chosen.lock_path, verdict, options.note)
+    return proposal
 
 
 def _check(run: RunContext, proposal: Proposal, progress: Progress) -> Convergence:
@@ -166,6 +194,7 @@ def _change(
     from gpuprov.apply.lease_manager import LeaseManager
     from gpuprov.history import keep
     from gpuprov.history.record import of_apply
+    from gpuprov.history.verified import keep_verdict
 
     with LeaseManager([run.lock], run.folder, dispatch=run.options.dispatch) as leases:
         run = replace(run, leases=leases)
@@ -173,7 +202,10 @@ def _change(
             result = converge_exclusively(run, leases, proposal)
         this_machine.account(result, run)
         keep(of_apply(run.id, run.lock, lock_path, proposal.unanswered, result), options.note)
-        return result, verify(run, result) if verified else None
+        verdict = verify(run, result) if verified else None
+        if verdict:
+            keep_verdict(run.lock, lock_path, verdict, options.note)
+        return result, verdict
 
 
 def _continue(name: str, output: str) -> Exit:
@@ -200,16 +232,22 @@ def _continue(name: str, output: str) -> Exit:
 
 
 def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
-    """Keep the survey in the history and, with JSON, print the empty result; return the survey's code."""
+    """Keep the survey in the history, and print its verification; return the survey's code.
+
+    JSON is the empty result.
+    """
     from gpuprov.apply.converge import Convergence
     from gpuprov.drift.judge import exit_code
     from gpuprov.history import keep
     from gpuprov.history.record import of_survey
     from gpuprov.report.recap import apply_document
+    from gpuprov.report.verification import recap
 
     keep(of_survey(chosen.lock, chosen.lock_path, proposal.found, "apply"), options.note)
     if output == "json":
-        options.print_json(apply_document(None, proposal.unanswered, Convergence(), None))
+        options.print_json(apply_document(None, proposal.unanswered, Convergence(), proposal.verdict))
+    elif proposal.verdict:
+        options.note(recap(proposal.verdict, details=True))
     return exit_code(proposal.found)
 
 
@@ -217,12 +255,14 @@ def _conclude(
     run: RunContext, proposal: Proposal, result: Convergence, verdict: Verdict | None, output: str
 ) -> Exit:
     """Print the run's result, its verdict if it failed, and hints; return the exit code."""
+    from gpuprov.apply.verified import tried
     from gpuprov.model.nodeset import fold
     from gpuprov.report.recap import apply_document, conclusion, recap_lines, unexplained
     from gpuprov.report.verification import recap
 
     if verdict and verdict.exit_code:
-        options.note(recap(verdict, details=True))
+        without_effect = tried(run.lock, proposal.busy, result.rebooted)
+        options.note(recap(verdict, details=True, tried=without_effect))
     if output == "json":
         options.print_json(apply_document(run.id, proposal.unanswered, result, verdict))
     else:

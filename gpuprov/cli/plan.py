@@ -24,6 +24,8 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     from gpuprov.apply.context import Options
     from gpuprov.apply.proposal import propose
     from gpuprov.drift.judge import exit_code
+    from gpuprov.history.verified import not_verified
+    from gpuprov.model.nodeset import fold
     from gpuprov.report.documents import plan_document
     from gpuprov.report.text import drift_lines, plan_lines, trust_lines
 
@@ -37,4 +39,8 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
         trust = trust_lines(chosen.lock, proposal.plans)
         for line in [*plan_lines(proposal.plans), *trust, *drift_lines(proposal.unanswered)]:
             tell(line)
+        if unknown := not_verified(chosen.lock, chosen.lock_path, proposal.silent):
+            options.note(
+                f"{fold(unknown)}: no passed verification of this lock is known; apply verifies first"
+            )
     return exit_code(proposal.found)

@@ -36,6 +36,7 @@ def command(
         return verify_image(chosen, output, verbose=verbose)
     from gpuprov.history import keep
     from gpuprov.history.record import of_verdict
+    from gpuprov.history.verified import keep_verdict
     from gpuprov.report.verification import recap
     from gpuprov.verify import run_verification
 
@@ -44,6 +45,7 @@ def command(
     with waiting(f"checking {len(names)} node{'s' if len(names) > 1 else ''}"):
         verdict = run_verification(chosen.lock, names, junit=junit, local=local, dispatch=dispatch)
     keep(of_verdict(chosen.lock, chosen.lock_path, verdict), options.note)
+    keep_verdict(chosen.lock, chosen.lock_path, verdict, options.note)
     if output == "json":
         options.print_json(verdict.document())
     else:

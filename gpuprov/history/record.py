@@ -13,12 +13,12 @@ from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import new_id, now
 from gpuprov.model.lock import Lock
 from gpuprov.probe.facts import Facts
-from gpuprov.roles import Expectation, expectations
+from gpuprov.roles import expectations
 
 if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance
     from gpuprov.apply.converge import Convergence
-    from gpuprov.verify.verdict import NodeVerdict, Verdict
+    from gpuprov.verify.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -131,35 +131,15 @@ def _accepted(each: Acceptance) -> NodeDrift:
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
     """Return the run of a verification as drift: a failed check is a difference."""
+    from gpuprov.apply.verified import as_drift
     from gpuprov.verify.wanted import wanted
 
-    stated = {name: wanted(group) for name, group in lock.groups.items()}
-    group_of = {host: name for name, group in lock.groups.items() for host in group.hosts}
-    nodes = [_judged(node, stated[group_of[node.name]]) for node in verdict.nodes]
-    groups = {name: Group(group.nodes, tuple(stated[name])) for name, group in _groups(lock, nodes).items()}
+    nodes = as_drift(lock, verdict)
+    groups = {
+        name: Group(group.nodes, tuple(wanted(lock.groups[name])))
+        for name, group in _groups(lock, nodes).items()
+    }
     return Run(new_id("verify"), "verify", verdict.checked_at, str(path.absolute()), groups, nodes)
-
-
-def _judged(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift:
-    """Return a node's verification as drift; a node that is unreachable or has an error keeps that status.
-
-    Args:
-        stated: check → its expectation.
-    """
-    found = tuple(
-        Difference(
-            each.check,
-            each.expected,
-            each.actual,
-            stated[each.check].severity,
-            stated[each.check].role,
-            stated[each.check].reboot,
-        )
-        for each in node.failed_checks
-    )
-    if node.status in ("unreachable", "error"):
-        return NodeDrift(node.name, node.status, found, node.message)
-    return NodeDrift(node.name, "drifted" if found else "in_sync", found)
 
 
 def _groups(lock: Lock, nodes: Iterable[NodeDrift]) -> dict[str, Group]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +17,17 @@ from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
 from gpuprov.history.record import Group, Run
 
-VERSION = 1
+VERSION = 2
 TABLES = """
-CREATE TABLE runs (
+CREATE TABLE IF NOT EXISTS runs (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, verb TEXT NOT NULL, at TEXT NOT NULL,
     fleet TEXT NOT NULL, groups TEXT NOT NULL);
-CREATE TABLE nodes (
+CREATE TABLE IF NOT EXISTS nodes (
     run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, status TEXT NOT NULL,
     reason TEXT, drift TEXT NOT NULL, PRIMARY KEY (run, name)) WITHOUT ROWID;
-CREATE INDEX nodes_by_name ON nodes (name, run);
+CREATE INDEX IF NOT EXISTS nodes_by_name ON nodes (name, run);
+CREATE TABLE IF NOT EXISTS verified (
+    fleet TEXT NOT NULL, node TEXT NOT NULL, stated TEXT NOT NULL, PRIMARY KEY (fleet, node)) WITHOUT ROWID;
 """
 LATEST = "latest"
 
@@ -93,6 +95,25 @@ class History(AbstractContextManager["History"]):
             ).lastrowid
             rows = ((number, node.name, node.status, node.reason, _written(node)) for node in run.nodes)
             database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
+
+    def record_verified(self, fleet: str, passed: Mapping[str, str], failed: Iterable[str]) -> None:
+        """Store which nodes passed their last verification; a node that failed is forgotten.
+
+        Args:
+            fleet: the lock's path.
+            passed: node → digest of what it was verified against.
+        """
+        with self._database as database:
+            database.executemany(
+                "DELETE FROM verified WHERE fleet = ? AND node = ?", ((fleet, name) for name in failed)
+            )
+            rows = ((fleet, name, stated) for name, stated in passed.items())
+            database.executemany("INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", rows)
+
+    def verified(self, fleet: str) -> dict[str, str]:
+        """Return the nodes of a fleet that passed their last verification, each with the stored digest."""
+        rows = self._database.execute("SELECT node, stated FROM verified WHERE fleet = ?", (fleet,))
+        return dict(rows.fetchall())
 
     def lines(self, *, fleet: str | None = None, last: int = 20) -> list[Line]:
         """Return the last runs, newest first.
@@ -166,7 +187,9 @@ class History(AbstractContextManager["History"]):
         return {status: found.get(status, 0) for status in get_args(Status)}
 
     def _prepare(self) -> None:
-        """Create the tables once; other processes may do so at the same time.
+        """Create the tables that are missing, also those that an earlier version did not have.
+
+        Other processes may do so at the same time.
 
         Raises:
             InvalidInput: a newer gpuprov wrote the file.
@@ -183,7 +206,7 @@ class History(AbstractContextManager["History"]):
         database.execute("PRAGMA journal_mode = WAL")
         with database:
             database.execute("BEGIN IMMEDIATE")
-            if database.execute("PRAGMA user_version").fetchone() == (0,):
+            if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
                 for statement in filter(str.strip, TABLES.split(";")):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {VERSION}")

@@ -92,6 +92,8 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
         for plan in group:
             for each in plan.because:
                 reasons[f"{each.role or 'reboot'}: {difference(each)}"].append(plan.name)
+            for each in plan.consequences:
+                reasons[f"follows from the others: {difference(each)}"].append(plan.name)
         for reason, names in reasons.items():
             where = "" if len(names) == len(group) else f" ({fold(names)})"
             yield f"    {reason}{where}"

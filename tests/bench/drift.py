@@ -76,7 +76,7 @@ def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> list
         "floor: Paramiko runs `true`": lambda: floor(lock),
         "probe alone, on the node": lambda: probes(node, lock, count),
         "gpuprov drift": lambda: gpuprov(folder, "drift"),
-        "gpuprov apply, nothing to do": lambda: gpuprov(folder, "apply", "--yes"),
+        "gpuprov apply, nothing to do": lambda: gpuprov(folder, "apply", "--yes", "--no-verify"),
     }
     for work in ways.values():
         work()  # fills caches of the node and of this machine

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.history import History
 from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov
@@ -72,6 +73,16 @@ def failed_checks(chain: Chain) -> set[str]:
 def test_a_second_apply_has_nothing_to_do(chain: Chain) -> None:
     again = chain.gpuprov("apply", "--yes")
     assert "nothing to do" in again.stderr
+    assert "verifying" not in again.stderr
+
+
+def test_apply_verifies_where_no_verification_is_known(chain: Chain) -> None:
+    with History(chain.folder / "state/gpuprov/history.sqlite") as history:
+        history.record_verified(str(chain.folder / "fleet.lock.yml"), {}, [chain.node.name])
+    assert "apply verifies first" in chain.gpuprov("plan").stderr
+    again = chain.gpuprov("apply", "--yes")
+    assert "verifying" in again.stderr
+    assert f"passed       {chain.node.name}" in again.stderr
 
 
 def test_everything_comes_back_after_a_reboot(chain: Chain) -> None:

@@ -42,6 +42,23 @@ def test_recap_folds_nodes_and_says_each_failure_once() -> None:
     ]
 
 
+def test_a_remedy_that_was_tried_is_not_proposed_again() -> None:
+    lines = recap(VERDICT, tried={"gpu07": ["pins.hold"], "gpu08": ["pins.hold"]}).splitlines()
+    doctor = "  to fix    apply has run for this without effect; for the cause: gpuprov doctor gpu[07-08]"
+    assert lines[-1] == doctor
+    assert doctor not in recap(VERDICT, tried={"gpu07": ["gpu.count"]}).splitlines()
+
+
+def test_no_reboot_is_proposed_for_what_a_library_causes() -> None:
+    reboot = "gpuprov apply --reboot -l gpu07"
+    library = CheckResult("driver.library", "failed", "2", "1", "gpuprov apply -l gpu07", 0.1)
+    four = CheckResult("driver.four_versions", "failed", "2", "1", reboot, 0.1)
+    for checks, proposed in (([library, four], False), ([four], True)):
+        said = recap(Verdict("", [NodeVerdict("gpu07", "failed", checks)]))
+        assert (reboot in said) is proposed
+        assert ("correct driver.library first" in said) is not proposed
+
+
 def test_details_show_what_was_looked_at() -> None:
     assert "  $ apt-mark showhold" in recap(VERDICT, details=True).splitlines()
 
