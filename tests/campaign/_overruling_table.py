@@ -1,23 +1,27 @@
-"""docs/effective.md: what can override each setting and component, the checks, and apply's reaction."""
+"""docs/effective.md: questions that a node answers, their checks, and ways to change the answer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gpuprov.drift.observations.registry import READS
 from gpuprov.roles import OVERRULED
-from gpuprov.roles.components import PACKAGE_CHECKS, UNPACKAGED_CHECKS
+from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_CHECKS
 from tests import ROOT
+from tests.campaign._questions import Question, by_question
 from tests.lab.overruling import ELSEWHERE
 
 HEAD = """\
-# Overrides: checks of the state in effect
+# Checks of the state in effect
 
 `scripts/campaign mutations --markdown` generates this page; a unit test compares it with the code. An
 expectation is about a node's behaviour: the result of all files, links, variables and commands, including
-those of other programs and users. The table lists for each setting and component what can override it, what
-drift and verify read, and the reaction of apply:
+those of other programs and users. Each section is a question that the node itself answers. Drift and verify
+ask it independently: drift reads the listed facts, verify runs the listed test.
+
+The second table of a section lists known ways to change the answer, each applied to a node, or to facts of
+one, by the test in its last column, and the reaction of apply:
 
 - **mends**: apply corrects it.
 - **fails**: apply makes all other changes, then fails for that node and names the place (`path:line`). A file
@@ -25,11 +29,7 @@ drift and verify read, and the reaction of apply:
   the fleet, lock and apply again.
 
 Drift names the place as well: `tuning.limits expected nofile 16384, is nofile 4096, by
-/etc/security/limits.d/zz-site.conf:1`. The column *tested* names the test that applies the override to a
-node, or to facts of one.
-
-| setting or component | possible override | check | drift reads | verify runs | apply | tested |
-|---|---|---|---|---|---|---|
+/etc/security/limits.d/zz-site.conf:1`.
 """
 TEST = re.compile(r'mark\.check\(\s*"([^"]+)"[^@]*?\ndef (test_\w+)')
 TAIL = """
@@ -50,12 +50,16 @@ TAIL = """
 
 def markdown() -> str:
     """Return the page."""
-    return HEAD + "".join(f"{line}\n" for line in _rows()) + TAIL
+    sections = (
+        _section(question, checks) for question, checks in by_question({*READS, *verify_tests()}).items()
+    )
+    return HEAD + "".join(f"{line}\n" for section in sections for line in section) + TAIL
 
 
 def verify_tests() -> dict[str, str]:
     """Return check → `file::test` of verify's suite."""
     found = dict.fromkeys(PACKAGE_CHECKS, "components::every package at its version")
+    found |= dict.fromkeys(ABSENT_CHECKS, "components::no package of it")
     found |= dict.fromkeys(UNPACKAGED_CHECKS, "components::nothing without a package")
     for path in sorted((ROOT / "gpuprov/verify/suite").glob("test_*.py")):
         for check, name in TEST.findall(path.read_text(encoding="utf-8")):
@@ -63,11 +67,17 @@ def verify_tests() -> dict[str, str]:
     return found
 
 
-def _rows() -> Iterator[str]:
+def _section(question: Question, checks: Collection[str]) -> Iterator[str]:
+    """Yield the lines of a question: its checks, then the known ways to change their result."""
     tests = verify_tests()
-    for each in OVERRULED:
-        reads = ", ".join(READS[each.check])
+    yield from ("", f"## {question.text}", "", "| check | drift reads | verify runs |", "|---|---|---|")
+    for check in checks:
+        reads = ", ".join(READS.get(check, ())) or "nothing"
+        yield f"| `{check}` | {reads} | {tests.get(check, 'nothing')} |"
+    ways = [each for each in OVERRULED if each.check in checks]
+    if ways:
+        yield from ("", "| setting or component | way | check | apply | tested by |", "|---|---|---|---|---|")
+    for each in ways:
         tried = ELSEWHERE.get((each.check, each.by), "scripts/campaign mutations")
         where = f"`{tried}`" if "/" in tried else tried
-        cells = (each.of, each.by, f"`{each.check}`", reads, tests[each.check], each.apply, where)
-        yield f"| {' | '.join(cells)} |"
+        yield f"| {' | '.join((each.of, each.by, f'`{each.check}`', each.apply, where))} |"
