@@ -58,7 +58,8 @@ CAUSES = (
     Cause(
         "Unable to locate package linux-|for 'linux-|No package matching 'linux-",
         "the package repository has no headers for the target kernel",
-        "install and boot a kernel whose headers it has, or set nvidia_driver_target_kernel to such a kernel",
+        "install and boot a kernel whose headers it has, or state such a kernel: settings.kernel of fleet.yml"
+        " (without gpuprov, the variable nvidia_driver_target_kernel)",
     ),
     Cause(
         "Signed-By|Conflicting values",
