@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import tempfile
 import time
@@ -27,12 +26,12 @@ from gpuprov.errors import Exit
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov_lab import Lab, Node
 from tests.bench._by_hand import ByHand, Chosen, begin
+from tests.bench._processor import processor_s
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 BAR = 0.5
 """Limit of wall time of `once` relative to the script, at four nodes."""
-ACCOUNTS = ("/sys/fs/cgroup/cpuacct/gpuprov-lab", "/sys/fs/cgroup/gpuprov-lab")
 
 
 class Subject:
@@ -119,24 +118,6 @@ def measured(subject: Subject, way: str, count: int) -> float:
     print(f"{count:>5}  {way:<8}{wall:>8.0f}{cpu:>8.0f}  {bare} of {count}")
     subject.lab.down([node.name for node in nodes])
     return wall
-
-
-def processor_s(lab: Lab) -> float:
-    """Return the processor seconds of a lab's nodes and of all ended children."""
-    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
-    groups = [path for root in ACCOUNTS for path in Path(root).glob(f"*{lab.name}*")]
-    return ours.ru_utime + ours.ru_stime + sum(map(_used, groups))
-
-
-def _used(group: Path) -> float:
-    """Return the processor seconds of a control group and all below it.
-
-    Version 1 counts nanoseconds, version 2 microseconds.
-    """
-    if (group / "cpuacct.usage").exists():
-        return int((group / "cpuacct.usage").read_text()) / 1e9
-    stated = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    return int(stated["usage_usec"]) / 1e6
 
 
 if __name__ == "__main__":
