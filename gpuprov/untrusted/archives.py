@@ -15,11 +15,12 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """Return the content of a file in an archive.
 
     Args:
-        limit: maximum size in bytes, also if the archive states a smaller size.
+        limit: maximum size in bytes after unpacking, also if the archive states a smaller size.
 
     Raises:
         ValueError: the file is larger, or packed with a method other than those of `UNPACKED`.
         KeyError: there is no such file.
+        Exception: one of `DAMAGED`; the archive is damaged or encrypted.
     """
     entry = archive.getinfo(name)
     if entry.compress_type not in UNPACKED:

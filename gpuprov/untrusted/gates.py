@@ -29,13 +29,21 @@ from typing import Any, NewType, TypeVar
 from gpuprov.errors import NodeFailed
 
 ShellLine = NewType("ShellLine", str)
+"""A line for a POSIX shell in which every inserted word is quoted; `shell` returns it."""
 PathBelow = NewType("PathBelow", Path)
+"""A path directly inside a known folder; `below` returns it."""
 Printable = NewType("Printable", str)
+"""Text without terminal control characters, from `printable`, `on_one_line`, `shown` or `json_text`."""
 XmlText = NewType("XmlText", str)
+"""Text that has only characters of XML 1.0, not yet escaped as markup; `xml_text` returns it."""
 HtmlText = NewType("HtmlText", str)
+"""Text with HTML's special characters escaped; `html_text` returns it."""
 JsonLine = NewType("JsonLine", str)
+"""A JSON document on one line of ASCII; `json_line` returns it."""
 AnsibleJson = NewType("AnsibleJson", str)
+"""JSON for Ansible in which every string is marked with `UNSAFE`; `ansible_json` returns it."""
 RegexText = NewType("RegexText", str)
+"""A pattern of `re` that matches one literal text; `regex` returns it."""
 Document = TypeVar("Document")
 
 # Control characters except tab and newline, C1 control characters, line separators, characters that change
@@ -48,6 +56,7 @@ COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
 """Pattern of one component of a path; `names.file_name` uses it, too."""
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 _SHOWN = 80
+"""Default maximum length of a value in a message, in characters."""
 UNSAFE = "__ansible_unsafe"
 """Key that marks a string as text in JSON for Ansible (ansible-core 2.18 to 2.21)."""
 
@@ -65,29 +74,41 @@ class AnsibleText(str):
 
 
 def _spelled(found: re.Match[str]) -> str:
-    """Return the found characters as Python's escape sequences."""
+    r"""Return the found characters as Python's escape sequences, such as `\x1b` or `\u202e`."""
     return found[0].encode("unicode_escape").decode("ascii")
 
 
 def printable(text: str) -> Printable:
-    r"""Return the text with terminal control characters escaped, `\x1b[31m`; newlines are kept."""
+    r"""Return the text with control characters escaped as in `\x1b[31m`; tabs and newlines are kept.
+
+    Carriage returns, C1 control characters, Unicode's line separators and direction marks, the byte order
+    mark and surrogates are escaped, too.
+    """
     return Printable(_STEERING.sub(_spelled, text))
 
 
 def on_one_line(text: str) -> Printable:
-    r"""Return printable text with escaped newlines: it cannot look like a separate line of gpuprov's."""
+    r"""Return printable text with each newline as `\n`, so that it cannot look like a separate line of
+    gpuprov's.
+    """
     return Printable(printable(text).replace("\n", "\\n"))
 
 
 def shown(text: object, most: int = _SHOWN) -> Printable:
-    """Return a value for a message: quoted, printable, on one line, shortened to `most` characters."""
+    """Return a value for a message: in single quotes, printable, on one line.
+
+    A value that is not a string is shown by its `repr`. After `most` characters, counted before escaping, the
+    rest is replaced by `…`.
+    """
     whole = text if isinstance(text, str) else repr(text)
     cut = whole if len(whole) <= most else whole[:most] + "…"
     return Printable(f"'{on_one_line(cut)}'")
 
 
 def shell_words(words: Iterable[str]) -> ShellWords:
-    """Return words for `shell`, each quoted, with blanks between them.
+    """Return words for `shell`, each quoted and with control characters escaped, with blanks between them.
+
+    Without words the result is empty; an empty word becomes `''`.
 
     Raises:
         NodeFailed: a word begins with `-`, so that a program would take it for an option.
@@ -104,7 +125,9 @@ def shell(line: str, /, *words: object) -> ShellLine:
             characters are escaped, since a user may paste the line into a terminal.
 
     Raises:
-        NodeFailed: a word begins with `-` at the start of a word of the line.
+        NodeFailed: a word begins with `-` in place of a `{}` after a blank or at the start; `--name={}`
+            accepts it.
+        TypeError: the number of words is not that of `{}`.
     """
     pieces = re.split(r"(\{\{|\}\}|\{\})", line)
     if pieces.count("{}") != len(words):
@@ -119,23 +142,33 @@ def shell(line: str, /, *words: object) -> ShellLine:
 
 
 def _filled(word: object, *, inside: bool) -> str:
+    """Return the quoted word; words from `shell_words` are returned unchanged.
+
+    Args:
+        inside: whether text of the line precedes it without a blank, as in `--name={}`.
+    """
     if isinstance(word, ShellWords):
         return str(word)
     return _quoted(str(word), inside=inside)
 
 
 def _quoted(word: str, *, inside: bool = False) -> str:
+    """Return a word quoted for a shell, with control characters escaped.
+
+    Raises:
+        NodeFailed: it begins with `-`, and is not `inside` another word.
+    """
     if word.startswith("-") and not inside:
         raise NodeFailed(f"{shown(word)} in a command", expected="no - in front")
     return shlex.quote(on_one_line(word))
 
 
 def below(folder: Path, component: str) -> PathBelow:
-    """Return the path of one file or folder directly inside a folder.
+    """Return the path of one file or folder directly inside a folder; the disk is not accessed.
 
     Raises:
-        NodeFailed: the name contains a `/`, a blank or another character that `COMPONENT` does not allow, or
-            begins with `.` or `-`.
+        NodeFailed: the name is empty, has more than 255 characters, contains a `/`, a blank or another
+            character that `COMPONENT` does not allow, or begins with `.`, `-` or one of `@=,:~`.
     """
     if not re.fullmatch(COMPONENT, component):
         expected = f"the name of one file in {folder}: letters, digits and . _ + @ = , : ~ -"
@@ -144,22 +177,35 @@ def below(folder: Path, component: str) -> PathBelow:
 
 
 def xml_text(text: str) -> XmlText:
-    """Return the text with characters that XML 1.0 forbids escaped; an XML writer still escapes `<`."""
+    r"""Return the text with control characters and all others that XML 1.0 forbids escaped as in `\x1b`.
+
+    Tabs and newlines are kept. An XML writer still has to escape `<`, `&` and quotes.
+    """
     return XmlText(_NOT_XML.sub(_spelled, printable(text)))
 
 
 def html_text(text: str) -> HtmlText:
-    """Return the text as content or a quoted attribute of HTML."""
+    """Return the text as content or a quoted attribute of HTML, with `&`, `<`, `>`, quotes and control
+    characters escaped.
+    """
     return HtmlText(html.escape(printable(text)))
 
 
 def json_line(document: object) -> JsonLine:
-    """Return a document as one line of JSON in ASCII, without the final newline."""
+    """Return a document as one line of JSON in ASCII, without the final newline.
+
+    Raises:
+        TypeError: it contains a value that JSON does not have, such as a set.
+    """
     return JsonLine(json.dumps(document))
 
 
 def json_text(document: object, *, indent: int | None = 2) -> Printable:
-    """Return a document as JSON for a terminal or a file, with terminal control characters as `\\u001b`."""
+    r"""Return a document as JSON for a terminal or a file, with terminal control characters as `\u001b`.
+
+    Args:
+        indent: blanks for each level; None puts the document on one line. Other Unicode characters are kept.
+    """
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return Printable(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
@@ -168,22 +214,22 @@ class LogFormatter(logging.Formatter):
     """A log with one line per record: a node's text can neither look like a record nor control a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Return the line of the record; a traceback follows it."""
+        """Return the line of the record, with newlines of its message escaped; `format` adds a traceback."""
         record.message = on_one_line(record.message)
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line and the traceback of the record."""
+        """Return the line and, if the record has an exception, the lines of its traceback, all printable."""
         return printable(super().format(record))
 
 
 def regex(text: str) -> RegexText:
-    """Return a pattern of `re` that matches only this text."""
+    """Return a pattern of `re` that matches exactly this text, with special characters escaped."""
     return RegexText(re.escape(text))
 
 
 def is_template(text: str) -> bool:
-    """Return whether Ansible could expand the text as a template."""
+    """Return whether Ansible could expand the text as a template: whether it contains `{{`, `{%` or `{#`."""
     return _TEMPLATE.search(text) is not None
 
 
@@ -208,7 +254,7 @@ def without_templates(document: Document, what: str) -> Document:
 def ansible_json(document: object) -> AnsibleJson:
     """Return JSON for an inventory or `--extra-vars` in which every string is marked as text.
 
-    Names of groups, hosts and variables are keys, which Ansible does not expand.
+    Names of groups, hosts and variables are keys, which Ansible does not expand; keys are not marked.
 
     Raises:
         NodeFailed: a key begins with `__ansible`, which Ansible reserves.
@@ -220,6 +266,7 @@ def as_text(document: object) -> Any:
     """Return a document for a readable inventory: strings that look like a template become `AnsibleText`.
 
     A mapping with `UNSAFE` as its only key, the form of such a string in JSON, becomes `AnsibleText`, too.
+    Keys and other values are kept; tuples become lists.
     """
     if isinstance(document, str):
         return AnsibleText(document) if is_template(document) else document
@@ -229,7 +276,10 @@ def as_text(document: object) -> Any:
 
 
 def marked(document: object) -> Any:
-    """Return a document with `AnsibleText` in place of mappings whose only key is `UNSAFE`; keep the rest."""
+    """Return a document with `AnsibleText` in place of mappings whose only key is `UNSAFE`; keep the rest.
+
+    Strings that look like a template are not changed, see `as_text`. Tuples become lists.
+    """
     if isinstance(document, Mapping):
         if set(document) == {UNSAFE}:
             return AnsibleText(document[UNSAFE])
@@ -256,6 +306,11 @@ def unmarked(document: object, *, mark: bool) -> Any:
 
 
 def _unsafe(document: object) -> object:
+    """Return a document with `{UNSAFE: text}` in place of every string that is not a key.
+
+    Raises:
+        NodeFailed: a key begins with `__ansible`.
+    """
     if isinstance(document, str):
         return {UNSAFE: document}
     if isinstance(document, Mapping):
@@ -269,7 +324,10 @@ def _unsafe(document: object) -> object:
 
 
 def _strings(document: object, place: str) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every string and key in a document."""
+    """Yield place and text of every string and key in a document.
+
+    The place is `place`, extended by `.KEY` for the value of a key; an item of a list has the list's place.
+    """
     if isinstance(document, str):
         yield place, document
     elif isinstance(document, Mapping):

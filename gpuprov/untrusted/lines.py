@@ -16,5 +16,9 @@ flags in /proc/cpuinfo, has about 2,000.
 
 
 def lines_of(text: str, longest: int = LINE) -> Iterator[str]:
-    r"""Yield the lines of a text, as `\n` ends them, each cut to `longest` characters."""
+    r"""Yield the lines of a text, as `\n` ends them, each cut to `longest` characters.
+
+    Other line separators, such as `\r`, do not end a line. A text that ends with `\n` has an empty last line,
+    and an empty text is one empty line.
+    """
     return (line[:longest] for line in text.split("\n"))

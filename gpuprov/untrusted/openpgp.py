@@ -30,7 +30,7 @@ Keyring = Keys | Literal["unsigned"]
 
 
 def label(keyring: Keys) -> str:
-    """Return the name of a keyring for messages."""
+    """Return the name of a keyring for messages: its path, or `the keys given` for keys without a file."""
     return str(keyring) if isinstance(keyring, Path) else "the keys given"
 
 
@@ -63,7 +63,7 @@ def binary(keyring: Keys) -> bytes:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield what is between each BEGIN and the next END."""
+    """Yield the text between each BEGIN and the next END; a block without an END is left out."""
     for piece in text.split(END)[:-1]:
         _, begin, block = piece.partition(BEGIN)
         if begin:
@@ -71,14 +71,22 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def _unarmor(block: str) -> bytes:
-    """Return the content of one armored block, without its checksum."""
+    """Return the content of one armored block, without its headers and its checksum.
+
+    Raises:
+        ValueError: it is not base64.
+    """
     _, _, body = block.partition("\n\n")
     data = "".join(line for line in body.split() if not line.startswith("="))
     return base64.b64decode(data, validate=True)
 
 
 def armored(keyring: Keys) -> str:
-    """Return the keys as text, in one block: equal keys result in equal text (RFC 4880, section 6)."""
+    """Return the keys as text, in one block: equal keys result in equal text (RFC 4880, section 6).
+
+    Raises:
+        InvalidInput: as `binary`.
+    """
     content = binary(keyring)
     lines = textwrap.wrap(base64.b64encode(content).decode(), 64)
     check = base64.b64encode(_crc24(content).to_bytes(3, "big")).decode()
@@ -99,8 +107,10 @@ def _crc24(content: bytes) -> int:
 def fingerprints(keyring: Keys) -> list[str]:
     """Return fingerprints of the primary keys in a keyring: 40 hexadecimal digits each, in upper case.
 
+    They are in the keyring's order. Subkeys, and keys of a version other than 4, are left out.
+
     Raises:
-        InvalidInput: the keyring is malformed or cut off.
+        InvalidInput: the keyring cannot be read, is malformed or cut off.
     """
     packets = _packets(binary(keyring))
     return [_fingerprint(body) for tag, body in packets if tag == PUBLIC_KEY and body[:1] == b"\x04"]
@@ -109,11 +119,12 @@ def fingerprints(keyring: Keys) -> list[str]:
 def beside(keyring: Keys, fingerprint: str) -> list[str]:
     """Return descriptions of a keyring's contents except the key with that fingerprint; empty if none.
 
-    User IDs, signatures and subkeys belong to the key that they follow: gpgv accepts a subkey only with a
-    binding signature of that key.
+    A description is the fingerprint of another version 4 key, `a key of version …`, or `a packet of tag …`.
+    If the keyring lacks the key, all its contents are described. User IDs, signatures and subkeys belong to
+    the key that they follow: gpgv accepts a subkey only with a binding signature of that key.
 
     Raises:
-        InvalidInput: the keyring is malformed or cut off.
+        InvalidInput: the keyring cannot be read, is malformed or cut off.
     """
     found: list[str] = []
     for tag, body in _packets(binary(keyring)):
@@ -127,7 +138,9 @@ def beside(keyring: Keys, fingerprint: str) -> list[str]:
 
 
 def _fingerprint(body: bytes) -> str:
-    """Return the SHA-1 of a version 4 public-key packet (RFC 4880, section 12.2): a name, not a signature."""
+    """Return the SHA-1 of a version 4 public-key packet (RFC 4880, section 12.2), in upper-case hexadecimal
+    digits.
+    """
     named = b"\x99" + len(body).to_bytes(2, "big") + body
     return hashlib.sha1(named, usedforsecurity=False).hexdigest().upper()
 

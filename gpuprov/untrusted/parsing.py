@@ -53,19 +53,21 @@ def memory_of(data: bytes, most: int = VALUES) -> int:
 
 
 def _signs(text: bytes) -> int:
+    """Return the number of `[`, `{` and `,` in the text, also in strings."""
     return text.count(b"[") + text.count(b"{") + text.count(b",")
 
 
 def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
-    """Return the JSON document in a text of UTF-8.
+    """Return the JSON document in a text of UTF-8; of equal keys in an object the last one counts.
 
     Args:
         data: text, without NaN and infinite numbers.
         size: maximum size of the text in bytes.
-        values: maximum number of values.
+        values: maximum number of values, as `count_values` counts them.
 
     Raises:
-        ValueError: the text is larger, or no such JSON.
+        ValueError: the text is larger, has more values, is not UTF-8 or not JSON, has a number that is not
+            finite, or is nested too deeply.
     """
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
@@ -81,10 +83,20 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
 
 
 def _refused(constant: str) -> float:
+    """Refuse one of JSON's constants NaN, Infinity and -Infinity, or a number that is too large.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(f"{constant} is not a number")
 
 
 def _finite(text: str) -> float:
+    """Return the number in a text.
+
+    Raises:
+        ValueError: it is too large for a float.
+    """
     number = float(text)
     return number if math.isfinite(number) else _refused(text[:20])
 

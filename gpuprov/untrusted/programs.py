@@ -20,12 +20,20 @@ STDERR_BYTES = 65536
 LINGER_S = 2.0
 """Seconds for which output is read after the program has ended, if another process keeps its pipes open."""
 LOOK_S = 0.2
+"""Longest pause in seconds between two checks of `stop`, of the time and of the program's end."""
 _PIECE = 65536
+"""Maximum number of bytes that are read or written at a time."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of a program; `code` is negative if a signal ended it."""
+    """Result of a program.
+
+    Attributes:
+        code: the exit status; negative, the signal's number, if a signal ended it.
+        stdout: all of standard output.
+        stderr: the first `STDERR_BYTES` of standard error.
+    """
 
     code: int
     stdout: bytes
@@ -42,13 +50,15 @@ def run_limited(
     stop: threading.Event | None = None,
     kill_rest: bool = False,
 ) -> Answer:
-    """Run a program to its end, in a process group of its own.
+    """Run a program to its end, in a process group of its own; any exit status is a result.
 
     A process that left the group, such as a daemon or ssh's ProxyCommand, cannot delay the result by keeping
-    the program's pipes open.
+    the program's pipes open for more than `LINGER_S`.
 
     Args:
         argv: the program and its arguments.
+        stdin: its standard input; it is no error if the program does not read all of it.
+        seconds: maximum time until its end.
         limit: maximum standard output in bytes.
         environment: environment in place of gpuprov's own.
         stop: event that ends the program early.
@@ -58,6 +68,7 @@ def run_limited(
     Raises:
         NodeFailed: no end within `seconds`, more than `limit` bytes, or `stop` was set; the program is killed
             with the processes that it started.
+        OSError: the program cannot be started, for example because it does not exist.
     """
     with _started(argv, environment) as process:
         run = _Run(process, stdin, time.monotonic() + seconds, limit, stop or threading.Event())
@@ -72,6 +83,10 @@ def run_limited(
 
 @contextmanager
 def _started(argv: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program with pipes in its own process group; yield it, and close its pipes at the end.
+
+    After any exception, also Ctrl-C, the group is killed. At the end the program is awaited for `LINGER_S`.
+    """
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment, process_group=0
@@ -90,14 +105,22 @@ def _started(argv: Sequence[str], environment: Mapping[str, str] | None) -> Iter
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that leads a process group, and the other processes of the group."""
+    """Kill a program that leads a process group, and the other processes of the group; nothing if all have
+    ended.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass
 class _Run:
-    """The exchange with a running program, within its limits."""
+    """The exchange with a running program, within its limits.
+
+    Attributes:
+        until: end of the time limit, by `time.monotonic`.
+        limit: maximum standard output in bytes.
+        stdout, stderr: output that has been read.
+    """
 
     process: subprocess.Popen[bytes]
     stdin: bytes
@@ -108,7 +131,10 @@ class _Run:
     stderr: bytearray = field(default_factory=bytearray)
 
     def exchange(self) -> None:
-        """Write the input and read the output until it ends or the time is over.
+        """Write the input and read both outputs, until all pipes are closed or the time is over.
+
+        It also returns `LINGER_S` after the program has ended. The caller finds out by `wait` whether it has
+        ended.
 
         Raises:
             NodeFailed: too much output, or `stop` was set.
@@ -133,7 +159,7 @@ class _Run:
                         self._read(selector, key)
 
     def wait(self) -> int | None:
-        """Return the exit code; None if the program does not end in time."""
+        """Return the exit status; None if the program does not end before `until`."""
         try:
             return self.process.wait(max(self.until - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
@@ -143,11 +169,16 @@ class _Run:
     def _add(
         selector: selectors.BaseSelector, pipe: IO[bytes] | None, event: int, into: bytearray | None = None
     ) -> None:
+        """Make a pipe non-blocking and register it with its buffer; a pipe that does not exist is ignored."""
         if pipe is not None:
             os.set_blocking(pipe.fileno(), False)
             selector.register(pipe, event, into)
 
     def _write(self, selector: selectors.BaseSelector, rest: memoryview) -> memoryview:
+        """Write a piece of the rest of the input and return what remains; close the pipe if nothing remains.
+
+        A program that has closed its input gets no more of it.
+        """
         pipe = self.process.stdin
         if pipe is None:
             return rest
@@ -163,6 +194,11 @@ class _Run:
         return rest
 
     def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        """Read a piece of an output into its buffer; unregister the pipe at its end.
+
+        Raises:
+            NodeFailed: standard output is larger than `limit`.
+        """
         try:
             piece = os.read(key.fd, _PIECE)
         except BlockingIOError:

@@ -19,6 +19,7 @@ _NAME = (
     r"|(?-i:[a-z0-9](?:Pwd|Pass|Key|Auth)|[A-Z0-9](?:PWD|PASS)))[A-Za-z0-9_]{0,200}+"
 )
 _LATER = r"(?![\"'\\\s]*\(hidden\))"
+"""Condition of a value that an earlier rule has not hidden already."""
 _RULES = (
     (re.compile(r"-----BEGIN [^\n-]*-----.*?(?:-----END[^\n]*|\Z)", re.S), HIDDEN),
     # A quoted value ends at the same kind of quote, which follows backslashes in JSON inside JSON.
@@ -54,18 +55,28 @@ _RULES = (
         HIDDEN,
     ),
 )
+"""Patterns and their replacements, applied one after the other."""
 
 
 _WORD = re.compile(_WORDS, re.I)
+"""A word for secrets anywhere in a tag."""
 
 
 def _element(found: re.Match[str]) -> str:
-    """Return a tag with its text, which is hidden if the tag contains a word for secrets."""
+    """Return a tag with the text after it, which is hidden if the tag contains a word for secrets."""
     return found[1] + (HIDDEN if _WORD.search(found[1]) else found[2])
 
 
 def public(text: str) -> str:
-    """Return a text in which URLs are public and all else that looks like a password or token is hidden."""
+    """Return a text with everything that looks like a password or token replaced by `(hidden)`.
+
+    Replaced are: secrets of URLs (`public_urls`); PEM blocks; values after names such as `password`,
+    `api_key` or `token` with `:`, `=` or a blank, unquoted ones up to the end of the line; texts of XML
+    elements whose tag has such a word; arguments of `-u`, `-p`, `-P` and `--user` that are not numbers;
+    `USER:PASSWORD` before `@`; tokens with a known beginning, such as `ghp_` or `hf_`, JSON Web Tokens and
+    password hashes; and runs of 28 or more characters with upper case, lower case and digits. Harmless text
+    can be hidden, too.
+    """
     text = public_urls(text)
     for pattern, instead in _RULES:
         text = pattern.sub(instead, text)

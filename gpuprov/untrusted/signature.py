@@ -20,12 +20,20 @@ CLEARSIGNED = b"-----BEGIN PGP SIGNED MESSAGE-----"
 OUTPUT_BYTES = 64 << 20
 """Maximum size of a file that gpgv writes; Debian's largest index has some 200 KiB."""
 GPGV_S = 60
+"""Seconds within which gpgv has to end."""
 UNSIGNED_MIRROR = "sign the mirror, or declare it trusted without a signature"
+"""Remedy in messages about a repository without a signature."""
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    """gpgv's result for one signature; `trouble` is empty if it is valid."""
+    """gpgv's result for one signature.
+
+    Attributes:
+        key: id or fingerprint of the key that signed; empty if gpgv reports none.
+        trouble: why it is not valid, to follow `NAME is`; empty if it is valid.
+        do: the remedy.
+    """
 
     key: str
     trouble: str
@@ -60,11 +68,17 @@ def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
 
 
 def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
-    """Return the signed text of a clear-signed file, such as InRelease.
+    """Return the signed text of a clear-signed file, such as InRelease; one valid signature is enough.
+
+    Args:
+        text: the file.
+        keyring: the keys that may sign it; no others are used.
+        name: name of the file, for messages.
 
     Raises:
-        Refused: no signature is valid; the message gives the reason.
+        Refused: no signature is valid, or gpgv does not end in time; the message gives the reason.
         InvalidInput: the keyring cannot be read.
+        GpuprovError: gpgv is not installed.
     """
     if not text.startswith(CLEARSIGNED):
         raise Refused(
@@ -80,10 +94,17 @@ def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
 
 
 def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> None:
-    """Check a file against its detached signature (Release.gpg, repomd.xml.asc).
+    """Check a file against its detached signature (Release.gpg, repomd.xml.asc); one valid signature is
+    enough.
+
+    Args:
+        text: the signed file.
+        signature: its signature.
+        keyring: the keys that may sign it; no others are used.
+        name: name of the file, for messages.
 
     Raises:
-        Refused, InvalidInput: as verify_inline.
+        Refused, InvalidInput, GpuprovError: as verify_inline.
     """
     with tempfile.TemporaryDirectory(prefix="gpuprov-gpgv-") as folder:
         signed, detached = Path(folder, "signed"), Path(folder, "signature")
@@ -93,6 +114,17 @@ def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> 
 
 
 def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
+    """Run gpgv with one keyring only; return if at least one signature is valid.
+
+    Args:
+        arguments: gpgv's options and files.
+        folder: temporary folder for the keyring, and gpgv's home.
+
+    Raises:
+        Refused: no signature is valid, or gpgv does not end within `GPGV_S`.
+        InvalidInput: the keyring cannot be read.
+        GpuprovError: gpgv is not installed.
+    """
     keys = folder / "keys.gpg"
     keys.write_bytes(binary(keyring))
     gpgv = ["gpgv", "--homedir", str(folder), "--keyring", str(keys), "--status-fd", "1", *arguments]
@@ -123,7 +155,10 @@ def _verdicts(status: str, keyring: str) -> list[_Verdict]:
 
 
 def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
-    """Return the verdict in the status lines of one signature, keyword → fields; the first trouble counts."""
+    """Return the verdict in the status lines of one signature, keyword → fields; the first trouble counts.
+
+    It is valid only with both GOODSIG and VALIDSIG, and with a hash that is not in `WEAK_HASHES`.
+    """
     signed_by = {word: words[0] for word, words in said.items() if word.endswith("SIG") and words}
     key = next((signed_by[word] for word in signed_by if word != "VALIDSIG"), "")
     renew = f"take the repository's current key into {keyring}"

@@ -6,6 +6,7 @@ Also runs on nodes: Python 3.6, standard library only.
 import re
 
 HIDDEN = "(hidden)"
+"""Text in place of a secret."""
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
 _WORD = re.compile(r"\S+")
@@ -20,7 +21,10 @@ _CAPABILITY = re.compile(
 def public_url(url):  # type: (str) -> str
     """Return a URL without user, password, query, fragment, and parts of its path that look like tokens.
 
-    If a host cannot be distinguished from a password, only the scheme is kept.
+    A part looks like a token if it is a UUID, has 16 or more letters, digits and `_` only, has more than 80
+    characters, or contains one of `=:;%@~`. Parts, query and fragment are replaced by `(hidden)`; user and
+    password are removed. If a host cannot be distinguished from a password, only the scheme is kept; of a
+    text without `://`, nothing.
     """
     scheme, there, rest = url.partition("://")
     if not there:
@@ -35,12 +39,15 @@ def public_url(url):  # type: (str) -> str
 
 
 def origin(url):  # type: (str) -> str
-    """Return scheme and host of a URL whose path itself grants access."""
+    """Return scheme, host and port of a URL whose path itself grants access: `https://mirror:8443`."""
     return "/".join(public_url(url).split("/")[:3])
 
 
 def origin_and_file(url):  # type: (str) -> str
-    """Return scheme, host and the last part of the path, of a URL whose folders may grant access."""
+    """Return scheme, host and the last part of the path, of a URL whose folders may grant access.
+
+    The folders are replaced by one `(hidden)`; the last part is hidden if it looks like a token.
+    """
     whole = public_url(url).partition("?")[0].partition("#")[0].split("/")
     if len(whole) < 5:
         return "/".join(whole)
@@ -48,7 +55,7 @@ def origin_and_file(url):  # type: (str) -> str
 
 
 def public_urls(text):  # type: (str) -> str
-    """Return a text with the public form of each of its URLs."""
+    """Return a text with each of its URLs in the form of `public_url`; other text is kept."""
     return _WORD.sub(lambda found: _in_word(found.group()), text) if "://" in text else text
 
 
