@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHORT_S, LONG_S = 0.01, 0.5
-"""First and longest pause between two attempts."""
+"""First and longest pause in seconds between two attempts; it doubles each time."""
 
 
 class NotOurs(OSError):
@@ -32,15 +32,18 @@ class Locked(OSError):
 
 @contextlib.contextmanager
 def held(path: str, seconds: float) -> "Iterator[None]":
-    """Hold the lock at `path`, in a private folder; only one process holds it at a time.
+    """Hold the lock at `path`, in a private folder, during the context; only one process holds it at a time.
+
+    The file is kept afterwards. A second `held` of the same path waits, also in the same process.
 
     Args:
         path: path of the lock, which is created with its folder if missing.
-        seconds: the longest wait.
+        seconds: the longest wait; 0 tries once.
 
     Raises:
         Locked: another process held it all the time.
-        OSError: the folder or the file is another user's, or cannot be created.
+        NotOurs: the folder or the file is another user's, or others may write the folder.
+        OSError: the folder or the file cannot be created or opened.
     """
     own_folder(os.path.dirname(path), 0o700)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -54,7 +57,12 @@ def held(path: str, seconds: float) -> "Iterator[None]":
 
 
 def wait_for(handle: int, path: str, seconds: float, kind: int = fcntl.LOCK_EX) -> None:
-    """Lock an open file or folder; `path` names it in messages.
+    """Lock an open file or folder; closing the handle releases the lock.
+
+    Args:
+        path: its name in messages.
+        seconds: the longest wait; 0 tries once.
+        kind: `LOCK_EX` for this holder only, or `LOCK_SH` to share it.
 
     Raises:
         Locked: another process held it for `seconds`.
@@ -73,7 +81,8 @@ def wait_for(handle: int, path: str, seconds: float, kind: int = fcntl.LOCK_EX) 
 def own_folder(path: str, mode: int) -> None:
     """Create a folder with a mode, independent of the umask; remove other permissions of an existing folder.
 
-    Missing folders above it are created as well, writable only by their owner.
+    An existing folder gets no further permissions. Missing folders above it are created as well, writable
+    only by their owner.
 
     Raises:
         NotOurs: it is another user's, or others could write it: its content may be theirs.
@@ -98,7 +107,11 @@ def own_folder(path: str, mode: int) -> None:
 
 
 def _require_own(found: os.stat_result, path: str) -> None:
-    """Refuse a file or folder of another user with `NotOurs`; `path` names it in the message."""
+    """Check that a file or folder belongs to this process's user; `path` names it in the message.
+
+    Raises:
+        NotOurs: it belongs to another user.
+    """
     me = os.geteuid()
     if found.st_uid != me:
         said = f"it belongs to user {found.st_uid}, expected {me}"
@@ -106,7 +119,7 @@ def _require_own(found: os.stat_result, path: str) -> None:
 
 
 def _require_closed(found: os.stat_result, path: str) -> None:
-    """Refuse a folder that other users may write: they could replace its content.
+    """Check that no other user may write a folder, and thereby replace its content.
 
     The owner's private group may write it.
 
@@ -119,7 +132,11 @@ def _require_closed(found: os.stat_result, path: str) -> None:
 
 
 def _is_private(group: int) -> bool:
-    """Return whether the user is a group's only member, as on distributions with a umask of 002."""
+    """Return whether the user is a group's only member, as on distributions with a umask of 002.
+
+    The group must also be the user's primary group and have the user's name. False for an unknown user or
+    group.
+    """
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
@@ -128,7 +145,7 @@ def _is_private(group: int) -> bool:
 
 
 def _said(handle: int, seconds: float) -> str:
-    """Return text for `Locked`: who holds the lock of an open file, and the remedy."""
+    """Return the message of `Locked`: who holds the lock of an open file, for how long, and the remedy."""
     pid = _holder(os.fstat(handle).st_ino)
     if pid is None:
         who, look = "a process that is not known", "`cat /proc/locks` lists the locks"

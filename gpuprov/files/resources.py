@@ -14,13 +14,19 @@ COLLECTION = "gpuprov/gpuprov"
 
 
 def collection() -> Path:
-    """Return the collection's folder: where a wheel installs it for Ansible, or else the checkout."""
+    """Return the collection's folder: where a wheel installs it for Ansible, or else the checkout.
+
+    It contains the folders `roles`, `playbooks` and `plugins`.
+    """
     installed = _PACKAGE.parent / "ansible_collections" / COLLECTION
     return installed if installed.is_dir() else _PACKAGE.parent
 
 
 def share(name: str) -> Path:
-    """Return the folder `roles`, `playbooks` or `plugins` of the collection, or the profiles' `inventory`."""
+    """Return the folder `roles`, `playbooks` or `plugins` of the collection, or the profiles' `inventory`.
+
+    It is not checked whether the folder exists.
+    """
     if name != "inventory":
         return collection() / name
     installed = _PACKAGE / "share" / name
@@ -31,7 +37,11 @@ def share(name: str) -> Path:
 def module_of(plugin: str) -> Any:
     """Load a module of the collection that works without Ansible, such as `module_utils/gpuprov_place`.
 
-    It is loaded under the last part of its name, so modules that it imports must be loaded before it.
+    It is loaded once, under the last part of its name, so modules that it imports must be loaded before it.
+
+    Raises:
+        OSError: there is no such file.
+        ImportError: it imports a module that is not loaded yet.
     """
     name = plugin.rpartition("/")[2]
     if name in sys.modules:
@@ -47,6 +57,9 @@ def link_collection(folder: Path) -> Path:
 
     The link is needed because a checkout may have any name. Other installed copies of the collection are not
     used.
+
+    Args:
+        folder: a folder without `ansible_collections/gpuprov`; it is created if it is missing.
     """
     link = folder / "ansible_collections" / COLLECTION
     link.parent.mkdir(parents=True)

@@ -21,12 +21,15 @@ LOG = logging.getLogger(__name__)
 
 
 def now() -> str:
-    """Return the current time in UTC, ISO 8601, to the second."""
+    """Return the current time in UTC, ISO 8601, to the second: `2026-01-31T14:25:01+00:00`."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def state_dir() -> Path:
     """Return `$XDG_STATE_HOME/gpuprov`, created for its owner only, independent of the umask.
+
+    On Linux `~/.local/state` is used if the variable is not set. If the folder cannot be created, that is
+    only logged.
 
     Raises:
         Refused: it is another user's, or others may write it: its content decides what is done to nodes.
@@ -35,7 +38,9 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gpuprov`, created and checked as `state_dir`."""
+    """Return `$XDG_CACHE_HOME/gpuprov`, created and checked as `state_dir`; on Linux `~/.cache` if it is not
+    set.
+    """
     return _private(Path(platformdirs.user_cache_dir("gpuprov")))
 
 
@@ -56,28 +61,40 @@ def _private(path: Path) -> Path:
 
 
 def new_id(verb: str) -> str:
-    """Return a new run's id: `20260131-142501-apply-9f3a`."""
+    """Return a new run's id, from the time in UTC, the verb, and four random digits:
+    `20260131-142501-apply-9f3a`.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{verb}-{secrets.token_hex(2)}"
 
 
 def started_by() -> str:
-    """Return the user and the machine that start a run: `anna@ctl1`."""
+    """Return the user and the machine that start a run: `anna@ctl1`.
+
+    The user is the one who called sudo, if known; `root` if the environment names no user.
+    """
     return f"{os.environ.get('SUDO_USER') or os.environ.get('USER', 'root')}@{platform.node()}"
 
 
 def verb_of(run_id: str) -> str:
-    """Return the verb of a run's id: `apply` of `20260131-142501-apply-9f3a`."""
+    """Return the verb of a run's id: `apply` of `20260131-142501-apply-9f3a`.
+
+    Raises:
+        IndexError: the text has fewer than two `-`.
+    """
     return run_id.split("-")[2]
 
 
 def run_folder(verb: str) -> Path:
-    """Return the folder for a new run, without creating it; its name is the run's id."""
+    """Return the folder for a new run, with a new id as its name, without creating it."""
     return state_dir() / "runs" / new_id(verb)
 
 
 def known_run(run_id: str) -> Path | None:
-    """Return the folder of a run in the state folder, or None. The id is untrusted input."""
+    """Return the folder of a run in the state folder, or None if there is no such folder.
+
+    The id is untrusted input: None also for one with other characters than `a-z0-9-`.
+    """
     folder = state_dir() / "runs" / run_id
     return folder if re.fullmatch(r"[a-z0-9-]+", run_id) and folder.is_dir() else None
 
@@ -100,6 +117,9 @@ def make_folder(folder: Path) -> Path:
 
 
 def run_folders(*verbs: str) -> list[Path]:
-    """Return the folders of all runs of some verbs in the order of their names: oldest first."""
+    """Return the folders of all runs of some verbs in the order of their names: oldest first.
+
+    Empty without verbs or runs.
+    """
     runs = state_dir() / "runs"
     return sorted(folder for verb in verbs for folder in runs.glob(f"*-{verb}-*"))

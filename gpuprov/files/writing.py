@@ -20,13 +20,15 @@ else:
 def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int | None = None) -> None:
     """Replace a file, or create it, in one step; a link at the path is kept, and its target is replaced.
 
+    Missing folders are not created.
+
     Args:
         content: the content; text is encoded as UTF-8.
         mode: permissions, independent of the umask; None keeps those of the old file, and gives a new one
             0644, or less by the umask.
 
     Raises:
-        OSError: the old file is unchanged.
+        OSError: it cannot be written; the old file is unchanged.
     """
     data = content.encode() if isinstance(content, str) else content
     gpuprov_replace.replace(str(path), data, mode, follow=True)
@@ -44,7 +46,12 @@ def make_folders(path: Path, mode: int = 0o700) -> list[str]:
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Append lines to a file that others write to as well, in one step; existing lines are kept.
 
+    A missing file is created with mode 0644.
+
+    Args:
+        lines: without their newlines.
+
     Raises:
-        OSError: the old file is unchanged.
+        OSError: the file cannot be written; it is unchanged.
     """
     gpuprov_lines.edit_lines(str(path), lambda _line: False, (line.encode() for line in lines), mode=0o644)

@@ -11,7 +11,14 @@ from gpuprov.drift.judge import Difference, NodeDrift
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node's change; None for `was` or `now` if the node was not in that run."""
+    """One node's change between two runs.
+
+    Args:
+        was: its result in the first run; None if the node was not in that run.
+        now: its result in the second run; None if the node was not in that run.
+        new: differences that only the second run has.
+        gone: differences that only the first run has.
+    """
 
     node: str
     was: NodeDrift | None
@@ -21,10 +28,10 @@ class Change:
 
 
 def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator[Change]:
-    """Yield nodes whose results differ, in the order of the second run: new or gone differences, or another
-    status.
+    """Yield the nodes whose results differ: new or gone differences, or another status.
 
-    Nodes of the first run only come last.
+    They are in the order of the second run; nodes of the first run only come last. A node that is in only one
+    run is a change. Another reason for the same status is not.
     """
     old, new = {node.name: node for node in before}, {node.name: node for node in after}
     for name in [*new, *(name for name in old if name not in new)]:
@@ -37,8 +44,9 @@ def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator
 def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDrift]:
     """Return nodes with differences that are new in the second run, and only those differences.
 
-    A node that is now in sync is not included. A node without facts always is: its new differences are
-    unknown.
+    All differences of a node that was not in the first run are new. A node without facts, that is with a
+    reason, is always included: its new differences are unknown. Other nodes without new differences are not
+    included.
     """
     old = {node.name: node for node in before}
     found = []
@@ -50,8 +58,8 @@ def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDr
 
 
 def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference, ...]:
-    """Return the differences of one node that the other lacks; none without the one, all without the
-    other.
+    """Return the differences of `node` that `other` lacks; an empty tuple without `node`, all without
+    `other`.
     """
     known = {_key(each) for each in other.drift} if other else set()
     return tuple(each for each in node.drift if _key(each) not in known) if node else ()
@@ -63,5 +71,5 @@ def _key(each: Difference) -> str:
 
 
 def _standing(node: NodeDrift | None) -> str | None:
-    """Return the status, or None without a node; the wording of a failure may differ between runs."""
+    """Return the node's status, or None without a node; the wording of a failure may differ between runs."""
     return node.status if node else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that were judged by the same checks."""
+    """Nodes that were judged by the same checks, and the ids of these checks."""
 
     nodes: tuple[str, ...]
     checks: tuple[str, ...]
@@ -35,10 +35,12 @@ class Run:
 
     Args:
         id: from `gpuprov.files.runs`.
-        verb: `drift`, `apply`, `verify`, `majority`, `accept`.
+        verb: `drift`, `apply`, `verify`, `majority`, `accept`, or the verb of `of_nodes`.
         at: UTC, ISO 8601.
-        fleet: the lock's path; runs of the same lock are compared with each other.
+        fleet: the lock's path, or the name of what was compared; runs with the same one are compared with
+            each other.
         groups: by name; every node of `nodes` is in one.
+        nodes: the result of each node.
     """
 
     id: str
@@ -49,24 +51,29 @@ class Run:
     nodes: Sequence[NodeDrift] = field(default_factory=tuple)
 
     def checks_of(self) -> dict[str, tuple[str, ...]]:
-        """Return node → the checks of its group, which judged it."""
+        """Return node → the checks of its group, which judged it; for the nodes of all groups."""
         return {name: group.checks for group in self.groups.values() for name in group.nodes}
 
 
 def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift], verb: str = "drift") -> Run:
-    """Return the run of a verb that only surveyed nodes, with a new id and the current time."""
+    """Return the run of a verb that only surveyed nodes, with a new id and the current time.
+
+    Args:
+        path: file of the lock; its absolute path becomes `fleet`.
+    """
     return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
 
 
 def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | GpuprovError], fleet: str) -> Run:
     """Return the run of a comparison of nodes with the majority of their group.
 
-    A node without facts keeps its error, and takes no part in the comparison.
+    A node without facts keeps its error, and takes no part in the comparison. The run has a new id and the
+    current time; nodes are in the order of `groups`.
 
     Args:
         groups: node → its group.
-        answers: by node.
-        fleet: name of the fleet; may be empty.
+        answers: node → its facts, or the error.
+        fleet: name of the fleet for the title `majority of FLEET`; may be empty.
     """
     found: dict[str, NodeDrift] = {}
     for group in dict.fromkeys(groups.values()):
@@ -85,11 +92,16 @@ def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | Gpuprov
 
 
 def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift], result: Convergence) -> Run:
-    """Return the run of an apply: remaining differences; a failed node has its error.
+    """Return the run of an apply, at the current time: the differences that remain on each node.
+
+    A failed node has its error in their place: status `unreachable` if only the connection failed, otherwise
+    `error`.
 
     Args:
         name: id of the run.
+        path: file of the lock; its absolute path becomes `fleet`.
         unanswered: nodes without facts before the apply.
+        result: differences and outcomes of the other nodes.
     """
     nodes = {node.name: node for node in unanswered} | result.drift
     for node, outcome in result.outcomes.items():
@@ -103,13 +115,22 @@ def of_apply(name: str, lock: Lock, path: Path, unanswered: Iterable[NodeDrift],
 
 
 def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeDrift]) -> Run:
-    """Return a run whose differences are specific to its verb, such as an upgrade."""
+    """Return a run whose differences are specific to its verb, such as an upgrade, at the current time.
+
+    Args:
+        name: id of the run.
+        path: file of the lock; its absolute path becomes `fleet`.
+    """
     return Run(name, verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
 
 
 def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
-    """Return the run of an acceptance as drift: a fault under load is a difference. All nodes are in one
-    group.
+    """Return the run of an acceptance as drift, at the current time: a fault under load is a difference.
+
+    All nodes are in one group, whose checks are the measures and the rules of the faults found.
+
+    Args:
+        name: id of the run.
     """
     nodes = [_accepted(each) for each in judged]
     measured = {f"{rate.measure}.slow" for each in judged for rate in each.rates}
@@ -130,7 +151,12 @@ def _accepted(each: Acceptance) -> NodeDrift:
 
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
-    """Return the run of a verification as drift: a failed check is a difference."""
+    """Return the run of a verification as drift, with a new id and the verdict's time: a failed check is a
+    difference.
+
+    Args:
+        path: file of the lock; its absolute path becomes `fleet`.
+    """
     from gpuprov.apply.verified import as_drift
     from gpuprov.verify.wanted import wanted
 

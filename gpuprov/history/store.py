@@ -18,6 +18,7 @@ from gpuprov.files.writing import make_folders
 from gpuprov.history.record import Group, Run
 
 VERSION = 2
+"""Version of the tables, which SQLite keeps as `user_version`."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, verb TEXT NOT NULL, at TEXT NOT NULL,
@@ -29,12 +30,14 @@ CREATE INDEX IF NOT EXISTS nodes_by_name ON nodes (name, run);
 CREATE TABLE IF NOT EXISTS verified (
     fleet TEXT NOT NULL, node TEXT NOT NULL, stated TEXT NOT NULL, PRIMARY KEY (fleet, node)) WITHOUT ROWID;
 """
+"""Statements that create the tables, with `;` between them; lists and mappings are stored as JSON."""
 LATEST = "latest"
+"""Name of the last recorded run, for `History.run`."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One run in a list of runs, with the number of nodes in each status."""
+    """One run in a list of runs, with the number of nodes in each status (empty from `History.of_node`)."""
 
     id: str
     verb: str
@@ -44,10 +47,10 @@ class Line:
 
 
 class History(AbstractContextManager["History"]):
-    """The runs of this controller.
+    """The runs of this controller, in a database that the context manager closes.
 
     Args:
-        path: the file; by default `history.sqlite` under the state folder.
+        path: the file, created for its owner only; by default `history.sqlite` under the state folder.
 
     Raises:
         InvalidInput: the file cannot be created, is not a history, or a newer gpuprov wrote it.
@@ -116,10 +119,11 @@ class History(AbstractContextManager["History"]):
         return dict(rows.fetchall())
 
     def lines(self, *, fleet: str | None = None, last: int = 20) -> list[Line]:
-        """Return the last runs, newest first.
+        """Return the last recorded runs, newest first, with the number of nodes in each status, also 0.
 
         Args:
-            fleet: only runs of that lock.
+            fleet: only runs of that lock; None: of all.
+            last: maximum number of runs.
         """
         query = "SELECT number, id, verb, at, fleet FROM runs WHERE :fleet IS NULL OR fleet = :fleet"
         limited = f"{query} ORDER BY number DESC LIMIT :last"
@@ -129,8 +133,11 @@ class History(AbstractContextManager["History"]):
     def run(self, name: str, *, fleet: str | None = None) -> Run:
         """Return a run by its id, by an unambiguous beginning or end of it, or `latest`.
 
+        Its nodes are in the order of its groups.
+
         Args:
-            fleet: for `latest`, only runs of that lock; by default the latest of all.
+            fleet: for `latest`, only runs of that lock; by default the latest of all. Ignored for other
+                names.
 
         Raises:
             InvalidInput: no such run, or several.
@@ -147,8 +154,12 @@ class History(AbstractContextManager["History"]):
         return Run(id_, verb, at, path, known, [seen[node] for node in order])
 
     def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
-        """Yield one node's results in the last runs that include it, oldest first; the counts of each
-        `Line` are empty.
+        """Yield one node's results in the last runs that include it, oldest first.
+
+        The counts of each `Line` are empty. An unknown node has no results.
+
+        Args:
+            last: maximum number of runs.
         """
         rows = self._database.execute(
             "SELECT * FROM (SELECT number, id, verb, at, fleet, name, status, reason, drift FROM nodes"
@@ -213,7 +224,12 @@ class History(AbstractContextManager["History"]):
 
 
 def keep(run: Run, narrate: Callable[[str], None]) -> None:
-    """Record a run; an error is only reported, as the run's result does not depend on it."""
+    """Record a run in the default history; an error is only reported, as the run's result does not depend on
+    it.
+
+    Args:
+        narrate: called with the message of the error.
+    """
     try:
         with History() as history:
             history.record(run)
@@ -233,6 +249,8 @@ def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrif
 
 
 def _difference(*values: Any) -> Difference:
-    """Restore a difference; runs of an earlier version have no `by`."""
+    """Restore a difference from its values in the order of the fields; runs of an earlier version have no
+    `by`.
+    """
     stated = dict(zip(Difference.__slots__, values, strict=False))
     return Difference(**{**stated, "by": tuple(stated.get("by", ()))})

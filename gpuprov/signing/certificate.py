@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 LEAST_BITS = 2048
+"""Minimum size of the RSA key in bits."""
 HOW_TO = "docs/guides/secure-boot.md says how to make one with openssl"
+"""Remedy in messages about a certificate."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Certificate:
     Attributes:
         der: the certificate in DER, the form that firmware, shim and mokutil accept.
         issuer: the issuer's distinguished name, in DER.
-        signer: the issuer's common name, which modinfo(8) calls `signer`.
+        signer: the issuer's common name, which modinfo(8) calls `signer`; empty if it has none.
         number: the serial number.
+        public_key: the certificate's key, which verifies signatures.
     """
 
     der: bytes
@@ -46,15 +49,18 @@ class Certificate:
 
 
 def serial_text(number: int) -> str:
-    """Return the bytes of a serial number as `1F:2E:3D`, without DER's leading zero byte for the sign."""
+    """Return the bytes of a serial number as `1F:2E:3D`, without DER's leading zero byte for the sign; 0 is
+    `00`.
+    """
     return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "big").hex(":").upper()
 
 
 def read_certificate(path: Path) -> Certificate:
-    """Read a certificate, in PEM or DER.
+    """Read a certificate from a file, in PEM or DER.
 
     Raises:
-        InvalidInput: there is no certificate, or kernels and shim do not accept it.
+        InvalidInput: the file cannot be read, is not a certificate, or its key is not RSA with at least
+            `LEAST_BITS` bits.
     """
     try:
         return parse_certificate(path.read_bytes())
@@ -67,7 +73,9 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def parse_certificate(content: bytes) -> Certificate:
-    """Return the certificate in a content, which is PEM or DER.
+    """Return the certificate in a content, which is PEM or DER; the first one if PEM has several.
+
+    The validity period is not checked.
 
     Raises:
         ValueError: the content is not an X.509 certificate of an RSA key with at least `LEAST_BITS` bits.

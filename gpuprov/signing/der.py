@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 INTEGER, OCTETS, NULL, OBJECT_ID, SEQUENCE, SET = 0x02, 0x04, 0x05, 0x06, 0x30, 0x31
+"""Tags of ITU-T X.690, 8.1.2; those of SEQUENCE and SET with the bit of constructed types."""
 EXPLICIT = 0xA0
 """Tag [0], which encloses the content of a CMS ContentInfo."""
 
 
 class Item(NamedTuple):
-    """One element: its tag, its content, and its whole encoding."""
+    """One element of DER: its tag byte, its content, and its whole encoding with tag and length."""
 
     tag: int
     content: bytes
@@ -19,7 +20,7 @@ class Item(NamedTuple):
 
 
 def element(tag: int, *parts: bytes) -> bytes:
-    """Return an element with this tag and content."""
+    """Return the encoding of an element with this tag, whose content is the parts one after the other."""
     content = b"".join(parts)
     size = len(content)
     if size < 0x80:
@@ -29,15 +30,19 @@ def element(tag: int, *parts: bytes) -> bytes:
 
 
 def integer(value: int) -> bytes:
-    """Return the element of a number, which must not be negative."""
+    """Return the encoding of a number as INTEGER.
+
+    Raises:
+        OverflowError: the number is negative.
+    """
     return element(INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big"))
 
 
 def items(content: bytes) -> Iterator[Item]:
-    """Yield the consecutive elements in a content.
+    """Yield the consecutive elements in a content, not those inside them; none if it is empty.
 
     Raises:
-        ValueError: an element is longer than the content.
+        ValueError: an element is longer than the content, or has no definite length of up to four bytes.
     """
     at = 0
     while at < len(content):
@@ -52,7 +57,7 @@ def _length(content: bytes, at: int) -> tuple[int, int]:
     """Return the length of an element's content, and the offset at which the content starts.
 
     Raises:
-        ValueError: there is no length at the offset `at`, or one of more than four bytes.
+        ValueError: there is no length at the offset `at`, an indefinite one, or one of more than four bytes.
     """
     first = content[at] if at < len(content) else 0x80
     if first < 0x80:

@@ -23,9 +23,12 @@ TIMEOUT_S = 120
 
 
 def signer(stated: SecureBoot, folder: Path) -> tuple[Certificate, Callable[[bytes], bytes]]:
-    """Return the certificate, and a function that signs a module with its key.
+    """Return the certificate, and a function from a module's content to the module with its signature.
+
+    The function raises GpuprovError if the key cannot sign, or does not belong to the certificate.
 
     Args:
+        stated: the setting `secure_boot` of fleet.yml.
         folder: the folder of fleet.yml, to which paths are relative.
 
     Raises:
@@ -36,16 +39,23 @@ def signer(stated: SecureBoot, folder: Path) -> tuple[Certificate, Callable[[byt
 
 
 def _signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
-    """Return a module with a signature, see `signed`."""
+    """Return a module with a signature; `signed` with arguments that `partial` can bind by name."""
     return signed(content, certificate, sign)
 
 
 def key(stated: str | KeyCommand, folder: Path) -> Sign:
-    """Return the function that signs digests with a key.
+    """Return the function that signs digests with a key: of a file, of a PKCS #11 token, or by a command.
+
+    A command is run by `sh -c`; it gets the digest on standard input and writes the signature. A token or a
+    command is used only when the function is called.
+
+    Args:
+        stated: path, `pkcs11:` URI or command, as in `secure_boot.key`.
+        folder: the folder to which a path is relative.
 
     Raises:
         InvalidInput: a key file is missing, is not an RSA key, has a passphrase, or is accessible to other
-            users; or other users can read the PIN.
+            users; or a URI contains the PIN.
     """
     if isinstance(stated, KeyCommand):
         return partial(_by_program, ["sh", "-c", stated.command], stated.command)
@@ -99,7 +109,11 @@ def _of_file(path: Path) -> Sign:
 
 
 def _by_token(uri: str, digest: bytes) -> bytes:
-    """Sign with OpenSSL's engine for PKCS #11 (Debian: libengine-pkcs11-openssl)."""
+    """Sign with OpenSSL's engine for PKCS #11 (Debian: libengine-pkcs11-openssl); return the signature.
+
+    Raises:
+        GpuprovError: as `_by_program`.
+    """
     words = ["openssl", "pkeyutl", "-sign", "-engine", "pkcs11", "-keyform", "engine", "-inkey", uri]
     return _by_program([*words, "-pkeyopt", "digest:sha256"], "openssl and the token", digest)
 
@@ -107,8 +121,12 @@ def _by_token(uri: str, digest: bytes) -> bytes:
 def _by_program(words: Sequence[str], name: str, digest: bytes) -> bytes:
     """Return the standard output of a program, the signature, that gets the digest on standard input.
 
+    Args:
+        words: the program and its arguments.
+        name: its name in messages.
+
     Raises:
-        GpuprovError: it cannot be run, fails, or does not end within `TIMEOUT_S`; the message has `name`.
+        GpuprovError: it cannot be run, fails, or does not end within `TIMEOUT_S`.
     """
     try:
         done = subprocess.run(words, input=digest, capture_output=True, timeout=TIMEOUT_S)

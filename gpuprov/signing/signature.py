@@ -16,6 +16,7 @@ from gpuprov.signing import der
 from gpuprov.signing.certificate import Certificate, serial_text
 
 MAGIC = b"~Module signature appended~\n"
+"""The last bytes of a signed module."""
 TRAILER = struct.Struct(">BBBBB3xI")
 """Fields: algo, hash, id_type, signer_len, key_id_len, padding, sig_len."""
 PKCS7 = 2
@@ -29,6 +30,7 @@ DATA = bytes.fromhex("2a864886f70d010701")
 SHA256 = bytes.fromhex("608648016503040201")
 RSA = bytes.fromhex("2a864886f70d010101")
 COMMON_NAME = bytes.fromhex("550403")
+"""Object identifiers in DER, of signed data, data, SHA-256, RSA encryption and common name in this order."""
 
 Sign = Callable[[bytes], bytes]
 """Function from a SHA-256 digest to its PKCS #1 v1.5 signature with the private key."""
@@ -53,8 +55,12 @@ class Signature:
 def signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
     """Return the module with one signature, that of the certificate; existing signatures are removed.
 
+    Args:
+        content: a module, not compressed.
+        sign: called once, with the SHA-256 digest of the module without signatures.
+
     Raises:
-        GpuprovError: the key does not belong to the certificate.
+        GpuprovError: the key does not belong to the certificate, or `sign` fails.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -96,7 +102,7 @@ def _cms(certificate: Certificate, value: bytes) -> bytes:
 
 
 def without_signature(content: bytes) -> bytes:
-    """Return the module as it was compiled, without any appended signatures."""
+    """Return the module as it was compiled, without any appended signatures; unchanged if it has none."""
     end = len(content)
     while size := signature_bytes(content, end):
         end -= size
@@ -104,7 +110,9 @@ def without_signature(content: bytes) -> bytes:
 
 
 def signature_bytes(content: bytes, end: int | None = None) -> int:
-    """Return the size in bytes of the signature at the end of a module; 0 if it is not signed.
+    """Return the size in bytes of the signature at the end of a module, with its trailer.
+
+    0 if the module is not signed, or its trailer states more bytes than there are.
 
     Args:
         end: offset of the module's end, if it is not the end of `content`.
