@@ -12,8 +12,11 @@ from gpuprov.ssh import openssh
 from gpuprov.ssh.route import Route
 
 CONNECT_TIMEOUT_S = 10
+"""Seconds within which ssh has to connect."""
 HERE = ["/bin/sh"]
+"""Command that starts a shell on this machine, as the current user."""
 ANSWERED = "gpuprov-answered"
+"""Last line of the input that is for sudo and not for the shell."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,11 @@ class TimeLimits:
 
 
 def with_absolute_paths(lock: Lock) -> Lock:
-    """Return the lock with absolute paths of the operator's files."""
+    """Return the lock with absolute paths of `identity_file` and `known_hosts` in all its connections.
+
+    `~` is expanded, and relative paths are those of the current folder. Connections without these files stay
+    as they are.
+    """
     groups = {}
     for name, group in lock.groups.items():
         own = {host: _with_absolute_paths(each) for host, each in (group.connections or {}).items()}
@@ -35,19 +42,21 @@ def with_absolute_paths(lock: Lock) -> Lock:
 
 
 def _with_absolute_paths(stated: Connection) -> Connection:
+    """Return a connection with absolute paths of `identity_file` and `known_hosts`."""
     files = {key: getattr(stated, key) for key in ("identity_file", "known_hosts")}
     found = {key: str(Path(path).expanduser().absolute()) for key, path in files.items() if path}
     return stated.model_copy(update=found)
 
 
 def ssh_argv(route: Route, *, password: bool = False) -> list[str]:
-    """Return the command that runs `sh` as root on a node.
+    """Return the command that runs `sh` as root on a node by ssh, with sudo unless the login is root.
 
-    curve25519 is preferred: the key exchange that OpenSSH 9 prefers (sntrup761) costs 0.1 s of CPU for
-    each connection, measured with 100 nodes. Keepalives detect a dead node within 15 s.
+    curve25519 is preferred: the key exchange that OpenSSH 9 prefers (sntrup761) costs 0.1 s of CPU for each
+    connection, measured with 100 nodes. Keepalives detect a dead node within 15 s.
 
     Args:
-        password: whether `sudo_answer` is written to its standard input first.
+        password: whether `sudo_answer` is written to its standard input first; without it sudo must need no
+            password.
     """
     argv = openssh.ssh_argv(
         route,
@@ -60,12 +69,19 @@ def ssh_argv(route: Route, *, password: bool = False) -> list[str]:
 
 
 def here_argv(route: Route, *, password: bool = False) -> list[str]:
-    """Return the command for this machine."""
+    """Return the command that runs `sh` as root on this machine, with sudo unless the route's user is root.
+
+    Args:
+        password: as for `ssh_argv`.
+    """
     return ["/bin/sh", "-c", f"exec {_root_shell(route.user, password)}"]
 
 
 def _root_shell(user: str, password: bool) -> str:
-    """Return the command that opens root's shell, with sudo unless the user is root."""
+    """Return the shell command that opens root's shell, with sudo unless the user is root.
+
+    With a password it skips its input up to the line `ANSWERED`, and then starts the shell.
+    """
     if user == "root":
         return "sh"
     if not password:
@@ -75,5 +91,8 @@ def _root_shell(user: str, password: bool) -> str:
 
 
 def sudo_answer(password: str) -> str:
-    """Return the first input of a shell opened with a password; it is skipped if sudo needs no password."""
+    """Return the first input of a shell opened with a password: the password, then `ANSWERED`.
+
+    The shell skips it if sudo needs no password.
+    """
     return f"{password}\n{ANSWERED}\n"

@@ -18,21 +18,21 @@ from gpuprov.verify.verdict import CheckResult, NodeVerdict
 
 
 class EventLog:
-    """Writer of events; discards them without a path."""
+    """Writer of events to a file, which is replaced; without a path all events are discarded."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("w", buffering=1, encoding="utf-8") if path else None
 
     def plan(self, node: str, checks: list[str]) -> None:
-        """Write the checks that will run on a node."""
+        """Write the ids of the checks that will run on a node, in order; there may be none."""
         self._write({"node": node, "plan": checks})
 
     def result(self, node: str, result: CheckResult) -> None:
-        """Write the result of one check."""
+        """Write the result of one check of a node."""
         self._write({"node": node} | asdict(result))
 
     def lost(self, node: str, error: GpuprovError) -> None:
-        """Write that a node cannot be judged, or no further."""
+        """Write why a node cannot be judged (any further), with status `unreachable` or `error`."""
         status = "unreachable" if isinstance(error, Unreachable) else "error"
         self._write({"node": node, "lost": status, "message": str(error)})
 
@@ -42,19 +42,25 @@ class EventLog:
             self._file.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
+        """Write one event as a line of JSON, which is in the file at once."""
         if self._file:
             self._file.write(json_line(entry) + "\n")
 
 
 @dataclass
 class _NodeEvents:
-    """The events of one node."""
+    """The events of one node: its plan, the status and message with which it was lost, its results."""
 
     plan: list[str] | None = None
     lost: tuple[Any, str] | None = None
     results: list[CheckResult] = field(default_factory=list)
 
     def verdict(self, name: str, cut_short: str) -> NodeVerdict:
+        """Return the node's verdict.
+
+        The status of a lost node takes precedence. A node without a plan, or with fewer results than planned,
+        has an error with the message `cut_short`; results so far are kept.
+        """
         if self.lost:
             return NodeVerdict(name, self.lost[0], self.results, self.lost[1])
         if self.plan is None or len(self.results) < len(self.plan):
@@ -64,7 +70,13 @@ class _NodeEvents:
 
 
 def read_events(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVerdict]:
-    """Return the verdicts of the nodes; `cut_short` is the message for a node with incomplete events."""
+    """Return the verdicts of the nodes, in the order of `names`, from the file of an `EventLog`.
+
+    Args:
+        path: the file; if it does not exist, every node has an error.
+        names: all nodes that have events, and others.
+        cut_short: message for a node with incomplete events.
+    """
     known = {name: _NodeEvents() for name in names}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         _note(known, json.loads(line))

@@ -9,7 +9,11 @@ from gpuprov.untrusted import json_text, xml_text
 
 
 def junit_xml(document: dict[str, Any], name: str = "gpuprov verify") -> str:
-    """Return the XML of a document with schema gpuprov.verify/1."""
+    """Return the XML of a document with schema gpuprov.verify/1.
+
+    A failed check is a case with a failure. A node that is unreachable or has an error has one more case,
+    named after its status, with an error.
+    """
     suites = ET.Element("testsuites", name=xml_text(name))
     for node in document["nodes"]:
         suites.append(_suite(node, document["checked_at"]))
@@ -20,6 +24,7 @@ def junit_xml(document: dict[str, Any], name: str = "gpuprov verify") -> str:
 
 
 def _suite(node: dict[str, Any], checked_at: str) -> ET.Element:
+    """Return the element of a node: its cases, and the counts of tests, failures and errors."""
     checks = node["checks"]
     judged = node["status"] in ("passed", "failed")
     suite = ET.Element("testsuite", name=xml_text(node["name"]), timestamp=xml_text(checked_at))
@@ -37,6 +42,7 @@ def _suite(node: dict[str, Any], checked_at: str) -> ET.Element:
 
 
 def _case(node: str, check: dict[str, Any]) -> ET.Element:
+    """Return the element of a check; a failed one has the actual and the expected value and its detail."""
     case = ET.Element(
         "testcase", classname=xml_text(node), name=xml_text(check["check"]), time=f"{check['seconds']:.3f}"
     )

@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 AT_ONCE = 16  # threads that wait for nodes
 CLOSED_UNHEARD = "kex_exchange_identification"  # ssh's message
 PAUSES_S = (0.5, 1.0, 2.0)
+"""Seconds before the second and further attempts to connect, each lengthened at random up to twice."""
 
 
 @dataclass
 class NodeUnderTest:
-    """One node; `lost` is why it cannot be judged (any further), `image` marks a
-    tree that was never booted.
+    """One node, with its group of the lock and its connection.
+
+    Attributes:
+        backend: runs commands on it and caches their results.
+        host: testinfra's host, with gpuprov's modules.
+        lost: why it cannot be judged (any further); None while it can.
+        image: whether it is a tree that was never booted.
     """
 
     name: str
@@ -45,7 +51,10 @@ class NodeUnderTest:
 
     @cached_property
     def wanted(self) -> dict[str, Expectation]:
-        """Expectations by check id; of an image only those that it can show."""
+        """Expectations by check id, in the order of the lock.
+
+        An image has only those that need no booted machine.
+        """
         found = wanted(self.group)
         return {check: each for check, each in found.items() if not self.image or waits_for(each) is None}
 
@@ -53,7 +62,7 @@ class NodeUnderTest:
         """Open its shell; keep an error in `lost`.
 
         sshd closes connections without a message while too many are logging in (MaxStartups: a jump host, or
-        many names of one machine): those are tried again.
+        many names of one machine): those are tried again, up to three times. Other errors are final.
         """
         for pause_s in (0.0, *PAUSES_S):
             time.sleep(pause_s * (1 + random.random()))  # noqa: S311
@@ -62,10 +71,14 @@ class NodeUnderTest:
                 return
 
     def _open(self) -> GpuprovError | None:
+        """Open the shell; return the error, or None."""
         return contained(self.name, self.backend.shell.open)
 
     def ask_ahead(self, commands: Iterable[str]) -> None:
-        """Run commands in advance, so that their results are cached; a broken connection sets `lost`."""
+        """Run commands in advance, so that their results are cached; a broken connection sets `lost`.
+
+        A command that fails or hangs is cached as such.
+        """
 
         def ask() -> None:
             for command in commands:
@@ -80,8 +93,13 @@ def nodes_under_test(
     """Return all nodes of a lock, not yet connected.
 
     Args:
-        local: use this machine in place of every node.
-        image: skip expectations that need a boot.
+        local: use this machine in place of every node, as the current user.
+        limits: time limits for each node.
+        password: sudo's password; None if sudo needs none.
+        image: leave out expectations that need a booted machine.
+
+    Raises:
+        InvalidInput: ssh's configuration of a node's address cannot be used.
     """
     nodes = []
     for name, group in lock.hosts().items():
@@ -99,7 +117,10 @@ def nodes_under_test(
 
 
 def connect_all(nodes: list[NodeUnderTest]) -> None:
-    """Connect to all nodes concurrently: time-outs of unreachable nodes do not add up."""
+    """Connect to all nodes concurrently: time-outs of unreachable nodes do not add up.
+
+    An error is kept in the node's `lost`.
+    """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(NodeUnderTest.connect, nodes))
 
@@ -107,7 +128,7 @@ def connect_all(nodes: list[NodeUnderTest]) -> None:
 def ask_all_ahead(first: NodeUnderTest, others: list[NodeUnderTest]) -> None:
     """Run the first node's commands on the others concurrently: nodes of a group need the same ones.
 
-    A command that only one of them needs still runs in its test.
+    Results are cached. A command that only one of the others needs still runs in its test.
     """
     commands = first.backend.asked
     with ThreadPoolExecutor(AT_ONCE) as pool:

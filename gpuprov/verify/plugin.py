@@ -26,6 +26,7 @@ from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import to_mend
 
 LAST_LINES = 15
+"""Number of lines of a command's output in the detail of a failed check."""
 SHOWN = 4096
 """Maximum length of a text from a node in a result, and `ITEMS` that of a list or a mapping: results of all
 nodes are in memory and in the report together.
@@ -34,7 +35,7 @@ ITEMS = 1000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add gpuprov's options."""
+    """Add gpuprov's options, such as `--lock` and `--limit`, to pytest."""
     ours = parser.getgroup("gpuprov")
     ours.addoption("--lock", type=Path, default=Path("fleet.lock.yml"), help="the lock to verify against")
     ours.addoption("--limit", default="", help="only these nodes, such as gpu[01-08]")
@@ -49,7 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Connect to the nodes before tests are generated for them."""
+    """Read the lock and connect to its nodes, before tests are generated for them; register `Verification`.
+
+    Raises:
+        UsageError: the lock cannot be read, or `--limit` names no node.
+    """
     option = session.config.option
     try:
         lock = narrowed(read_lock(option.lock), option.limit)
@@ -62,7 +67,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class Verification:
-    """One session's nodes and the hooks that test them."""
+    """One session's nodes and the hooks that test them; an instance connects to the nodes."""
 
     def __init__(self, nodes: list[NodeUnderTest], events: EventLog) -> None:
         self.nodes, self.events = nodes, events
@@ -74,12 +79,15 @@ class Verification:
                 events.lost(node.name, node.lost)
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Add the mark to pytest and the modules to testinfra's hosts."""
+        """Add the mark `check` to pytest and gpuprov's modules to testinfra's hosts."""
         config.addinivalue_line("markers", "check(id, *look): the expectation checked, and what to look at")
         register()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Generate a run of a test for each reachable node whose check is wanted."""
+        """Generate a run of a test for each reachable node whose check is wanted.
+
+        Functions without the mark `check` or the fixture `node` are not changed.
+        """
         mark = metafunc.definition.get_closest_marker("check")
         if mark is None or "node" not in metafunc.fixturenames:
             return
@@ -88,7 +96,7 @@ class Verification:
         metafunc.parametrize("node", nodes, indirect=True, ids=names, scope="session")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Sort tests into the lock's order, drop those without a node, and log the plan."""
+        """Sort tests by node and in the lock's order, drop those without a node, and log each node's plan."""
         items[:] = sorted(filter(_node, items), key=self._turn)
         plans: dict[str, list[str]] = {node.name: [] for node in self.nodes if not node.lost}
         for item in items:
@@ -103,7 +111,7 @@ class Verification:
         return self.nodes.index(node), list(node.wanted).index(_mark(item).args[0])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Run a group's commands concurrently once its first node is done; skip a lost node."""
+        """Run a group's commands concurrently once its first node is done; skip the tests of a lost node."""
         node = _node(item)
         if node and node not in self.begun:
             self._begin(node)
@@ -111,6 +119,11 @@ class Verification:
             pytest.skip(f"{node.name}: {node.lost}")
 
     def _begin(self, node: NodeUnderTest) -> None:
+        """Note that a node's tests begin.
+
+        Before those of a group's second node, ask all its other nodes ahead. The commands are those of the
+        first node. A node that is lost thereby is logged.
+        """
         alike = [done for done in self.begun if done.group is node.group]
         self.begun.append(node)
         if len(alike) != 1:
@@ -123,14 +136,17 @@ class Verification:
                 self.events.lost(other.name, other.lost)
 
     def pytest_assertrepr_compare(self, left: Any, right: Any) -> None:
-        """Keep the actual and the expected value."""
+        """Keep the actual and the expected value of a failed comparison; pytest explains it as usual."""
         self.compared = (left, right)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Log a test that ran; for a failed one add the output of its check's commands."""
+        """Log the result of a test that ran; for a failed one add the output of its check's commands.
+
+        If the connection broke, the node is lost instead and the test has no result.
+        """
         report = yield
         compared, self.compared = self.compared, None
         node = _node(item)
@@ -149,7 +165,10 @@ class Verification:
         return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Close the shells; lost nodes decide the exit code if no test failed."""
+        """Close the shells and the log.
+
+        Set the exit code for unreachable nodes if no test failed and a node is lost.
+        """
         for node in self.nodes:
             node.backend.shell.close()
         self.events.close()
@@ -165,7 +184,10 @@ class Verification:
 
 
 def _password(option: Any) -> str | None:
-    """Read sudo's password from the file descriptor, or return None."""
+    """Return the first line of the file descriptor for sudo's password.
+
+    None without one or if it is empty.
+    """
     if option.sudo_password_fd is None:
         return None
     with open(option.sudo_password_fd, encoding="utf-8", closefd=False) as handed_over:
@@ -180,6 +202,7 @@ def _node(item: pytest.Item) -> NodeUnderTest | None:
 
 
 def _mark(item: pytest.Item) -> pytest.Mark:
+    """Return the mark `check` of a test, which must have one."""
     mark = item.get_closest_marker("check")
     assert mark is not None
     return mark
@@ -192,7 +215,15 @@ def _result(
     error: BaseException | None,
     compared: tuple[Any, Any] | None,
 ) -> CheckResult:
-    """Return the result of a test; without a comparison the error is the actual value."""
+    """Return the result of a test.
+
+    A failed comparison has its two values; after another error the error's text is the actual value, and the
+    lock's value the expected one. The detail has the output of the check's commands and the remedy.
+
+    Args:
+        error: None if the test passed.
+        compared: actual and expected value of the failed comparison, if it was one.
+    """
     check, *look = _mark(item).args
     expectation = node.wanted[check]
     seconds = round(report.duration, 3)
@@ -205,7 +236,7 @@ def _result(
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
-    """Return the last lines of each command's output."""
+    """Return for each command `$ COMMAND` and the last lines of its output, or its error."""
     seen = []
     for command in commands:
         try:
@@ -218,7 +249,10 @@ def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON, cut to `ITEMS` and its texts to `SHOWN`."""
+    """Convert a value for JSON: sets become sorted lists, unknown types text; longer values are cut.
+
+    A list or mapping keeps `ITEMS` entries, a text `SHOWN` characters.
+    """
     if isinstance(value, dict):
         return {_cut(str(key)): _plain(item) for key, item in islice(value.items(), ITEMS)}
     if isinstance(value, (set, frozenset)):
@@ -229,4 +263,5 @@ def _plain(value: Any) -> Any:
 
 
 def _cut(text: str) -> str:
+    """Return a text with at most `SHOWN` characters; `…` replaces the rest."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -28,6 +28,7 @@ from gpuprov.verify.verdict import NodeVerdict, Verdict
 NODES_IN_A_PROCESS = 32  # each has one ssh process: bounds memory and file descriptors
 START_S = 60.0  # pytest's own start and the connections, on a busy controller
 NOT_INHERITED = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONWARNINGS", "PYTHONOPTIMIZE")
+"""Variables that would change pytest or Python, and are removed from the environment."""
 
 
 def run_verification(
@@ -41,18 +42,20 @@ def run_verification(
     image: bool = False,
     limits: TimeLimits | None = None,
 ) -> Verdict:
-    """Verify hosts of a lock.
+    """Verify hosts of a lock, and write the reports; nodes are returned in the order of the lock.
 
     Args:
         hosts: names of the lock.
-        junit: file for the results as JUnit XML.
-        json: file for the results, schema gpuprov.verify/1.
-        dispatch: how the nodes are reached.
+        junit: file for the results as JUnit XML; None: not written.
+        json: file for the results, schema gpuprov.verify/1; None: not written.
+        dispatch: how the nodes are reached, directly or by workers, and how many at a time.
         local: verify this machine instead of connecting to the one host.
         image: leave out checks that a tree that was never booted cannot show.
+        limits: time limits; by default those of `TimeLimits`.
 
     Raises:
         InvalidInput: a report cannot be written, or `local` with several hosts.
+        CrewLost: the workers cannot be reached.
     """
     names = list(hosts)
     if local and len(names) != 1:
@@ -71,10 +74,15 @@ def run_verification(
 
 
 def _judged(name: str, answer: NodeVerdict | GpuprovError) -> NodeVerdict:
+    """Return a node's verdict; an error in its place becomes a verdict with status `error`."""
     return NodeVerdict(name, "error", message=str(answer)) if isinstance(answer, GpuprovError) else answer
 
 
 def _verify_all(lock: Lock, how: _How, forks: int, nodes: Mapping[str, None]) -> dict[str, NodeVerdict]:
+    """Verify nodes of a lock in pytest processes, with up to `forks` nodes at a time.
+
+    A process has at most `NODES_IN_A_PROCESS` nodes; there are at most as many processes as processors.
+    """
     names = list(nodes)
     together = min(max(1, forks), NODES_IN_A_PROCESS)
     chunks = [narrowed(lock, names[at : at + together]) for at in range(0, len(names), together)]
@@ -85,7 +93,10 @@ def _verify_all(lock: Lock, how: _How, forks: int, nodes: Mapping[str, None]) ->
 
 
 def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:
-    """Add file and line of the node's address or connection to the message of an unreachable node."""
+    """Add file and line of the node's address or connection to the message of an unreachable node.
+
+    Other nodes, and those without a known place, are returned unchanged.
+    """
     place = lock.place_of(node.name, address=NO_SUCH_NAME in node.message)
     lost = node.status == "unreachable" and place
     return replace(node, message=f"{node.message}; see {place}") if lost else node
@@ -93,19 +104,22 @@ def _placed(node: NodeVerdict, lock: Lock) -> NodeVerdict:
 
 @dataclass(frozen=True)
 class _How:
+    """Options of all pytest processes of a verification."""
+
     local: bool
     image: bool
     password: str | None
     limits: TimeLimits
 
     def options(self) -> list[str]:
+        """Return the options for pytest's command line; the password is not among them."""
         limits = self.limits
         result = ["--command-timeout", str(limits.command_s), "--node-timeout", str(limits.node_s)]
         return [*result, *["--local"] * self.local, *["--image"] * self.image]
 
 
 def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
-    """Run pytest over a lock's hosts, in a temporary folder."""
+    """Run pytest over a lock's hosts, in a temporary folder; return the verdict of each."""
     names = list(lock.hosts())
     with tempfile.TemporaryDirectory(prefix="gpuprov-verify-") as name:
         folder = Path(name)
@@ -126,7 +140,11 @@ def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
 
 
 def _wait(command: list[str], folder: Path, timeout_s: float, password: str | None) -> str:
-    """Run pytest until it ends or times out; return its status and last line as a message."""
+    """Run pytest until it ends or times out; return its status and last line as a message.
+
+    Args:
+        password: sudo's password, which pytest reads from a pipe; None: the pipe is empty.
+    """
     reader, writer = os.pipe()
     os.write(writer, f"{password}\n".encode() if password is not None else b"")
     os.close(writer)
@@ -172,11 +190,17 @@ def _isolated(folder: Path) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
+    """Return the environment for pytest: this process's, without `NOT_INHERITED` and automatic plugins."""
     kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def _write_reports(verdict: Verdict, junit: Path | None, json_path: Path | None) -> None:
+    """Write the verdict to the files that are not None.
+
+    Raises:
+        InvalidInput: a file cannot be written.
+    """
     document = verdict.document()
     if junit:
         write_text(junit, junit_xml(document))

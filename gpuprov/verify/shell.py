@@ -24,6 +24,7 @@ from gpuprov.ssh.wording import of_openssh
 from gpuprov.untrusted.programs import kill_group
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Maximum size of one answer: standard output and standard error together."""
 NODE_BYTES = 32 * 1024 * 1024
 """Maximum size of all answers of a node, which are kept until the end of the run.
 
@@ -31,18 +32,25 @@ The recorded node has 24 kB; the files of an initramfs and the aliases of all mo
 a character has up to four bytes.
 """
 LAST_WORDS_S = 5
+"""Seconds to wait for the end of a shell whose output has ended."""
 TOO_MUCH = "the node's answers are larger than its limit"
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH'
+"""First command of each shell: English messages, and the folders of system programs in the PATH."""
 
 
 class NoAnswer(NodeFailed):
-    """A command timed out, or its output exceeds the limit."""
+    """Error: a command timed out, or its output exceeds the limit."""
 
 
 @dataclass
 class _Pipe:
-    """One output of the shell, read up to the mark that ends an answer."""
+    """One output of the shell, read up to the mark that ends an answer.
+
+    Attributes:
+        data: what has been read and not taken.
+        searched: offset before which `data` does not contain the mark.
+    """
 
     fd: int
     data: bytearray = field(default_factory=bytearray)
@@ -55,7 +63,10 @@ class _Pipe:
         return bool(chunk)
 
     def take(self, mark: bytes) -> tuple[bytes, bytes] | None:
-        """Return the bytes before the mark and the rest of the mark's line, once both have arrived."""
+        """Return the bytes before the mark and the rest of the mark's line; None until both have arrived.
+
+        They are removed from the data.
+        """
         start = self.data.find(b"\n" + mark, self.searched)
         end = self.data.find(b"\n", start + 1)
         if start < 0 or end < 0:
@@ -68,7 +79,7 @@ class _Pipe:
 
 
 class Shell:
-    """A running `sh`, on a node or on this machine.
+    """A running `sh`, on a node or on this machine; it is started by `open` or the first `ask`.
 
     Args:
         argv: the command that starts it, such as `ssh … sh`.
@@ -81,7 +92,7 @@ class Shell:
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
-        """Start the shell and wait for its first answer.
+        """Start the shell and wait for its first answer, for up to `timeout_s`.
 
         Raises:
             Unreachable: ssh failed.
@@ -101,11 +112,15 @@ class Shell:
             raise NodeFailed(f"no shell within {self.timeout_s:g} s of connecting") from None
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
-        """Run one command; return its exit status, standard output and standard error.
+        """Run one command without input; return its exit status, standard output and standard error.
+
+        Args:
+            quoted: run it in a new `sh -c`; otherwise in this shell itself, which keeps its variables.
 
         Raises:
             Unreachable: the connection broke.
-            NoAnswer: the command took longer than `timeout_s`; the shell is closed.
+            NodeFailed: the shell ended for another reason.
+            NoAnswer: the command took longer than `timeout_s` or printed too much; the shell is closed.
         """
         if self._process is None:
             self.open()
@@ -122,6 +137,11 @@ class Shell:
         return self._answer(command, mark.encode())
 
     def _answer(self, command: str, mark: bytes) -> tuple[int, bytes, bytes]:
+        """Return exit status and outputs of the command that was sent; `mark` ends both outputs.
+
+        Raises:
+            Unreachable, NodeFailed, NoAnswer: as `ask`.
+        """
         deadline = time.monotonic() + self.timeout_s
         out = err = None
         with selectors.DefaultSelector() as selector:
@@ -146,7 +166,10 @@ class Shell:
         return int(status), out[0], err[0]
 
     def _lost(self) -> NodeFailed | Unreachable:
-        """Return the error for a shell that ended, with ssh's last line as the reason."""
+        """Close the shell that ended, and return its error with ssh's last line as the reason.
+
+        It is `Unreachable` if ssh failed, otherwise `NodeFailed`.
+        """
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS_S)
@@ -165,7 +188,7 @@ class Shell:
         )
 
     def close(self) -> None:
-        """End the shell; a later `ask` starts another."""
+        """End the shell with its process group, if it runs; a later `ask` starts another."""
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -182,7 +205,7 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
 
     Args:
         name: the node's name.
-        budget_s: time limit of all commands of the node together.
+        budget_s: time limit of all commands of the node together, in seconds.
         budget_bytes: limit of the size of all its answers.
     """
 
@@ -198,17 +221,24 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         return f"<node {self.hostname}>"
 
     def run(self, command: str, *args: str, **kwargs: Any) -> CommandResult:
-        """Return a command's result, from the cache if it ran before."""
+        """Return a command's result, from the cache if it ran before.
+
+        An exit status other than 0 is no error.
+
+        Raises:
+            Unreachable: the connection broke.
+            NodeFailed: the command has no result, now or when it ran before.
+        """
         answer = self.remember(self.quote(command, *args))
         if isinstance(answer, NodeFailed):
             raise answer
         return answer
 
     def remember(self, command: str) -> CommandResult | NodeFailed:
-        """Run a command once and cache its result or its failure.
+        """Run a command once and cache its result or its failure; return it.
 
         Raises:
-            Unreachable: the connection broke.
+            Unreachable: the connection broke; this is not cached.
         """
         if command not in self._answers:
             self._answers[command] = self._ask(command)
@@ -220,6 +250,13 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         return list(self._answers)
 
     def _ask(self, command: str) -> CommandResult | NodeFailed:
+        """Run a command; return its result, or its failure, and subtract its time and size from the budgets.
+
+        A program that hung before is not run again.
+
+        Raises:
+            Unreachable: the connection broke.
+        """
         program = command.split(maxsplit=1)[0]
         if reason := self._used_up(program):
             return NoAnswer(f"`{command}` was not run: {reason}")
@@ -239,7 +276,10 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             self.budget_s -= time.monotonic() - started
 
     def _used_up(self, program: str) -> str:
-        """Return why a program is not run, or an empty text."""
+        """Return why a program is not run: it hung before, or a budget is used up.
+
+        An empty text if it is run.
+        """
         if program in self._hung:
             return f"{program} hung before"
         if self.budget_bytes < 0:

@@ -15,11 +15,19 @@ EXIT_OF = {
     "error": Exit.FAILED,
     "unreachable": Exit.UNREACHABLE,
 }
+"""Status of a node → exit code."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check on one node. `actual` is the observed value; `detail` helps to correct it."""
+    """One check on one node.
+
+    Attributes:
+        check: id of the expectation, such as `driver.version`.
+        expected, actual: values as in JSON; equal if it passed.
+        detail: output of commands and the remedy; empty if it passed.
+        seconds: duration.
+    """
 
     check: str
     status: Literal["passed", "failed"]
@@ -31,7 +39,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. `message` is why it is unreachable or could not be judged."""
+    """One node with the checks that ran.
+
+    Attributes:
+        status: `passed` if all checks ran and passed, `failed` if one failed; `unreachable` or `error` if the
+            node could not be judged completely.
+        message: why it is unreachable or could not be judged; otherwise empty.
+    """
 
     name: str
     status: NodeStatus
@@ -53,11 +67,11 @@ class Verdict:
 
     @property
     def exit_code(self) -> Exit:
-        """The exit code; 0 if every node passed, a failed check takes precedence over an unreachable node."""
+        """The exit code: 0 if every node passed; a failed check takes precedence over an unreachable node."""
         return worst(*(EXIT_OF[node.status] for node in self.nodes))
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document, schema gpuprov.verify/1."""
+        """Return the JSON document, schema gpuprov.verify/1, with the number of nodes in each status."""
         counts: Counter[str] = Counter(node.status for node in self.nodes)
         return {
             "schema": "gpuprov.verify/1",

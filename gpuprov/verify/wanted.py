@@ -19,7 +19,11 @@ def wanted(group: LockedGroup) -> dict[str, Expectation]:
 
 
 def proofs(group: LockedGroup) -> list[Expectation]:
-    """Return the proofs for one group; `driver.dkms` only if the module is built on the node."""
+    """Return the proofs for one group.
+
+    Those of CUDA, cuDNN, NCCL and containers are included only if the group has them, `driver.dkms` only if
+    the module is built on the node, and the others always.
+    """
     driver = group.components.driver
     versions = dict.fromkeys(("package", "module on disk", "module loaded", "nvidia-smi"), driver.version)
     dkms = [Expectation("driver.dkms", {driver.version: "installed"}, "nvidia_driver")]
@@ -36,7 +40,7 @@ def proofs(group: LockedGroup) -> list[Expectation]:
 
 
 def libraries(group: LockedGroup) -> list[Expectation]:
-    """Return the proofs of toolkits and libraries, from their own files."""
+    """Return the proofs of toolkits and libraries that the group has, from their own files."""
     components = group.components
     found = []
     if components.cuda:
@@ -55,13 +59,20 @@ def libraries(group: LockedGroup) -> list[Expectation]:
 
 
 def containers(group: LockedGroup) -> list[Expectation]:
-    """Return the proofs of the daemons' effective configuration, and of a container's view."""
+    """Return the proofs of the daemons' effective configuration, and of a container's view.
+
+    None without daemons.
+    """
     components = group.components
     plugin = [Expectation("containerd.plugin", "ok", "containerd")] if components.containerd else []
     return [*plugin, *_docker(group)] if components.docker else plugin
 
 
 def _docker(group: LockedGroup) -> list[Expectation]:
+    """Return the proofs of Docker: its daemon's configuration, a container's limits and GPUs.
+
+    Those without a stated value, and those of GPUs without the toolkit, are left out.
+    """
     config, toolkit = daemon_config(group), group.components.container_toolkit
     stated = group.setting("containers") or {}
     daemon = {
@@ -95,7 +106,10 @@ def _in_bytes(size: int | str | None) -> int | str | None:
 
 
 def to_mend(expectation: Expectation, node: str) -> str:
-    """Return the command or action that corrects the expectation on a node."""
+    """Return the command or action that corrects the expectation on a node.
+
+    `gpuprov apply`, with `--reboot` if it needs one; a hint to check the node if no role corrects it.
+    """
     if expectation.reboot:
         return f"gpuprov apply --reboot -l {node}"
     if expectation.role:

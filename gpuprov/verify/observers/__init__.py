@@ -47,6 +47,7 @@ MODULES: dict[str, type[Observed]] = {
     "tuning": Tuning,
     "firewall": Firewall,
 }
+"""Name of the attribute of a host → gpuprov's module."""
 
 
 def register() -> None:

@@ -23,7 +23,9 @@ LINE = 512
 
 
 class Package(NamedTuple):
-    """A package in dpkg's database; `want` is `hold` for a held package."""
+    """A package in dpkg's database: `want` is `hold` for a held one, `status` `installed` for a complete
+    one.
+    """
 
     want: str
     status: str
@@ -32,7 +34,7 @@ class Package(NamedTuple):
 
 
 class Apt(Observed):
-    """Test apt's state.
+    """Observer of apt's state.
 
     >>> "libcuda1" in host.apt.held
     True
@@ -40,23 +42,27 @@ class Apt(Observed):
 
     @cached_property
     def packages(self) -> list[Package]:
-        """Every package that dpkg knows, from one command."""
+        """Every package that dpkg knows, also a removed one with configuration; names without architecture.
+
+        Raises:
+            NodeFailed: dpkg-query fails.
+        """
         lines = (line.split() for line in lines_of(self.ask(PACKAGES), LINE))
         return [Package(*words) for words in lines if len(words) == len(Package._fields)]
 
     @property
     def held(self) -> set[str]:
-        """Held packages."""
+        """Names of held packages; apt may be configured to ignore that, see `ignores_holds`."""
         return {package.name for package in self.packages if package.want == "hold"}
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the completely installed packages."""
+        """Name → version of the completely installed packages."""
         return {package.name: package.version for package in self.packages if package.status == "installed"}
 
     @cached_property
     def moved_by_upgrade(self) -> set[str]:
-        """Packages that a `dist-upgrade` would install, upgrade or remove now (simulated).
+        """Names of packages that a `dist-upgrade` would install, upgrade or remove now (simulated).
 
         Raises:
             NodeFailed: apt cannot simulate it.
@@ -64,11 +70,17 @@ class Apt(Observed):
         return parse_simulation(self.ask(UPGRADE))
 
     def foreign(self, packages: list[str], own: list[str]) -> list[str]:
-        """Return URLs, other than the distribution's archive, that offer the packages or belong to NVIDIA.
+        """Return URLs of other sources that offer the packages, or whose URL contains `nvidia`; sorted.
+
+        The distribution's archive is left out: a source with origin Debian or Ubuntu in its Release file,
+        unless apt accepts it without a signature. So are the URLs in `own`.
 
         Args:
             packages: names of packages.
             own: URLs that are expected.
+
+        Raises:
+            NodeFailed: apt-cache fails.
         """
         offering = parse_madison(self.ask(OFFERS % " ".join(packages))) if packages else set()
         written = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS).stdout)
@@ -87,12 +99,12 @@ class Apt(Observed):
 
     @cached_property
     def unattended_blacklist(self) -> set[str]:
-        """Patterns of packages that unattended upgrades skip, from the effective configuration."""
+        """Patterns of packages that unattended upgrades skip, from apt's effective configuration."""
         return parse_blacklist(self.ask("apt-config dump"))
 
     @cached_property
     def half_done(self) -> list[str]:
-        """Packages whose installation or removal dpkg did not finish."""
+        """Packages whose installation or removal dpkg did not finish, sorted; empty if all are complete."""
         return parse_audit(self.ask("dpkg --audit || test $? -eq 1"))
 
     def __repr__(self) -> str:
@@ -100,8 +112,10 @@ class Apt(Observed):
 
 
 def parse_madison(text: str) -> set[str]:
-    """Parse lines such as `libcuda1 | 535.1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages`
-    to URLs.
+    """Parse `apt-cache madison` to the URLs of the sources that offer a package.
+
+    Lines are such as `libcuda1 | 535.1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages`;
+    those of source packages are ignored.
     """
     rows = (line.split("|", 2) for line in lines_of(text) if line.endswith("Packages"))
     places = (row[2].split() for row in rows if len(row) == 3)
@@ -109,7 +123,10 @@ def parse_madison(text: str) -> set[str]:
 
 
 def parse_policy(text: str) -> dict[str, str]:
-    """Parse `apt-cache policy`: URL → origin in its Release file; an empty string without one."""
+    """Parse `apt-cache policy`: URL of each source → origin in its Release file; an empty string without one.
+
+    Of several sources with one URL the last one counts.
+    """
     found, uri = {}, ""
     for line in lines_of(text):
         words = line.split()
@@ -122,7 +139,15 @@ def parse_policy(text: str) -> dict[str, str]:
 
 
 def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
-    """Return URL → whether apt accepts it without a signature, for enabled sources."""
+    """Return URL of each enabled source → whether apt accepts it without a signature.
+
+    That is the case with the option `trusted` or `allow-insecure` in at least one source of the URL. In
+    one-line style, sources of source code (`deb-src`) are ignored.
+
+    Args:
+        lines: content of the files in one-line style.
+        stanzas: content of the `.sources` files (deb822).
+    """
     found: dict[str, bool] = {}
     for row in filter(None, map(_ONE_LINE.match, lines_of(lines))):
         uri = row[2].rstrip("/")
@@ -140,7 +165,10 @@ def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
 
 
 def _stanzas(text: str) -> Iterator[list[str]]:
-    """Yield the fields of each stanza, `Name: value` with the lines that continue the value."""
+    """Yield the fields of each stanza, `Name: value` with the lines that continue the value.
+
+    Stanzas are separated by blank lines; further blank lines result in empty stanzas.
+    """
     stanza: list[list[str]] = []
     for line in (*lines_of(text), ""):
         if not line.strip():
@@ -157,15 +185,18 @@ _UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|tru
 
 
 def parse_simulation(text: str) -> set[str]:
-    """Parse `Inst NAME …` and `Remv NAME …` lines to names."""
+    """Parse `Inst NAME …` and `Remv NAME …` lines to names, without architecture."""
     return set(re.findall(r"^(?:Inst|Remv) ([^\s:]+)", text, re.MULTILINE))
 
 
 def parse_blacklist(text: str) -> set[str]:
-    """Parse `Unattended-Upgrade::Package-Blacklist:: "PATTERN";` lines to patterns."""
+    """Parse `Unattended-Upgrade::Package-Blacklist:: "PATTERN";` lines to patterns; ignore other lines."""
     return set(re.findall(r'^Unattended-Upgrade::Package-Blacklist:: "(.+)";', text, re.MULTILINE))
 
 
 def parse_audit(text: str) -> list[str]:
-    """Parse `dpkg --audit`: packages are indented, ` NAME[:ARCH]  summary`, below sentences."""
+    """Parse `dpkg --audit` to sorted names of packages.
+
+    They are in indented lines, ` NAME[:ARCH]  summary`, below sentences.
+    """
     return sorted(set(re.findall(r"^ ([a-z0-9][^\s:]+)", text, re.MULTILINE)))

@@ -15,6 +15,7 @@ from gpuprov.untrusted.parsing import read_json, read_toml
 from gpuprov.verify.observers.base import Observed
 
 IMAGE = "gpuprov-verify"
+"""Name of the image that `TRIAL` makes and removes."""
 # A shell and its libraries make an image: no registry is needed, and nothing remains.
 TRIAL = (
     f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; cd / && "
@@ -29,7 +30,7 @@ NOTHING, HOOK, CDI = "", "--gpus all", "--device nvidia.com/gpu=all"
 
 
 class Inside(NamedTuple):
-    """Limits inside a container in bytes or "unlimited", and the GPUs' device nodes."""
+    """Limits inside a container in bytes or "unlimited", and the paths of the GPUs' device nodes."""
 
     shm: int
     memlock: int | str
@@ -38,7 +39,7 @@ class Inside(NamedTuple):
 
 
 class Containers(Observed):
-    """Test Docker and containerd.
+    """Observer of Docker and containerd.
 
     >>> host.containers.info["CgroupDriver"]
     'systemd'
@@ -48,17 +49,17 @@ class Containers(Observed):
 
     @cached_property
     def daemon_config(self) -> dict[str, Any]:
-        """daemon.json; empty if it does not exist.
+        """The content of /etc/docker/daemon.json; empty if it does not exist.
 
         Raises:
-            ValueError: it is not valid JSON.
+            ValueError: it is not valid JSON, or larger than `JSON_BYTES`.
         """
         text = self.run("cat /etc/docker/daemon.json").stdout
         return dict(read_json(text, JSON_BYTES)) if text.strip() else {}
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """The running daemon's information.
+        """The running Docker daemon's information, as `docker info` prints it in JSON.
 
         Raises:
             NodeFailed: it does not answer.
@@ -77,7 +78,7 @@ class Containers(Observed):
 
     @cached_property
     def containerd_plugins(self) -> dict[str, str]:
-        """Plugins of the running containerd by name, `cri`, with their state: `ok`, `error`, `skip`.
+        """Plugins of the running containerd: name, such as `cri`, → state: `ok`, `error`, `skip`.
 
         Raises:
             NodeFailed: it does not answer.
@@ -86,7 +87,10 @@ class Containers(Observed):
         return {row[1]: row[-1] for row in rows if row}
 
     def inside(self, asks: str = NOTHING) -> Inside:
-        """Return limits and GPUs inside a container started with `NOTHING`, `HOOK` or `CDI`.
+        """Return limits and GPUs inside a container that is started, and removed with its image.
+
+        Args:
+            asks: how the container gets GPUs: `NOTHING`, `HOOK` or `CDI`.
 
         Raises:
             NodeFailed: it does not start; contains the message of Docker or its runtime.
@@ -101,7 +105,7 @@ class Containers(Observed):
 
 
 def sentence(said: str) -> str:
-    """Return Docker's error message on one line, including the runtime's, without advice."""
+    """Return Docker's error output as one line, without advice such as `See 'docker run --help'.`"""
     lines = (line.strip() for line in said.splitlines())
     return " ".join(line for line in lines if line and not _ADVICE.match(line))
 
@@ -110,7 +114,9 @@ _ADVICE = re.compile(r"(?:See|Run) 'docker .*--help'")
 
 
 def parse_inside(text: str) -> Inside:
-    """Parse the output of the container's shell and df; sizes are in KiB.
+    """Parse the output of the container's shell and df, whose sizes are in KiB.
+
+    Without /dev/shm its size is 0.
 
     Raises:
         NodeFailed: a value is missing.

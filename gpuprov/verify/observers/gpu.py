@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gpuprov.verify.observers.base import Observed
 
 NVIDIA = "0x10de"
+"""PCI vendor id of NVIDIA."""
 DISPLAY_CLASSES = ("0x0300", "0x0302")  # PCI code assignments: VGA controller, 3D controller
 PCI_DEVICES = (
     "grep -sH . /sys/bus/pci/devices/*/class /sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device"
@@ -27,17 +28,18 @@ MODES = (
 )
 INSTANCES = "nvidia-smi mig -lgi"
 Clocks = dict[str, int | None]
+"""Clock (`graphics`, `memory`) → MHz; None for an unknown one."""
 
 
 class PciGpu(NamedTuple):
-    """A GPU on the bus: address as `0000:00:06.0`, id as `10de:2335`."""
+    """A GPU on the bus: address as `0000:00:06.0`, vendor and device id as `10de:2335`."""
 
     address: str
     id: str
 
 
 class DriverGpu(NamedTuple):
-    """A GPU as `nvidia-smi` reports it."""
+    """A GPU as `nvidia-smi` reports it; the address has the form of `PciGpu`."""
 
     number: int
     address: str
@@ -47,7 +49,10 @@ class DriverGpu(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """Power limit in watts and modes of one GPU; None for a mode that it lacks."""
+    """Power limit in watts and modes of one GPU; None for a mode that it lacks.
+
+    The pending modes are in effect after the next reset of the GPU.
+    """
 
     power_limit: float | None
     compute_mode: str
@@ -58,7 +63,7 @@ class Modes(NamedTuple):
 
 
 class Gpus(Observed):
-    """Test the GPUs of a node.
+    """Observer of the GPUs of a node.
 
     >>> host.gpu.count
     4
@@ -68,18 +73,18 @@ class Gpus(Observed):
 
     @cached_property
     def on_bus(self) -> list[PciGpu]:
-        """The GPUs on the PCI bus by address, independent of the driver."""
+        """NVIDIA's GPUs on the PCI bus, sorted by address, independent of the driver."""
         return parse_pci(self.run(PCI_DEVICES).stdout)
 
     @cached_property
     def in_driver(self) -> list[DriverGpu]:
-        """The driver's GPUs by its index; empty if `nvidia-smi` fails."""
+        """The driver's GPUs in the order of its index; empty if `nvidia-smi` fails."""
         answer = self.run(STATE)
         return parse_state(answer.stdout) if answer.succeeded else []
 
     @property
     def complaint(self) -> str | None:
-        """The error message of `nvidia-smi`; None if it succeeds."""
+        """The first line that `nvidia-smi` prints when it fails, or its exit status; None if it succeeds."""
         answer = self.run(STATE)
         if answer.succeeded:
             return None
@@ -87,31 +92,33 @@ class Gpus(Observed):
 
     @property
     def count(self) -> int:
-        """The number of GPUs in the driver."""
+        """The number of GPUs in the driver; 0 if `nvidia-smi` fails."""
         return len(self.in_driver)
 
     @property
     def persistence(self) -> dict[str, bool]:
-        """Persistence mode by GPU: {'GPU 0': True}."""
+        """Whether persistence mode is on, by GPU: {'GPU 0': True}; empty if `nvidia-smi` fails."""
         return {f"GPU {gpu.number}": gpu.persistence for gpu in self.in_driver}
 
     @cached_property
     def clocks(self) -> dict[str, Clocks]:
-        """The configured clocks in MHz, by GPU: application clocks, or without support for those the current
-        graphics clock (locked clocks cannot be read back otherwise).
+        """The configured clocks in MHz, by GPU; empty if `nvidia-smi` fails.
+
+        These are the application clocks, or without support for those the current graphics clock (locked
+        clocks cannot be read back otherwise).
         """
         answer = self.run(CLOCKS)
         return parse_clocks(answer.stdout) if answer.succeeded else {}
 
     @cached_property
     def modes(self) -> dict[str, Modes]:
-        """Power limit and modes, by GPU."""
+        """Power limit and modes, by GPU (`GPU 0`); empty if `nvidia-smi` fails."""
         answer = self.run(MODES)
         return parse_modes(answer.stdout) if answer.succeeded else {}
 
     @cached_property
     def instances(self) -> dict[str, list[str]]:
-        """Profiles of the GPU instances, sorted, by GPU; a GPU without instances is left out."""
+        """Profiles of the GPU instances of MIG, sorted, by GPU; a GPU without instances is left out."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         for number, profile in re.findall(
             r"^\|\s+(\d+)\s+MIG (\S+)", self.run(INSTANCES).stdout, re.MULTILINE
@@ -124,7 +131,7 @@ class Gpus(Observed):
 
 
 def parse_pci(text: str) -> list[PciGpu]:
-    """Parse `/sys/bus/pci/devices/ADDRESS/FIELD:VALUE` lines to the GPUs among them."""
+    """Parse `/sys/bus/pci/devices/ADDRESS/FIELD:VALUE` lines to NVIDIA's GPUs, sorted by address."""
     devices: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for line in text.splitlines():
         path, _, value = line.rpartition(":")
@@ -138,7 +145,7 @@ def parse_pci(text: str) -> list[PciGpu]:
 
 
 def parse_state(text: str) -> list[DriverGpu]:
-    """Parse lines of the `STATE` query to GPUs."""
+    """Parse lines of the `STATE` query to GPUs; a line with another number of columns raises ValueError."""
     return [
         DriverGpu(int(index), address.lower()[-12:], name, version, persistence == "Enabled")
         for index, address, name, version, persistence in _rows(text)
@@ -146,7 +153,10 @@ def parse_state(text: str) -> list[DriverGpu]:
 
 
 def parse_clocks(text: str) -> dict[str, Clocks]:
-    """Parse lines of the `CLOCKS` query to each GPU's clocks; None for an unknown clock."""
+    """Parse lines of the `CLOCKS` query to each GPU's clocks; None for an unknown clock.
+
+    A GPU without application clocks has only `graphics`, its current clock.
+    """
     clocks: dict[str, Clocks] = {}
     for index, *row in _rows(text):
         graphics, memory, current = map(_mhz, row)
@@ -156,7 +166,7 @@ def parse_clocks(text: str) -> dict[str, Clocks]:
 
 
 def parse_modes(text: str) -> dict[str, Modes]:
-    """Parse lines of the `MODES` query; None for a mode that a GPU lacks."""
+    """Parse lines of the `MODES` query, by GPU; None for a mode that a GPU lacks."""
     found = {}
     for index, power, compute, *switches in _rows(text):
         result = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]
@@ -166,6 +176,7 @@ def parse_modes(text: str) -> dict[str, Modes]:
 
 
 def _rows(text: str) -> list[list[str]]:
+    """Return the cells of each line of CSV, without the blanks in front of them."""
     return list(csv.reader(text.splitlines(), skipinitialspace=True))
 
 

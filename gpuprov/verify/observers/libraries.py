@@ -33,7 +33,7 @@ LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/loca
 
 
 class Libraries(Observed):
-    """Test the software above the driver.
+    """Observer of the software above the driver.
 
     >>> host.libraries.nvcc("/usr/local/cuda-12.8")
     '12.8'
@@ -42,35 +42,46 @@ class Libraries(Observed):
     """
 
     def nvcc(self, home: str) -> str | None:
-        """Return the release that a toolkit's compiler prints; None if it does not run."""
+        """Return the release that the compiler in a toolkit's folder prints; None if it does not run."""
         found = re.search(r"release (\d+\.\d+)", self.run("%s/bin/nvcc --version", home).stdout)
         return found[1] if found else None
 
     @property
     def compiler_of_logins(self) -> str | None:
-        """The nvcc that a fresh login finds."""
+        """The path of the nvcc that a fresh bash login finds; None if it finds none."""
         return self.run("bash -lc 'command -v nvcc'").stdout.strip() or None
 
     @property
     def default_toolkit(self) -> str:
-        """The folder to which /usr/local/cuda resolves."""
+        """The folder to which /usr/local/cuda resolves; that path itself if it does not exist."""
         return str(self.run("readlink --canonicalize /usr/local/cuda").stdout.strip())
 
     @property
     def cudnn_header(self) -> str | None:
-        """Major, minor and patch level in cuDNN's own header."""
+        """Major, minor and patch level in cuDNN's own header, `9.8.0`; None without a header."""
         rows = (line.split() for line in lines_of(self.run(CUDNN_HEADERS).stdout))
         return ".".join(row[2] for row in rows if len(row) > 2 and row[2].isdecimal()) or None
 
     def versions(self, library: str) -> list[str]:
-        """Return the full versions in the names of a library's files: `2.29.7` of libnccl.so.2.29.7."""
+        """Return the full versions in the names of a library's files: `2.29.7` of libnccl.so.2.29.7.
+
+        Sorted as text. Names with fewer than three numbers, such as libnccl.so.2, are ignored. Empty without
+        any file.
+
+        Args:
+            library: such as `libnccl`.
+        """
         names = self.run(LIBRARY_FILES.replace("%s", library)).stdout.split()
         return sorted(
             {name.partition(".so.")[2] for name in names if name.count(".", name.find(".so.") + 4) >= 2}
         )
 
     def nccl_configuration(self, home: str | None = None) -> dict[str, str]:
-        """Return the settings in NCCL's file of a home folder, or of the system."""
+        """Return the settings `NAME=VALUE` in NCCL's file; empty without such a file.
+
+        Args:
+            home: a home folder, whose .nccl.conf is read; None: the system's /etc/nccl.conf.
+        """
         asked = (
             ("grep -E '^[A-Z_]+=' %s", "/etc/nccl.conf") if home is None else (OWN_NCCL, f"{home}/.nccl.conf")
         )
@@ -78,8 +89,16 @@ class Libraries(Observed):
         return dict(line.split("=", 1) for line in lines)
 
     def nccl_setting(self, name: str, wanted: str, login: str) -> str | None:
-        """Return NCCL's effective value: a variable overrides a login's own file, which overrides the
-        system's.
+        """Return NCCL's effective value of a setting; None if it is not set.
+
+        A variable of a login or service overrides the users' own files, which override the system's. Of
+        several values one that differs from `wanted` is returned. If NCCL_CONF_FILE names another file, the
+        result is a text with its path.
+
+        Args:
+            name: name of the variable, such as `NCCL_DEBUG`.
+            wanted: the expected value.
+            login: user whose file counts in addition to root's and that of new users (/etc/skel).
         """
         variable: str | None = self._host.tuning.variable(name, wanted)
         if variable is not None:
@@ -94,8 +113,13 @@ class Libraries(Observed):
         return self.nccl_configuration().get(name)
 
     def unpackaged(self, *stems: str) -> list[str]:
-        """Return libraries, toolkits and a runfile's programs without a package, by
-        the start of their names.
+        """Return paths of libraries, toolkits and a runfile's programs that belong to no package.
+
+        They are those that a program would load: in the linker's cache and folders, LD_LIBRARY_PATH of logins
+        and services, and /usr/local. Links and empty files are ignored.
+
+        Args:
+            stems: beginnings of the files' names.
         """
         login, service = self._host.tuning.login("root").environment, self._host.tuning.service.environment
         ways = [given.get("LD_LIBRARY_PATH", "") for given in (login, service, self._host.tuning.users)]

@@ -29,6 +29,7 @@ DKMS_ROW = re.compile(r"nvidia[^/]*/([^,]+),.*?: (\w+)")
 ENTRY = 1000
 """Characters of GRUB's entry in which a kernel is searched; an entry has about 150."""
 VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
+"""A version of the driver in text: `535.309.01`."""
 
 
 class KernelModule(NamedTuple):
@@ -39,7 +40,7 @@ class KernelModule(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """The kernel of the next boot, if known, and the reason for it."""
+    """The kernel of the next boot (None if not known), and the reason for it."""
 
     release: str | None
     why: str
@@ -48,7 +49,7 @@ class Boot(NamedTuple):
 
 
 class NvidiaDriver(Observed):
-    """Test the NVIDIA driver of a node.
+    """Observer of the NVIDIA driver of a node.
 
     >>> host.nvidia_driver.loaded.version
     '535.309.01'
@@ -58,24 +59,27 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def loaded(self) -> KernelModule | None:
-        """The loaded module, or None."""
+        """The loaded module; None without one."""
         return parse_proc(self.run("cat /proc/driver/nvidia/version").stdout)
 
     @cached_property
     def kernels(self) -> list[str]:
-        """Releases of the running kernel, of the next one, and of one that is held back."""
+        """Releases of the running kernel, of the next one, and of one that is held back.
+
+        The running one is first. Each is listed once, and unknown ones are left out.
+        """
         running = self.ask("uname -r").strip()
         found = (running, self.boot.release, self.boot.held_back)
         return list(dict.fromkeys(release for release in found if release))
 
     @cached_property
     def boot(self) -> Boot:
-        """GRUB's next kernel: the newest in /boot, unless another is configured."""
+        """GRUB's next kernel: the newest in /boot, unless another is configured; see `booted_next`."""
         images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
         return booted_next([image.removeprefix("vmlinuz-") for image in images], self.run(GRUB).stdout)
 
     def called(self, kernel: str) -> str:
-        """Return a kernel's release, with a note if it is not the running one."""
+        """Return a kernel's release, with a note in parentheses if it boots next or is held back."""
         if kernel == self.boot.held_back:
             return f"{kernel} (held back: {self.boot.release} boots next)"
         if kernel == self.boot.release and kernel != self.kernels[0]:
@@ -83,35 +87,47 @@ class NvidiaDriver(Observed):
         return kernel
 
     def on_disk(self, kernel: str) -> KernelModule | None:
-        """Return the module that `modprobe nvidia` loads under `kernel`, or None.
+        """Return the module that `modprobe nvidia` loads under `kernel`; None if there is no such module.
 
-        modprobe decides the name: distributions rename the file (Debian: nvidia-current.ko) and refer
-        to it by an install line.
+        modprobe decides the name: distributions rename the file (Debian: nvidia-current.ko) and refer to it
+        by an install line.
         """
         name = self._loaded_as(kernel)
         return parse_modinfo(self.run("modinfo -k %s %s", kernel, name).stdout) if name else None
 
     def _loaded_as(self, kernel: str) -> str | None:
+        """Return the file or name of the module that `modprobe nvidia` loads under a kernel.
+
+        None if it would fail.
+        """
         loads = self.run("modprobe -S %s --show-depends nvidia", kernel)
         return parse_depends(loads.stdout) if loads.succeeded else None
 
     def signatures(self, kernel: str) -> dict[str, str]:
-        """Return the signature in each file of the driver's modules for a kernel; `unsigned` without one.
+        """Return path → signature of each file of the driver's modules for a kernel; `unsigned` without one.
 
         A signature is issuer and serial number of the certificate, parsed from the file itself without kmod.
+        Empty if the kernel has no module.
+
+        Raises:
+            NodeFailed: a file cannot be read or unpacked.
         """
         name = self._loaded_as(kernel)
         found = self.ask(MODULE_FILES, kernel, name).split() if name else []
         return {path: self._signature(path) for path in found}
 
     def _signature(self, path: str) -> str:
+        """Return the signature of a module's file, which may be compressed, as text."""
         unpack = {".xz": "xz -dc", ".zst": "zstd -dqc", ".gz": "gzip -dc"}.get(PurePath(path).suffix, "cat")
         tail = self.ask(f"{unpack} %s | tail -c {TAIL_BYTES} | base64 -w0", path)
         return str(read_signature(base64.b64decode(tail)) or "unsigned")
 
     @cached_property
     def library_version(self) -> str | None:
-        """Version of the libnvidia-ml that a program loads, from the target of its link."""
+        """Version of the libnvidia-ml that a program loads, from the target of its link.
+
+        None without a library.
+        """
         path = parse_ldconfig(self.run("ldconfig -p").stdout, "libnvidia-ml.so.1")
         if not path:
             return None
@@ -120,21 +136,30 @@ class NvidiaDriver(Observed):
 
     @cached_property
     def reported_version(self) -> str | None:
-        """The version that `nvidia-smi` reports; None if it cannot reach the driver."""
+        """The version that `nvidia-smi` reports; None if it cannot reach the driver.
+
+        Several different versions are joined by commas.
+        """
         versions = sorted({gpu.driver_version for gpu in self._host.gpu.in_driver})
         return ", ".join(versions) or None
 
     @cached_property
     def blacklisted(self) -> set[str]:
-        """Modules that modprobe's effective configuration does not load for their devices."""
+        """Modules that modprobe's effective configuration does not load for their devices.
+
+        Raises:
+            NodeFailed: modprobe fails.
+        """
         return set(re.findall(r"^blacklist (\S+)", self.ask("modprobe --showconfig"), re.MULTILINE))
 
     def foreign_in_initramfs(self, kernel: str) -> list[str]:
-        """Return modules in the kernel's initramfs that would claim the GPU; empty if it contains the
-        blacklist.
+        """Return modules (`nouveau`, `nova_core`) in the kernel's initramfs that would claim the GPU.
 
-        It is built with all of /etc/modprobe.d: newer than the blacklist, it contains it. Listing its content
-        takes seconds, and is only done if it is older.
+        Empty if it contains the blacklist. It is built with all of /etc/modprobe.d: newer than the blacklist,
+        it contains it. Listing its content takes seconds, and is only done if it is older.
+
+        Raises:
+            NodeFailed: it cannot be listed.
         """
         blacklists = self.run(BLACKLISTS).stdout.split()
         if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
@@ -142,12 +167,18 @@ class NvidiaDriver(Observed):
         return foreign_modules(self.ask(INITRAMFS, kernel, kernel), blacklists)
 
     def package_version(self, package: str) -> str | None:
-        """Return the upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01."""
+        """Return the upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01.
+
+        None if not installed.
+        """
         found = self._host.package(package)
         return upstream(found.version) if found.is_installed else None
 
     def dkms_state(self, kernel: str) -> dict[str, str]:
-        """Return DKMS states by module version for one kernel: {'535.309.01': 'installed'}."""
+        """Return DKMS states by module version for one kernel: {'535.309.01': 'installed'}.
+
+        Empty without DKMS.
+        """
         return parse_dkms(self.run("dkms status -k %s", kernel).stdout)
 
     def __repr__(self) -> str:
@@ -157,7 +188,10 @@ class NvidiaDriver(Observed):
 def booted_next(releases: list[str], grub: str) -> Boot:
     """Return the next kernel of those in /boot, given oldest first.
 
+    The entry of grub.cfg counts, else GRUB_DEFAULT; without an entry the newest kernel boots.
+
     Args:
+        releases: releases of the kernels in /boot.
         grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, and of the environment block; the
             last of each counts.
     """
@@ -175,7 +209,14 @@ def booted_next(releases: list[str], grub: str) -> Boot:
 
 
 def _named(releases: list[str], result: dict[str, str], default: str) -> str | None:
-    """Return the kernel of a default entry; None if the entry names none."""
+    """Return the kernel of a default entry: the newest for `0` or no entry; None if the entry names none.
+
+    The environment block's `next_entry` takes precedence; `saved` means its `saved_entry`.
+
+    Args:
+        releases: kernels in /boot, the oldest first; the longest that the entry contains is returned.
+        result: variables of GRUB's files and environment block.
+    """
     saved = result.get("saved_entry") if default in ("saved", "${saved_entry}") else default
     entry = result.get("next_entry") or saved
     if entry in (None, "", "0"):
@@ -184,7 +225,7 @@ def _named(releases: list[str], result: dict[str, str], default: str) -> str | N
 
 
 def parse_proc(text: str) -> KernelModule | None:
-    """Parse the first line of /proc/driver/nvidia/version."""
+    """Parse the line `NVRM version:` of /proc/driver/nvidia/version; None without a version."""
     line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
     version = VERSION.search(line)
     if not version:
@@ -203,7 +244,10 @@ def parse_ldconfig(text: str, library: str) -> str | None:
 
 
 def parse_depends(text: str) -> str | None:
-    """Parse `modprobe --show-depends`: the module's file, or its name after an install line."""
+    """Parse `modprobe --show-depends`: the last line's file, or the name after an install line.
+
+    None without any.
+    """
     for line in reversed([*lines_of(text)]):
         if found := re.match(r"insmod (\S+)|install .*?modprobe (?:-\S+ )*(\S+)", line):
             return found[1] or found[2]
@@ -211,7 +255,10 @@ def parse_depends(text: str) -> str | None:
 
 
 def parse_modinfo(text: str) -> KernelModule | None:
-    """Parse `modinfo`: NVIDIA's open modules are licensed `Dual MIT/GPL`, the proprietary ones `NVIDIA`."""
+    """Parse `modinfo`: NVIDIA's open modules are licensed `Dual MIT/GPL`, the proprietary ones `NVIDIA`.
+
+    None without a version.
+    """
     fields = dict(re.findall(r"^(\w+): +(.*)$", text, re.MULTILINE))
     if "version" not in fields:
         return None
@@ -219,12 +266,19 @@ def parse_modinfo(text: str) -> KernelModule | None:
 
 
 def parse_dkms(text: str) -> dict[str, str]:
-    """Parse lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)`, by version."""
+    """Parse the output of `dkms status`: version of an nvidia module → state.
+
+    Lines are such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed (…)`; other modules are
+    ignored.
+    """
     return {row[1]: row[2] for row in map(DKMS_ROW.match, lines_of(text)) if row}
 
 
 def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
-    """Return foreign modules in an initramfs's listing, unless it contains a file that blacklists them."""
+    """Return `nouveau` and `nova_core` if they are in an initramfs's listing, sorted.
+
+    Empty if the listing contains one of `blacklists`, paths of files that blacklist them.
+    """
     inside = set(listing.splitlines())
     if any(path.lstrip("/") in inside for path in blacklists):
         return []
@@ -232,6 +286,6 @@ def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
 
 
 def upstream(version: str) -> str:
-    """Return a package's version without epoch and revision."""
+    """Return a package's version without epoch and revision: `1:535.309.01-1` is 535.309.01."""
     _, _, after_epoch = version.rpartition(":")
     return after_epoch.rpartition("-")[0] or after_epoch

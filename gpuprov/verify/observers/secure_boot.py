@@ -27,7 +27,7 @@ LISTS = (
 
 
 class SecureBoot(Observed):
-    """Test Secure Boot.
+    """Observer of Secure Boot.
 
     >>> host.secure_boot.state
     'on'
@@ -35,7 +35,10 @@ class SecureBoot(Observed):
 
     @property
     def state(self) -> str:
-        """`no EFI`, `off`, `on`, or `on, and not enforced`."""
+        """Secure Boot by the firmware's variable: `no EFI`, `off`, `on`, or `on, and not enforced`.
+
+        It is not enforced if the kernel loads unsigned modules, or if shim's validation is disabled.
+        """
         result = self.run(STATE)
         if result.failed:
             return "no EFI"
@@ -45,7 +48,10 @@ class SecureBoot(Observed):
         return "on" if enforced else "on, and not enforced"
 
     def knows(self, fingerprint: str) -> bool:
-        """Return whether a certificate is enrolled, by its SHA-256.
+        """Return whether a certificate is enrolled, in shim's list (MOK) or the firmware's (db).
+
+        Args:
+            fingerprint: SHA-256 of the certificate in lower-case hexadecimal digits.
 
         Raises:
             NodeFailed: the lists cannot be read, or contain more than certificates.
@@ -58,9 +64,12 @@ class SecureBoot(Observed):
 
 
 def is_enrolled(lists: bytes, fingerprint: str) -> bool:
-    """Return whether lists contain a certificate, by its SHA-256.
+    """Return whether lists contain a certificate, by its SHA-256 in lower-case hexadecimal digits.
 
     Every DER sequence of a certificate's size is hashed, independent of the format of the lists around it.
+
+    Args:
+        lists: content of the variables, one after the other; may be empty.
 
     Raises:
         NodeFailed: the sequences have more than `HASHED_BYTES`.

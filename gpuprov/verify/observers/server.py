@@ -23,7 +23,7 @@ NVME, BRIDGE = "0x0108", "0x0680"  # PCI code assignments
 
 
 class Server(Observed):
-    """Test a node's hardware.
+    """Observer of a node's hardware.
 
     >>> host.server.cores
     96
@@ -31,36 +31,41 @@ class Server(Observed):
 
     @cached_property
     def _cpuinfo(self) -> str:
+        """The content of /proc/cpuinfo."""
         return self.ask("cat /proc/cpuinfo")
 
     @property
     def cores(self) -> int:
-        """Physical cores, from the processors' sockets; logical processors if sockets are not listed."""
+        """Number of physical cores, from the processors' sockets.
+
+        Of logical processors if sockets are not listed.
+        """
         return parse_cores(self._cpuinfo)
 
     @property
     def memory_mib(self) -> int:
-        """Memory of the kernel in MiB."""
+        """Memory that the kernel manages (MemTotal), in MiB; less than the installed memory."""
         return int(self.ask("awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo"))
 
     @cached_property
     def _devices(self) -> dict[str, dict[str, str]]:
+        """PCI devices: folder → `class` and `vendor`."""
         return _by_place(self.ask(CLASSES))
 
     @property
     def nvme_drives(self) -> int:
-        """NVMe drives on the PCI bus."""
+        """Number of NVMe controllers on the PCI bus."""
         return sum(device["class"].startswith(NVME) for device in self._devices.values())
 
     @property
     def nvme_tb(self) -> float | None:
-        """Size of all NVMe disks in 10^12 bytes; None if the kernel shows no NVMe disk."""
+        """Size of all NVMe disks together in 10^12 bytes; None if the kernel shows no NVMe disk."""
         sizes = self.run("cat /sys/block/nvme*/size").stdout.split()
         return sum(int(sectors) * 512 for sectors in sizes) / 1e12 if sizes else None
 
     @property
     def nvswitches(self) -> int:
-        """NVSwitches on the PCI bus."""
+        """Number of NVSwitches on the PCI bus: bridges of NVIDIA."""
         return sum(
             device["class"].startswith(BRIDGE) and device.get("vendor") == NVIDIA
             for device in self._devices.values()
@@ -68,8 +73,10 @@ class Server(Observed):
 
     @cached_property
     def ports(self) -> dict[str, list[float | None]]:
-        """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; None if unknown, 0 for a
-        port that is down.
+        """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; 0 for a port that is down.
+
+        None stands for an unknown speed. A kind without ports is missing. Only interfaces with a device count
+        as Ethernet; those of RoCE ports are included.
         """
         found: defaultdict[str, list[float | None]] = defaultdict(list)
         for place, port in _by_place(self.run(RDMA).stdout).items():
@@ -109,7 +116,7 @@ _FIELD = re.compile(r"(.+)/([a-z_]+):(.*)")
 
 
 def _by_place(text: str) -> dict[str, dict[str, str]]:
-    """Parse `FOLDER/FIELD:VALUE` lines by folder."""
+    """Parse `FOLDER/FIELD:VALUE` lines: folder → field → value; other lines are ignored."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for line in lines_of(text):
         if row := _FIELD.match(line):

@@ -11,6 +11,7 @@ from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 
 OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
+"""Limit → option of the shell's ulimit."""
 LIMITS = "; ".join(
     f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
 )
@@ -30,14 +31,18 @@ Limit = int | str
 
 
 class LoginSession(NamedTuple):
-    """Limits by name, as text if soft and hard differ. Variables by name."""
+    """Limits and variables of a session, by name.
+
+    A limit is a number in bytes (`nofile`: of files) or text such as `unlimited`; a text with both if soft
+    and hard differ.
+    """
 
     limits: dict[str, Limit]
     environment: dict[str, str]
 
 
 class Tuning(Observed):
-    """Test limits, environment and kernel parameters.
+    """Observer of limits, environment and kernel parameters.
 
     >>> host.tuning.login("root").limits["memlock"]
     'unlimited'
@@ -53,17 +58,29 @@ class Tuning(Observed):
 
     @cached_property
     def service(self) -> LoginSession:
-        """Limits and variables of a service started now."""
+        """Limits and variables of a transient service started now.
+
+        Raises:
+            NodeFailed: systemd does not start it.
+        """
         return parse_session(self.ask(SERVICE))
 
     @cached_property
     def users(self) -> dict[str, str]:
-        """Variables of services of a user's own systemd, from its environment generators."""
+        """Variables of services of a user's own systemd, from its environment generators.
+
+        Empty without these.
+        """
         return dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", self.run(USERS).stdout, re.MULTILINE))
 
     def variable(self, name: str, wanted: str | None) -> str | None:
-        """Return a variable of a fresh login; if that is as wanted or unset,
-        the differing value of services.
+        """Return a variable of root's fresh login; None if it is not set anywhere.
+
+        If it is as `wanted` or not set there, but services or users' services have another value, that is
+        returned.
+
+        Args:
+            wanted: the expected value; None: not set.
         """
         login = self.login("root").environment.get(name)
         others = [self.service.environment.get(name, wanted), self.users.get(name, wanted)]
@@ -72,11 +89,11 @@ class Tuning(Observed):
 
     @cached_property
     def boot_sysctls(self) -> dict[str, str]:
-        """Kernel parameters that the next boot sets."""
+        """Kernel parameters that the next boot sets by files of sysctl.d(5), by name with dots."""
         return parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
 
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Return the kernel's parameters; None for an unknown one."""
+        """Return the kernel's current parameters, with single spaces; None for an unknown one."""
         said = {name: self.run("sysctl --values %s", name) for name in names}
         return {
             name: " ".join(each.stdout.split()) if each.succeeded else None for name, each in said.items()
@@ -84,7 +101,7 @@ class Tuning(Observed):
 
     @cached_property
     def hugepages(self) -> str | None:
-        """The kernel's mode of transparent huge pages."""
+        """The kernel's mode of transparent huge pages, such as `madvise`; None if it has none."""
         found = re.search(r"\[(\w+)\]", self.run(HUGEPAGES).stdout)
         return found[1] if found else None
 
@@ -98,7 +115,10 @@ class Tuning(Observed):
 
 
 def parse_sysctls(text: str) -> dict[str, str]:
-    """Parse files of sysctl.d(5); the last line of a parameter counts."""
+    """Parse files of sysctl.d(5): parameter with dots → value with single spaces; the last line counts.
+
+    Comments, and lines without `=`, are ignored; a leading `-` is removed.
+    """
     found = {}
     for line in lines_of(text):
         name, equals, value = line.removeprefix("-").partition("=")
@@ -108,13 +128,20 @@ def parse_sysctls(text: str) -> dict[str, str]:
 
 
 def parameter(name: str) -> str:
-    """Return a kernel parameter's name with dots, from either spelling (sysctl.d(5))."""
+    """Return a kernel parameter's name with dots, from either spelling (sysctl.d(5)).
+
+    `net/ipv4/conf/eth0.1/rp_filter` is `net.ipv4.conf.eth0/1.rp_filter`; a name with dots is returned
+    unchanged.
+    """
     slashes = "/" in name and "." not in name.partition("/")[0]
     return name.translate({ord("/"): ".", ord("."): "/"}) if slashes else name
 
 
 def parse_session(text: str) -> LoginSession:
-    """Parse `S memlock 8192` lines of ulimit, and env's."""
+    """Parse `S memlock 8192` lines of ulimit (S is soft, H is hard), and env's `NAME=VALUE`.
+
+    A limit that is missing is `not set`. Variables with lower-case names are ignored.
+    """
     limits: dict[str, Limit] = {}
     for name in OPTIONS:
         soft, hard = (
@@ -126,5 +153,6 @@ def parse_session(text: str) -> LoginSession:
 
 
 def _limit(name: str, found: re.Match[str] | None) -> Limit:
+    """Return a limit in bytes (`nofile`: as it is), another text unchanged, or `not set` without a match."""
     text = found[1] if found else "not set"
     return int(text) * (1024 if name in IN_KIBIBYTES else 1) if text.isdecimal() else text

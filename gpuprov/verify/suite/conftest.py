@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def node(request: pytest.FixtureRequest) -> NodeUnderTest:
-    """Return the node under test; the plugin runs a test once for each node."""
+    """Return the node under test; the plugin runs each test once for each node whose check is wanted."""
     param: NodeUnderTest = request.param
     return param
 
 
 @pytest.fixture(scope="session")
 def host(node: NodeUnderTest) -> Node:
-    """Return the node's testinfra host."""
+    """Return the node's testinfra host, with gpuprov's modules as attributes."""
     return node.host
 
 
@@ -34,13 +34,16 @@ def group(node: NodeUnderTest) -> LockedGroup:
 
 @pytest.fixture
 def expected(node: NodeUnderTest, request: pytest.FixtureRequest) -> Any:
-    """Return the lock's expected value for the check of the test."""
+    """Return the lock's expected value for the check that marks the test."""
     check = request.node.get_closest_marker("check").args[0]
     return node.wanted[check].expected
 
 
 @pytest.fixture(scope="session")
 def kernels(host: Node, group: LockedGroup) -> list[str]:
-    """Return the kernels that the module must match: the stated one, or the running and the next one."""
+    """Return the kernels that the module must match: the stated one, or the running and the next one.
+
+    A kernel that is held back from the next boot is included.
+    """
     named = group.setting("kernel")
     return host.nvidia_driver.kernels if named in (None, "running") else [named]

@@ -1,6 +1,4 @@
-"""Checks of packages: locked ones at their versions, absent ones, and files
-of components without a package.
-"""
+"""Checks of packages: locked ones at their versions, absent ones, and components' files without a package."""
 
 from __future__ import annotations
 
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
 
 
 def _locked_ones(check: str) -> Callable[..., None]:
+    """Return a test that every package of the expectation is installed at its locked version."""
+
     @pytest.mark.check(check)
     def test(host: Node, expected: dict[str, str]) -> None:
         assert {name: host.apt.versions.get(name) for name in expected} == expected
@@ -26,6 +26,8 @@ def _locked_ones(check: str) -> Callable[..., None]:
 
 
 def _none_there(check: str) -> Callable[..., None]:
+    """Return a test that no installed package matches the pattern of the expectation's subject."""
+
     @pytest.mark.check(check)
     def test(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
         pattern = str(node.wanted[check].subject)
@@ -35,6 +37,8 @@ def _none_there(check: str) -> Callable[..., None]:
 
 
 def _none_without_a_package(check: str) -> Callable[..., None]:
+    """Return a test that no library or program of a component belongs to no package."""
+
     @pytest.mark.check(check, "ldconfig -p | grep -E 'libcuda|libnvidia-ml|libcudnn|libnccl'")
     def test(host: Node, expected: list[str]) -> None:
         marks = {"driver.unpackaged": ("nvidia-",), "cuda.unpackaged": ("cuda-",)}.get(check, ())

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 @pytest.mark.check("container_toolkit.forerunners")
 def test_toolkits_forerunners_are_gone(host: Node, expected: list[str]) -> None:
+    """Check that no package that the toolkit replaced is installed."""
     assert [name for name in FORERUNNERS if name in host.apt.versions] == expected
 
 
 @pytest.mark.check("container_toolkit.cdi", f"systemctl status {CDI_UNIT}", "nvidia-ctk cdi list")
 def test_cdi_specification_is_kept_up_to_date(host: Node, expected: str) -> None:
+    """Check that the unit that refreshes the CDI specification is enabled and active."""
     assert unit_state(host, CDI_UNIT) == expected

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
 CONTAINERD = f"journalctl -u {CONTAINERD_UNIT} -n 10 --no-pager"
+"""Command whose output is shown when a check fails."""
 
 
 @pytest.mark.check("containerd.unit", CONTAINERD)
 def test_containerd_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    """Check that containerd's unit is enabled and active."""
     assert unit_state(host, CONTAINERD_UNIT) == expected
 
 
 @pytest.mark.check("containerd.config", CONTAINERD)
 def test_containerd_makes_of_its_files_what_the_lock_says(host: Node, expected: dict[str, Any]) -> None:
+    """Check the settings of the CRI plugin in containerd's effective configuration against the lock.
+
+    Other settings are ignored. A missing setting counts as false; all are missing if the daemon reads another
+    file.
+    """
     plugins = host.containers.containerd_config.get("plugins", {})
     # The plugin's name from 2.0 on, and before; a disabled plugin has no table.
     table = plugins.get("io.containerd.cri.v1.runtime") or plugins.get("io.containerd.grpc.v1.cri") or {}
@@ -32,4 +39,5 @@ def test_containerd_makes_of_its_files_what_the_lock_says(host: Node, expected: 
 
 @pytest.mark.check("containerd.plugin", CONTAINERD)
 def test_kubernetes_can_talk_to_containerd(host: Node, expected: str) -> None:
+    """Check that the running containerd has loaded its CRI plugin."""
     assert host.containers.containerd_plugins.get("cri", "missing") == expected

@@ -15,25 +15,30 @@ if TYPE_CHECKING:
 
 @pytest.mark.check("firewall.unit", "systemctl --no-pager status gpuprov-firewall.service")
 def test_rules_come_back_at_boot(host: Node, expected: str) -> None:
+    """Check that the unit that loads the rules is enabled and active, with gpuprov's command."""
     state = host.firewall.at_boot
     assert (own_unit_state(host, FIREWALL_UNIT) if state == expected else state) == expected
 
 
 @pytest.mark.check("firewall.survives", "systemctl cat nftables.service")
 def test_rules_outlive_the_unit_that_flushes_all_tables(host: Node, expected: list[str]) -> None:
+    """Check that each action of nftables.service that flushes all tables loads gpuprov's rules again."""
     assert host.firewall.loaded_again(FIREWALL_RULES) == expected
 
 
 @pytest.mark.check("firewall.networks", "nft list sets table inet gpuprov")
 def test_sets_hold_the_locked_networks(host: Node, expected: dict[str, list[str]]) -> None:
+    """Check that the sets of gpuprov's table contain exactly the locked networks."""
     assert host.firewall.networks(expected) == expected
 
 
 @pytest.mark.check("firewall.input", "nft -p list chain inet gpuprov input")
 def test_what_comes_in_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
+    """Check that the chain `input` has exactly the locked rules, in order."""
     assert host.firewall.chain("input") == expected
 
 
 @pytest.mark.check("firewall.forward", "nft -p list chain inet gpuprov forward")
 def test_what_goes_to_containers_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
+    """Check that the chain `forward` has exactly the locked rules, in order."""
     assert host.firewall.chain("forward") == expected

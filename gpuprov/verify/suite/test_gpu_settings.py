@@ -18,26 +18,30 @@ MODES_JOURNAL = f"journalctl -u {MODES_UNIT} -n 10 --no-pager"
 PERSISTENCE_JOURNAL = f"journalctl -u {PERSISTENCE_UNIT} -n 10 --no-pager"
 
 SETTERS = "grep -rns nvidia-smi /etc/systemd/system /etc/crontab /etc/cron.* /etc/rc.local /var/spool/cron"
-"""Other programs on the machine that configure GPUs, at times or at boot."""
+"""Search for other programs that configure GPUs, at times or at boot."""
 
 
 @pytest.mark.check("gpu.persistence_unit", PERSISTENCE_JOURNAL)
 def test_persistence_daemon_is_as_wanted(host: Node, expected: str) -> None:
+    """Check the state of the unit that sets persistence mode."""
     assert own_unit_state(host, PERSISTENCE_UNIT) == expected
 
 
 @pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL, SETTERS)
 def test_persistence_mode_reads_back(host: Node, group: LockedGroup, expected: bool) -> None:
+    """Check that every GPU of the lock has the expected persistence mode."""
     assert host.gpu.persistence == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.clocks_unit", CLOCKS_JOURNAL)
 def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
+    """Check the state of the unit that sets clocks at boot."""
     assert own_unit_state(host, CLOCKS_UNIT) == expected
 
 
 @pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, SETTERS)
 def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, int]) -> None:
+    """Check that every GPU of the lock has the expected clocks in MHz."""
     # Locked clocks fix only the graphics clock on many GPUs: an unknown memory clock is not compared.
     seen = {gpu: {**expected, **clocks} for gpu, clocks in host.gpu.clocks.items()}
     assert seen == on_every_gpu(expected, group)
@@ -45,52 +49,63 @@ def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, in
 
 @pytest.mark.check("gpu.modes_unit", MODES_JOURNAL)
 def test_modes_unit_is_as_wanted(host: Node, expected: str) -> None:
+    """Check the state of the unit that sets power limit and modes at boot."""
     assert own_unit_state(host, MODES_UNIT) == expected
 
 
 @pytest.mark.check("gpu.power_limit", MODES_JOURNAL, SETTERS)
 def test_power_limit_reads_back(host: Node, group: LockedGroup, expected: int) -> None:
+    """Check that every GPU of the lock has the expected power limit in watts."""
     assert mode(host, "power_limit", expected) == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.compute_mode", MODES_JOURNAL, SETTERS)
 def test_compute_mode_reads_back(host: Node, group: LockedGroup, expected: str) -> None:
+    """Check that every GPU of the lock has the expected compute mode."""
     assert mode(host, "compute_mode", expected) == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.ecc_pending", MODES_JOURNAL)
 def test_ecc_is_asked_for(host: Node, group: LockedGroup, expected: bool) -> None:
+    """Check that the pending ECC mode of every GPU, in effect after a reset, is the expected one."""
     assert mode(host, "ecc_pending", expected) == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.ecc", "nvidia-smi -q -d ECC")
 def test_ecc_is_as_wanted(host: Node, group: LockedGroup, expected: bool) -> None:
+    """Check that the current ECC mode of every GPU is the expected one."""
     assert mode(host, "ecc", expected) == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.mig_pending", MODES_JOURNAL)
 def test_mig_is_asked_for(host: Node, group: LockedGroup, expected: bool) -> None:
+    """Check that the pending MIG mode of every GPU, in effect after a reset, is the expected one."""
     assert mode(host, "mig_pending", expected) == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.mig", MODES_JOURNAL)
 def test_mig_is_as_wanted(host: Node, group: LockedGroup, expected: bool) -> None:
+    """Check that the current MIG mode of every GPU is the expected one."""
     assert mode(host, "mig", expected) == on_every_gpu(expected, group)
 
 
 @pytest.mark.check("gpu.mig_layout", MODES_JOURNAL, "nvidia-smi mig -lgi")
 def test_instances_are_as_wanted(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    """Check that every GPU has the expected profiles of GPU instances; one without MIG is not compared."""
     without = [gpu for gpu, modes in host.gpu.modes.items() if modes.mig is None]
     seen = {gpu: host.gpu.instances.get(gpu, expected if gpu in without else []) for gpu in host.gpu.modes}
     assert seen == on_every_gpu(expected, group)
 
 
 def mode(host: Node, name: str, expected: Any) -> dict[str, Any]:
-    """Return one mode by GPU; a GPU without the mode has the expected value."""
+    """Return one mode, a field of `Modes`, by GPU.
+
+    A GPU without the mode has the expected value, so that it passes.
+    """
     result = {gpu: getattr(modes, name) for gpu, modes in host.gpu.modes.items()}
     return {gpu: expected if value is None else value for gpu, value in result.items()}
 
 
 def on_every_gpu(value: Any, group: LockedGroup) -> dict[str, Any]:
-    """Return the value for each GPU of the lock."""
+    """Return `GPU N` → the value, for each of the number of GPUs in the lock."""
     return {f"GPU {number}": value for number in range(group.hardware.gpu_count)}

@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 @pytest.mark.check("monitoring.exporter", f"journalctl -u {EXPORTER_UNIT} -n 10 --no-pager")
 def test_exporter_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    """Check that the exporter's unit is enabled and active."""
     assert unit_state(host, EXPORTER_UNIT) == expected
 
 
 @pytest.mark.check("monitoring.dcgm", f"journalctl -u {DCGM_UNIT} -n 10 --no-pager", "dcgmi discovery -l")
 def test_dcgm_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
+    """Check that DCGM's unit is enabled and active."""
     assert unit_state(host, DCGM_UNIT) == expected
 
 
 @pytest.mark.check("monitoring.textfile")
 def test_prometheus_is_told_what_is_expected(node: NodeUnderTest, expected: str) -> None:
+    """Check the SHA-256 of the textfile with the expectations, which node_exporter reads."""
     path = str(node.wanted["monitoring.textfile"].subject)
     said = node.host.run("sha256sum %s", path).stdout
     assert (said.split() or [None])[0] == expected

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
 REBOOT_FLAG = "/run/reboot-required"
+"""File that packages create if a reboot is needed; `.pkgs` lists them."""
 
 
 @pytest.mark.check("system.os", "cat /etc/os-release")
 def test_os_is_the_locked_one(host: Node, expected: str) -> None:
+    """Check distribution and release, such as `ubuntu24.04`; the lock may state the major release only."""
     system = host.system_info
     full, major = (
         system.distribution + release for release in (system.release, system.release.split(".")[0])
@@ -23,15 +25,18 @@ def test_os_is_the_locked_one(host: Node, expected: str) -> None:
 
 @pytest.mark.check("system.arch")
 def test_architecture_is_the_locked_one(host: Node, expected: str) -> None:
+    """Check the machine's architecture, as `uname -m` prints it."""
     assert host.system_info.arch == expected
 
 
 @pytest.mark.check("dpkg.consistent", "dpkg --audit")
 def test_dpkg_has_nothing_half_done(host: Node, expected: list[str]) -> None:
+    """Check that dpkg has no package that is incompletely installed or removed."""
     assert host.apt.half_done == expected
 
 
 @pytest.mark.check("reboot.not_required", f"ls -l {REBOOT_FLAG}*")
 def test_no_reboot_is_required(host: Node, expected: list[str]) -> None:
+    """Check that no package requires a reboot; otherwise their names are the actual value."""
     asking = host.run("cat %s.pkgs", REBOOT_FLAG).stdout.split() or ["a reboot"]
     assert (sorted(set(asking)) if host.file(REBOOT_FLAG).exists else []) == expected

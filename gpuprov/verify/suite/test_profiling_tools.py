@@ -12,15 +12,21 @@ if TYPE_CHECKING:
 
 OPTIONS = "modprobe --showconfig | grep RestrictProfilingToAdminUsers"
 WHO = {"0": "everybody", "1": "root", None: "root"}
+"""Value of the driver's parameter → users who may read counters; None: it is not set."""
 
 
 @pytest.mark.check("profiling.counters", OPTIONS)
 def test_counters_are_for_whom_the_lock_says(host: Node, expected: str) -> None:
+    """Check the users whom modprobe's options let read counters.
+
+    Several different values are joined by `and`.
+    """
     values = set(re.findall(r"^options nvidia\S* .*AdminUsers=(\d)", host.run(OPTIONS).stdout, re.MULTILINE))
     assert " and ".join(sorted(WHO.get(value, "not known") for value in values or {None})) == expected
 
 
 @pytest.mark.check("profiling.counters_now", "cat /proc/driver/nvidia/params")
 def test_loaded_driver_gives_them_so(host: Node, expected: str) -> None:
+    """Check the users whom the loaded driver lets read counters."""
     found = re.search(r"RmProfilingAdminOnly: (\d)", host.run("cat /proc/driver/nvidia/params").stdout)
     assert WHO.get(found and found[1], "not known") == expected

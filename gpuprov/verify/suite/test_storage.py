@@ -14,12 +14,14 @@ FSTAB = "grep -v '^#' /etc/fstab"
 
 @pytest.mark.check("scratch.mounted", "findmnt --real", "lsblk --fs")
 def test_scratch_is_mounted(host: Node, expected: dict[str, str]) -> None:
+    """Check that each scratch folder is mounted with the expected type of file system."""
     points = {mount: host.mount_point(mount) for mount in expected}
     assert {mount: point.filesystem if point.exists else None for mount, point in points.items()} == expected
 
 
 @pytest.mark.check("scratch.at_boot", FSTAB)
 def test_scratch_is_mounted_at_boot_by_what_does_not_change(host: Node, expected: dict[str, str]) -> None:
+    """Check that fstab mounts each scratch folder by UUID, and that no mount unit overrides that."""
     sources = {
         mount: host.run("findmnt --fstab --noheadings --output SOURCE %s", mount) for mount in expected
     }
@@ -35,6 +37,7 @@ def test_scratch_is_mounted_at_boot_by_what_does_not_change(host: Node, expected
 
 @pytest.mark.check("scratch.read_ahead")
 def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
+    """Check the read-ahead of each scratch file system's device in KiB; 0 if it cannot be read."""
     sectors = {
         mount: host.run("blockdev --getra $(findmnt --noheadings --output SOURCE %s)", mount)
         for mount in expected
@@ -44,4 +47,5 @@ def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
 
 @pytest.mark.check("storage.clients")
 def test_clients_are_there(host: Node, expected: list[str]) -> None:
+    """Check that the packages of the network storage clients are installed."""
     assert [name for name in expected if name in host.apt.versions] == expected
