@@ -38,8 +38,9 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gpuprov`, created and checked as `state_dir`; on Linux `~/.cache` if it is not
-    set.
+    """Return `$XDG_CACHE_HOME/gpuprov`, created and checked as `state_dir`.
+
+    On Linux `~/.cache` if it is not set.
     """
     return _private(Path(platformdirs.user_cache_dir("gpuprov")))
 

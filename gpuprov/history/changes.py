@@ -58,8 +58,9 @@ def news(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> list[NodeDr
 
 
 def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference, ...]:
-    """Return the differences of `node` that `other` lacks; an empty tuple without `node`, all without
-    `other`.
+    """Return the differences of `node` that `other` lacks.
+
+    An empty tuple without `node`, all without `other`.
     """
     known = {_key(each) for each in other.drift} if other else set()
     return tuple(each for each in node.drift if _key(each) not in known) if node else ()

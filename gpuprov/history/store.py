@@ -224,8 +224,9 @@ class History(AbstractContextManager["History"]):
 
 
 def keep(run: Run, narrate: Callable[[str], None]) -> None:
-    """Record a run in the default history; an error is only reported, as the run's result does not depend on
-    it.
+    """Record a run in the default history.
+
+    An error is only reported, as the run's result does not depend on it.
 
     Args:
         narrate: called with the message of the error.
@@ -249,8 +250,9 @@ def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrif
 
 
 def _difference(*values: Any) -> Difference:
-    """Restore a difference from its values in the order of the fields; runs of an earlier version have no
-    `by`.
+    """Restore a difference from its values in the order of the fields.
+
+    Runs of an earlier version have no `by`.
     """
     stated = dict(zip(Difference.__slots__, values, strict=False))
     return Difference(**{**stated, "by": tuple(stated.get("by", ()))})

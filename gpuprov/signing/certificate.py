@@ -49,8 +49,9 @@ class Certificate:
 
 
 def serial_text(number: int) -> str:
-    """Return the bytes of a serial number as `1F:2E:3D`, without DER's leading zero byte for the sign; 0 is
-    `00`.
+    """Return the bytes of a serial number as `1F:2E:3D`, without DER's leading zero byte for the sign.
+
+    0 is `00`.
     """
     return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "big").hex(":").upper()
 

@@ -88,9 +88,7 @@ def printable(text: str) -> Printable:
 
 
 def on_one_line(text: str) -> Printable:
-    r"""Return printable text with each newline as `\n`, so that it cannot look like a separate line of
-    gpuprov's.
-    """
+    r"""Return printable text with each newline as `\n`: it cannot look like a separate line of gpuprov's."""
     return Printable(printable(text).replace("\n", "\\n"))
 
 
@@ -185,8 +183,10 @@ def xml_text(text: str) -> XmlText:
 
 
 def html_text(text: str) -> HtmlText:
-    """Return the text as content or a quoted attribute of HTML, with `&`, `<`, `>`, quotes and control
-    characters escaped.
+    """Return the text as content or a quoted attribute of HTML.
+
+    The characters `&`, `<`, `>` and quotes become entities, and control characters are escaped as by
+    `printable`.
     """
     return HtmlText(html.escape(printable(text)))
 

@@ -38,8 +38,7 @@ _UNIT: Final = (
 
 
 def _named(text: object, pattern: str, what: str, expected: str) -> str:
-    """Return the text if the whole of it matches the pattern, in which only ASCII counts as letters and
-    digits.
+    """Return the text if the whole of it matches the pattern; only ASCII counts as letters and digits.
 
     Args:
         what: name of the value for the message, such as `the release of a kernel`.
@@ -65,8 +64,9 @@ def kernel_release(text: object) -> KernelRelease:
 
 
 def is_kernel_release(text: object) -> bool:
-    """Return whether a value matches the pattern of `kernel_release`; for lists with other entries, such as
-    folders or images.
+    """Return whether a value matches the pattern of `kernel_release`.
+
+    It selects releases in lists with other entries, such as folders or images.
     """
     return isinstance(text, str) and re.fullmatch(_RELEASE, text, re.ASCII) is not None
 
@@ -164,8 +164,8 @@ def version(text: object) -> Version:
 
 
 def file_name(text: object) -> FileName:
-    """Return the name of one file without its folder: no `/`, no blank, no leading `.` or `-`, up to 255
-    characters.
+    """Return the name of one file without its folder: up to 255 characters, no `/`, no blank, no leading `.`
+    or `-`.
 
     Raises:
         NodeFailed: another value; `COMPONENT` has the pattern.

@@ -138,8 +138,9 @@ def beside(keyring: Keys, fingerprint: str) -> list[str]:
 
 
 def _fingerprint(body: bytes) -> str:
-    """Return the SHA-1 of a version 4 public-key packet (RFC 4880, section 12.2), in upper-case hexadecimal
-    digits.
+    """Return the fingerprint of a version 4 public-key packet (RFC 4880, section 12.2).
+
+    It is the SHA-1 in upper-case hexadecimal digits: a name, not a signature.
     """
     named = b"\x99" + len(body).to_bytes(2, "big") + body
     return hashlib.sha1(named, usedforsecurity=False).hexdigest().upper()

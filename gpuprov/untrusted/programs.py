@@ -105,8 +105,9 @@ def _started(argv: Sequence[str], environment: Mapping[str, str] | None) -> Iter
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program that leads a process group, and the other processes of the group; nothing if all have
-    ended.
+    """Kill a program that leads a process group, and the other processes of the group.
+
+    It is no error if all have ended.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -94,8 +94,9 @@ def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
 
 
 def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> None:
-    """Check a file against its detached signature (Release.gpg, repomd.xml.asc); one valid signature is
-    enough.
+    """Check a file against its detached signature (Release.gpg, repomd.xml.asc).
+
+    One valid signature is enough.
 
     Args:
         text: the signed file.
