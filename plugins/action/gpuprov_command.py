@@ -13,12 +13,20 @@ ARGUMENTS = {
     "stdin": {"type": "str", "default": ""},
 }
 NOTHING = {"rc": 0, "stdout": "", "stdout_lines": [], "stderr": "", "stderr_lines": []}
+"""Result of a program that check mode did not run."""
 
 
 class ActionModule(OnNode):
     """An action without Python on the node, with the results of ansible.builtin.command."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run the program and return its exit status and outputs; in check mode skip it.
+
+        The task is always changed, and failed if the exit status is not 0.
+
+        Raises:
+            AnsibleActionFail: the node is no longer leased to this run.
+        """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.check_mode:

@@ -28,9 +28,17 @@ ARGUMENTS = {
 
 
 class ActionModule(OnNode):
-    """An action with one round trip for all files."""
+    """An action with one round trip for all files of a task."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Write, remove and restore the task's files; return the result of `gpuprov_files.settle`.
+
+        In check mode nothing is changed. The result is failed if a content is not valid or a file cannot be
+        written.
+
+        Raises:
+            AnsibleActionFail: the node is no longer leased to this run, or the node gave no valid answer.
+        """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         return {**result, **self.settle("gpuprov_files", arguments, task_vars or {})}

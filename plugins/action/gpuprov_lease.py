@@ -17,5 +17,9 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return as `complaint` why the node is not leased to this run.
+
+        Empty if it is. The task does not fail.
+        """
         result: dict[str, Any] = super().run(tmp, task_vars)
         return {**result, "complaint": complaint(str((task_vars or {}).get("inventory_hostname", "")))}

@@ -26,6 +26,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Fail with the messages of all objections that hold, joined by `Also:`; succeed if none holds."""
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         told = [each["says"].strip() for each in arguments["objections"] if boolean(each["holds"])]

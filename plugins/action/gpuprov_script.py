@@ -19,6 +19,12 @@ class ActionModule(OnNode):
     """An action with one round trip: the script's last line is its answer; no file is written on the node."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run a script of the role's folder `files` on the node; return the result of `OnNode.ask`.
+
+        Raises:
+            AnsibleActionFail: the node is no longer leased to this run, or the script gave no valid answer.
+            OSError: the role has no such script.
+        """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         known = task_vars or {}

@@ -20,6 +20,13 @@ class ActionModule(OnNode):
     """An action with one round trip for all changes to a unit."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Bring the unit to its state; return the result of `gpuprov_unit.settle`.
+
+        In check mode nothing is changed. The result is failed if systemd refuses.
+
+        Raises:
+            AnsibleActionFail: the node is no longer leased to this run, or the node gave no valid answer.
+        """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         return {**result, **self.settle("gpuprov_unit", arguments, task_vars or {})}

@@ -41,13 +41,15 @@ from typing import Any, TextIO
 from ansible.plugins.callback import CallbackBase
 
 LAST_LINES = 20
+"""Maximum number of lines of a failed program's output in a message."""
 LONGEST = 1 << 18
+"""Maximum length of a message and of a diff in characters."""
 EMPTY_WORDS = "non-zero return code"
 """Ansible's message for a failed program; the last line of the program's output is more specific."""
 
 
 class CallbackModule(CallbackBase):
-    """A writer of one line per event, each flushed at once."""
+    """A writer of one line per event, each flushed at once; nothing is written if no path is set."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
@@ -61,6 +63,7 @@ class CallbackModule(CallbackBase):
         self._started: dict[tuple[str, str], float] = {}
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
+        """Open the file of the option `path`, to append to it; without a path disable this callback."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         path = self.get_option("path")
         if path:
@@ -69,31 +72,43 @@ class CallbackModule(CallbackBase):
             self.disabled = True
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Keep the play's name for the events that follow."""
         self._play = play.get_name()
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """Write the event `start` of a task, once for all hosts."""
         self._write({"event": "start", "play": self._play, **_names(task)})
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        """Write the event `start` of a handler."""
         self.v2_playbook_on_task_start(task, is_conditional=False)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Write the event `begin` of a task on a host, and keep its time."""
         self._started[host.get_name(), task._uuid] = time.monotonic()
         self._write({"event": "begin", "host": host.get_name(), **_names(task)})
 
     def v2_runner_on_ok(self, result: Any) -> None:
+        """Write the result of a task with status `changed` or `ok`."""
         self._result(result, "changed" if result.is_changed() else "ok")
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Write the result of a task with status `failed`.
+
+        `rescued` if its failure is ignored or a block has a `rescue`.
+        """
         self._result(result, "rescued" if ignore_errors or _has_rescue(result._task) else "failed")
 
     def v2_runner_on_skipped(self, result: Any) -> None:
+        """Write the result of a task with status `skipped`."""
         self._result(result, "skipped")
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Write the result of a task with status `unreachable`."""
         self._result(result, "unreachable")
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Write the event `stats`: the number of results of each status, by host."""
         hosts = {}
         for host in sorted(stats.processed):
             counts = stats.summarize(host)
@@ -104,6 +119,10 @@ class CallbackModule(CallbackBase):
         self._write({"event": "stats", "hosts": hosts})
 
     def _result(self, result: Any, status: str) -> None:
+        """Write the event `task`, without message and diff for a task with `no_log`.
+
+        `seconds` is null if the start on this host is not known.
+        """
         host, task, data = result._host.get_name(), result._task, result._result
         began = self._started.pop((host, task._uuid), None)
         event = {
@@ -122,12 +141,14 @@ class CallbackModule(CallbackBase):
         self._write(event)
 
     def _write(self, event: dict[str, Any]) -> None:
+        """Write an event as a line of JSON and flush it; values that JSON does not have become text."""
         if self._file:
             self._file.write(json.dumps(event, default=str) + "\n")
             self._file.flush()
 
 
 def _names(task: Any) -> dict[str, str]:
+    """Return a task's role (empty without one, without the collection's name) and its name or action."""
     role = task._role.get_name() if task._role else ""
     return {"role": role.rpartition(".")[2], "task": str(task.name or task.action)}
 
@@ -147,7 +168,11 @@ def _has_rescue(task: Any) -> bool:
 
 
 def _message(data: dict[str, Any], *, failed: bool) -> str:
-    """Return a result's message: a failed program's last lines, a loop's first failure."""
+    """Return a result's message; of a loop, that of the first failed item.
+
+    A failed program's message is its last line; up to `LAST_LINES` lines of its output are added if they are
+    not in the message.
+    """
     items = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
     source = items[0] if items else data
     said = str(source.get("msg") or source.get("reason") or "").strip()
@@ -160,7 +185,7 @@ def _message(data: dict[str, Any], *, failed: bool) -> str:
 
 
 def _difference(data: dict[str, Any]) -> str:
-    """Return the unified diffs of a result and of the items of its loop."""
+    """Return the unified diffs of a result and of the items of its loop; empty without any."""
     pieces = []
     for part in [data, *(item for item in data.get("results", []) if isinstance(item, dict))]:
         diffs = part.get("diff") or []
@@ -170,6 +195,11 @@ def _difference(data: dict[str, Any]) -> str:
 
 
 def _unified(diff: dict[str, Any], path: str) -> str:
+    """Return the unified diff of one entry of Ansible's `diff`; a prepared one unchanged.
+
+    Args:
+        path: name of the file in the head; if empty, the entry's own is used.
+    """
     if "prepared" in diff:
         return str(diff["prepared"])
     before, after = (_text(diff.get(side)) for side in ("before", "after"))
@@ -179,6 +209,7 @@ def _unified(diff: dict[str, Any], path: str) -> str:
 
 
 def _text(side: Any) -> str:
+    """Return one side of an entry of `diff` as text: empty if missing, JSON if it is not text."""
     if not side or isinstance(side, str):
         return side or ""
     return json.dumps(side, indent=1, sort_keys=True, default=str)

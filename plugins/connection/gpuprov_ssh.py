@@ -44,24 +44,31 @@ from ansible.errors import AnsibleError
 from ansible.plugins.connection import ssh
 
 PIECE = 65536
+"""Maximum number of bytes that are read at a time."""
 NEVER_S = threading.TIMEOUT_MAX
+"""Seconds in place of no limit: the longest that a timer accepts."""
 MARGIN_S = 1.0
 """Time that Ansible has to end a task itself, with its own message."""
 
 
 class Allowance:
-    """Time and number of bytes that a node has for its answers to a task; 0 seconds are no limit."""
+    """Time and number of bytes that a node has for its answers to a task.
+
+    Args:
+        seconds: time from now on, to which `MARGIN_S` is added; 0 is no limit.
+        size: number of bytes.
+    """
 
     def __init__(self, seconds: float, size: int) -> None:
         self._seconds, self._size, self._room = seconds, size, size
         self._end = time.monotonic() + seconds + MARGIN_S
 
     def left(self) -> float:
-        """Return the seconds until the end."""
+        """Return the seconds until the end, negative after it; `NEVER_S` without a limit."""
         return self._end - time.monotonic() if self._seconds else NEVER_S
 
     def take(self, size: int) -> None:
-        """Subtract the size of a part of an answer.
+        """Subtract the size of a part of an answer in bytes; 0 only checks the limits.
 
         Raises:
             AnsibleError: the time or the number of bytes is exceeded.
@@ -74,14 +81,14 @@ class Allowance:
 
 
 class Output:
-    """Standard output or standard error of `ssh`."""
+    """Standard output or standard error of `ssh`, which is counted as it is read."""
 
     def __init__(self, pipe: IO[bytes], allowance: Allowance) -> None:
         self._allowance = allowance
         self.fileno, self.close = pipe.fileno, pipe.close
 
     def read(self) -> bytes:
-        """Return the next part, empty at the end.
+        """Return the next part, up to `PIECE` bytes; empty at the end.
 
         Raises:
             AnsibleError: the time or the number of bytes is exceeded.
@@ -99,6 +106,13 @@ class Connection(ssh.Connection):
     """Ansible's connection by `ssh`, within an allowance."""
 
     def _bare_run(self, *arguments: Any, **named: Any) -> tuple[int, bytes, bytes]:
+        """Run a command as Ansible's plugin does, within the task's allowance; return its status and outputs.
+
+        The allowance is created by the first command of the task, with the task's timeout.
+
+        Raises:
+            AnsibleError: the time or the number of bytes is exceeded.
+        """
         if self.host not in _allowances:
             seconds, _interval = signal.getitimer(signal.ITIMER_REAL)  # Ansible's timeout of this task
             size = self.get_option("answer_bytes")

@@ -40,7 +40,9 @@ except ImportError:  # before ansible-core 2.19 every string is a template unles
     trust_as_template, text_of = str, AnsibleUnsafeText
 
 TIMEOUT_S = 300
+"""Seconds within which gpuprov has to answer."""
 UNSAFE = "__ansible_unsafe"
+"""Key with which gpuprov marks a string as text that is not a template."""
 
 
 class InventoryModule(BaseInventoryPlugin):
@@ -49,11 +51,15 @@ class InventoryModule(BaseInventoryPlugin):
     NAME = "gpuprov.gpuprov.gpuprov"
 
     def verify_file(self, path: str) -> bool:
-        """Return whether the file can be a fleet."""
+        """Return whether the file can be a fleet: it is readable and its name ends with .yml or .yaml."""
         return bool(super().verify_file(path)) and Path(path).suffix in (".yml", ".yaml")
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
-        """Add the fleet's groups, hosts and variables."""
+        """Add the fleet's groups, hosts and variables to Ansible's inventory.
+
+        Raises:
+            AnsibleParserError: gpuprov is not found, fails, or does not answer in time.
+        """
         super().parse(inventory, loader, path, cache)
         answer = _listed(path)
         host_vars = answer.pop("_meta")["hostvars"]
@@ -72,7 +78,7 @@ class InventoryModule(BaseInventoryPlugin):
 
 
 def _trusted(value: Any) -> Any:
-    """Return a variable whose strings may be templates, except those that gpuprov marks as text."""
+    """Return a variable whose strings may be templates, except those marked with `UNSAFE` as text."""
     if isinstance(value, str):
         return trust_as_template(value)
     if isinstance(value, dict):
@@ -83,7 +89,11 @@ def _trusted(value: Any) -> Any:
 
 
 def _listed(path: str) -> dict[str, Any]:
-    """Return the output of `gpuprov inventory list`."""
+    """Return the document that `gpuprov inventory list` prints for a fleet.
+
+    Raises:
+        AnsibleParserError: gpuprov is not found, fails, or does not answer within `TIMEOUT_S`.
+    """
     command = [_program(), "inventory", "list", "--fleet", path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -96,7 +106,11 @@ def _listed(path: str) -> dict[str, Any]:
 
 
 def _program() -> str:
-    """Return the path of gpuprov, next to this Python or on the PATH."""
+    """Return the path of gpuprov, next to this Python or else on the PATH.
+
+    Raises:
+        AnsibleParserError: it is in neither place.
+    """
     beside = Path(sys.executable).with_name("gpuprov")
     found = str(beside) if beside.exists() else shutil.which("gpuprov")
     if found is None:

@@ -111,10 +111,17 @@ CAUSES = (
         "wait for it and try again",
     ),
 )
+"""Causes in order: the first whose pattern is found in the output explains a failure."""
 
 
 class Failed(Exception):
-    """Failure of a program; the text is its error message."""
+    """Failure of a program; the text is its error message.
+
+    Args:
+        said: the error message.
+        status: exit status of the program.
+        stderr: its complete standard error.
+    """
 
     def __init__(self, said: str, status: int = 1, stderr: str = "") -> None:
         super().__init__(said)
@@ -122,7 +129,10 @@ class Failed(Exception):
 
 
 def failure(what: str, error: Failed) -> "dict[str, str | None]":
-    """Return the message for the user: `what` could not be done, the cause, and the remedy."""
+    """Return the message for the user: `says` has the failed action `what` and the cause, `do` the remedy.
+
+    Without a known cause `says` has the program's message, and `do` is null.
+    """
     said = str(error)
     for cause in CAUSES:
         if re.search(cause.match, said):
@@ -131,7 +141,7 @@ def failure(what: str, error: Failed) -> "dict[str, str | None]":
 
 
 def _shortened(said: str) -> str:
-    """Return a text, cut at a space if it is longer than `LONGEST`."""
+    """Return a text with at most `LONGEST` characters; a longer one is cut at a space and ends with `...`."""
     return said if len(said) <= LONGEST else said[: LONGEST - 3].rpartition(" ")[0] + "..."
 
 
@@ -141,10 +151,10 @@ def quietly() -> None:
 
 
 def call(*command: str) -> None:
-    """Run a command without standard input.
+    """Run a command without input; its standard error is copied to this process's own.
 
     Raises:
-        Failed: it exited with an error.
+        Failed: its exit status is not 0; the text has the errors and warnings that it printed.
     """
     with tempfile.TemporaryFile() as errors:
         status = subprocess.call(command, stdin=subprocess.DEVNULL, stderr=errors)
@@ -156,7 +166,10 @@ def call(*command: str) -> None:
 
 
 def _errors(said: str) -> str:
-    """Return the errors and warnings in the output of apt and dpkg, each once."""
+    """Return the errors and warnings in the output of apt and dpkg on one line, each once.
+
+    Empty without any.
+    """
     lines = [line for line in said.splitlines() if re.match("(E|W|Err|dpkg): ?", line)]
     return " ".join(dict.fromkeys(re.sub("^(E|W|Err): ?", "", line) for line in lines))
 
@@ -165,6 +178,10 @@ def fetch(seconds: int, *words: str) -> None:
     """Run an apt-get that only downloads and can be killed at any time, with a time limit.
 
     apt itself gives up on a mirror that sends nothing, but not on one that sends slowly.
+
+    Args:
+        seconds: the time limit.
+        words: further arguments of apt-get.
 
     Raises:
         Failed: a download failed, or exceeded the limit.
@@ -180,7 +197,12 @@ def fetch(seconds: int, *words: str) -> None:
 
 
 def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
-    """Read the package lists; wait for their lock, which apt itself does not do.
+    """Update the package lists; wait for their lock, which apt itself does not do.
+
+    Args:
+        fetch_seconds: time limit of one update.
+        lock_seconds: time limit of the wait for the lock.
+        words: further arguments of apt-get.
 
     Raises:
         Failed: a repository does not answer, or another apt did not end in time.
@@ -221,12 +243,14 @@ def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: in
 def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
     """Install, replace and remove packages in one transaction, and make one new initramfs if they request it.
 
+    Pinning packages to remove, and the packages of `residue`, are purged first.
+
     Args:
         command: as for `fetch_packages`.
         residue: removed packages whose configuration is left and must be purged.
 
     Raises:
-        Failed: apt or dpkg failed.
+        Failed: apt or dpkg failed; the initramfs is made all the same if possible.
     """
     going = [word[:-1] for word in command if word.endswith("-")]
     # Before the transaction: a purge after it would also delete the file of the new pinning package.
@@ -242,7 +266,7 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
 
 
 def settle() -> None:
-    """Make the initramfs that package scripts have requested.
+    """Make the initramfs that package scripts have requested; do nothing without a request.
 
     Raises:
         Failed: it cannot be made.
@@ -253,7 +277,11 @@ def settle() -> None:
 
 
 def alike(lock_seconds: int) -> "list[str]":
-    """Return apt-get's options for every installation: no questions, and files that users changed stay."""
+    """Return apt-get's options for every installation: no questions, and files that users changed stay.
+
+    Args:
+        lock_seconds: time for which apt waits for dpkg's lock.
+    """
     return [
         "--yes",
         "--no-install-recommends",
@@ -265,7 +293,7 @@ def alike(lock_seconds: int) -> "list[str]":
 
 
 def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:
-    """Simulate a transaction, and check what it removes.
+    """Simulate a transaction, and check what it removes; nothing is changed.
 
     Raises:
         Failed: it is not possible, or apt would remove packages that are not in `own`; the text names them.
@@ -276,7 +304,7 @@ def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:
 
 
 def simulated(command: "Sequence[str]") -> str:
-    """Return the output of apt-get --simulate.
+    """Return the output of apt-get --simulate with these arguments; nothing is changed.
 
     Raises:
         Failed: the transaction is not possible.
@@ -294,20 +322,26 @@ def simulated(command: "Sequence[str]") -> str:
 def changes(simulated: str) -> "Changes":
     """Return package → version before and after, from the output of apt-get --simulate.
 
-    Its lines are `Inst libcuda1 [535.1] (535.2 Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`.
+    A new package has None before, a removed one None after. Lines are `Inst libcuda1 [535.1] (535.2
+    Debian:12/stable [amd64])`, `Remv libcuda1 [535.1]`; others are ignored.
     """
     found = re.findall(r"(?m)^(Inst|Remv|Purg) (\S+)(?: \[([^\]]+)\])?(?: \((\S+))?", simulated)
     return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}
 
 
 def removed_beside(moved: "Changes", own: "Collection[str]") -> "list[str]":
-    """Return the packages that are removed and are not in `own`."""
+    """Return the names of packages that are removed and are not in `own`, with or without architecture.
+
+    Sorted.
+    """
     gone = (name for name, (_before, now) in moved.items() if now is None)
     return sorted(name for name in gone if name.partition(":")[0] not in own and name not in own)
 
 
 def purge(names: "Iterable[str]") -> None:
-    """Purge packages, except those whose scripts would delete more than configuration.
+    """Purge packages, also held ones, except those whose scripts would delete more than configuration.
+
+    Without any package left, dpkg is not run.
 
     Raises:
         Failed: dpkg failed.
@@ -319,12 +353,15 @@ def purge(names: "Iterable[str]") -> None:
 
 
 def purged(name: str) -> bool:
-    """Return whether a package is removed with its configuration."""
+    """Return whether a package is to be removed with its configuration, by `PURGED` and its postrm script."""
     return PURGED.match(name) is not None and not takes_data(name)
 
 
 def takes_data(name: str) -> bool:
-    """Return whether a purge of a package deletes more than its configuration, by its postrm script."""
+    """Return whether a purge of a package deletes more than its configuration, by its postrm script.
+
+    False if it has no such script.
+    """
     try:
         with open(f"/var/lib/dpkg/info/{name}.postrm", errors="replace") as script:
             return TAKES_DATA.search(script.read()) is not None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpuprov_node import TIMED_OUT, run
 
 ANSWER_S = 20
+"""Seconds within which a daemon has to answer."""
 DOCKER = ("docker", "--host", "unix:///run/docker.sock")  # independent of DOCKER_HOST
 POD = "io.kubernetes.pod.name"
 
@@ -28,10 +29,10 @@ class Container(NamedTuple):
 
 
 def ask(*argv: str) -> str:
-    """Return the output of a program.
+    """Return the standard output of a program.
 
     Raises:
-        Silent: it failed, or did not answer in time.
+        Silent: it failed, is missing, or did not answer within `ANSWER_S`.
     """
     status, said = run(*argv, seconds=ANSWER_S)
     if status:
@@ -42,7 +43,9 @@ def ask(*argv: str) -> str:
 
 
 def runs(unit: str) -> bool:
-    """Return whether a service has a process. In a tree that is not booted systemctl prints nothing.
+    """Return whether a service has a process; False for an unknown unit.
+
+    In a tree that is not booted systemctl prints nothing, which is False, too.
 
     Raises:
         Silent: systemd does not answer.
@@ -51,7 +54,7 @@ def runs(unit: str) -> bool:
 
 
 def of_docker() -> "list[str]":
-    """Return the names of Docker's running containers.
+    """Return the sorted names of Docker's running containers; empty if its service does not run.
 
     Raises:
         Silent: the daemon does not answer.
@@ -62,12 +65,17 @@ def of_docker() -> "list[str]":
 
 
 def kept_by_docker() -> bool:
-    """Return whether containers keep running during a restart of the daemon (its option live-restore)."""
+    """Return whether containers keep running during a restart of the daemon (its option live-restore).
+
+    False if the daemon does not answer.
+    """
     return run(*DOCKER, "info", "--format", "{{.LiveRestoreEnabled}}", seconds=ANSWER_S) == (0, "true\n")
 
 
 def of_containerd() -> "list[Container]":
-    """Return containerd's running containers, including those of Docker.
+    """Return containerd's running containers in all namespaces, including those of Docker; sorted.
+
+    Empty if its service does not run.
 
     Raises:
         Silent: the daemon does not answer.

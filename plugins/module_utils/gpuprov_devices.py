@@ -24,7 +24,11 @@ TAKEN = {
 
 
 def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
-    """Return the reason not to format a device, and the UUID of gpuprov's file system on it; or None."""
+    """Return the reason not to format a device, and the UUID of gpuprov's file system on it.
+
+    `(None, UUID)` for a device that gpuprov formatted with this file system already, `(None, None)` for one
+    that may be formatted: it has no signature, is not in use, and is empty at both ends.
+    """
     found = signature(path)
     if found and found.get("LABEL") == LABEL and found.get("TYPE") == filesystem:
         return None, found["UUID"]
@@ -41,7 +45,10 @@ def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
 
 
 def signature(path: str) -> "dict[str, str] | None":
-    """Return the fields that blkid's low-level probe finds on a device; None if it finds nothing."""
+    """Return the fields that blkid's low-level probe finds on a device; None if it finds nothing.
+
+    If blkid fails otherwise, the result is empty, which is not None.
+    """
     status, said = run("blkid", "-p", "-o", "export", path)
     if status == NOTHING_FOUND and not said:
         return None
@@ -49,7 +56,10 @@ def signature(path: str) -> "dict[str, str] | None":
 
 
 def users(path: str) -> "list[str]":
-    """Return a device's partitions, the devices stacked on it, and its mount points."""
+    """Return a device's partitions, the devices stacked on it, and its mount points.
+
+    Empty if it is not in use.
+    """
     name = os.path.basename(path)
     folder = os.path.join("/sys/class/block", name)
     inside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -64,7 +74,11 @@ def users(path: str) -> "list[str]":
 
 
 def empty(path: str) -> bool:
-    """Return whether the first and last mebibyte are zeros: without its signature a device may have data."""
+    """Return whether the first and last mebibyte are zeros: without its signature a device may have data.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     with open(path, "rb") as device:
         size = device.seek(0, os.SEEK_END)
         for place in (0, max(0, size - MEBIBYTE)):
@@ -75,7 +89,11 @@ def empty(path: str) -> bool:
 
 
 def hidden(mount: str) -> "str | None":
-    """Return the reason not to mount at a path where nothing is mounted: content that would be hidden."""
+    """Return the reason not to mount at a path where nothing is mounted; None if it may be done.
+
+    Reasons are: a folder of `TAKEN`, a mount below the path, a path that is not a folder, and a folder that
+    is not empty, whose content would be hidden.
+    """
     place = os.path.realpath(mount)
     if place in TAKEN:
         return f"{mount} has {TAKEN[place]}"
@@ -92,5 +110,5 @@ def hidden(mount: str) -> "str | None":
 
 
 def mounts() -> "list[str]":
-    """Return all mount points."""
+    """Return all mount points; empty if findmnt fails."""
     return output("findmnt", "--noheadings", "--raw", "--output", "TARGET").splitlines()

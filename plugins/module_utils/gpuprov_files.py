@@ -26,12 +26,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWNER = (0, 0)
+"""User and group id of all files that are written."""
 FOLDER_MODE = 0o755
 REASON_MAX = 400
+"""Maximum length of a validator's message in characters."""
 
 
 class Invalid(Exception):
-    """Content that its validator rejects; `said` has the validator's exit status and output."""
+    """Content that its validator rejects.
+
+    `said` has the validator's exit status (`rc`), `stdout` and `stderr`.
+    """
 
     def __init__(self, reason: str, said: "dict[str, Any]") -> None:
         super().__init__(reason)
@@ -39,7 +44,7 @@ class Invalid(Exception):
 
 
 def main() -> None:
-    """Print the document."""
+    """Settle the files of the argument, and print the result as one line of JSON."""
     try:
         document = settle(**json.loads(sys.argv[1]))
     except Invalid as error:
@@ -52,7 +57,20 @@ def main() -> None:
 def settle(
     files: "list[dict[str, Any]]", remove: "list[str]", undo: "dict[str, str | None]", check: bool
 ) -> "dict[str, Any]":
-    """Write, remove and restore files; return the task's result."""
+    """Write, remove and restore files; return the task's result.
+
+    All contents are validated before a file is written. Files with the right content get owner and mode only.
+
+    Args:
+        files: the options `files` of the module; those that are not `wanted` are removed.
+        remove: further paths to remove.
+        undo: path → backup to restore, or None to remove the path; as returned in `former`.
+        check: change nothing, and validate nothing.
+
+    Raises:
+        Invalid: a validator rejects a content; nothing was written.
+        OSError: a file cannot be read or written.
+    """
     files = [{**each, "path": expanded(each["path"])} for each in files]
     wanted = [each for each in files if each["wanted"]]
     unwanted = [each["path"] for each in files if not each["wanted"]] + [expanded(path) for path in remove]
@@ -80,12 +98,18 @@ def settle(
 
 
 def expanded(path: str) -> str:
-    """Return a path with `~` and variables expanded on the node."""
+    """Return a path with `~` and `$VARIABLES` expanded on the node; unknown variables stay."""
     return os.path.expanduser(os.path.expandvars(path))
 
 
 def content_of(path: str) -> "bytes | None":
-    """Return the content of a file; None if there is no file, or a link that must not be followed."""
+    """Return the content of a file; None if there is no file, or one that must not be read.
+
+    Special files, and paths that lead through another user's link, must not be read.
+
+    Raises:
+        OSError: it is a folder, is too large or cannot be read.
+    """
     try:
         return read(path, follow=True)
     except (FileNotFoundError, Refused):
@@ -93,10 +117,13 @@ def content_of(path: str) -> "bytes | None":
 
 
 def validate(file: "dict[str, Any]") -> None:
-    """Run the validator on a temporary file. Its name has the same suffix, on which apt depends.
+    """Run the validator on a temporary file with the content; nothing without a validator.
+
+    The temporary file's name has the same suffix, on which apt depends. `%s` in the validator is its path.
 
     Raises:
-        Invalid: the validator rejects the content.
+        Invalid: the validator's exit status is not 0.
+        OSError: the validator cannot be run.
     """
     if not file["validate"]:
         return
@@ -118,13 +145,22 @@ def validate(file: "dict[str, Any]") -> None:
 
 
 def complaint(text: str, half: str, path: str) -> str:
-    """Return a validator's output on one line, with the file's own path, without lines of marks only."""
+    """Return a validator's output on one line, with the file's own path, without lines of marks only.
+
+    Args:
+        half: path of the temporary file.
+        path: path of the file.
+    """
     lines = [line.strip() for line in text.replace(half, path).splitlines()]
     return "; ".join(line for line in lines if re.search(r"\w", line))[:REASON_MAX] or "no reason given"
 
 
 def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
-    """Replace files after all new contents are in temporary files; return file → path of its backup."""
+    """Replace files after all new contents are in temporary files; create their folders.
+
+    Returns:
+        file → path of its backup, for those with `backup`; None if the file did not exist.
+    """
     former = {}
     with contextlib.ExitStack() as stack:
         halves = []
@@ -141,7 +177,10 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
 
 
 def kept(path: str) -> "str | None":
-    """Copy a file to a backup in its folder, named as by Ansible's modules; return the backup's path."""
+    """Copy a file to a backup in its folder, named as by Ansible's modules; return the backup's path.
+
+    It has the file's mode, owner and times. None if there is no file.
+    """
     content = read(path, follow=True)
     if content is None:
         return None
@@ -153,7 +192,7 @@ def kept(path: str) -> "str | None":
 
 
 def allow(file: "dict[str, Any]", check: bool) -> bool:
-    """Set owner and mode of a file; return whether they were different."""
+    """Set owner and mode of a file; return whether they were different. With `check` nothing is changed."""
     mode = int(file["mode"], 8)
     with Place(file["path"], follow=True) as place:
         handle = os.open(place.name, READ, dir_fd=place.folder)
@@ -169,7 +208,7 @@ def allow(file: "dict[str, Any]", check: bool) -> bool:
 
 
 def put_back(path: str, backup: "str | None") -> None:
-    """Restore a file from its backup, with owner and mode; remove it if it has none."""
+    """Restore a file from its backup, with owner and mode; without a backup (None) remove the file."""
     if backup is not None:
         os.replace(backup, path)
     elif os.path.lexists(path):
@@ -177,6 +216,9 @@ def put_back(path: str, backup: "str | None") -> None:
 
 
 def difference(path: str, before: "bytes | None", after: "bytes | None") -> "dict[str, str]":
-    """Return two contents of a file in the form of Ansible's `diff`."""
+    """Return two contents of a file in the form of Ansible's `diff`.
+
+    No content (None) becomes an empty text.
+    """
     was, becomes = ((content or b"").decode(errors="replace") for content in (before, after))
     return {"before": was, "after": becomes, "before_header": path, "after_header": path}

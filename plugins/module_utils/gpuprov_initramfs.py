@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 PROGRAM = "/usr/sbin/update-initramfs"
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # DPkg::Path's default, apt.conf(5)
 FOLDER = "/var/lib/gpuprov/scripts-path"
+"""Folder of the program in place of update-initramfs, first in the PATH of package scripts."""
 OWED = "/var/lib/gpuprov/initramfs-owed"
+"""File that exists while an initramfs is requested and not made."""
 STAND_IN = """\
 #!/bin/sh
 # The newest image is made once, when all packages are there; what names a kernel (-c, -k) is done now.
@@ -32,7 +34,10 @@ exec {program} "$@"
 
 @contextlib.contextmanager
 def put_off() -> "Iterator[str]":
-    """Yield an option for apt-get under which `update-initramfs -u` of package scripts is only recorded."""
+    """Yield an option for apt-get under which `update-initramfs -u` of package scripts is only recorded.
+
+    Other calls, such as with `-c` or `-k`, run as usual. At the end the option has no effect any more.
+    """
     make_folders(FOLDER)
     stand_in = os.path.join(FOLDER, os.path.basename(PROGRAM))
     try:
@@ -48,5 +53,5 @@ def owed() -> bool:
 
 
 def made() -> None:
-    """Record that the initramfs was made."""
+    """Record that the initramfs was made: remove the request."""
     os.unlink(OWED)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Judge = Callable[[bytes], bool]
 
 TRIES = 5
+"""Number of attempts to edit a file that other programs change."""
 
 
 def edit_lines(
@@ -32,9 +33,12 @@ def edit_lines(
 ) -> bool:
     """Remove the lines that are ours and append others; return whether the file changed.
 
-    A link at the path is kept. Lines are passed and compared without the newline.
+    A link at the path is kept. A missing file is created, its folder is not. Lines are passed and compared
+    without the newline.
 
     Args:
+        is_ours: whether a line is ours; it must match no line of other programs.
+        add: lines to append, in this order; an own line that stays must be among them.
         mode: mode of a new file; an existing file keeps its own.
         owner: owner of a new file; an existing file keeps its own.
 
@@ -53,7 +57,12 @@ def edit_lines(
 def edit(
     path: str, change: "Change", is_ours: "Judge", mode: int = 0o600, owner: "Owner | None" = None
 ) -> bool:
-    """Edit the lines of a file by `change`, under the rules of `edit_lines`."""
+    """Edit the lines of a file by `change`, under the rules of `edit_lines`; return whether the file changed.
+
+    Args:
+        change: returns the new lines; it is called again if another program changed the file meanwhile.
+        is_ours: whether `change` may remove a line.
+    """
     for _try in range(TRIES):
         try:
             return _edit(path, change, is_ours, mode, owner)
@@ -63,6 +72,12 @@ def edit(
 
 
 def _edit(path: str, change: "Change", is_ours: "Judge", mode: int, owner: "Owner | None") -> bool:
+    """Edit the lines of a file once; return whether the file changed.
+
+    Raises:
+        Changed: another program changed the file meanwhile.
+        Refused: `change` would remove lines of others.
+    """
     with Place(path, follow=True) as place:
         old = place.read()
         before = lines_of(old.content)
@@ -79,7 +94,10 @@ def _edit(path: str, change: "Change", is_ours: "Judge", mode: int, owner: "Owne
 
 
 def lines_of(content: bytes) -> "list[bytes]":
-    """Return the lines of a file without their newlines; the last line may have none."""
+    """Return the lines of a file without their newlines.
+
+    The last line may have none. Empty for an empty file.
+    """
     lines = content.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 

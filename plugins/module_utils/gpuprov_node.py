@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8"}
 MISSING, TIMED_OUT = 127, 124
+"""Exit statuses of a program that does not exist, and of one that exceeded its time limit."""
 
 
 class Package(NamedTuple):
@@ -20,7 +21,13 @@ class Package(NamedTuple):
 
 
 def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
-    """Return exit status and output of a program; 127 if it does not exist, 124 if it exceeded the limit."""
+    """Return exit status and standard output of a program, without its standard error.
+
+    The status is 127 if it does not exist, and 124 if it exceeded the limit; then there is no output.
+
+    Args:
+        seconds: the time limit.
+    """
     try:
         done = subprocess.run(
             argv,
@@ -39,12 +46,15 @@ def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
 
 
 def output(*argv: str, seconds: float = 60) -> str:
-    """Return a program's output at any exit status; nothing if it is missing or exceeded the limit."""
+    """Return a program's standard output at any exit status; empty if it is missing or exceeded the limit."""
     return run(*argv, seconds=seconds)[1]
 
 
 def packages() -> "list[Package]":
-    """Return the packages in dpkg's database, with apt's names: without the node's own architecture."""
+    """Return the packages in dpkg's database, also removed ones with configuration.
+
+    Names are apt's: without the node's own architecture, as in `libc6:i386`. Empty without dpkg.
+    """
     form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
     native = ":" + output("dpkg", "--print-architecture").strip()
     rows = []
@@ -55,7 +65,7 @@ def packages() -> "list[Package]":
 
 
 def installed() -> "dict[str, str]":
-    """Return package → version of the completely installed packages."""
+    """Return package → version of the completely installed packages, with names as in `packages`."""
     return {row.name: row.version for row in packages() if row.state == "i"}
 
 

@@ -27,6 +27,7 @@ KEPT_ATTRIBUTES = ("user.", "security.selinux", "security.SMACK64", "system.posi
 """Prefixes of extended attributes that are properties of the file. Others, such as security.ima, describe its
 content."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags to open a file for reading: no link is followed, and a pipe does not block."""
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -42,7 +43,13 @@ class Changed(Refused):
 
 
 class Old:
-    """A file as it was read: content, stat result (None if there was no file), extended attributes."""
+    """A file as it was read.
+
+    Args:
+        content: its content; empty if it was not read or there was no file.
+        about: its stat result; None if there was no file.
+        attributes: its extended attributes that a replacement must have.
+    """
 
     def __init__(
         self, content: bytes, about: "os.stat_result | None", attributes: "dict[str, bytes] | None" = None
@@ -53,10 +60,16 @@ class Old:
 
 
 class Place:
-    """An open folder and a name in it: the place to which a path leads.
+    """An open folder (`folder`, a descriptor) and a name in it: the place to which a path leads.
+
+    The name may not exist. The context manager closes the folder.
+
+    Args:
+        follow: whether a link at the last component is followed, too.
 
     Raises:
-        OSError: a folder is missing, or a link must not be followed.
+        Refused: a link must not be followed.
+        OSError: a folder is missing or is not a folder, or the path has too many links.
     """
 
     def __init__(self, path: str, follow: bool = False) -> None:
@@ -80,8 +93,13 @@ class Place:
     def read(self, content: bool = True) -> Old:
         """Read a regular file with its attributes; a link counts as no file.
 
+        Args:
+            content: whether the content is read; if not, a file without permission to read it is no error.
+
         Raises:
-            OSError: it cannot be read, is not a regular file, or has more than `LARGEST` bytes.
+            Refused: it is not a regular file.
+            Changed: another program changed it meanwhile.
+            OSError: it cannot be read, is a folder, or has more than `LARGEST` bytes.
         """
         about = self.about()
         if about is None or stat.S_ISLNK(about.st_mode):
@@ -118,7 +136,7 @@ class Place:
 
 @contextlib.contextmanager
 def readable(folder: int) -> "Iterator[int]":
-    """Open an open folder for reading, to list or synchronise it."""
+    """Open an open folder (O_PATH) again for reading, to list or synchronise it; yield the descriptor."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         yield handle
@@ -143,6 +161,12 @@ class _Walk:
             raise
 
     def _go(self, follow: bool) -> None:
+        """Walk to the end of the path.
+
+        Raises:
+            Refused: a link of another user leads to a folder that is not theirs.
+            OSError: as `_step`, or the path ends with `.` or `..`.
+        """
         while self.names:
             self._step(follow)
         if self.name in (".", ".."):
@@ -151,6 +175,13 @@ class _Walk:
             raise Refused(self.path, "leads through a link of another user to a folder that is not theirs")
 
     def _step(self, follow: bool) -> None:
+        """Open the next component: enter a folder, or follow a link.
+
+        The last component may be missing or a file.
+
+        Raises:
+            OSError: another component is missing or is not a folder, or a link must not be followed.
+        """
         self.name = self.names.pop(0)
         last = not self.names
         try:
@@ -171,10 +202,19 @@ class _Walk:
             raise self._error(errno.ENOTDIR)
 
     def _enter(self, folder: int) -> None:
+        """Make an open folder the current one; close the one before."""
         os.close(self.here)
         self.here = folder
 
     def _follow(self, target: str, uid: int) -> None:
+        """Put the components of a link's target before the rest of the path.
+
+        Note its owner if another user's.
+
+        Raises:
+            Refused: the link is another user's in a folder of all users, such as /tmp.
+            OSError: the path has more than `LINKS_MAX` links.
+        """
         self.links += 1
         if self.links > LINKS_MAX:
             raise self._error(errno.ELOOP)
@@ -188,6 +228,7 @@ class _Walk:
             self._enter(os.open("/", _FOLDER))
 
     def _error(self, number: int) -> OSError:
+        """Return the operating system's error of that number for the path."""
         return OSError(number, os.strerror(number), self.path)
 
 
@@ -197,9 +238,10 @@ def _names(path: str) -> "list[str]":
 
 
 def _entry(folder: int, name: str) -> "tuple[int, os.stat_result, str | None]":
-    """Return an entry of an open folder: its handle, its stat result, a link's target; a link is closed (-1).
+    """Return an entry of an open folder: its handle, its stat result, and a link's target (None for others).
 
-    macOS has no O_PATH: there only folders are opened, and the handle of other files is one of /dev/null.
+    A link is closed, and its handle is -1. macOS has no O_PATH: there only folders are opened, and the handle
+    of other files is one of /dev/null.
     """
     if hasattr(os, "O_PATH"):
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -219,14 +261,20 @@ def _entry(folder: int, name: str) -> "tuple[int, os.stat_result, str | None]":
 
 
 def state_of(about: "os.stat_result | None") -> "tuple[int, ...] | None":
-    """Return the values that differ after a file was changed or replaced."""
+    """Return the values of a stat result that differ after a file was changed or replaced.
+
+    None without a file.
+    """
     if about is None:
         return None
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def attributes_of(handle: int) -> "dict[str, bytes]":
-    """Return the extended attributes of an open file that its replacement must have."""
+    """Return the extended attributes of an open file that its replacement must have, see `KEPT_ATTRIBUTES`.
+
+    Empty if the file system or platform has none.
+    """
     if not hasattr(os, "listxattr"):
         return {}
     try:

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     Owner = tuple[int, int]
 
 TEMPORARY = re.compile(r"\.gpuprov-new-[0-9A-Za-z]{16}\Z")
+"""Names of temporary files."""
 NEW_MODE = 0o644
 """Default mode of a new file; the user's umask may restrict it."""
 ACL = "system.posix_acl_access"
+"""Attribute of access control lists, which is not kept if a mode is stated."""
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _cleaned = set()  # type: set[tuple[int, int]]
+"""Device and inode of the folders that this process has cleaned."""
 
 
 def replace(
@@ -46,10 +49,13 @@ def replace(
 ) -> None:
     """Replace a file, or create it, in one step.
 
+    The folder must exist. Extended attributes of the old file (`KEPT_ATTRIBUTES`) are kept.
+
     Args:
         content: the bytes of the file, or pieces of them.
-        mode: permissions, independent of the umask; None keeps those of the old file.
-        owner: user and group id; None keeps those of the old file.
+        mode: permissions, independent of the umask; None keeps those of the old file, and gives a new one
+            `NEW_MODE`, or less by the umask.
+        owner: user and group id; None keeps those of the old file as far as permitted.
         follow: whether the target of a link at the path is replaced; otherwise the link itself is.
 
     Raises:
@@ -60,7 +66,11 @@ def replace(
 
 
 def replace_link(path: str, target: str) -> None:
-    """Replace a symbolic link, or create it, in one step."""
+    """Replace a file or symbolic link by a symbolic link to `target`, or create it, in one step.
+
+    Raises:
+        OSError: the replacement failed; the old file is unchanged.
+    """
     with Place(path) as place:
         name = _temporary_name()
         os.symlink(target, name, dir_fd=place.folder)
@@ -73,7 +83,10 @@ def replace_link(path: str, target: str) -> None:
 
 
 def read(path: str, follow: bool = False) -> "bytes | None":
-    """Return the content of a regular file; None if there is no file.
+    """Return the content of a regular file; None if there is no file, or a link that is not followed.
+
+    Args:
+        follow: whether a link at the path is followed.
 
     Raises:
         OSError: it cannot be read, is not a regular file, or is too large.
@@ -86,8 +99,13 @@ def read(path: str, follow: bool = False) -> "bytes | None":
 def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> "list[str]":
     """Create a folder and its missing parents, with this mode (independent of the umask) and owner.
 
+    Existing folders are not changed. None as owner is this process's user.
+
     Returns:
         The paths of the folders that this process created, the outermost first.
+
+    Raises:
+        OSError: a folder cannot be created, or a file is in its place.
     """
     path = path.rstrip("/")
     if not path or os.path.isdir(path):
@@ -143,6 +161,11 @@ class Half:
             raise
 
     def _fill(self, content: "Content", mode: "int | None", owner: "Owner | None", old: Old) -> None:
+        """Create the temporary file with content, owner, mode and attributes, and write it to the disk.
+
+        Raises:
+            OSError: a step failed, or the file does not have the size that was written.
+        """
         clean(self.place.folder)
         self._create(NEW_MODE if mode is None and old.about is None else 0o600)
         kept = dict(old.attributes)
@@ -175,6 +198,7 @@ class Half:
             os.close(self._handle)
 
     def _write(self, pieces: "Iterable[bytes]") -> int:
+        """Write the pieces to the temporary file; return the number of bytes."""
         size = 0
         for piece in pieces:
             rest = memoryview(piece)
@@ -194,6 +218,7 @@ class Half:
 
         Raises:
             Changed: the file is no longer the one that was read for an edit.
+            OSError: the rename failed.
         """
         place = self.place
         if self._edited and state_of(place.about()) != state_of(self._edited.about):
@@ -219,7 +244,10 @@ class Half:
 
 
 def clean(folder: int) -> None:
-    """Remove temporary files of killed writers from an open folder, once per process."""
+    """Remove temporary files of killed writers from an open folder, once per process; ignore errors.
+
+    Files that another writer has locked are kept.
+    """
     about = os.fstat(folder)
     if (about.st_dev, about.st_ino) in _cleaned:
         return
@@ -232,6 +260,11 @@ def clean(folder: int) -> None:
 
 
 def _remove_left_over(folder: int, name: str) -> None:
+    """Remove a temporary file, link or empty folder of that name from an open folder.
+
+    Raises:
+        OSError: another process has locked it, or it cannot be removed.
+    """
     mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     if stat.S_ISDIR(mode):
         os.rmdir(name, dir_fd=folder)
@@ -247,11 +280,16 @@ def _remove_left_over(folder: int, name: str) -> None:
 
 
 def _temporary_name() -> str:
+    """Return a new unpredictable name that `TEMPORARY` matches."""
     return ".gpuprov-new-" + hexlify(os.urandom(8)).decode()
 
 
 def _keep_owner(handle: int, old: "os.stat_result", mode: int) -> int:
-    """Give a new file the owner of the old one, as far as permitted; return the mode for that owner."""
+    """Give a new file the owner of the old one, as far as permitted; return the mode for that owner.
+
+    A user other than root may not change the owner: set-id bits are removed then, and the group's permissions
+    if the group cannot be set either.
+    """
     about = os.fstat(handle)
     if (about.st_uid, about.st_gid) == (old.st_uid, old.st_gid):
         return mode
@@ -269,6 +307,10 @@ def _keep_owner(handle: int, old: "os.stat_result", mode: int) -> int:
 
 
 def _keep_attributes(handle: int, attributes: "dict[str, bytes]") -> None:
+    """Give a new file these extended attributes, unless it has them.
+
+    A user other than root may lack permission.
+    """
     has = attributes_of(handle) if attributes else {}
     for name, value in attributes.items():
         if has.get(name) != value:

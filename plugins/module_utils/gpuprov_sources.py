@@ -9,20 +9,26 @@ from gpuprov_node import output
 
 TARGETS = "$(REPO_URI)\t$(RELEASE)\t$(ORIGIN)\t$(SOURCESENTRY)\t$(FILENAME)"
 UNSIGNED = re.compile(r"(?im)\b(?:trusted|allow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
+"""Options with which apt accepts a source without a signature."""
 IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+"""User and password in a URL, with the `@`."""
 ARCHIVES = ("Debian", "Ubuntu")
+"""Origins in the Release files of the distribution's archives."""
 NAMED_AT_MOST = 5
 LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | grep -m "$3" -F -x -e "$2"'
+"""Shell command that prints the first lines of an index, `$1`, that are equal to one of `$2`."""
 
 
 def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "list[list]":
-    """Return the sources that offer packages of the lock, or whose address is NVIDIA's.
+    """Return the sources that offer packages of the lock, or whose address has `nvidia` in it; sorted.
 
     A row has `file:number` as apt counts, the address without credentials, the option that makes apt accept
-    the source unsigned (or an empty string), and some of the packages; none if the source was never read.
+    the source unsigned (or an empty string), and up to `NAMED_AT_MOST` of the packages; none if the source
+    was never read. The distribution's archives are left out, unless they are accepted unsigned.
 
     Args:
         own: addresses of the lock's repositories, without a slash at the end.
+        packages: names of packages of the lock.
         rewritten: file whose sources do not count, as it is about to be written again.
     """
     rows = {}
@@ -40,7 +46,10 @@ def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "lis
 
 
 def targets() -> "list[list[str]]":
-    """Return apt's index targets: all of them as files state them, then those with data of Release files."""
+    """Return apt's index targets, each with the fields of `TARGETS`; empty if apt-get fails.
+
+    First all of them as files state them, then those with data of Release files.
+    """
     found = []
     for options in (["--no-release-info"], []):
         listed = output("apt-get", "indextargets", *options, "--format", TARGETS, "Created-By: Packages")
@@ -49,7 +58,10 @@ def targets() -> "list[list[str]]":
 
 
 def source_text(entry: str) -> str:
-    """Return a source's text, by apt's name `file:number` of the line (one-line) or stanza (deb822)."""
+    """Return a source's text, by apt's name `file:number` of the line (one-line) or stanza (deb822).
+
+    Empty if the file cannot be read or has no such line or stanza.
+    """
     path, _colon, number = entry.rpartition(":")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -63,7 +75,11 @@ def source_text(entry: str) -> str:
 
 
 def offered(path: str, packages: "list[str]") -> "list[str]":
-    """Return some of the packages in an index on the disk."""
+    """Return names of packages that an index on the disk has, sorted, up to `NAMED_AT_MOST` lines of it.
+
+    Args:
+        path: path of the index without the suffix of its compression; a missing one offers nothing.
+    """
     if not packages or not glob.glob(path + "*"):
         return []
     patterns = "\n".join("Package: " + name for name in packages)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUNNING = ("active", "activating", "reloading", "refreshing")
+"""ActiveState of units that run or start."""
 AT_BOOT = ("enabled", "static", "alias", "generated", "indirect")
 """Outputs of `systemctl is-enabled` for units that are enabled, or cannot be."""
 DONE = {
@@ -28,11 +29,12 @@ DONE = {
     "restart": "restarted",
     "daemon-reload": "reloaded",
 }
+"""Verb of systemctl → participle in messages."""
 NONE = "systemd on the node has no unit {}"
 
 
 class Failed(Exception):
-    """Refusal of systemd; `do` is the user's next step."""
+    """Refusal of systemd; `do` is the user's next step, or None."""
 
     def __init__(self, says: str, do: "str | None" = None) -> None:
         super().__init__(says)
@@ -40,7 +42,7 @@ class Failed(Exception):
 
 
 def main() -> None:
-    """Print the document."""
+    """Settle the unit of the argument, and print the result as one line of JSON."""
     try:
         document = settle(**json.loads(sys.argv[1]))
     except Failed as error:
@@ -51,7 +53,13 @@ def main() -> None:
 def settle(
     name: str, enabled: "bool | None", state: "str | None", daemon_reload: bool, check: bool
 ) -> "dict[str, Any]":
-    """Bring the unit to its state; return the task's result.
+    """Bring the unit to its state; return the task's result: `changed`, and `acts`, the verbs of systemctl.
+
+    Args:
+        enabled: whether it starts at boot; None: not changed.
+        state: `started`, `stopped` or `restarted`; None: not changed.
+        daemon_reload: whether systemd reads its files first; that does not count as a change.
+        check: change nothing, and return what would be done.
 
     Raises:
         Failed: systemd has no such unit, or refuses.
@@ -65,7 +73,11 @@ def settle(
 
 
 def boot(name: str, enabled: "bool | None") -> "list[str]":
-    """Return the verbs of systemctl that are needed for the next boot."""
+    """Return the verbs of systemctl that are needed for the next boot: `enable`, `disable` or none.
+
+    Raises:
+        Failed: there is no such unit, or systemd reports no state.
+    """
     if enabled is None:
         return []
     is_ = ask("is-enabled", name)[1]
@@ -79,7 +91,13 @@ def boot(name: str, enabled: "bool | None") -> "list[str]":
 
 
 def now(name: str, state: "str | None") -> "list[str]":
-    """Return the verbs that are needed at once; none in a tree that is not booted: there `show` is empty."""
+    """Return the verbs that are needed at once: `start`, `stop`, `restart` or none.
+
+    None are needed in a tree that is not booted: there `show` is empty.
+
+    Raises:
+        Failed: there is no such unit, or systemd reports no state.
+    """
     if state is None:
         return []
     status, said = ask("show", "--property=LoadState,ActiveState", name)
@@ -99,7 +117,7 @@ def now(name: str, state: "str | None") -> "list[str]":
 
 
 def act(verb: str, name: str) -> None:
-    """Run a verb of `DONE`.
+    """Run a verb of `DONE`; before a start, reset systemd's count of starts of the unit and its socket.
 
     Raises:
         Failed: systemd refused.
@@ -117,7 +135,11 @@ def act(verb: str, name: str) -> None:
 
 
 def ask(*words: str) -> "tuple[int, str]":
-    """Return systemctl's exit status and output, or its error output if it failed and printed nothing."""
+    """Return systemctl's exit status and output, or its error output if it failed and printed nothing.
+
+    Raises:
+        Failed: there is no systemctl.
+    """
     try:
         done = subprocess.run(  # noqa: UP022 - Python 3.6
             ("systemctl",) + words,

@@ -13,7 +13,8 @@ from pathlib import Path
 def complaint(node: str) -> str:
     """Return why the node is not leased to this run; empty if it is, or if the run uses no leases.
 
-    gpuprov renews the leases, and writes their ends to the file that GPUPROV_LEASES names.
+    gpuprov renews the leases, and writes their ends to the file that GPUPROV_LEASES names. A run without this
+    variable uses no leases; a file that cannot be read, or lacks the node, is a reason.
     """
     path = os.environ.get("GPUPROV_LEASES")
     if not path:

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import NamedTuple
 
 UTILITIES = Path(__file__).parents[1] / "module_utils"
+"""Folder of the modules `gpuprov_…`."""
 _LOADER = """\
 import sys, types
 for name, source in {modules!a}:
@@ -24,6 +25,7 @@ for name, source in {modules!a}:
     package, _, short = name.rpartition('.')
     if package: setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)
 """
+"""Program that makes the modules importable, with a list of name and source."""
 _PARSING = Lock()
 """Lock of the parser: Python 3.11 counts the depth of trees for all threads together, and fails if they run
 in parallel (https://github.com/python/cpython/issues/106905).
@@ -58,6 +60,8 @@ def loader(names: Iterable[str], root: Path | None = None) -> str:
 def script(source: str, argument: str) -> str:
     """Return a program that runs a script with one argument, and contains the modules that it imports.
 
+    The script runs as `__main__`. Modules of the package gpuprov are not contained.
+
     Raises:
         SyntaxError: the script is not Python.
     """
@@ -71,7 +75,7 @@ def script(source: str, argument: str) -> str:
 
 @lru_cache(maxsize=128)
 def parsed(source: str) -> Source:
-    """Return a module without its docstrings, and what it imports.
+    """Return a module without its docstrings, and what it imports; the last 128 results are cached.
 
     Raises:
         SyntaxError: not Python.
@@ -82,8 +86,9 @@ def parsed(source: str) -> Source:
 
 
 def preload() -> None:
-    """Parse the modules of `module_utils` and the scripts of the collection's roles, for processes that are
-    forked later.
+    """Parse the modules of `module_utils` and the scripts of the collection's roles.
+
+    Processes that are forked later have the results in their cache.
     """
     for path in (*UTILITIES.glob("*.py"), *UTILITIES.parents[1].glob("roles/*/files/*.py")):
         _module(path)
@@ -91,6 +96,7 @@ def preload() -> None:
 
 @cache
 def _module(path: Path) -> Source:
+    """Return the parsed module in a file; it is read once."""
     return parsed(path.read_text("utf-8"))
 
 
@@ -107,7 +113,7 @@ def _add(name: str, root: Path | None, found: dict[str, str], begun: set[str]) -
 
 
 def _path(name: str, root: Path | None) -> Path | None:
-    """Return the file of a module that is sent to nodes; None for other names."""
+    """Return the file of a module that is sent to nodes; None for other names and for missing files."""
     if name.startswith("gpuprov_"):
         path = UTILITIES / f"{name}.py"
     elif name.startswith("gpuprov.") and root is not None:
@@ -128,6 +134,7 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _imports(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that the statements import; after `from a import b` these are `a` and `a.b`."""
     for each in statements:
         if isinstance(each, ast.Import):
             yield from (alias.name for alias in each.names)

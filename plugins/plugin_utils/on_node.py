@@ -20,6 +20,7 @@ from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import comp
 node_program.preload()
 
 CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
+"""Line of ssh about the end of a shared connection."""
 SIZE, VALUES = 8 << 20, 1 << 17
 """Maximum number of characters and of values (`[`, `{` and `,`) of a script's answer, before it is parsed."""
 
@@ -31,6 +32,12 @@ class OnNode(ActionBase):
 
     def execute(self, argv: list[str], stdin: str, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a program; return its `rc`, `stdout`, `stdout_lines`, `stderr` and `stderr_lines`.
+
+        The task's `environment` and `become` apply. Exit status 255 is returned as 254.
+
+        Args:
+            argv: the program and its arguments.
+            stdin: its standard input.
 
         Raises:
             AnsibleActionFail: the node is no longer leased to this run.
@@ -52,14 +59,35 @@ class OnNode(ActionBase):
         }
 
     def settle(self, module: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Run a module of `module_utils` with arguments; return its document as the task's result."""
+        """Run `main` of a module of `module_utils` with arguments; return its document as the task's result.
+
+        Args:
+            module: its name.
+            arguments: its options; `check`, whether the task is in check mode, is added.
+
+        Raises:
+            AnsibleActionFail: as `ask`.
+        """
         question = {**arguments, "check": bool(self._task.check_mode)}
         told = self.ask(module, f"import {module}\n{module}.main()\n", question, task_vars)
         document = told.pop("document", {})
         return {**told, **document}
 
     def ask(self, script: str, source: str, question: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Run a Python script, given by name and source; return the task's result."""
+        """Run a Python script on the node; return the task's result: `changed`, `document`, `output`.
+
+        The script gets the question as JSON in its first argument. The last line that it prints is the
+        document, a JSON object; other lines are `output`. With `failure` in the document the task is failed.
+
+        Args:
+            script: name of the script, for messages.
+            source: its source.
+            question: a value for JSON.
+
+        Raises:
+            AnsibleActionFail: the node is no longer leased to this run, the script is not Python, failed, or
+                printed no document.
+        """
         facts = task_vars.get("ansible_facts", {})
         python = facts.get("python", {}).get("executable", "python3")
         try:
@@ -70,7 +98,11 @@ class OnNode(ActionBase):
 
 
 def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
-    """Return the task's result from a script's output."""
+    """Return the task's result from a script's exit status and output, see `OnNode.ask`.
+
+    Raises:
+        AnsibleActionFail: there is no document, or it is too large.
+    """
     printed, _newline, last = said["stdout"].rstrip().rpartition("\n")
     if len(last) > SIZE or sum(map(last.count, "[{,")) > VALUES:
         raise AnsibleActionFail(f"{script} gave no answer: its document is too large")
