@@ -43,7 +43,7 @@ def write_manual() -> Exit:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command; return its exit code."""
+    """Run a command; return its exit code. Errors are printed to standard error."""
     try:
         code = command.main(arguments, prog_name="scripts/catalog", standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -39,7 +39,14 @@ def applied(
     sources: Mapping[str, Mapping[str, str]],
     day: str,
 ) -> dict[str, Document]:
-    """Return copies of the documents with the changes, their sources and the day."""
+    """Return copies of the documents with the changes, their sources and the day.
+
+    Args:
+        documents: name of a data file → its document.
+        changes: changes of fields, or new records.
+        sources: id of a source → its title and URL, which are added to the document.
+        day: ISO 8601, for `as_of` of each changed document.
+    """
     new = {name: copy.deepcopy(document) for name, document in documents.items()}
     for change in changes:
         document = new[change.file]
@@ -60,7 +67,10 @@ def applied(
 
 
 def _place(rows: list[Document], change: Change, key: str) -> int:
-    """Return the index for a new record: before the first higher one, in files that are sorted."""
+    """Return the index for a new record: before the first higher one, in files that are sorted.
+
+    In a file in descending order it is 0, in one without order the end.
+    """
     mine = _rank(change.value, key)
     ranks = [_rank(row, key) for row in rows]
     if ranks != sorted(ranks):
@@ -69,6 +79,7 @@ def _place(rows: list[Document], change: Change, key: str) -> int:
 
 
 def _rank(row: Document, key: str) -> tuple[Any, ...]:
+    """Return the sort key of a record: its lowest device id, its version, or the text of its key."""
     if "devices" in row:
         return (min(row["devices"]),)
     value = row[key]
@@ -79,7 +90,10 @@ def _rank(row: Document, key: str) -> tuple[Any, ...]:
 
 
 def diff(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[str]:
-    """Yield the changed lines of the files, in the format of `diff -u`."""
+    """Yield the changed lines of the files, in the format of `diff -u` with two lines of context.
+
+    Unchanged files and `LAST_READ` are left out.
+    """
     for name in new:
         if name != LAST_READ and old.get(name) != new[name]:
             before, after = (render(each).splitlines() for each in (old[name], new[name]))
@@ -87,7 +101,10 @@ def diff(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[s
 
 
 def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) -> list[Path]:
-    """Write the changed files and return their paths.
+    """Write the changed files and return their paths; unchanged ones are not written.
+
+    Args:
+        data: the folder of the data files.
 
     Raises:
         GpuprovError: the folder cannot be written.
@@ -105,7 +122,7 @@ def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) 
 
 
 def describe(change: Change, documents: Mapping[str, Document]) -> Iterator[str]:
-    """Yield the description of one change.
+    """Yield the description of one change, up to three lines: reason, old and new value, and a remedy.
 
     `+` is new, `~` is changed, `!` would overwrite a value stated by hand.
     """

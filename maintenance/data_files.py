@@ -6,25 +6,37 @@ import json
 from typing import Any
 
 WIDTH = 119
+"""Maximum length of a line in characters, if its values permit."""
 
 
 def render(document: dict[str, Any]) -> str:
-    """Return the text of a data file: sections below each other, a record on as few lines as it needs."""
+    """Return the text of a data file: sections below each other, a record on as few lines as it needs.
+
+    It ends with a newline. Characters other than ASCII are kept.
+    """
     sections = [f" {_flat(name)}: {_section(name, value)}" for name, value in document.items()]
     return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 def _section(name: str, value: Any) -> str:
+    """Return the value of a section on one line if it fits after its name, otherwise on several."""
     room = WIDTH - len(name) - len(' "": ,')
     return _flat(value) if not value or len(_flat(value)) <= room else _broken(value, 1)
 
 
 def _flat(value: Any) -> str:
+    """Return a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _broken(value: Any, indent: int) -> str:
-    """Return an object or a list on several lines, filled; each object of a list begins a new line."""
+    """Return an object or a list on several lines, filled.
+
+    Each object of a list of objects begins a new line.
+
+    Args:
+        indent: blanks before the last line; other lines have one more.
+    """
     if isinstance(value, dict):
         edges, parts = "{}", [(f"{_flat(key)}: ", each) for key, each in value.items()]
     else:

@@ -16,6 +16,7 @@ EXITS = {
     Exit.REFUSED: "refused: no such stack can work, or a gate is closed",
     Exit.INTERRUPTED: "interrupted",
 }
+"""Exit code → meaning."""
 FILES = {
     "fleet.yml": "the declared state: hosts, profiles, versions, settings",
     "fleet.lock.yml": "the exact state, written by gpuprov lock",
@@ -24,11 +25,13 @@ FILES = {
     "$XDG_STATE_HOME/gpuprov/runs": "the results and changes of each run",
     "$XDG_STATE_HOME/gpuprov/logs": "a log of each call",
 }
+"""Path → meaning."""
 ENVIRONMENT = {
     "NO_COLOR": "no colour, if set to anything",
     "XDG_STATE_HOME": "where runs, history and logs are kept; ~/.local/state if not set",
     "GPUPROV_FLEET": "the fleet of gpuprov inventory",
 }
+"""Variable → meaning."""
 
 
 def manual() -> str:
@@ -61,17 +64,21 @@ def manual() -> str:
 
 
 def _section(title: str, text: str) -> str:
+    """Return a section with a title and text that is formatted already."""
     return f".SH {title}\n{text}\n"
 
 
 def _list(title: str, rows: dict[str, str]) -> str:
+    """Return a section with a list of names and meanings."""
     return _section(title, "\n".join(_rows(rows)))
 
 
 def _rows(rows: dict[str, str]) -> Iterable[str]:
+    """Yield each name in bold with its meaning, escaped."""
     for name, meaning in rows.items():
         yield f".TP\n.B {_plain(name)}\n{_plain(meaning)}"
 
 
 def _plain(text: str) -> str:
+    """Return a text with backslashes, hyphens and arrows escaped for man(7)."""
     return text.replace("\\", "\\e").replace("-", "\\-").replace("→", "\\(->")

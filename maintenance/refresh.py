@@ -76,6 +76,12 @@ def command(
 def _show(
     proposal: Proposal, picked: Sequence[Change], old: Mapping[str, Document], new: Mapping[str, Document]
 ) -> None:
+    """Print the proposed changes, the remarks, the diff of the files, and the counts.
+
+    Args:
+        picked: the changes that would be written.
+        old, new: documents before and after these changes.
+    """
     for change in proposal.changes:
         show("\n".join(changes.describe(change, old)))
     for remark in proposal.remarks:
