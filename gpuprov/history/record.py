@@ -151,8 +151,9 @@ def _accepted(each: Acceptance) -> NodeDrift:
 
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:
-    """Return the run of a verification as drift, with a new id and the verdict's time: a failed check is a
-    difference.
+    """Return the run of a verification as drift, with a new id and the verdict's time.
+
+    A failed check is a difference.
 
     Args:
         path: file of the lock; its absolute path becomes `fleet`.

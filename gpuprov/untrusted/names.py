@@ -164,8 +164,9 @@ def version(text: object) -> Version:
 
 
 def file_name(text: object) -> FileName:
-    """Return the name of one file without its folder: up to 255 characters, no `/`, no blank, no leading `.`
-    or `-`.
+    """Return the name of one file without its folder.
+
+    It has up to 255 characters, no `/`, no blank, and no leading `.` or `-`.
 
     Raises:
         NodeFailed: another value; `COMPONENT` has the pattern.

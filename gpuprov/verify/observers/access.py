@@ -96,16 +96,16 @@ class Firewall(Observed):
 
     @cached_property
     def at_boot(self) -> str:
-        """The state of the unit that restores the rules at boot, by `systemctl is-enabled`, or `not
-        installed`.
+        """The state of the unit that restores the rules at boot, from `systemctl is-enabled`.
+
+        `not installed` if there is no such unit.
         """
         return (
             str(self.run("systemctl is-enabled gpuprov-firewall.service").stdout).strip() or "not installed"
         )
 
     def loaded_again(self, rules: str) -> list[str]:
-        """Return the actions of nftables.service, `reload`, `start` and `stop`, that also load gpuprov's
-        rules.
+        """Return the actions of nftables.service (`reload`, `start`, `stop`) that also load gpuprov's rules.
 
         Only the last ExecStartPost=, ExecReload= or ExecStopPost= line in the unit's files counts. Sorted.
 

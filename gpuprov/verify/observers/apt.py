@@ -23,9 +23,7 @@ LINE = 512
 
 
 class Package(NamedTuple):
-    """A package in dpkg's database: `want` is `hold` for a held one, `status` `installed` for a complete
-    one.
-    """
+    """A package in dpkg's database: `want` is `hold` if it is held, `status` is `installed` if complete."""
 
     want: str
     status: str
@@ -141,8 +139,8 @@ def parse_policy(text: str) -> dict[str, str]:
 def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
     """Return URL of each enabled source → whether apt accepts it without a signature.
 
-    That is the case with the option `trusted` or `allow-insecure` in at least one source of the URL. In
-    one-line style, sources of source code (`deb-src`) are ignored.
+    The option `trusted` or `allow-insecure` of one source is enough for its URL. In one-line style, sources
+    of source code (`deb-src`) are ignored.
 
     Args:
         lines: content of the files in one-line style.
