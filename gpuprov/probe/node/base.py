@@ -21,10 +21,13 @@ COLLECTORS = {}  # type: dict[str, tuple[Collector, float]]
 """Name → (function of the parameters, time-out in seconds)."""
 
 READ_LIMIT = 4 * 1024 * 1024
+"""Maximum number of bytes of a file that are read."""
 READ_AT_ONCE = 64 * 1024  # /proc/sys answers a larger read with "cannot allocate memory"
 OUTPUT_LIMIT = 4 * 1024 * 1024
+"""Maximum number of bytes of a command's two outputs together."""
 LINKS_MAX = 40  # in one path, as in the kernel
 CHILDREN = set()  # type: set[subprocess.Popen[bytes]]
+"""Running commands, which the probe kills at its end."""
 ENVIRONMENT = dict(
     os.environ,
     LC_ALL="C",
@@ -39,11 +42,11 @@ systemd-system.conf(5)).
 
 
 class Failed(Exception):
-    """Failure of a collector, with the reason."""
+    """Failure of a collector or command; the text is the reason."""
 
 
 def collector(seconds: float = 10.0) -> "Callable[[Collector], Collector]":
-    """Return a decorator that registers a function as collector under its own name, with a time-out."""
+    """Return a decorator that registers a function as collector under its own name, with its time-out."""
 
     def register(function: "Collector") -> "Collector":
         COLLECTORS[function.__name__] = (function, seconds)
@@ -53,7 +56,11 @@ def collector(seconds: float = 10.0) -> "Callable[[Collector], Collector]":
 
 
 def read(path: str, limit: int = READ_LIMIT) -> str:
-    """Return the text of a file, up to `limit` bytes."""
+    """Return the text of a file, up to `limit` bytes; invalid UTF-8 is replaced.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     chunks = []
     with open(path, "rb", buffering=0) as file:
         while limit > 0:
@@ -66,7 +73,7 @@ def read(path: str, limit: int = READ_LIMIT) -> str:
 
 
 def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
-    """Return the text of a file; `None` if it does not exist or is not readable."""
+    """Return the text of a file, up to `limit` bytes; `None` if it does not exist or is not readable."""
     try:
         return read(path, limit)
     except OSError:
@@ -103,7 +110,7 @@ def read_of_users(path: str, limit: int = 65536) -> "str | None":
 
 
 def _find(path: str) -> int:
-    """Return a handle of the file at an absolute path, which is not opened for reading (O_PATH).
+    """Return a handle of the file at an absolute path, opened by O_PATH, which has no effect on a device.
 
     Raises:
         OSError: it does not exist, or the path has too many links or one of another user.
@@ -145,7 +152,7 @@ def names_in(folder: str) -> "list[str]":
 
 
 def link_name(path: str) -> "str | None":
-    """Return the last part of a link's target; `None` if it is not a link."""
+    """Return the last part of a link's target; `None` if it is not a link or does not exist."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:
@@ -153,7 +160,10 @@ def link_name(path: str) -> "str | None":
 
 
 def find_program(name: str) -> "str | None":
-    """Return the full path of a program, or `None`; root's folders are searched for every user."""
+    """Return the full path of a program, or `None`.
+
+    Folders of system programs are searched for every user.
+    """
     for folder in ENVIRONMENT["PATH"].split(":"):
         path = os.path.join(folder, name)
         if folder and os.access(path, os.X_OK) and os.path.isfile(path):
@@ -162,7 +172,10 @@ def find_program(name: str) -> "str | None":
 
 
 def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
-    """Return the effective files of a folder like `sysctl.d` in reading order, without hidden ones."""
+    """Return the effective files of a folder like `sysctl.d`, sorted by name, without hidden ones.
+
+    A file hides those of the same name in later `FOLDERS`.
+    """
     paths = {}  # type: dict[str, str]
     for root in FOLDERS:
         for name in names_in(root + "/" + folder):
@@ -172,14 +185,20 @@ def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
 
 
 def lines_of(path: str) -> "Iterator[Place]":
-    """Yield `path:number` and stripped text of the lines that are neither empty nor comments (`#`, `;`)."""
+    """Yield `path:number` and stripped text of the lines that are neither empty nor comments (`#`, `;`).
+
+    Nothing for a file that cannot be read.
+    """
     for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
         if line.strip() and line.lstrip()[0] not in "#;":
             yield f"{path}:{number}", line.strip()
 
 
 def systemd_lines() -> "Iterator[Place]":
-    """Yield place and text of the lines of systemd's own configuration; the last assignment counts."""
+    """Yield `path:number` and text of the lines of systemd's own configuration.
+
+    The last assignment counts.
+    """
     main = next(
         (path for path in (root + "/systemd/system.conf" for root in FOLDERS) if os.path.exists(path)), ""
     )
@@ -203,8 +222,10 @@ def run(*argv: str, seconds: float = 10.0) -> str:
 def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
     """Return exit code, standard output and standard error of a command, also if it failed.
 
+    It runs without input, with messages in English, and is killed with its children after `seconds`.
+
     Raises:
-        Failed: it is not installed, did not end in time, or printed too much.
+        Failed: it is not installed, did not end in time, or printed more than `OUTPUT_LIMIT`.
     """
     program = find_program(argv[0])
     if program is None:
@@ -232,7 +253,10 @@ def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child with its whole process group; do not wait for one in uninterruptible sleep."""
+    """Kill a child with its whole process group.
+
+    Wait for up to 0.2 s, as it may be in uninterruptible sleep.
+    """
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
@@ -244,7 +268,11 @@ def stop(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _drain(child: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytes, bytes]":
-    """Return both outputs up to their end."""
+    """Return standard output and standard error, read up to their end.
+
+    Raises:
+        Failed: the deadline is over, or they are larger than `OUTPUT_LIMIT` together.
+    """
     outputs = ([], [])  # type: tuple[list[bytes], list[bytes]]
     size = 0
     pipes = [pipe for pipe in (child.stdout, child.stderr) if pipe]
@@ -275,13 +303,16 @@ HIDDEN = "(hidden)"
 
 
 def redact(text: str) -> str:
-    """Return the text with passwords, tokens and keys hidden, also those inside URLs."""
+    """Return the text with values of passwords, tokens and keys as `(hidden)`, also those inside URLs."""
     text = _OPTION.sub(r"\1" + HIDDEN, _ASSIGNED.sub(r"\1" + HIDDEN, text))
     return _IN_URL.sub(r"\1" + HIDDEN + "@", text)
 
 
 def blot_value(value: "Any", name: str = "") -> "Any":
-    """Return a JSON value with secrets hidden; the complete text under a secret's name is hidden."""
+    """Return a JSON value with secrets hidden, see `redact`.
+
+    A text under a secret's name is hidden completely.
+    """
     if isinstance(value, dict):
         return {key: blot_value(inner, key) for key, inner in value.items()}
     if isinstance(value, list):

@@ -44,7 +44,7 @@ RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/us
 
 
 def assignments(path: str) -> "Iterator[tuple[str, str, str]]":
-    """Yield name, value without quotes, and place of the variables that a file sets."""
+    """Yield name, value without quotes, and `path:line` of the variables that a file sets or exports."""
     for place, line in lines_of(path):
         found = ASSIGNMENT.match(line)
         if found:
@@ -55,8 +55,8 @@ def assignments(path: str) -> "Iterator[tuple[str, str, str]]":
 def variables(parameters: "Values") -> "Any":
     """Return the requested variables of logins, services and users' services, with the place that sets each.
 
-    {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …,
-    "nvcc": [path, place]}; a place is null if no file sets the value.
+    {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …, "nvcc":
+    [path, place]}; a place is null if no file sets the value. Secrets are hidden.
     """
     wanted = re.compile(parameters["environment"])
     logins, nvcc = _logins(wanted)
@@ -86,7 +86,13 @@ def _pam() -> "dict[str, Place]":
 
 
 def _logins(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
-    """Return variable -> (value, place) of root's login with bash, and [path of its nvcc, place in PATH]."""
+    """Return variable -> (value, place) of root's login with bash, and [path of its nvcc, place in PATH].
+
+    Without bash they are PAM's variables and [None, None].
+
+    Raises:
+        Failed: the login's files end the shell.
+    """
     begun = _pam()
     found = {name: (value, place) for name, (value, place) in begun.items()}  # type: dict[str, Any]
     if find_program("bash") is None:
@@ -136,7 +142,10 @@ def _services() -> "dict[str, Any]":
 
 
 def _users() -> "dict[str, Any]":
-    """Return the variables of users' services from environment.d(5); the last assignment counts."""
+    """Return variable -> (value, place) of users' services from environment.d(5).
+
+    The last assignment counts.
+    """
     return {
         name: (value, place)
         for path in dropped_in("environment.d")
@@ -146,7 +155,7 @@ def _users() -> "dict[str, Any]":
 
 @collector(seconds=5)
 def boot_sysctls(parameters: "Values") -> "Any":
-    """Return place, name and value of each line that sets a requested sysctl at boot; the last one counts."""
+    """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts."""
     rows = []
     for path in dropped_in("sysctl.d"):
         for place, line in lines_of(path):
@@ -236,7 +245,10 @@ def _names_of(path: str) -> "list[str]":
 
 @collector(seconds=30)
 def offers(parameters: "Values") -> "Any":
-    """Return other sources than the distribution's and the lock's that offer packages named in the lock."""
+    """Return sources other than the distribution's and the lock's that offer packages of the lock.
+
+    [] without apt. Rows are those of `gpuprov_sources.offers`.
+    """
     if find_program("apt-get") is None:
         return []
     return gpuprov_sources.offers(parameters["repositories"], parameters["packages"])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 KERNELS_AT_MOST = 8
+"""Maximum number of kernels whose modules are described, those with the newest modules.dep."""
 DKMS_TREE = "/var/lib/dkms/"
 MODPROBE_FOLDERS = tuple(
     f"{root}/modprobe.d" for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
@@ -43,7 +44,10 @@ def mig(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def modules(parameters: "Values") -> "Any":
-    """Return the relevant loaded modules, and version and parameters of NVIDIA's."""
+    """Return the loaded modules that match the requested pattern, and version and parameters of NVIDIA's.
+
+    The latter are the texts of files in /proc, null if no NVIDIA module is loaded.
+    """
     wanted = re.compile(parameters["module_pattern"])
     lines = read_or_none("/proc/modules") or _modules_of_sysfs()
     return {
@@ -66,7 +70,10 @@ def _modules_of_sysfs() -> str:
 
 @collector(seconds=20)
 def disk_modules(parameters: "Values") -> "Any":
-    """Return for each kernel the modinfo of the driver's modules that modprobe would find there."""
+    """Return kernel -> lines of modinfo of the driver's modules that modprobe would find there.
+
+    "" without any.
+    """
     described = {}
     kernels = [name for name in names_in("/lib/modules") if os.path.isfile(_dependencies(name))]
     kernels.sort(key=lambda name: os.stat(_dependencies(name)).st_mtime, reverse=True)
@@ -87,9 +94,11 @@ def _dependencies(kernel: str) -> str:
 
 @collector(seconds=5)
 def dkms(parameters: "Values") -> "Any":
-    """Return the builds in DKMS's tree, without `dkms status`, which starts a process for each line.
+    """Return [name, version, kernel, architecture, state] of the builds in DKMS's tree.
 
-    Installed builds have a link `kernel-RELEASE-ARCH` in the folder of the versions.
+    The state is `installed`, `built`, or `added` for a source without builds. `dkms status` is not used, as
+    it starts a process for each line. Installed builds have a link `kernel-RELEASE-ARCH` in the folder of the
+    versions.
     """
     rows = []
     for name in names_in(DKMS_TREE):
@@ -114,7 +123,10 @@ def dkms(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def modprobe(parameters: "Values") -> "Any":
-    """Return effective lines of modprobe.d by place: a file hides those of the same name in later folders."""
+    """Return [place, line] of the effective blacklist, install and options lines of the requested modules.
+
+    A file hides those of the same name in later folders of modprobe.d.
+    """
     wanted = re.compile(r"^\s*(?:blacklist|install|options)\s+" + parameters["module_pattern"])
     paths = {}  # type: dict[str, str]
     for folder in MODPROBE_FOLDERS:
@@ -131,7 +143,7 @@ def modprobe(parameters: "Values") -> "Any":
 
 @collector(seconds=15)
 def gpu_use(parameters: "Values") -> "Any":
-    """Return the processes with an open /dev/nvidia*, and Docker's containers with GPUs."""
+    """Return pid -> name of the processes with an open GPU device, and Docker's containers with GPUs."""
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
         for pid in filter(str.isdigit, names_in("/proc")):

@@ -21,7 +21,9 @@ QUERY = (
     "clocks_throttle_reasons.active,memory.used,memory.total,temperature.gpu,persistence_mode,"
     "ecc.errors.uncorrected.volatile.total,pcie.link.gen.current,pcie.link.width.current"
 )
+"""Fields of nvidia-smi in the order of `_row`."""
 REASONS = ("clocks_throttle_reasons", "clocks_event_reasons")
+"""Older and newer name of the field of throttle reasons."""
 
 
 class Utilization(ctypes.Structure):
@@ -71,10 +73,15 @@ class Nvml:
         self._fixed = {}  # type: dict[int, Values]
 
     def read(self, traffic: bool = False) -> "list[Values]":
-        """Return one reading of every GPU. `traffic` measures PCIe for 20 ms per direction and GPU."""
+        """Return one reading of every GPU, a row with the keys of `_row`.
+
+        `traffic` measures PCIe for 20 ms per direction and GPU; otherwise `sent_kb` and `received_kb` have
+        None.
+        """
         return [self._gpu(index, handle, traffic) for index, handle in self._handles]
 
     def _gpu(self, index: int, handle: "Any", traffic: bool) -> "Values":
+        """Return the row of one GPU; None for a value that it does not have."""
         load, memory = Utilization(), Memory()
         told_load = self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(load)) == 0
         told_memory = self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
@@ -102,6 +109,7 @@ class Nvml:
         return row
 
     def _what_stays(self, index: int, handle: "Any", total: "int | None") -> "Values":
+        """Return the values of a GPU that do not change, such as name and limits; they are read once."""
         if index not in self._fixed:
             limit = self._number(handle, "EnforcedPowerLimit")
             self._fixed[index] = {
@@ -144,7 +152,7 @@ class Smi:
     """Readings from nvidia-smi, one process per reading, for a machine without a loadable NVML."""
 
     def read(self, traffic: bool = False) -> "list[Values]":
-        """Return one reading of every GPU; `traffic` is ignored, its values are None.
+        """Return one reading of every GPU, as `Nvml.read`; `traffic` is ignored: its values are always None.
 
         Raises:
             Failed: nvidia-smi failed.
@@ -164,6 +172,10 @@ class Smi:
 
 
 def _row(line: str) -> "Values":
+    """Return the reading of one GPU from a line of nvidia-smi's CSV.
+
+    None for a value that is not available.
+    """
     cells = [cell.strip() for cell in line.split(",")]
     number = [float(cell) if re.fullmatch(r"-?\d+(\.\d+)?", cell) else None for cell in cells]
     reasons = int(cells[9], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", cells[9]) else None

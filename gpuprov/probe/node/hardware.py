@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 INTERFACES_AT_MOST = 512
+"""Maximum number of network interfaces in an answer."""
 GIDS_AT_MOST = 64
+"""Maximum number of GIDs of a port in an answer."""
 PCI_FIELDS = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node")
 # Vendors NVIDIA and Mellanox; classes network (02) and NVMe (0108), pci.ids.
 PCI_VENDORS, PCI_CLASSES = ("0x10de", "0x15b3"), ("0x02", "0x0108")
@@ -35,7 +37,10 @@ def pci(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def nics(parameters: "Values") -> "Any":
-    """Rows of network interfaces with their addresses; the ends of containers' cables are left out."""
+    """Return a row for each network interface with its addresses, without lo and the veth of containers.
+
+    `default_route` is whether a default route uses it; see `_nic` for the other keys.
+    """
     addresses, routed = interface_addresses(), default_routes()
     names = [name for name in names_in("/sys/class/net") if name != "lo" and not name.startswith("veth")]
     return [
@@ -45,6 +50,11 @@ def nics(parameters: "Values") -> "Any":
 
 
 def _nic(name: str) -> "Values":
+    """Return the row of one interface.
+
+    `kind` is `physical`, `virtual`, `bond`, `vlan` or `bridge`; other values are texts of sysfs, "" or None
+    if missing.
+    """
     folder = "/sys/class/net/" + name + "/"
     kind = re.search(r"^DEVTYPE=(bond|vlan|bridge)$", read_or_none(folder + "uevent") or "", re.M)
     device = os.path.exists(folder + "device")
@@ -67,7 +77,10 @@ def _nic(name: str) -> "Values":
 
 @collector(seconds=10)
 def hcas(parameters: "Values") -> "Any":
-    """Return rows of the ports of RDMA devices."""
+    """Return a row for each port of an RDMA device, with texts of sysfs, interfaces and PCI address.
+
+    `gids` are those of a RoCE port; empty for InfiniBand.
+    """
     rows = []
     for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
         device = os.path.dirname(os.path.dirname(folder))
@@ -99,7 +112,10 @@ def _gids(port: str) -> "list[list[Any]]":
 
 @collector(seconds=10)
 def cpu(parameters: "Values") -> "Any":
-    """Return model, counts, governors by frequency policy, and the processors of each NUMA node."""
+    """Return model, counts, governor -> number of frequency policies, and NUMA node -> its processors.
+
+    `threads_per_core` is null if the kernel does not list cores.
+    """
     text = read("/proc/cpuinfo")
     models = re.findall(r"^model name\s*:\s*(.+)$", text, re.M)
     siblings = re.search(r"^siblings\s*:\s*(\d+)$", text, re.M)
@@ -168,7 +184,7 @@ def _mount_unit(point: str) -> "str | None":
 
 @collector(seconds=5)
 def mounts(parameters: "Values") -> "Any":
-    """Return mounts of devices and of network file systems, and of the root."""
+    """Return the lines of /proc/mounts for devices, network file systems and the root, without secrets."""
     rows = (line.split(" ") for line in read("/proc/mounts").splitlines())
     kept = [row for row in rows if row[0].startswith("/") or ":" in row[0] or row[1] == "/"]
     return {"text": redact("\n".join(" ".join(row) for row in kept))}

@@ -26,7 +26,10 @@ BOOT_TIME = 2
 
 @collector(seconds=10)
 def host_state(parameters: "Values") -> "Any":
-    """Memory, space of mounted file systems, clock, processors, arrays of disks, boots."""
+    """Return memory, space, clock, processors, load, degraded arrays of disks, and boots of the host.
+
+    Also physical states of RDMA ports, the sum of the processors' thermal throttle counts, and the platform.
+    """
     kept = re.findall(
         r"(?m)^(?:Mem\w+|Swap(?:Total|Free)|HugePages_\w+|Hugepagesize|Shmem|Dirty):.*$",
         read("/proc/meminfo"),
@@ -69,7 +72,8 @@ def host_state(parameters: "Values") -> "Any":
 def _space() -> "list[list[Any]]":
     """Return mount point, file system, total and free MiB, total and free inodes, and `ro` or `rw`.
 
-    Only local file systems are included, because an access to a network file system may block.
+    Only local file systems are included, because an access to a network file system may block; each device
+    once.
     """
     rows, seen = [], set()
     for line in read("/proc/mounts").splitlines():
@@ -104,7 +108,10 @@ def _space() -> "list[list[Any]]":
 
 
 def _clock() -> "Values":
-    """Return the clock's state from adjtimex(2); without a mode it changes nothing and needs no privilege."""
+    """Return the clock's state from adjtimex(2), offsets in microseconds; state None if it cannot be read.
+
+    Without a mode adjtimex changes nothing and needs no privilege.
+    """
     buffer = ctypes.create_string_buffer(512)
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -141,7 +148,7 @@ def _boots() -> "list[int] | None":
 
 
 def _virtual() -> str:
-    """Return the firmware's vendor and product, and `hypervisor` or `container` if it runs in one."""
+    """Return the firmware's vendor and product, followed by `hypervisor` or `container` if it runs in one."""
     words = [text_in("/sys/class/dmi/id/" + name) for name in ("sys_vendor", "product_name")]
     hypervisor = " hypervisor" if re.search(r"(?m)^flags\s*:.*\bhypervisor\b", read("/proc/cpuinfo")) else ""
     container = (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LINES_AT_MOST = 4000
 LINE_LIMIT = 600
+"""Maximum length of a line in characters."""
 WANTED = re.compile(
     r"NVRM|\bS?Xid\b|nvidia|nouveau|\bnova|PCIe Bus Error|\bAER:|pciehp|fallen off|PCIe bandwidth|BAR \d"
     r"|[Ll]ockdown|unavailable key|module verification|Key was rejected|Out of memory|oom-kill|Killed process"
@@ -25,14 +26,18 @@ WANTED = re.compile(
     r"|nvme|I/O error|Remounting filesystem|EXT4-fs error|XFS .*(?:[Cc]orrupt|shut)|md/raid|\bata\d.*failed"
     r"|nfs: server|not responding|mlx[45]|infiniband|DMAR|AMD-Vi|IOMMU|thermal|throttl|segfault|peer_mem"
 )
+"""Pattern of the lines that are kept."""
 
 
 @collector(seconds=20)
 def kernel_log(parameters: "Values") -> "Any":
     """Return time and text of the last 4000 relevant lines, the oldest first, from journal or /dev/kmsg.
 
-    Times are in seconds since the epoch. `lines` counts all lines read: an empty log proves nothing, so it is
-    a failure.
+    Times are in seconds since the epoch; secrets are hidden. `lines` counts all lines read: an empty log
+    proves nothing, so it is a failure.
+
+    Raises:
+        Failed: no log can be read, or it is empty.
     """
     reason = "no kernel log can be read"
     for source in (_journal, _ring):
@@ -51,7 +56,11 @@ def kernel_log(parameters: "Values") -> "Any":
 
 
 def _journal() -> "Iterator[tuple[float, str]]":
-    """Yield the kernel's lines in the journal since boot."""
+    """Yield time and text of the kernel's messages in the journal since boot.
+
+    Raises:
+        Failed: journalctl is not installed, or did not end within 15 s.
+    """
     program = find_program("journalctl")
     if program is None:
         raise Failed("journalctl is not installed")
@@ -82,7 +91,10 @@ def _journal() -> "Iterator[tuple[float, str]]":
 
 
 def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
-    """Yield complete messages: a line without a time continues the previous one, as is common for NVRM."""
+    """Yield time and text of complete messages: a line without a time continues the previous one.
+
+    Messages of NVRM often have several lines. Lines after the 16th are ignored.
+    """
     begun, parts = 0.0, []  # type: float, list[str]
     for line in lines:
         stamp, _, text = line.partition(" ")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DEVICES = "/sys/bus/pci/devices/"
 PAUSE_S = 0.12
+"""Seconds between the two readings of counters."""
 LINK_FIELDS = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 FURTHER_FIELDS = ("vendor", "device", "class", "power_state", "numa_node", "enable")
 ACS_CAPABILITY = 0x000D
@@ -26,11 +27,15 @@ COUNTERS = re.compile(
     r"|excessive_buffer_overrun_errors|out_of_sequence|packet_seq_err|rnr_nak_retry_err"
     r"|rx_icrc_encapsulated|roce_adp_retrans|local_ack_timeout_err)"
 )
+"""Names of the error counters of RDMA ports."""
 
 
 @collector(seconds=10)
 def pci_links(parameters: "Values") -> "Any":
-    """For each GPU, NVSwitch and RDMA device itself and every port above it: link, IOMMU, ACS, lost."""
+    """Return for each GPU, NVSwitch and Mellanox network device the rows of itself and of each port above.
+
+    Rows are those of `_link`.
+    """
     found = {}
     for address in names_in(DEVICES):
         folder = DEVICES + address + "/"
@@ -45,7 +50,10 @@ def pci_links(parameters: "Values") -> "Any":
 
 
 def _link(address: str) -> "Values":
-    """Return one PCI device's link, power, driver, IOMMU type, BARs, and state of its configuration space."""
+    """Return one PCI device's link, power, driver, IOMMU type, BARs, and state of its configuration space.
+
+    Links are texts of sysfs. `lost` and `acs` are from `_config`.
+    """
     folder = DEVICES + address + "/"
     row = {name: text_in(folder + name) for name in LINK_FIELDS + FURTHER_FIELDS}  # type: Values
     row["address"] = address
@@ -74,7 +82,10 @@ def _bars(text: str) -> "tuple[list[int], list[int]]":
 
 
 def _config(path: str) -> "Values":
-    """Return whether the configuration space answers, and ACS's state; only root can read beyond byte 64."""
+    """Return `lost`, whether the configuration space does not answer, and ACS's state; None if not readable.
+
+    Only root can read beyond byte 64.
+    """
     try:
         with open(path, "rb", buffering=0) as file:
             data = file.read(4096)
@@ -101,7 +112,10 @@ def _acs(data: bytes) -> "bool | None":
 
 @collector(seconds=20)
 def nvlink(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi nvlink -s` and `-e`; empty if no NVIDIA driver is loaded."""
+    """Return the outputs of `nvidia-smi nvlink -s` and `-e`, also if it failed.
+
+    "" if no NVIDIA driver is loaded.
+    """
     if not os.path.exists("/proc/driver/nvidia/version"):
         return {"status": "", "errors": ""}
     return {
@@ -112,7 +126,7 @@ def nvlink(parameters: "Values") -> "Any":
 
 @collector(seconds=20)
 def topo(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi topo -m`; empty with fewer than two NVIDIA GPUs."""
+    """Return the output of `nvidia-smi topo -m`, also if it failed; "" with fewer than two NVIDIA GPUs."""
     if len(glob.glob("/proc/driver/nvidia/gpus/*")) < 2:
         return {"text": ""}
     return {"text": run_anyway("nvidia-smi", "topo", "-m", seconds=19)[1]}
@@ -120,13 +134,20 @@ def topo(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def counters(parameters: "Values") -> "Any":
-    """Return counters of errors and of swapping, read twice: an increase shows an error that occurs now."""
+    """Return counters of errors and of swapping, read twice: an increase shows an error that occurs now.
+
+    `seconds` is the time between both.
+    """
     first = _counters()
     time.sleep(PAUSE_S)
     return {"seconds": PAUSE_S, "first": first, "second": _counters()}
 
 
 def _counters() -> "dict[str, int]":
+    """Return name -> value of the counters of PCIe errors, RDMA ports, swapping and memory errors.
+
+    PCIe and RDMA counters of 0 are left out.
+    """
     found = {}
     for path in glob.glob(DEVICES + "*/aer_dev_*"):
         for name, value in re.findall(r"^(\w+) (\d{1,18})$", read_or_none(path, 8192) or "", re.M):

@@ -16,15 +16,23 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.gpu_sample import Nvml, Smi
 
 TICK_S = 0.25
+"""Seconds between two readings."""
 PROGRAMS_AT_MOST = 400
 THREADS_AT_MOST = 256
 TICKS = os.sysconf("SC_CLK_TCK")
 WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|(?:RANK|WORLD_SIZE|LOCAL_RANK)\Z")
+"""Names of the programs' variables that are returned."""
 
 
 @collector(seconds=120)
 def load(parameters: "Values") -> "Any":
-    """Return readings during the requested time, and counters before and after it."""
+    """Return readings of the GPUs for `sample` seconds, and counters of host and programs before and after.
+
+    `states` has a letter of each program for each reading; `ticks` is the number of clock ticks per second.
+
+    Raises:
+        Failed: no reading succeeded; with the reason of the first one.
+    """
     seconds = float(parameters["sample"])
     gpus = reader()
     first = _look(gpus)
@@ -65,7 +73,7 @@ def _state(pid: str) -> str:
 
 
 def _look(gpus: "Nvml | Smi") -> "Values":
-    """Return counters of the host and of the programs, read once."""
+    """Return counters of processors, paging, pressure, disks, network and programs, read once."""
     return {
         "cpus": _cpus(),
         "vm": dict(re.findall(r"^(pswpin|pswpout|pgmajfault) (\d+)$", read("/proc/vmstat"), re.M)),
@@ -127,7 +135,10 @@ def _network() -> "dict[str, list[Any]]":
 
 
 def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
-    """Return programs on GPUs and their children, by pid."""
+    """Return pid -> counters of programs on GPUs and of their children.
+
+    `holder` is the pid that uses the GPU. This process is left out; there are at most `PROGRAMS_AT_MOST`.
+    """
     parents = {}
     for pid in filter(str.isdigit, names_in("/proc")):
         words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
@@ -155,6 +166,10 @@ def _devices(pid: str) -> "list[int]":
 
 
 def _program(pid: str) -> "Values":
+    """Return name, threads, bytes read, kernel function, processors, quota and variables of a process.
+
+    None, "" or empty for what cannot be read.
+    """
     folder = "/proc/" + pid + "/"
     io = dict(re.findall(r"^(\w+): (\d+)$", read_or_none(folder + "io") or "", re.M))
     status = read_or_none(folder + "status") or ""

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 
 def main(parameters: "Values") -> None:
-    """Collect, answer, and exit at once, without waiting for a thread in uninterruptible sleep."""
+    """Collect, write the answer, and exit at once, without waiting for a thread in uninterruptible sleep.
+
+    `parameters` has `nonce`, and what `collect` and the collectors require.
+    """
     say(parameters["nonce"], collect(parameters))
     os._exit(0)
 
 
 def say(nonce: str, document: "Values") -> None:
-    """Write a document in a frame that can be found and verified among other output."""
+    """Write a document in a frame that can be found and verified among other output.
+
+    The frame has the nonce, the size and the SHA-256 of the body: compressed JSON in base64.
+    """
     answer = json.dumps(document, ensure_ascii=True, sort_keys=True)
     body = base64.b64encode(zlib.compress(answer.encode("ascii"), 6))
     frame = f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
@@ -32,7 +38,11 @@ def say(nonce: str, document: "Values") -> None:
 
 
 def collect(parameters: "Values") -> "Values":
-    """Return the document of facts: collector -> its value, or {"error": reason}; all run in parallel."""
+    """Return the document of facts: collector -> its value, or {"error": reason}; all run in parallel.
+
+    `parameters` may have `collectors`, their names (all by default), and `seconds`, name -> time-out.
+    Commands that still run at the end are killed.
+    """
     begun = time.monotonic()
     wanted = parameters.get("collectors") or sorted(COLLECTORS)
     values = {}  # type: Values
@@ -63,7 +73,10 @@ def _seconds(name: str, parameters: "Values") -> float:
 
 
 def _collect_one(name: str, parameters: "Values", values: "Values") -> None:
-    """Store a collector's value or {"error": reason} in `values`, unless the name is set already."""
+    """Store a collector's value or {"error": reason} in `values`, unless the name is set already.
+
+    Any exception of the collector is its error.
+    """
     try:
         value = COLLECTORS[name][0](parameters)
     except Failed as failed:

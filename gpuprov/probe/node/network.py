@@ -27,7 +27,10 @@ def interface_addresses() -> "dict[str, list[str]]":
 
 
 def default_routes() -> "set[str]":
-    """Return the interfaces of IPv4 and IPv6 default routes; a kernel may lack one of the families."""
+    """Return the interfaces of IPv4 and IPv6 default routes; a kernel may lack one of the families.
+
+    Routes that reject packets, and lo, are left out.
+    """
     four = [line.split() for line in (read_or_none("/proc/net/route") or "").splitlines()[1:]]
     six = [line.split() for line in (read_or_none("/proc/net/ipv6_route") or "").splitlines()]
     found = {row[0] for row in four if row[1] == row[7] == "00000000" and not int(row[3], 16) & RTF_REJECT}
@@ -36,7 +39,7 @@ def default_routes() -> "set[str]":
 
 
 def _dump() -> "Iterator[tuple[int, str]]":
-    """Yield interface index and ADDRESS/PREFIX of every address."""
+    """Yield interface index and ADDRESS/PREFIX of every IPv4 and IPv6 address."""
     request = ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     header = HEADER.pack(HEADER.size + len(request), RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
@@ -54,6 +57,7 @@ def _dump() -> "Iterator[tuple[int, str]]":
 
 
 def _address(message: bytes) -> "tuple[int, str]":
+    """Return interface index and ADDRESS/PREFIX in a message RTM_NEWADDR."""
     family, prefix, _, _, index = ADDRESS.unpack_from(message)
     found, rest = {}, message[ADDRESS.size :]
     while len(rest) >= ATTRIBUTE.size:

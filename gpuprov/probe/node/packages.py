@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 DPKG_FORMAT = "${Package}\t${Architecture}\t${Version}\t${source:Package}\t${Status}\n"
 RPM_FORMAT = "%{NAME}\t%{ARCH}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{SOURCERPM}\n"
 SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-installed")
+"""States of dpkg that are neither held nor broken."""
 
 
 @collector(seconds=20)
 def packages(parameters: "Values") -> "Any":
-    """Return rows of the packages requested by name or pattern, and of every held or broken one."""
+    """Return the packages requested by name or pattern, and every held or broken one, as lines with tabs.
+
+    `interrupted` is whether dpkg has an unfinished journal, `locks` dnf's lock list.
+
+    Raises:
+        Failed: there is neither dpkg nor rpm.
+    """
     wanted, names = re.compile(parameters["package_pattern"]), set(parameters["packages"])
 
     def matters(row: "list[str]") -> bool:
@@ -40,7 +47,7 @@ def packages(parameters: "Values") -> "Any":
 
 
 def _table(rows: "Iterable[list[str]]") -> str:
-    """Return sorted rows as lines with tabs."""
+    """Return sorted rows as lines, with tabs between cells."""
     return "\n".join("\t".join(row) for row in sorted(rows))
 
 
@@ -54,7 +61,10 @@ def _version_locks() -> str:
 
 @collector(seconds=10)
 def sources(parameters: "Values") -> "Any":
-    """Return source files without comments and credentials, fingerprints of keys, pins, upgrade settings."""
+    """Return source files without comments and credentials, fingerprints of keys, pins, upgrade settings.
+
+    `cleared` are places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold.
+    """
     paths = ["/etc/apt/sources.list"] + glob.glob("/etc/apt/sources.list.d/*.list")
     paths += glob.glob("/etc/apt/sources.list.d/*.sources") + glob.glob("/etc/yum.repos.d/*.repo")
     texts = {path: _without_comments(read_or_none(path)) for path in sorted(paths) if os.path.isfile(path)}
@@ -77,7 +87,10 @@ def sources(parameters: "Values") -> "Any":
 
 
 def _said(path: str) -> "Iterator[tuple[str, str]]":
-    """Yield `path:line` and text of every line, also of comments: `#clear` is a directive of apt.conf(5)."""
+    """Yield `path:line` and text of every line, also of comments: `#clear` is a directive of apt.conf(5).
+
+    Nothing for a file that cannot be read.
+    """
     for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
         yield f"{path}:{number}", line
 
@@ -114,7 +127,7 @@ def _fingerprints(path: str) -> "list[str]":
 
 
 def _fingerprint(body: bytes) -> str:
-    """Compute a key's fingerprint (RFC 9580, section 5.5.4): SHA-1 for version 4, SHA-256 for version 6."""
+    """Return a key's fingerprint (RFC 9580, section 5.5.4): SHA-1 for version 4, SHA-256 for version 6."""
     if body[0] == 6:
         return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
     return (

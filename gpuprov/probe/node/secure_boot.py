@@ -21,6 +21,7 @@ X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")  # EFI_CERT_X509_GUID
 # Name of a certificate in one of the kernel's keyrings, except those that sign radio regulations.
 KEY = r"(?m) asymmetri (.+): [0-9a-f]+: X509\.\w+ [0-9a-f]+ \["
 LISTS = ("db", "dbx", "MokListRT", "MokListXRT")
+"""Variables of firmware and shim with allowed and forbidden certificates."""
 
 
 @collector(seconds=10)
@@ -56,7 +57,10 @@ def _variable(name: str) -> bytes:
 
 
 def _certificates(lists: bytes) -> "Iterator[str]":
-    """Yield the SHA-256 of each certificate in EFI_SIGNATURE_LISTs (UEFI specification 32.4.1)."""
+    """Yield the SHA-256 of each X.509 certificate in EFI_SIGNATURE_LISTs (UEFI specification 32.4.1).
+
+    It ends at a list that is malformed.
+    """
     while len(lists) >= 28:
         size, before, each = struct.unpack_from("<III", lists, 16)
         if not 28 <= size <= len(lists) or each <= 16:

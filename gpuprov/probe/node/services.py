@@ -14,11 +14,15 @@ PROPERTIES = (
     "Id,Names,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Result,"
     "FragmentPath,DropInPaths,ExecStart"
 )
+"""Properties of units for `systemctl show`."""
 
 
 @collector(seconds=30)
 def units(parameters: "Values") -> "Any":
-    """Return `systemctl show` of the requested units; one that does not exist has load state not-found."""
+    """Return `systemctl show` of the requested units, and path -> `_commands` of their files.
+
+    "" without units. A unit that does not exist has load state not-found.
+    """
     if not parameters["units"]:
         return {"text": ""}
     shown = ("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"])
@@ -37,7 +41,13 @@ def _commands(path: str) -> "list[str]":
 
 @collector(seconds=10)
 def sshd(parameters: "Values") -> "Any":
-    """Return `sshd -T` for the requested user, and the lines of sshd's files: names and settings, no keys."""
+    """Return `sshd -T` for the requested login, the lines of sshd's files, and the arguments of its process.
+
+    `lines` has [place, line]; sshd's files contain names and settings, no keys.
+
+    Raises:
+        Failed: sshd rejects its configuration.
+    """
     who = "user={},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22".format(parameters["login"])
     included = [f"/etc/ssh/sshd_config.d/{name}" for name in names_in("/etc/ssh/sshd_config.d")]
     paths = [path for path in included if path.endswith(".conf")]
@@ -56,13 +66,13 @@ def _sshd_arguments() -> "list[str]":
 
 @collector(seconds=10)
 def listening(parameters: "Values") -> "Any":
-    """Return the listening TCP sockets with their programs, as `ss` prints them."""
+    """Return the listening TCP sockets with their programs, as `ss -Hltnp` prints them."""
     return {"text": run("ss", "-Hltnp")}
 
 
 @collector(seconds=10)
 def firewall(parameters: "Values") -> "Any":
-    """Return gpuprov's nftables table, protocols by number, and nftables.service's further commands.
+    """Return gpuprov's nftables table with numeric protocols, and nftables.service's further commands.
 
     nftables.service flushes all tables. The text is empty without such a table or without nft.
     """

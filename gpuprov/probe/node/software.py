@@ -55,12 +55,18 @@ PYTHON_FOLDERS = (
     "/home/*/*/envs/*/lib/python3*/site-packages",
     "/home/*/*/.venv/lib/python3*/site-packages",
 )
+"""Patterns of folders with Python packages."""
 ENVIRONMENTS_AT_MOST = 40
+"""Number of found frameworks after which the search ends."""
 
 
 @collector(seconds=10)
 def libraries(parameters: "Values") -> "Any":
-    """Return the driver's libraries in the loader's cache and folders, and its configured folders."""
+    """Return the libraries of driver, NCCL and cuDNN in the loader's cache, and copies of the driver's.
+
+    `taken` is the file that a program loads for each name, `configured` the folders in ld.so.conf, `firmware`
+    the versions of NVIDIA's firmware.
+    """
     cache = ""
     if find_program("ldconfig"):
         cache = run_anyway("ldconfig", "-p", seconds=9)[1]
@@ -90,7 +96,10 @@ def libraries(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def dkms_log(parameters: "Values") -> "Any":
-    """Return make.log -> its last 5 lines with errors, of NVIDIA's builds that did not result in a module."""
+    """Return make.log -> its last 5 lines with errors, of NVIDIA's builds that did not result in a module.
+
+    At most 8 logs; secrets are hidden.
+    """
     found = {}
     for path in sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))[:8]:
         text = read_or_none(path) or ""
@@ -101,7 +110,10 @@ def dkms_log(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def container_state(parameters: "Values") -> "Any":
-    """Return CDI specifications, the toolkit's own settings, links that systemd needs, Docker's origin."""
+    """Return CDI specifications, the toolkit's own settings, links that systemd needs, Docker's origin.
+
+    `running` is from `_running_with_gpus`. Values of programs and settings that are missing are null.
+    """
     specifications = {}
     for path in sorted(glob.glob("/etc/cdi/*nvidia*") + glob.glob("/var/run/cdi/*nvidia*")):
         text = read_or_none(path) or ""
@@ -135,7 +147,10 @@ def container_state(parameters: "Values") -> "Any":
 
 
 def _running_with_gpus() -> "list[list[Any]]":
-    """Return name, shared memory in bytes and IPC mode of Docker's containers with GPUs."""
+    """Return name, shared memory in bytes and IPC mode of Docker's containers with GPUs.
+
+    [] without an answer.
+    """
     if not os.path.exists("/run/docker.sock") or not find_program("docker"):
         return []
     try:
@@ -159,7 +174,7 @@ def _running_with_gpus() -> "list[list[Any]]":
 
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
-    """Return versions of torch and tensorflow by Python environment, and the CUDA release of each build.
+    """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments.
 
     Users can write most of these folders: links of users other than root and the probe's are not followed.
     """
@@ -183,7 +198,10 @@ def folders_of_users(pattern: str) -> "list[str]":
 
 
 def folders_in(folder: str, pattern: str) -> "list[str]":
-    """Return the names of the folders in a folder that match a pattern; `*` matches no hidden name."""
+    """Return the names of the folders in a folder that match a pattern; `*` matches no hidden name.
+
+    Links of other users are not followed.
+    """
     if not re.search(r"[*?[]", pattern):
         return [pattern] if _is_folder(folder + "/" + pattern) else []
     matches = re.compile(fnmatch.translate(pattern)).match
@@ -203,6 +221,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _torch(folder: str) -> "list[Values]":
+    """Return a row for PyTorch in a folder of packages, from its version.py; [] without it."""
     text = read_of_users(folder + "/torch/version.py")
     if text is None:
         return []
@@ -214,6 +233,10 @@ def _torch(folder: str) -> "list[Values]":
 
 
 def _tensorflow(folder: str) -> "list[Values]":
+    """Return a row for TensorFlow in a folder of packages, from its dist-info and build_info.py.
+
+    [] without it.
+    """
     for name in folders_in(folder, "tensorflow-[0-9]*.dist-info"):
         text = read_of_users(folder + "/tensorflow/python/platform/build_info.py") or ""
         cuda = re.search(r"['\"]cuda_version['\"][^'\"]+['\"]([\d.]+)", text)
@@ -223,12 +246,13 @@ def _tensorflow(folder: str) -> "list[Values]":
 
 
 def _row(folder: str, name: str, version: str, cuda: "str | None") -> "Values":
+    """Return the row of a framework; `cuda` may be None, for a build without CUDA or of an unknown one."""
     return {"folder": folder, "name": name, "version": version, "cuda": cuda}
 
 
 @collector(seconds=5)
 def gpu_tools(parameters: "Values") -> "Any":
-    """Return the number of IMEX nodes, and which tools are installed."""
+    """Return the number of IMEX nodes (null without IMEX), paths of tools, and sockets of rootless Docker."""
     imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)
     return {
         "imex_nodes": None

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @collector(seconds=15)
 def status(parameters: "Values") -> "Any":
-    """Return GPUs, and the compute processes of each: pid, name, user, age in seconds, MiB."""
+    """Return GPUs, up to 8 compute processes of each (pid, name, user, age in seconds, MiB), and the load.
+
+    Raises:
+        Failed: no NVIDIA driver is loaded.
+    """
     if not os.path.exists("/proc/driver/nvidia/version") and not find_program("nvidia-smi"):
         raise Failed("no NVIDIA driver is loaded")
     gpus = reader()

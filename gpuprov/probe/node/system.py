@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 HASH_LIMIT = 16 * 1024 * 1024
+"""Maximum size in bytes of a file that is hashed."""
 REGISTRIES = re.compile(r"^[ \t]*\[[^\n]*\bregistry\b[^\n]*\n(?:(?![ \t]*\[).*\n?)*", re.M)
 """Tables of registries in the output of `containerd config dump`."""
 
@@ -54,7 +55,10 @@ def system(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def kernels(parameters: "Values") -> "Any":
-    """Return the kernels on disk, and the boot loader's settings."""
+    """Return the releases of kernels with modules, image and headers, their compilers, and GRUB's settings.
+
+    GRUB's settings are GRUB_DEFAULT with its file, the default in grub.cfg, and the environment block.
+    """
     releases = names_in("/lib/modules")
     images = (re.fullmatch(r"vmlinu[xz]-(.+)", name) for name in names_in("/boot"))
     environments = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
@@ -98,7 +102,10 @@ def sysctls(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def hugepages(parameters: "Values") -> "Any":
-    """Return the kernel's setting of transparent huge pages; null if it has none."""
+    """Return the kernel's setting of transparent huge pages, `always [madvise] never`.
+
+    Null if it has none.
+    """
     return {"transparent": read_or_none("/sys/kernel/mm/transparent_hugepage/enabled", 4096)}
 
 
@@ -115,7 +122,7 @@ def limits(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def environment(parameters: "Values") -> "Any":
-    """Return the requested variables, from the files that set them for logins."""
+    """Return file -> the requested variables that it sets for logins; secrets are hidden."""
     wanted = re.compile(parameters["environment"])
     assignment = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$", re.M)
     paths = ["/etc/environment", "/etc/profile"]
@@ -133,11 +140,18 @@ def environment(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def files(parameters: "Values") -> "Any":
-    """Return kind, mode, owner and hash of the requested files, also of absent ones; never their contents."""
+    """Return kind, mode, owner and hash of the requested files, also of absent ones; never their contents.
+
+    See `_file`.
+    """
     return [_file(path) for path in parameters["files"]]
 
 
 def _file(path: str) -> "Values":
+    """Return the row of a file; `kind` is `absent`, `file`, `directory`, `link` or `other`.
+
+    `leads_to` is the path with links resolved. Other kinds, unreadable and large files have no hash (None).
+    """
     row = dict(path=path, kind="absent", mode="", owner="", group="", size=0, sha256=None, target=None)  # type: Values
     row["leads_to"] = os.path.realpath(path)
     try:
@@ -168,7 +182,11 @@ def _owner(status: os.stat_result) -> "list[str]":
 
 @collector(seconds=10)
 def state(parameters: "Values") -> "Any":
-    """Return the state after the last installation or boot."""
+    """Return the state after the last installation or boot.
+
+    Whether a reboot is required, Secure Boot, cloud-init's state, remains of other installers, free MiB, GPU
+    device nodes, and the process that holds the package manager's lock (null: no process).
+    """
     marks = [path for path in ("/run/reboot-required", "/var/run/reboot-required") if os.path.exists(path)]
     leftovers = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/usr/local/bin/nvidia-uninstall")
     return {
@@ -220,7 +238,10 @@ def _free(folders: "Iterable[str]") -> "dict[str, int]":
 
 
 def lock_holder() -> "str | None":
-    """Return the name of the process that holds a package manager's lock, from /proc/locks."""
+    """Return the name of the process that holds a lock of dpkg or rpm, from /proc/locks.
+
+    None if no process does.
+    """
     inodes = set()
     for path in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/rpm/.rpm.lock"):
         if os.path.exists(path):
@@ -234,7 +255,11 @@ def lock_holder() -> "str | None":
 
 @collector(seconds=5)
 def daemon_json(parameters: "Values") -> "Any":
-    """Return Docker's configuration, with secrets hidden; null if it does not exist."""
+    """Return Docker's configuration, with secrets hidden; null if it does not exist.
+
+    Raises:
+        Failed: it is not JSON.
+    """
     text = read_or_none("/etc/docker/daemon.json")
     if text is None or not text.strip():
         return {"value": None}
@@ -258,7 +283,10 @@ def containerd(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def nccl(parameters: "Values") -> "Any":
-    """Return NCCL's system-wide and users' settings, and its libraries with the version in their names."""
+    """Return NCCL's system-wide and users' settings, and path -> version in the name of its libraries.
+
+    `conf` is null without /etc/nccl.conf; `own` has the files of root, new users (/etc/skel) and the login.
+    """
     patterns = ("/usr/lib/*-linux-gnu/", "/usr/lib64/", "/usr/local/lib/", "/usr/local/cuda*/lib64/")
     libraries = {}
     for pattern in patterns:
