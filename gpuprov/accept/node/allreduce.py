@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 SIZES_MIB = (1, 16, 256, 1024)
+"""Sizes of the reduced data in MiB."""
 SECONDS = 1.0
+"""Duration of the measurement of each size."""
 
 
 def main(plan: "Values") -> None:
     """Measure over the number of GPUs in the first argument; 0 only checks that the libraries load.
 
     Prints `allreduce_mb 1024 ms 4.560 busbw_GBs 328.8` for each size, where mb is 2**20 bytes and GB/s is
-    10**9 bytes a second, then NCCL's own log.
+    10**9 bytes a second, then NCCL's own log. Exits with 1 after a failure, whose message is printed,
+    otherwise with 0. The plan is not used.
     """
     try:
         count, folders = int(sys.argv[1]), list(FOLDERS)
@@ -44,7 +47,11 @@ def say(line: str) -> None:
 
 
 def measure(count: int, folders: "list[str]") -> None:
-    """Measure the first `count` GPUs; print the rate of every size, how many were wrong, and NCCL's log."""
+    """Measure the first `count` GPUs; print the rate of every size, how many were wrong, and NCCL's log.
+
+    Raises:
+        Failed: CUDA or NCCL fails; the log is printed before.
+    """
     driver = Driver()
     nccl = Nccl([Gpu(driver, index) for index in range(count)], folders)
     wrong = 0

@@ -17,8 +17,9 @@ MIB = 1024 * 1024
 
 
 def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
-    """Measure copies from every GPU to every other in GB/s, one pair at a time,
-    and whether they are direct.
+    """Measure copies from every GPU to every other, one pair at a time; return the row of `_pair` for each.
+
+    `seconds` is the time for all pairs together.
     """
     size, found = 256 * MIB, []
     memory = []
@@ -39,7 +40,11 @@ def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
 
 
 def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) -> "Values":
-    """Measure copies from one GPU to another in GB/s; `wrong` is the result of `Gpu.check`."""
+    """Measure copies from one GPU to another.
+
+    Return `Gpu.rate` in GB/s with `from`, `to`, `direct` and `wrong`. `direct` is whether the GPUs reach each
+    other without the host; `wrong` is the result of `Gpu.check`.
+    """
     direct = c_int()
     source.call("cuDeviceCanAccessPeer", byref(direct), source.index, target.index)
     target.use()
@@ -64,7 +69,7 @@ def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) 
 
 
 class Nccl(Library):
-    """NCCL with one communicator over GPUs of this process."""
+    """NCCL with one communicator over GPUs of this process, rank by rank."""
 
     def __init__(self, gpus: "Sequence[Gpu]", folders: "Sequence[str]") -> None:
         super().__init__(folders)
@@ -81,8 +86,11 @@ class Nccl(Library):
     def measure(
         self, size: int, seconds: float, names: "Sequence[str]" = ("all_reduce", "all_gather", "all_to_all")
     ) -> "Values":
-        """Measure each collective over `size` bytes: bus bandwidth in GB/s as nccl-tests counts it, result
-        checked.
+        """Measure each collective over up to `size` bytes.
+
+        Return its `Gpu.rate` in GB/s, `bytes` and `wrong` by name. The rate is the bus bandwidth as
+        nccl-tests counts it. A right result has None as `wrong`. `seconds` is the time for all collectives
+        together.
 
         Raises:
             Failed: NCCL or the driver fails.
@@ -114,8 +122,9 @@ class Nccl(Library):
         return told
 
     def _rate(self, start: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """Measure as `Gpu.rate` on the first GPU: no rank finishes a collective
-        before the others take part.
+        """Return the rate by `Gpu.rate` on the first GPU.
+
+        No rank finishes a collective before the others take part.
         """
         self._gpus[0].use()
         told = self._gpus[0].rate(start, amount, seconds)

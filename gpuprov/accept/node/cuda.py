@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
 BATCHES = 5
+"""Number of batches of a rate."""
 PLAIN = (0, 0xFFFFFFFF, 0, 0xFFFFFFFF)
 """A pattern of unmasked 32-bit words: base and mask of the even words, and of the odd ones."""
 _SIGNATURES = {
@@ -54,10 +55,17 @@ _SIGNATURES = {
     "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
 }  # type: dict[str, tuple[Any, ...]]
+"""Function of the driver → types of its arguments."""
 
 
 class Driver:
-    """libcuda.so.1; a call that fails raises `Failed` with the driver's own message."""
+    """libcuda.so.1; a call that fails raises `Failed` with the driver's own message.
+
+    GPUs are in the order of their PCI addresses.
+
+    Raises:
+        Failed: the library cannot be loaded or does not start.
+    """
 
     def __init__(self) -> None:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -72,7 +80,11 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: "Any") -> None:
-        """Call one function of the driver by its name; raise `Failed` for an error."""
+        """Call one function of the driver by its name.
+
+        Raises:
+            Failed: it returned an error; with its name and text.
+        """
         code = getattr(self._library, name)(*arguments)
         if code:
             raise Failed("{}: {}".format(name, self._words(code)))
@@ -132,7 +144,7 @@ class Gpu:
         return event
 
     def use(self) -> None:
-        """Make this the current context of the thread."""
+        """Make this GPU's context the current one of the thread; other methods require that."""
         self.call("cuCtxSetCurrent", self.context)
 
     def attribute(self, which: int) -> int:
@@ -183,7 +195,10 @@ class Gpu:
         return buffer.raw
 
     def launch(self, name: str, *arguments: "Any", blocks: "int | None" = None) -> None:
-        """Start a kernel on the stream, by default with 4 blocks for each multiprocessor; do not wait."""
+        """Start a kernel on the stream, by default with 4 blocks for each multiprocessor; do not wait.
+
+        `arguments` are values of ctypes.
+        """
         holders = (c_void_p * len(arguments))(*[ctypes.addressof(each) for each in arguments])
         grid = blocks or self.processors * 4
         function = self._functions[name]
@@ -196,14 +211,22 @@ class Gpu:
     def fill(
         self, address: int, size: int, seed: int, shape: "tuple[int, ...]" = PLAIN, flip: int = 0
     ) -> None:
-        """Write the pattern of `seed`; `size` is a multiple of 16 bytes."""
+        """Start to write the pattern of `seed`; do not wait.
+
+        Args:
+            size: bytes, a multiple of 16.
+            shape: base and mask of even and of odd words.
+            flip: bits to invert in every word.
+        """
         self.launch("fill", *_pattern(address, size, seed, shape, flip))
 
     def check(
         self, address: int, size: int, seed: int, shape: "tuple[int, ...]" = PLAIN, flip: int = 0
     ) -> "Values | None":
-        """Compare memory with a pattern; return None, or the number of wrong words, the first one's offset in
-        bytes, rounded down to 16, and the wrong bits as hexadecimal text.
+        """Compare memory with a pattern and wait; return None if it is equal.
+
+        Otherwise `words`, the number of wrong words, `first`, the first one's offset in bytes, rounded down
+        to 16, and `bits`, the wrong bits as hexadecimal text. Arguments are those of `fill`.
         """
         self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 2**64 - 1, 0), 24)
         self.launch("check", *_pattern(address, size, seed, shape, flip), c_ulonglong(self._result))
@@ -237,8 +260,15 @@ class Gpu:
         return milliseconds.value / 1000.0
 
     def rate(self, work: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """Return `amount` of one turn per second: the median (`value`) of several batches that last `seconds`
-        in all, the `least` and the `most`, and the number of turns.
+        """Return `amount` of one turn per second, as the median of several batches.
+
+        Args:
+            work: starts one turn on the stream.
+            amount: size of one turn, in the unit of the result.
+            seconds: duration of all batches.
+
+        Returns:
+            The median `value`, `least` and `most` of the batches, and `turns`, the number of turns.
         """
         self.seconds(work, 2)
         once = max(self.seconds(work, 2) / 2, 1e-6)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 TEXT_LIMIT = 256 * 1024
+"""Maximum length of DCGM's output in characters."""
 
 
 def installed() -> bool:
@@ -17,7 +18,14 @@ def installed() -> bool:
 
 
 def diagnose(_: str, arguments: "Any") -> "Values":
-    """Run `dcgmi diag` in a worker; the arguments are level and seconds; raise `Failed` after those."""
+    """Run `dcgmi diag` in a worker; return `run` (the level), exit `code`, `said` and `errors`.
+
+    Args:
+        arguments: level and time limit in seconds.
+
+    Raises:
+        Failed: it did not end in time.
+    """
     level, seconds = arguments
     code, said, errors = run_anyway("dcgmi", "diag", "-r", str(level), "-j", seconds=seconds)
     return {"run": level, "code": code, "said": said[:TEXT_LIMIT], "errors": errors[-2000:]}

@@ -35,6 +35,11 @@ class Node:
     def carry_out(self, order: "Values") -> "Values":
         """Carry out one order and return `value`, or `error` with the step and the member that it waited for.
 
+        The order `look` examines the machine and returns a description or `refused`.
+
+        Args:
+            order: `do`, its name; `with`, its arguments; `seconds`, its time limit.
+
         Raises:
             Gone: the controller is gone.
         """
@@ -79,7 +84,10 @@ class Node:
 
 
 def main(plan: "Values") -> None:
-    """Carry out orders until the input ends, then end all processes."""
+    """Carry out orders, one JSON object a line of the input, until it ends; then end all processes and exit.
+
+    Each answer is written with the order's `nonce`.
+    """
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.update(plan.get("environment") or {})
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuprov.accept.framework/1"
 EDGE, WARM_UP, TURNS, BATCHES = 8192, 10, 20, 5
+"""Rows and columns of the matrices; numbers of products to warm up, in a batch, and of batches."""
 LIMIT_S = 180.0
 """Time limit for one framework; its first import reads gigabytes."""
 
@@ -37,7 +38,13 @@ def brought(name: str) -> "Any":
 
 
 def torch() -> "Values":
-    """Measure a bf16 product in TFLOP/s on every GPU that PyTorch sees; return it with versions."""
+    """Measure a bf16 product in TFLOP/s on every GPU that PyTorch sees; return it with versions.
+
+    Versions of CUDA and NCCL are those of the build; NCCL may be None.
+
+    Raises:
+        Failed: PyTorch cannot be imported.
+    """
     framework = brought("torch")
 
     cuda = framework.cuda
@@ -63,7 +70,11 @@ def _torch_rate(framework: "Any", place: str) -> float:
 
 
 def jax() -> "Values":
-    """Measure a bf16 product in TFLOP/s on every GPU that JAX sees; CUDA and NCCL stay unknown."""
+    """Measure a bf16 product in TFLOP/s on every GPU that JAX sees; return None as CUDA and NCCL.
+
+    Raises:
+        Failed: JAX cannot be imported.
+    """
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     framework, numpy = brought("jax"), brought("jax.numpy")
 
@@ -83,7 +94,11 @@ def _jax_rate(framework: "Any", numpy: "Any", device: "Any") -> float:
 
 
 def tensorflow() -> "Values":
-    """Measure a bf16 product in TFLOP/s on every GPU that TensorFlow sees; NCCL stays unknown."""
+    """Measure a bf16 product in TFLOP/s on every GPU that TensorFlow sees; return None as NCCL.
+
+    Raises:
+        Failed: TensorFlow cannot be imported.
+    """
     framework = brought("tensorflow")
 
     rows = []  # type: list[Values]
@@ -112,7 +127,12 @@ FRAMEWORKS = {"torch": torch, "jax": jax, "tensorflow": tensorflow}
 
 
 def rated(multiply: "Callable[[], Any]", wait: "Callable[[Any], Any]") -> float:
-    """Return the TFLOP/s of a product of square matrices of `EDGE`: the median of several batches."""
+    """Return the TFLOP/s of a product of square matrices of `EDGE`: the median of several batches.
+
+    Args:
+        multiply: starts a product and returns its result.
+        wait: waits for that result.
+    """
     out = None
     for _ in range(WARM_UP):
         out = multiply()
@@ -128,17 +148,20 @@ def rated(multiply: "Callable[[], Any]", wait: "Callable[[Any], Any]") -> float:
 
 
 def work(name: str, _: "Any") -> "Values":
-    """Measure one framework in its own worker."""
+    """Measure the framework of that name in its own worker; the second argument is not used."""
     return FRAMEWORKS[name]()
 
 
 def installed() -> "list[str]":
-    """Return the frameworks that are installed for this interpreter."""
+    """Return the names of the frameworks that are installed for this interpreter."""
     return [name for name in FRAMEWORKS if find_spec(name) is not None]
 
 
 def main(plan: "Values") -> None:
-    """Measure every installed framework, each in its own process, and print the document."""
+    """Measure every installed framework, each in its own process; print the document and exit.
+
+    A framework that failed has `error` in its place. Nothing is printed if the controller is gone.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
     told = {"schema": SCHEMA, "python": sys.version.split()[0], "frameworks": {}}  # type: Values

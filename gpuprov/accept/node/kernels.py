@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 BLOCK = 512
+"""Threads in a block."""
 UNROLL = 4
+"""Vectors of 16 bytes that a thread handles in one turn of `checksum` and `copy`."""
 
 _HEAD = """.version 6.4
 .target sm_70
@@ -61,7 +63,7 @@ def _words() -> "Iterable[str]":
 
 
 def word(place: int, seed: int, flip: int, base: int, mask: int) -> int:
-    """Compute on the host the 32-bit word that `fill` writes at index `place`.
+    """Return the 32-bit word that `fill` writes at index `place`, computed on the host.
 
     Args:
         base, mask: those of even or of odd words, as fits `place`.
@@ -152,8 +154,9 @@ done:
 
 
 def _vectors(line: str, pointer: str, turns: int) -> str:
-    """Return `line` for four registers at a time; advance the pointer after each
-    if there are several turns.
+    """Return `line` for four registers at a time, from %r20.
+
+    Advance the pointer after each if `turns` is above 1.
     """
     step = "    add.u64 {0}, {0}, %rd6;\n".format(pointer) if turns > 1 else ""
     registers = (

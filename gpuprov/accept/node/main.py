@@ -39,7 +39,7 @@ class OneGpu:
         self._driver, self._gpu, self._products = None, None, None  # type: Any, Any, Any
 
     def __call__(self, name: str, arguments: "Any") -> "Any":
-        """Carry out one step of the plan."""
+        """Carry out the step (method) of that name."""
         return getattr(self, name)(arguments)
 
     def start(self, _: "Any") -> "Values":
@@ -56,15 +56,19 @@ class OneGpu:
         return told
 
     def bandwidth(self, seconds: float) -> "Values":
-        """Measure the bandwidth of the GPU's memory in GB/s."""
+        """Measure the bandwidth of the GPU's memory in GB/s, see `memory.bandwidth`."""
         return memory.bandwidth(self._gpu, seconds)
 
     def host(self, seconds: float) -> "Values":
-        """Measure copies to and from the host in GB/s."""
+        """Measure copies to and from the host in GB/s, see `memory.host_copies`."""
         return memory.host_copies(self._gpu, self._gpu.describe()["bus_id"], seconds)
 
     def matrix(self, arguments: "Any") -> "Values":
-        """Measure products; the arguments are number format, seconds, seconds of load before."""
+        """Measure products in TFLOP/s, see `Products.measure`; add the library's path and version.
+
+        Args:
+            arguments: number format, seconds, seconds of load before.
+        """
         kind, seconds, hold = arguments
         if self._products is None:
             self._products = Products(self._gpu, self._folders)
@@ -72,7 +76,11 @@ class OneGpu:
         return dict(told, library=self._products.path, version=self._products.version)
 
     def pattern(self, arguments: "Any") -> "Values":
-        """Test the memory with patterns; the arguments are GiB at most and seconds."""
+        """Test the memory with patterns, see `memory.pattern`.
+
+        Args:
+            arguments: GiB at most and seconds.
+        """
         gib, seconds = arguments
         return memory.pattern(self._gpu, int(gib * GIB), seconds)
 
@@ -86,17 +94,24 @@ class AllGpus:
         self._gpus = []  # type: list[Gpu]
 
     def __call__(self, name: str, arguments: "Any") -> "Any":
-        """Carry out one step of the plan."""
+        """Carry out the step (method) of that name."""
         return getattr(self, name)(arguments)
 
     def pairs(self, seconds: float) -> "Any":
-        """Open all GPUs and measure copies between them."""
+        """Open all GPUs and measure copies between them in GB/s, see `between.pairs`."""
         driver = Driver()
         self._gpus = [Gpu(driver, index) for index in range(self._count)]
         return between.pairs(self._gpus, seconds)
 
     def collectives(self, arguments: "Any") -> "Values":
-        """Measure collectives between the GPUs opened by `pairs`, at each size in MiB."""
+        """Measure collectives between the GPUs opened by `pairs`, see `between.Nccl.measure`.
+
+        Args:
+            arguments: sizes in MiB, and seconds for all of them.
+
+        Returns:
+            `sizes`, a row for each size, and NCCL's version, path, log and number of ranks.
+        """
         sizes, seconds = arguments
         nccl = between.Nccl(self._gpus, self._folders)
         told = {"version": nccl.version, "library": nccl.path, "ranks": self._count}
@@ -112,7 +127,10 @@ def looks(name: str, _: "Any") -> "Values":
 
 
 def main(plan: "Values") -> None:
-    """Measure, print the document and end all processes."""
+    """Measure by the plan, print the document, end all processes and exit.
+
+    Print nothing if the controller is gone.
+    """
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
@@ -129,6 +147,8 @@ def main(plan: "Values") -> None:
 
 def measure(crew: Crew, plan: "Values") -> "Values":
     """Examine the machine, load its GPUs, examine it again; return the document.
+
+    If the GPUs must not be loaded, it has `refused` with the reason, and no measurements.
 
     Raises:
         Gone: the controller is gone.
@@ -163,7 +183,14 @@ def measure(crew: Crew, plan: "Values") -> "Values":
 
 
 def refusal(before: "Values", plan: "Values") -> "str | None":
-    """Return why the GPUs must not be loaded, or None: programs, schedulers and MIG are reasons."""
+    """Return why the GPUs must not be loaded, or None.
+
+    Reasons are programs on them (unless the plan is `busy`), schedulers (unless it is `drained`), MIG, and a
+    failed examination.
+
+    Args:
+        before: the result of `watch.first_look`, or `error`.
+    """
     if "error" in before:
         return str(before["error"])
     if not before["gpus"]:
@@ -183,8 +210,10 @@ def refusal(before: "Values", plan: "Values") -> "str | None":
 
 
 def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
-    """Measure every GPU and return a row for each; copies to the host one GPU after the other, the rest on
-    all GPUs at once. A GPU that did not start has no further steps.
+    """Measure every GPU and return a row for each.
+
+    Copies to the host are measured one GPU after the other, the rest on all GPUs at once. A GPU that did not
+    start has no further steps; a failed step has `error`.
     """
     workers = [crew.hire("GPU {}".format(index), OneGpu(index, plan)) for index in range(count)]
     rows = [{"index": index} for index in range(count)]  # type: list[Values]
@@ -223,7 +252,10 @@ def join(crew: Crew, count: int, plan: "Values") -> "Values":
 
 
 def host_devices(crew: Crew, seconds: float) -> "Values":
-    """Measure the host's devices: read each NVMe drive for some seconds, and list the network ports."""
+    """Measure the host's devices: read each NVMe drive for `seconds`, and list the network ports.
+
+    A drive that cannot be read has `error` in `read`.
+    """
     worker = crew.hire("drives", storage.measure)
     told = _plain(crew.ask([worker], "list", None, SPARE_S)[0])
     for drive in told.get("drives", ()):
@@ -235,7 +267,7 @@ def host_devices(crew: Crew, seconds: float) -> "Values":
 
 
 def _plain(answer: "Values") -> "Values":
-    """Return the measurement with the times of its begin and end, or `error`."""
+    """Return the value of a worker's answer with the times of its begin and end, or `error`."""
     if "value" not in answer:
         return {"error": answer.get("error", "no answer")}
     value = answer["value"]  # type: Values
@@ -251,10 +283,11 @@ def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
 
 
 def held(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
-    """Return least, median and most of clock, power and temperature under load (None without samples), the
-    number of samples and all throttle reasons.
+    """Return the summary of a GPU's samples between two times.
 
-    The first samples are left out: clocks and power lag behind the load.
+    `samples` is their number, `reasons` all throttle reasons; `clock`, `power_w` and `temperature` are
+    [least, median, most], None without samples. The first samples are left out: clocks and power lag behind
+    the load.
     """
     inside = [
         row

@@ -24,7 +24,9 @@ TRANS_A, FAST_ACCUM, WORKSPACE_LIMIT = 3, 25, 1
 TRANSPOSED = 1
 WORKSPACE = 64 * 1024 * 1024
 CANDIDATES = 8
+"""Maximum number of algorithms that are tried."""
 SAMPLES = 12
+"""Number of entries of a product that are checked."""
 BURST = 10
 """Number of products in a row that finish before the GPU's power limit takes effect."""
 EDGE, SMALL_EDGE = 8192, 2048
@@ -65,6 +67,7 @@ KINDS = {
     "fp8": Kind(R_8F_E4M3, R_16BF, COMPUTE_32F, (1, 2), (0x20202020, 0x9F9F9F9F) * 2, 2e-3),
     "fp64": Kind(R_64F, R_64F, COMPUTE_64F, (8, 8), (0, 0xFFFFFFFF, 0x3FC00000, 0x803FFFFF), 1e-12),
 }
+"""Number format by name."""
 
 
 class Algorithm(ctypes.Structure):
@@ -81,6 +84,8 @@ class Algorithm(ctypes.Structure):
 
 def load(names: "Sequence[str]", folders: "Sequence[str]") -> "tuple[Any, str]":
     """Load a shared library by the first name that works; return it and its path.
+
+    Each name is tried with the loader's own search, then in the folders, whose names may be patterns.
 
     Raises:
         Failed: none could be loaded.
@@ -99,7 +104,14 @@ def load(names: "Sequence[str]", folders: "Sequence[str]") -> "tuple[Any, str]":
 
 
 class Products:
-    """cublasLt on one GPU."""
+    """cublasLt on one GPU.
+
+    Args:
+        folders: where the library is searched in addition to the loader's folders.
+
+    Raises:
+        Failed: the library cannot be loaded or does not start.
+    """
 
     def __init__(self, gpu: "Gpu", folders: "Sequence[str]") -> None:
         self._gpu = gpu
@@ -123,7 +135,11 @@ class Products:
         return "{}.{}.{}".format(number // big, number % big // small, number % small)
 
     def _do(self, name: str, *arguments: "Any") -> None:
-        """Call one function of cublasLt; raise `Failed` for an error."""
+        """Call one function of cublasLt.
+
+        Raises:
+            Failed: it returned an error.
+        """
         code = getattr(self._library, name)(*arguments)
         if code:
             told = "not supported on this GPU" if code == NOT_SUPPORTED else "status {}".format(code)
@@ -132,12 +148,16 @@ class Products:
     def measure(self, name: str, seconds: float, hold: float) -> "Values":
         """Measure products of large square matrices in TFLOP/s, and check the result.
 
-        `value` is the rate under the GPU's power limit, `burst` the rate before the limit takes effect.
+        `value` is the rate under the GPU's power limit, `burst` the rate before the limit takes effect. `off`
+        is the largest error, `close` the allowed one, `repeats` whether two products were equal.
 
         Args:
             name: of `KINDS`.
             seconds: for the rate.
             hold: seconds of load before the rate is measured.
+
+        Raises:
+            Failed: the GPU or the library does not support the format, or fails.
         """
         kind, gpu = KINDS[name], self._gpu
         edge = EDGE if name != "fp64" or gpu.capability in FULL_FP64 else SMALL_EDGE
@@ -177,8 +197,10 @@ class Products:
     def _best(
         self, kind: Kind, edge: int, factors: "Sequence[int]", out: int
     ) -> "tuple[Callable[[], None], int]":
-        """Return a function that starts the product by the fastest algorithm, and the number of algorithms
-        tried.
+        """Return a function that starts the product by the fastest algorithm, and how many were tried.
+
+        Raises:
+            Failed: there is no algorithm.
         """
         described, layouts, wish = c_void_p(), [c_void_p() for _ in range(3)], c_void_p()
         self._do("cublasLtMatmulDescCreate", byref(described), kind.compute, kind.scale)
@@ -228,8 +250,8 @@ class Products:
         self._do(function, holder, which, byref(value), c_size_t(ctypes.sizeof(value)))
 
     def _worst(self, kind: Kind, edge: int, factors: "Sequence[int]", out: int) -> float:
-        """Return the largest error among random entries, as a share of the sum of the products' absolute
-        values; 1e9 for NaN.
+        """Return the largest error among `SAMPLES` random entries, as a share of the sum of the products'
+        absolute values; 1e9 for NaN.
         """
         inner, outer = kind.sizes
         worst = 0.0
@@ -247,7 +269,7 @@ class Products:
 
 
 def numbers(kind: int, raw: bytes) -> "list[float]":
-    """Decode numbers of a cudaDataType_t."""
+    """Return the numbers in bytes of a cudaDataType_t, one of `KINDS`."""
     if kind == R_16BF:
         spread = bytearray(len(raw) * 2)
         spread[2::4], spread[3::4] = raw[0::2], raw[1::2]
@@ -259,7 +281,10 @@ def numbers(kind: int, raw: bytes) -> "list[float]":
 
 
 def _e4m3(bits: int) -> float:
-    """Decode one byte of FP8: sign, 4 bits of exponent with bias 7, 3 bits of fraction; 0x7f is NaN."""
+    """Return the number in one byte of FP8: sign, 4 bits of exponent with bias 7, 3 bits of fraction.
+
+    0x7f is NaN.
+    """
     sign, exponent, fraction = -1.0 if bits & 0x80 else 1.0, bits >> 3 & 15, bits & 7
     if bits & 0x7F == 0x7F:
         return float("nan")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 SMALL, SMALL_TURNS = 1024, 40
+"""Bytes of a small message, and number of times it is sent."""
 JOINING, REDUCING = -1, -2
 """Steps before the first exchange and after the last one."""
 
@@ -34,11 +35,11 @@ class Member:
         self._ranks = []  # type: list[Any]
 
     def __call__(self, name: str, arguments: "Any") -> "Any":
-        """Carry out one order."""
+        """Carry out the order (method) of that name."""
         return getattr(self, name)(arguments)
 
     def id(self, _: "Any") -> str:
-        """Return the id of a new communicator, in hexadecimal."""
+        """Return the id of a new communicator in hexadecimal; its members meet through this node."""
         self._start()
         return binascii.hexlify(self._nccl.unique_id()).decode()
 
@@ -57,6 +58,13 @@ class Member:
                 it; this node's `steps` of the exchange, [number, one member, other member]; `bytes` and
                 `turns` of an exchange; `reduce`, bytes and turns of the all-reduce; `log`, whether to return
                 NCCL's log.
+
+        Returns:
+            `exchange`, a row for each other member; `reduced`; `joined_s`, seconds to join; `ranks`, their
+            number; NCCL's version, path and log.
+
+        Raises:
+            Failed: CUDA or NCCL fails.
         """
         self._note(JOINING, 0)
         self._start()
@@ -114,7 +122,11 @@ class Member:
         return found
 
     def _with(self, peer: int, pair: "list[int]", memory: "Any", order: "Values") -> "Values":
-        """Measure the data from one member: GB/s, the first wrong lane, and µs of a small message."""
+        """Measure the data from one member: GB/s (`value`), first wrong lane, and µs of a small message
+        (`us`).
+
+        `wrong` is None if no lane is wrong.
+        """
         size, turns = order["bytes"], order["turns"]
         lanes = min(len(self._gpus), len(order["members"][peer][1]))
         told = {"member": peer}  # type: Values
@@ -176,7 +188,11 @@ class Member:
         return None
 
     def _reduce(self, order: "Values", total: int) -> "Values":
-        """Measure the group's all-reduce: bus bandwidth in GB/s as nccl-tests counts it, result checked."""
+        """Measure the group's all-reduce.
+
+        Return its bus bandwidth in GB/s as nccl-tests counts it, `bytes` and `wrong`. A right result has None
+        as `wrong`.
+        """
         size, turns = order["reduce"]
         first = order["members"][order["me"]][0]
         self._note(REDUCING, order["me"])

@@ -23,7 +23,9 @@ PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
 
 
 def prove(gpu: "Gpu") -> "Values":
-    """Check a pattern written by the GPU against the host's computation.
+    """Check a pattern written by the GPU against the host's computation; return the number of checked words.
+
+    The comparing kernel is checked as well, with an equal and an inverse pattern.
 
     Raises:
         Failed: they differ; the message has the first wrong word.
@@ -53,8 +55,12 @@ def prove(gpu: "Gpu") -> "Values":
 
 
 def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
-    """Measure the GPU's memory in GB/s: read, copied by a kernel and by the driver; copies count both
-    directions. Raise `Failed` for too little free memory or a wrong copy.
+    """Measure the GPU's memory in GB/s: `read`, `copy` by a kernel, and `driver_copy`.
+
+    Copies count both directions.
+
+    Raises:
+        Failed: too little memory is free, or a copy is wrong.
     """
     size = min(4 * GIB, (gpu.memory()[0] - RESERVE) // 2 // (64 * MIB) * (64 * MIB))
     if size < 256 * MIB:
@@ -83,7 +89,10 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
-    """Write and check patterns over most of the free memory, in blocks of 1 GiB; return up to 16 differences.
+    """Write and check patterns over most of the free memory, in blocks of 1 GiB.
+
+    `RESERVE` stays free. Returns bytes, passes and seconds, and as `wrong` up to 16 differences with their
+    block.
 
     Args:
         most: bytes at most.
@@ -121,10 +130,18 @@ def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
 
 
 def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
-    """Measure copies in GB/s to and from pinned memory of the GPU's NUMA node (`near`), and of the
-    highest-numbered other node (`far`), if this process may use its processors.
+    """Measure copies in GB/s to and from pinned memory of the GPU's NUMA node and of another one.
 
-    The thread is bound to the node's processors meanwhile, so that its memory is allocated there.
+    The keys end with `near` and `far`. The other node is the highest-numbered one whose processors this
+    process may use; it may be missing. The thread is bound to the node's processors meanwhile, so that its
+    memory is allocated there.
+
+    Args:
+        bus_id: the GPU's PCI address.
+        seconds: for all copies together.
+
+    Raises:
+        Failed: the data changes.
     """
     nodes, stated = numa_nodes(), _node_of(bus_id)
     allowed = os.sched_getaffinity(0)
@@ -145,7 +162,11 @@ def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
 
 
 def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
-    """Measure copies to and from pinned memory; raise `Failed` if the data changes."""
+    """Return the rates of copies to (`h2d`) and from (`d2h`) pinned memory in GB/s.
+
+    Raises:
+        Failed: the data changes.
+    """
     size = 256 * MIB
     device, back, host = gpu.allocate(size), gpu.allocate(size), c_void_p()
     gpu.call("cuMemAllocHost_v2", byref(host), size)
@@ -178,7 +199,7 @@ def numa_nodes() -> "dict[int, set[int]]":
 
 
 def _processors(listed: str) -> "set[int]":
-    """Parse a list of processors such as `0-3,8`."""
+    """Return the numbers in a list of processors such as `0-3,8`."""
     found = set()
     for part in listed.split(","):
         first, _, last = part.partition("-")

@@ -28,7 +28,14 @@ class UniqueId(ctypes.Structure):
 
 
 class Library:
-    """libnccl of this machine, with its log in an unnamed file."""
+    """libnccl of this machine, with its log in an unnamed file.
+
+    Args:
+        folders: where it is searched in addition to the loader's folders.
+
+    Raises:
+        Failed: it cannot be loaded.
+    """
 
     def __init__(self, folders: "Sequence[str]") -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as NCCL
@@ -37,7 +44,10 @@ class Library:
         self._library.ncclCommInitRank.argtypes = (c_void_p, c_int, UniqueId, c_int)
 
     def log(self) -> str:
-        """Return NCCL's log since the last call; it contains the paths only after the first collective."""
+        """Return NCCL's log since the last call, up to `LOG_LIMIT` bytes.
+
+        It contains the paths between GPUs only after the first collective.
+        """
         return self._log.read(LOG_LIMIT).decode("utf-8", "replace")
 
     def _last_warning(self) -> str:
@@ -53,10 +63,10 @@ class Library:
         return "{}.{}.{}".format(number.value // 10000, number.value % 10000 // 100, number.value % 100)
 
     def call(self, name: str, *arguments: "Any") -> None:
-        """Call one function of NCCL.
+        """Call one function of NCCL by its name.
 
         Raises:
-            Failed: with NCCL's own message.
+            Failed: it returned an error; with NCCL's own message and last warning.
         """
         code = getattr(self._library, name)(*arguments)
         if code:
@@ -70,7 +80,10 @@ class Library:
         return bytes(made)
 
     def join(self, unique_id: bytes, ranks: int, rank: int) -> c_void_p:
-        """Join a communicator as `rank`; GPUs of one process join within `together`."""
+        """Join a communicator of `ranks` members as `rank`, and return it.
+
+        GPUs of one process join within `together`.
+        """
         communicator = c_void_p()
         self.call("ncclCommInitRank", byref(communicator), ranks, UniqueId.from_buffer_copy(unique_id), rank)
         return communicator
@@ -82,23 +95,23 @@ class Library:
         self.call("ncclGroupEnd")
 
     def all_reduce(self, send: int, take: int, size: int, communicator: "Any", stream: "Any") -> None:
-        """Start an all-reduce: sums of float32."""
+        """Start an all-reduce of `size` bytes: sums of float32."""
         self.call(
             "ncclAllReduce", c_void_p(send), c_void_p(take), c_size_t(size // 4), FLOAT32, SUM,
             communicator, stream,
         )  # fmt: skip
 
     def send(self, memory: int, size: int, peer: int, communicator: "Any", stream: "Any") -> None:
-        """Start sending bytes to another rank."""
+        """Start sending `size` bytes to another rank."""
         self.call("ncclSend", c_void_p(memory), c_size_t(size), UINT8, peer, communicator, stream)
 
     def receive(self, memory: int, size: int, peer: int, communicator: "Any", stream: "Any") -> None:
-        """Start receiving bytes from another rank."""
+        """Start receiving `size` bytes from another rank."""
         self.call("ncclRecv", c_void_p(memory), c_size_t(size), UINT8, peer, communicator, stream)
 
 
 def constant(number: float) -> "tuple[int, int, int, int]":
-    """Return the pattern that fills memory with one float32."""
+    """Return the pattern (`shape` of `Gpu.fill`) that fills memory with one float32."""
     bits = struct.unpack("<I", struct.pack("<f", number))[0]
     return (bits, 0, bits, 0)
 

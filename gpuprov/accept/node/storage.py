@@ -24,7 +24,11 @@ DRIVES_AT_MOST = 32
 
 
 def measure(name: str, arguments: "Any") -> "Any":
-    """Read one drive (name, seconds), or list drives and ports, in a worker."""
+    """Carry out a step in a worker: `list` returns drives and ports, others read a drive.
+
+    Args:
+        arguments: the drive's name and seconds.
+    """
     if name == "list":
         return {"drives": drives(), "ports": ports()}
     device, seconds = arguments
@@ -32,7 +36,10 @@ def measure(name: str, arguments: "Any") -> "Any":
 
 
 def drives(root: str = "/sys") -> "list[Values]":
-    """List NVMe namespaces with a size, each with its PCIe link."""
+    """Return a row for each NVMe namespace with a size: PCIe link, name and bytes.
+
+    At most `DRIVES_AT_MOST`.
+    """
     found = []  # type: list[Values]
     for name in names_in(root + "/block"):
         folder = root + "/block/" + name
@@ -43,7 +50,10 @@ def drives(root: str = "/sys") -> "list[Values]":
 
 
 def ports(root: str = "/sys") -> "list[Values]":
-    """List active RDMA ports and network interfaces behind other devices, with Gb/s and PCIe link."""
+    """Return a row with link, name and Gb/s for each active RDMA port and each other network interface.
+
+    Interfaces without a device or a known speed, and those of the RDMA ports' devices, are left out.
+    """
     found = []  # type: list[Values]
     for port in rdma_ports(root):
         told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", port["rate"])
@@ -63,7 +73,7 @@ def ports(root: str = "/sys") -> "list[Values]":
 
 
 def rdma_ports(root: str = "/sys") -> "list[Values]":
-    """List RDMA ports: `mlx5_0/1`, whether active, InfiniBand or Ethernet, and the rate as text."""
+    """Return a row for each RDMA port: `mlx5_0/1`, whether active, InfiniBand or Ethernet, rate as text."""
     found = []  # type: list[Values]
     for device in names_in(root + "/class/infiniband"):
         ports_of = root + "/class/infiniband/" + device + "/ports/"
@@ -95,10 +105,12 @@ def link(path: str) -> "Values":
 
 
 def rate(path: str, seconds: float) -> "Values":
-    """Read a drive without the page cache, in runs of consecutive blocks at random places; return GB/s.
+    """Read a drive without the page cache; return GB/s as `value`, bytes and seconds.
+
+    `READERS` threads read runs of consecutive blocks at random places. Nothing is written.
 
     Raises:
-        Failed: it cannot be opened or read.
+        Failed: it cannot be opened or read, or is smaller than a block.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 INTERVAL = 0.2
+"""Seconds between two samples."""
 CORRECTED, UNCORRECTED, VOLATILE = 0, 1, 0
 LINKS = 18
+"""Maximum number of NVLinks of a GPU."""
 LINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 SCHEDULERS = {
     "slurmd": "Slurm",
@@ -33,7 +35,10 @@ class Watch(Nvml):
     """NVML with the counters that a fault increases."""
 
     def counters(self) -> "list[Values]":
-        """Return one row for each GPU; None for a counter that the GPU does not have."""
+        """Return one row for each GPU: ECC errors, remapped rows, PCIe replays, NVLinks and MIG.
+
+        None for a counter that the GPU does not have.
+        """
         return [self._counted(index, handle) for index, handle in self._handles]
 
     def _counted(self, index: int, handle: "Any") -> "Values":
@@ -76,7 +81,12 @@ class Watch(Nvml):
 
 
 def first_look() -> "Values":
-    """Return the GPUs' state before the load, the programs on them and the schedulers on this node."""
+    """Return the GPUs' state before the load: readings, counters, programs, schedulers and Xids in the kernel
+    log.
+
+    Raises:
+        Failed: NVML cannot be used.
+    """
     watch = Watch()
     return {
         "gpus": watch.read(),
@@ -88,13 +98,20 @@ def first_look() -> "Values":
 
 
 def last_look() -> "Values":
-    """Return the GPUs' state, the counters and the kernel log's errors after the load."""
+    """Return the GPUs' state after the load: readings, counters and Xids in the kernel log.
+
+    Raises:
+        Failed: NVML cannot be used.
+    """
     watch = Watch()
     return {"gpus": watch.read(), "counters": watch.counters(), "xids": xids()}
 
 
 def sample(pipe: int) -> None:
-    """Write a line of JSON with time and samples at an interval until the pipe is closed."""
+    """Write a line of JSON, [time, rows], every `INTERVAL` seconds until the pipe is closed.
+
+    Times are those of time.monotonic().
+    """
     watch = Watch()
     while True:
         keys = ("index", "clock", "power_w", "temperature", "reasons", "gpu")
@@ -117,7 +134,7 @@ def xids() -> "Values":
 
 
 def schedulers() -> "list[str]":
-    """Return the names of schedulers whose program runs on this node."""
+    """Return the sorted names of schedulers whose program runs on this node."""
     running = {
         (read_or_none("/proc/{}/comm".format(pid), 64) or "").strip()
         for pid in names_in("/proc")

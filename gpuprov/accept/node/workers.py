@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 HEARTBEAT = 2.0
+"""Seconds between two empty lines to the controller."""
 PR_SET_PDEATHSIG = 1
+"""Operation of prctl(2): the signal that a process gets when its parent ends."""
 
 
 class Worker:
     """A child process that reads orders, one a line, and writes one line of answer each.
+
+    `answer` is the last answer, `lines` are all of them, `busy` is whether one is outstanding.
 
     Args:
         work: called in the child with each order's name and arguments.
@@ -54,7 +58,7 @@ class Worker:
             self.end("it is gone")
 
     def take(self) -> None:
-        """Read the answers that are available; end the worker if its process has ended."""
+        """Read the available answers, or wait for the next one; end the worker if its process has ended."""
         chunk = os.read(self.answers, 65536)
         if not chunk:
             self.end("it ended by itself")
@@ -65,7 +69,7 @@ class Worker:
             self.lines.append(self.answer)
 
     def end(self, why: str = "") -> None:
-        """Kill the process; `why` becomes its answer if one is outstanding."""
+        """Kill the process, if it is alive; `why` becomes its answer if one is outstanding."""
         if not self.alive:
             return
         self.alive = False
@@ -88,7 +92,7 @@ class Worker:
 
 
 def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) -> None:
-    """Run the child process: it dies with its parent and prints nothing."""
+    """Run the child process and never return: it dies with its parent, and its own output is discarded."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -109,7 +113,7 @@ def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) ->
 
 
 def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
-    """Run `work` and return its value or its error."""
+    """Run `work`; return its `value` or its `error`, with the times `begun` and `ended`."""
     begun = time.monotonic()
     try:
         told = {"value": work(name, arguments)}  # type: Values
@@ -122,7 +126,7 @@ def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
 
 
 class Gone(Exception):
-    """The controller no longer waits for the answer."""
+    """Error: the controller no longer waits for the answer."""
 
 
 class Crew:
@@ -139,14 +143,18 @@ class Crew:
         self._said = time.monotonic()
 
     def hire(self, name: str, work: "Callable[..., Any]", free: bool = False) -> Worker:
-        """Start one more worker."""
+        """Start one more worker and return it."""
         worker = Worker(name, work, free)
         self._workers.append(worker)
         return worker
 
     def ask(self, workers: "list[Worker]", name: str, arguments: "Any", seconds: float) -> "list[Any]":
-        """Give workers the same order at the same time and return their answers; kill those that are late. A
-        worker that failed has `error` as answer.
+        """Give workers the same order at the same time and return their answers; kill those that are late.
+
+        A worker that failed, or has ended before, has `error` as answer.
+
+        Args:
+            seconds: time limit for all of them.
 
         Raises:
             Gone: the controller is gone.
@@ -184,6 +192,6 @@ class Crew:
                 raise Gone from None
 
     def end(self) -> None:
-        """Kill all workers."""
+        """Kill all workers that are alive."""
         for worker in self._workers:
             worker.end()
