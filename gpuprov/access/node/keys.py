@@ -31,7 +31,10 @@ SHUT_OUT = b"command=\"echo 'Please login as the user"
 
 
 def main(_question: "Any") -> None:
-    """Run the command line; after an error exit with `CANNOT`."""
+    """Run the command line.
+
+    After an error print its reason and exit with `CANNOT`. The question is not used.
+    """
     acts: dict[str, Callable[..., None]] = {"add": add, "remove": remove, "authorize": authorize}
     act, *words = sys.argv[1:]
     try:
@@ -45,7 +48,19 @@ def main(_question: "Any") -> None:
 
 
 def add(file: str, owner: str, line: str) -> None:
-    """Append gpuprov's line; create the folder and the file if they are missing."""
+    """Append gpuprov's line, in place of an earlier one with the same key.
+
+    Print `made PATH` for each created path. Folder and file are created if they are missing; after a failure
+    the created folders are removed.
+
+    Args:
+        owner: `UID:GID` of a new file or folder.
+        line: a line that ends with the key and ` gpuprov`.
+
+    Raises:
+        OSError: the file cannot be edited; it is unchanged.
+        ValueError: the line has no key.
+    """
     ours = of_ours(os.fsencode(line).split()[-2])
     made = folder_of(file, own(owner))
     try:
@@ -59,7 +74,18 @@ def add(file: str, owner: str, line: str) -> None:
 
 
 def remove(file: str, key: str, *made: str) -> None:
-    """Remove gpuprov's line with a key, then the created paths in the stated order, if they are empty."""
+    """Remove gpuprov's line with a key, then the created paths in the stated order, if they are empty.
+
+    A missing file is no error.
+
+    Args:
+        key: base64 of the public key.
+        made: paths that `add` created.
+
+    Raises:
+        OSError: the file cannot be edited; it is unchanged.
+        ValueError: it is not a key.
+    """
     if os.path.exists(file):
         edit_lines(file, of_ours(os.fsencode(key)))
     for path in made:
@@ -73,14 +99,27 @@ def remove(file: str, key: str, *made: str) -> None:
 
 
 def authorize(file: str, owner: str, login: str, *keys: str) -> None:
-    """Authorize those public keys that the file lacks, and remove cloud-init's line that rejects them."""
+    """Authorize those public keys that the file lacks, and remove cloud-init's line that rejects them.
+
+    Print `changed …` for each change. A missing folder or file is created.
+
+    Args:
+        owner: `UID:GID` of a new file or folder.
+        login: name of the user, for the messages.
+
+    Raises:
+        OSError: the file cannot be edited; it is unchanged.
+        ValueError: a text is not a public key.
+    """
     wanted = {blob_of(key): os.fsencode(key) for key in keys}
     said = []  # type: list[str]
 
     def turned_away(line: bytes) -> bool:
+        """Return whether cloud-init rejects one of the keys by this line."""
         return SHUT_OUT in line and bool(set(line.split()) & set(wanted))
 
     def change(lines: "list[bytes]") -> "list[bytes]":
+        """Return the lines without rejections of the keys, followed by the keys that are missing."""
         kept = [line for line in lines if not turned_away(line)]
         there = {word for line in kept if not line.lstrip().startswith(b"#") for word in line.split()}
         new = [key for blob, key in wanted.items() if blob not in there]
@@ -118,13 +157,13 @@ def of_ours(key: bytes) -> "Any":
 
 
 def own(owner: str) -> "Owner":
-    """Return `UID:GID` as numbers."""
+    """Return the numbers of `UID:GID`."""
     uid, gid = owner.split(":")
     return int(uid), int(gid)
 
 
 def folder_of(file: str, owner: "Owner") -> "list[str]":
-    """Create the folder of a file of keys; return the created paths.
+    """Create the folder of a file of keys with mode 0700; return the created paths, the outermost first.
 
     An empty folder that a killed process left with root as its owner gets the right owner.
     """

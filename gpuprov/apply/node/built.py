@@ -25,7 +25,12 @@ BY = "compiled by "
 def pack(kernel: str, driver: str, arch: str, builder: str) -> "dict[str, Any]":
     """Pack the modules that DKMS built for a kernel; return path, size and SHA-256 of the archive.
 
-    Modules by another builder are refused, because they would count as this builder's.
+    Args:
+        kernel: release of the kernel.
+        driver: version of the driver.
+        arch: architecture in DKMS's tree, such as `x86_64`.
+        builder: id of the builder. Modules by another one are refused, because they would count as this
+            one's.
 
     Raises:
         Failed: DKMS has no such modules, or another builder compiled them.
@@ -41,7 +46,11 @@ def pack(kernel: str, driver: str, arch: str, builder: str) -> "dict[str, Any]":
 
 
 def packed(folder: str, name: str) -> "dict[str, Any]":
-    """Pack a folder's files into a tar.gz in `PACKED`; return its path, size in bytes and SHA-256."""
+    """Pack a folder's files, without subfolders, into NAME.tar.gz in `PACKED`, in place of an earlier one.
+
+    Returns:
+        Its path, size in bytes and SHA-256.
+    """
     os.makedirs(PACKED, mode=0o700, exist_ok=True)
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -55,7 +64,11 @@ def packed(folder: str, name: str) -> "dict[str, Any]":
 
 
 def _folder(kernel: str, driver: str, arch: str) -> str:
-    """Return DKMS's folder of the modules, of source nvidia-current or nvidia; raise Failed without any."""
+    """Return DKMS's folder of the modules, of the first source whose name begins with nvidia.
+
+    Raises:
+        Failed: there are no such modules.
+    """
     for source in sorted(names_in(TREE)):
         folder = os.path.join(TREE, source, driver, kernel, arch, "module")
         if source.startswith("nvidia") and names_in(folder):
@@ -64,19 +77,22 @@ def _folder(kernel: str, driver: str, arch: str) -> str:
 
 
 def piece(path: str, offset: int) -> str:
-    """Return up to `PIECE` bytes of a packed archive from an offset in bytes, in base64."""
+    """Return up to `PIECE` bytes of a packed archive from an offset in bytes, in base64; "" at its end.
+
+    Only the last component of the path is used.
+    """
     with open(os.path.join(PACKED, os.path.basename(path)), "rb") as file:
         file.seek(offset)
         return base64.b64encode(file.read(PIECE)).decode()
 
 
 def forget(path: str) -> None:
-    """Remove a packed archive."""
+    """Remove a packed archive; only the last component of the path is used."""
     os.unlink(os.path.join(PACKED, os.path.basename(path)))
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run `act` with `arguments`, and print its result or its error."""
+    """Run `act` with `arguments` of the question, and write its result or error with the `nonce`."""
     acts = {"pack": pack, "piece": piece, "forget": forget}  # type: dict[str, Any]
     try:
         answer = {"result": acts[question["act"]](*question["arguments"])}

@@ -27,9 +27,11 @@ PROC = "/proc"
 WAIT_S = 20.0
 """Seconds to wait for the lock; an operation on a lease takes milliseconds."""
 LONGEST_S = 86400.0
+"""Maximum duration of a lease in seconds."""
 ATTEMPT_S = 60.0
 """Seconds without a renewal after which the run's next worker attempt may take an earlier one's lease."""
 RUNS_KEPT = 20
+"""Number of runs whose last attempt is recorded."""
 
 
 def current() -> "Lease | None":
@@ -45,7 +47,13 @@ def current() -> "Lease | None":
 def take(run: str, holder: str, seconds: float) -> "Lease":
     """Take the lease for a run or worker attempt; return the one that holds, which may be another run's.
 
-    Raise OSError for a worker attempt if a later one has held the node.
+    Args:
+        run: its id, `RUN` or `RUN/7.a1b2`.
+        holder: user and machine, for messages.
+        seconds: duration from now on.
+
+    Raises:
+        OSError: a later worker attempt has held the node, or the lease cannot be written.
     """
     with alone("lease"):
         held = current()
@@ -59,7 +67,7 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
     """Renew a run's lease, also after its end; return the one that holds, or None.
 
     If another run has held the node meanwhile, the lease on the disk is that run's or is gone, and is not
-    changed.
+    changed. Arguments are those of `take`.
     """
     with alone("lease"):
         last = _last()
@@ -69,7 +77,10 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
 
 
 def release(run: str) -> None:
-    """Give the lease back if it is the run's, or a worker attempt's that was not renewed for `ATTEMPT_S`."""
+    """Remove the lease if it is the run's, or a worker attempt's that was not renewed for `ATTEMPT_S`.
+
+    Another run's lease is not changed.
+    """
     with alone("lease"):
         held = current()
         if held and (held["run"] == run or _follows(run, held)):
@@ -77,7 +88,10 @@ def release(run: str) -> None:
 
 
 def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
-    """Transfer the lease from a worker attempt to its run; return the one that then holds, or None."""
+    """Transfer the lease from a worker attempt to its run; return the one that then holds, or None.
+
+    A lease that is not this attempt's is not changed.
+    """
     with alone("lease"):
         held = current()
         if held and held["run"] == run:
@@ -185,7 +199,7 @@ def _supersede_earlier_attempts(run: str) -> None:
 
 @contextlib.contextmanager
 def alone(what: str, seconds: float = WAIT_S) -> "Iterator[None]":
-    """Hold an exclusive lock of this node; wait for it up to `seconds`.
+    """Hold an exclusive lock of this node, named `what`, during the context; wait for it up to `seconds`.
 
     Raises:
         OSError: another process held it all the time, or users other than root may write gpuprov's folders.

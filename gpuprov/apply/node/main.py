@@ -14,10 +14,11 @@ ACTS: "dict[str, Callable[..., Any]]" = {
     "pass_on": lease.pass_on,
     "release": lease.release,
 }
+"""Name → act."""
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run `act` with `arguments`, and print its result, or the error of the operating system."""
+    """Run `act` with `arguments`, and write its result or the operating system's error with the `nonce`."""
     try:
         answer = {"result": ACTS[question["act"]](*question["arguments"])}
     except OSError as error:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 SOURCE = re.compile(r"(?<!no)-dkms|kernel-source")
 """Packages that may contain a module's source for DKMS; Ubuntu has it in separate kernel-source packages."""
 TOOLS = ["build-essential", "dkms"]
+"""Packages that DKMS needs to build."""
 EXTRA_SOURCES = "/etc/apt/sources.list.d/gpuprov-upgrade.sources"
+"""File of the given sources during the download."""
 
 
 def fetch(
@@ -36,12 +38,16 @@ def fetch(
     Args:
         wanted: package → exact version.
         known: packages of the old lock; the upgrade removes those that are not wanted, and no others.
-        sources: repositories that the node does not have yet, in apt's format.
+        sources: repositories that the node does not have yet, in apt's format; they are removed at the end.
         kernels: kernels to try the new module's build for; `running` is the running one.
         shares: whether the build is for other nodes; then a compiler is installed if it is missing.
 
     Returns:
-        Number of packages that the upgrade changes, number of kept files, and the archives for other nodes.
+        `moves`, the number of packages that the upgrade changes, `kept`, the number of kept files, and
+        `built`, the archives for other nodes.
+
+    Raises:
+        Failed: something cannot be downloaded, apt would remove other packages, or the module does not build.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
     try:
@@ -107,7 +113,11 @@ def _emptied(folder: str) -> "Iterator[str]":
 
 
 def _have_compiler(kernels: "list[str]") -> None:
-    """Install what DKMS needs to build, if it is missing."""
+    """Install what DKMS needs to build for these kernels, if it is missing.
+
+    Raises:
+        Failed: it cannot be installed, or other packages would be removed.
+    """
     there = {name.split(":")[0] for name in installed()}
     missing = [
         name for name in TOOLS + ["linux-headers-" + kernel for kernel in kernels] if name not in there
@@ -118,7 +128,14 @@ def _have_compiler(kernels: "list[str]") -> None:
 
 
 def _build(folder: str, source: str, kernel: str) -> str:
-    """Build a module; return the folder with the result, or raise Failed with an error from its log."""
+    """Build a module with DKMS in the folder; return the folder with the result.
+
+    Args:
+        source: name of its folder in usr/src, `NAME-VERSION`.
+
+    Raises:
+        Failed: it does not build; with an error from its log.
+    """
     module, _, version = source.rpartition("-")
     trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
     os.makedirs(trees[-1], exist_ok=True)

@@ -17,18 +17,31 @@ if TYPE_CHECKING:
     Units = dict[str, str]
 
 READ_LIMIT = 1024 * 1024
+"""Maximum size of a managed file in bytes."""
 SWITCHED = {"enabled": "enable", "disabled": "disable"}
 """State by `systemctl is-enabled` → command that sets it; other states (`static`) are not restored."""
 
 
 def files(patterns: "list[str]", excepted: str) -> "Files":
-    """Return path → content (base64), mode and owner of every file that matches; for links the target."""
+    """Return path → content (base64), mode and owner of every file that matches; for links the target.
+
+    Args:
+        patterns: patterns of paths, as for glob.
+        excepted: regular expression of paths that are left out.
+
+    Raises:
+        Failed: a file is larger than `READ_LIMIT`.
+    """
     paths = {path for pattern in patterns for path in glob.glob(pattern)}
     return {path: _file(path) for path in sorted(paths) if not re.search(excepted, path)}
 
 
 def _file(path: str) -> "dict[str, Any]":
-    """Return content (base64), mode and owner of a file, or a link's target; raise Failed if too large."""
+    """Return content (base64), mode and owner of a file, or a link's target.
+
+    Raises:
+        Failed: it is larger than `READ_LIMIT`.
+    """
     if os.path.islink(path):
         return {"link": os.readlink(path)}
     about = os.stat(path)
@@ -40,7 +53,12 @@ def _file(path: str) -> "dict[str, Any]":
 
 
 def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str]":
-    """Restore content, mode and owner of managed files, remove others that match; return changed paths."""
+    """Restore content, mode and owner of managed files, and remove others that match; return changed paths.
+
+    Args:
+        wanted: the record, from `files`.
+        patterns, excepted: as for `files`.
+    """
     now = files(patterns, excepted)
     changed = sorted(path for path in set(now) | set(wanted) if now.get(path) != wanted.get(path))
     for path in changed:
@@ -62,14 +80,17 @@ def _write(path: str, wanted: "dict[str, Any]") -> None:
 
 
 def units(names: "list[str]") -> "Units":
-    """Return unit → its state by `systemctl is-enabled`."""
+    """Return unit → its state by `systemctl is-enabled`; "" for an unknown unit."""
     return {name: run_anyway("systemctl", "is-enabled", name)[1].strip() for name in names}
 
 
 def switch_back(wanted: "Units") -> "list[str]":
     """Enable and disable units as recorded, without starting or stopping them; return those that changed.
 
-    Units with another recorded state are left as they are. Raise Failed if systemctl fails.
+    Masked ones are unmasked before. Units with another recorded state are left as they are.
+
+    Raises:
+        Failed: systemctl fails.
     """
     run_anyway("systemctl", "daemon-reload", seconds=60)
     now = units(sorted(wanted))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @collector(seconds=30)
 def gate(parameters: "Values") -> "Any":
-    """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (its holder).
+    """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (null: none).
 
     Also `awake_s`, the seconds since its init started, and `architecture`.
     """

@@ -32,12 +32,22 @@ if TYPE_CHECKING:
     Record = dict[str, Any]
 
 RUNS_KEPT = 3
+"""Number of records that are kept."""
 PATIENCE_S = 600.0
+"""Seconds to wait for another package manager."""
 GRUB_CONFIG = "/boot/grub/grub.cfg"
 
 
 def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
-    """Record the state of the node, unless this run already did; return the record."""
+    """Record packages, holds, managed files and units of the node, unless this run already did.
+
+    Return the record. Records of all but the last `RUNS_KEPT` runs are removed, with the package files that
+    only they need.
+
+    Args:
+        lock: the lock that the node has now.
+        managed: patterns of `files`, `excepted`, and names of `units`.
+    """
     os.makedirs(HOME, mode=0o700, exist_ok=True)
     known = read_document(run_id + ".json")  # type: Record | None
     if known is not None:
@@ -59,7 +69,7 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
 
 
 def seal(run_id: str) -> None:
-    """Record the packages that are installed after the run's change."""
+    """Record the packages that are installed after the run's change; they show a rollback what to replace."""
     write(os.path.join(HOME, run_id + ".after.json"), installed())
 
 
@@ -68,6 +78,10 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
 
     Args:
         spare: the controller's copy of the record, for a node that lost its own.
+        managed: as for `record`.
+
+    Raises:
+        Failed: there is no record, another package manager does not end, or a package cannot be restored.
     """
     known = read_document(run_id + ".json") or spare
     if known is None:
@@ -129,13 +143,13 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
 
 
 def _whole() -> "set[str]":
-    """Return the packages that are completely installed."""
+    """Return the names of the packages that are completely installed."""
     rows = run("dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n").splitlines()
     return {row.split()[0] for row in rows if row.endswith(" installed")}
 
 
 def _hold(wanted: "set[str]", ours: "set[str]") -> None:
-    """Restore holds, but keep new holds of packages that no run changed."""
+    """Restore holds; a new hold of a package that is not in `ours` stays."""
     held = set(run("apt-mark", "showhold").split())
     for verb, names in (
         ("hold", wanted - held),
@@ -146,7 +160,12 @@ def _hold(wanted: "set[str]", ours: "set[str]") -> None:
 
 
 def _kept_file(file: str, sums: "dict[str, str]") -> str:
-    """Return the path of a kept package if its checksum is right; otherwise apt's NAME=VERSION."""
+    """Return the path of a kept package if its checksum is right; otherwise apt's NAME=VERSION.
+
+    Args:
+        file: name of the package's file.
+        sums: file → its SHA-256.
+    """
     path = os.path.join(POOL, file)
     if os.path.isfile(path) and digest(path) == sums.get(file):
         return path
@@ -155,7 +174,11 @@ def _kept_file(file: str, sums: "dict[str, str]") -> str:
 
 
 def _wait_for_packages() -> None:
-    """Wait until no other package manager runs, such as a dead controller's; raise Failed if one stays."""
+    """Wait until no other package manager runs, such as a dead controller's.
+
+    Raises:
+        Failed: one still runs after `PATIENCE_S`.
+    """
     end = time.monotonic() + PATIENCE_S
     while True:
         holder = lock_holder()

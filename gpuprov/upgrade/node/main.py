@@ -16,10 +16,11 @@ ACTS: "dict[str, Callable[..., Any]]" = {
     "seal": lastgood.seal,
     "restore": lastgood.restore,
 }
+"""Name → act."""
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run `act` with `arguments` for the run that `holds` the node's lease, and print the result or error.
+    """Run `act` with `arguments` for the run that `holds` the node's lease, and write the result or error.
 
     If `holds` is None, no lease is needed. `patience_s` is the time limit in seconds to wait for an act that
     another controller began.
@@ -35,7 +36,12 @@ def main(question: "dict[str, Any]") -> None:
 
 
 def _done(name: str, arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
-    """Run an act, after waiting for one that a dead controller began; check the lease after the wait."""
+    """Return the result of an act, after waiting for one that a dead controller began.
+
+    Raises:
+        Failed: the run does not hold the lease after the wait, or the act failed.
+        OSError: the other act did not end within `patience_s`.
+    """
     with lease.alone("work", patience_s):
         complaint = lease.complaint(run) if run is not None else ""
         if complaint:

@@ -37,7 +37,11 @@ def modules() -> "list[list[str]]":
 
 
 def keep() -> "dict[str, str]":
-    """Archive all modules in the pool; return file → SHA-256."""
+    """Archive all modules that DKMS has installed in the pool; return file → SHA-256.
+
+    Raises:
+        Failed: DKMS fails.
+    """
     kept = {}
     for name, version, kernel in modules():
         file = _file_name(name, version, kernel)
@@ -72,7 +76,14 @@ def unbuilt(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
 
 
 def put_back(wanted: "Sequence[Sequence[str]]") -> None:
-    """Install modules that DKMS had for a kernel and now lacks, from the archive or by building again."""
+    """Install modules that DKMS had for a kernel and now lacks, from the archive or by building again.
+
+    Args:
+        wanted: `[name, version, kernel]` of each, as `modules` returned them.
+
+    Raises:
+        Failed: one cannot be installed.
+    """
     there = modules()
     sums = kept_sums()
     for name, version, kernel in wanted:

@@ -29,6 +29,7 @@ APT = (
     *("--allow-change-held-packages", "--option=DPkg::Lock::Timeout=300", "--option=Acquire::Retries=2"),
     *("--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
 )
+"""apt-get with the options of every call."""
 APT_S = 1800.0
 """Time limit in seconds: DKMS may build a module for several kernels on slow machines."""
 ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
@@ -49,7 +50,7 @@ def file_name(package: str, version: str, architecture: str) -> str:
 
 
 def apt(*words: str) -> str:
-    """Run apt-get; return its output.
+    """Run apt-get without questions; return its output.
 
     Raises:
         Failed: it failed; with its error messages.
@@ -66,7 +67,11 @@ def apt(*words: str) -> str:
 
 
 def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
-    """Return the changes of a transaction: package → version before and after.
+    """Return the changes of a transaction: package → version before and after, None for no version.
+
+    Args:
+        targets: `NAME=VERSION`, or `NAME-` to remove a package.
+        own: packages that may be removed.
 
     Raises:
         Failed: it is impossible, or would remove a package that is not in `own`.
@@ -79,7 +84,14 @@ def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
 
 
 def keep(versions: "dict[str, str]") -> "dict[str, str]":
-    """Keep the files of installed packages in the pool, downloaded if necessary; return file → SHA-256."""
+    """Keep the files of installed packages in the pool, downloaded if necessary; return file → SHA-256.
+
+    Args:
+        versions: package → its installed version.
+
+    Raises:
+        Failed: a package is not installed, or its file cannot be fetched.
+    """
     there = installed()
     names = {name: name if name in there else _qualified(name, there) for name in versions}
     files = {name: file_name(name, versions[name], there[names[name]][1]) for name in versions}
@@ -148,7 +160,7 @@ def _download(targets: "list[str]") -> None:
 
 
 def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
-    """Return (package, version) → SHA-256 from the repositories' indexes, for those that have it."""
+    """Return (package, version) → SHA-256 from the repositories' indexes, for those versions that have it."""
     if not names:
         return {}
     _, text, _ = run_anyway("apt-cache", "show", *names, seconds=60)

@@ -77,7 +77,7 @@ PASSING = re.compile(
 
 
 class Ended(Exception):
-    """The end of the work in this boot, with a state, the cause, what to do, and the exit code."""
+    """The end of the work in this boot: state, cause (`seen`), what to `do`, and the exit code."""
 
     def __init__(self, state: str, seen: str, do: str = "", code: int = 1) -> None:
         super().__init__(seen)
@@ -89,7 +89,7 @@ class Transient(Exception):
 
 
 class Progress:
-    """Progress of the order, kept across reboots."""
+    """Progress of the order, kept across reboots in `STATE`."""
 
     def __init__(self, order: "Values") -> None:
         """Read the saved state and count this start; begin again if the order has another lock."""
@@ -125,17 +125,18 @@ class Progress:
             post(self.order["report"], text.encode())
 
     def end(self, end: Ended) -> int:
-        """Write that the work in this boot has ended; return the exit code."""
+        """Report that the work in this boot has ended; return the exit code."""
         self.report(end.state, self.state["step"], end.seen, end.do, end.code)
         return end.code
 
     @property
     def _metrics(self) -> Path:
+        """The file for node_exporter."""
         return Path(self.order["metrics"])
 
 
 def main() -> int:
-    """Continue where the last start ended; return the exit code."""
+    """Continue where the last start ended; return the exit code. When all is done, disable the unit."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     FOLDER.chmod(0o700)
     progress = Progress(json.loads(ORDER.read_text("utf-8")))
@@ -153,7 +154,11 @@ def main() -> int:
 
 
 def bring(progress: Progress) -> None:
-    """Run every step in order; retry transient failures; reboot if applying or verifying needs it."""
+    """Run every step in order; retry transient failures; reboot if applying or verifying needs it.
+
+    Raises:
+        Ended: a step failed, or was postponed.
+    """
     order, until = progress.order, time.monotonic() + progress.order["patience_s"]
 
     def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
@@ -172,7 +177,11 @@ def bring(progress: Progress) -> None:
 
 
 def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float) -> "Any":
-    """Return the result of a step; retry transient failures, raise `Ended` (postponed) after `until`."""
+    """Return the result of a step; retry it after transient failures, with pauses of 10 to 60 s.
+
+    Raises:
+        Ended: it was not done until `until` (time.monotonic()): postponed; or it failed.
+    """
     pause = 10.0
     while True:
         try:
@@ -186,7 +195,11 @@ def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float
 
 
 def look(count: int) -> None:
-    """Wait for this boot's units; raise `Ended` if the machine has no GPU at all but should have `count`."""
+    """Wait up to `SETTLED_S` for this boot's units to start.
+
+    Raises:
+        Ended: the machine has no NVIDIA GPU at all, but `count` is not 0.
+    """
     try:
         subprocess.call(
             ["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL
@@ -200,7 +213,11 @@ def look(count: int) -> None:
 
 
 def bring_lock(lock: "Values") -> None:
-    """Fetch the lock if the order has a URL; raise `Ended` if its hash is not the order's."""
+    """Fetch the lock if the order has a URL; otherwise check the hash of the lock on the disk.
+
+    Raises:
+        Transient, Ended: as `fetched`, or the hash is not the order's.
+    """
     path = Path(lock["path"])
     if lock["url"]:
         write(path, fetched(lock["url"], lock["sha256"], LARGEST).decode(), 0o644)
@@ -209,7 +226,10 @@ def bring_lock(lock: "Values") -> None:
 
 
 def bring_modules(modules: "Values | None") -> None:
-    """Extract the order's kernel modules, if any, into gpuprov's store, also those for other kernels."""
+    """Extract the order's kernel modules, if any, into gpuprov's store, also those for other kernels.
+
+    Nothing is done if they were extracted before.
+    """
     if not modules or word(BROUGHT) == modules["sha256"]:
         return
     archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
@@ -220,7 +240,12 @@ def bring_modules(modules: "Values | None") -> None:
 
 
 def fetched(url: str, sha256: str, largest: int) -> bytes:
-    """Return the content of a URL; raise `Transient`, or `Ended` if refused, too large or of another hash."""
+    """Return the content of a URL.
+
+    Raises:
+        Transient: no answer, HTTP 408, 429 or 5xx.
+        Ended: another HTTP error, or the content is larger than `largest` bytes or has another hash.
+    """
     place = origin_and_file(url)
     try:
         with within(FETCH_S), opened(urllib.request.Request(url)) as answer:  # noqa: S310 - see `opened`
@@ -281,10 +306,13 @@ def within(seconds: int) -> "Iterator[None]":
 
 
 def install(how: "Values") -> str:
-    """Install gpuprov into a virtual environment, unless that is complete; return its program.
+    """Install gpuprov into a virtual environment, unless that is complete; return the path of its program.
 
     The order has the hash of the wheel, and the wheel the hashes of all dependencies: gpuprov is not
     installed from an index. Only wheels are installed: building from source would run code without a hash.
+
+    Raises:
+        Transient, Ended: a step failed, or too little space is free.
     """
     program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
     if how["program"]:  # part of an image
@@ -333,7 +361,11 @@ def asking(index: "str | None") -> "dict[str, str]":
 
 
 def interpreter() -> str:
-    """Return the name of a Python that gpuprov supports; install one if necessary, or raise `Ended`."""
+    """Return the name of a Python that gpuprov supports; install one if necessary.
+
+    Raises:
+        Transient, Ended: none can be installed.
+    """
     for again in (False, True):
         for name in ("python3", "python3.13", "python3.12", "python3.11"):
             if fit(name):
@@ -354,7 +386,11 @@ def fit(python: str) -> bool:
 
 
 def install_python() -> None:
-    """Install Python with apt-get or dnf; raise `Transient` or `Ended` if that fails."""
+    """Install Python with apt-get or dnf.
+
+    Raises:
+        Transient, Ended: it cannot be installed.
+    """
     if shutil.which("apt-get"):
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         call("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update")
@@ -372,7 +408,11 @@ def install_python() -> None:
 
 
 def apply(program: str, node: str, lock: str) -> bool:
-    """Bring the machine to its lock; return whether to reboot; raise `Transient` or `Ended` on failure."""
+    """Bring the machine to its lock; return whether a reboot is needed.
+
+    Raises:
+        Transient, Ended: it failed.
+    """
     code, answer, said = gpuprov(program, "apply", "--yes", "--no-verify", "--lock", lock, "-o", "json", node)
     nodes = answer.get("nodes", [])
     if any(each.get("reboot_needed") for each in nodes):
@@ -388,7 +428,11 @@ def apply(program: str, node: str, lock: str) -> bool:
 
 
 def verify(program: str, node: str, lock: str) -> bool:
-    """Check the machine against its lock; return whether only a reboot is missing, or raise `Ended`."""
+    """Check the machine against its lock, twice if it differs; return whether only a reboot is missing.
+
+    Raises:
+        Ended: it does not match.
+    """
     words = [program, "verify", "--lock", lock, "-o", "json", "--junit", str(VERDICT), node]
     code, answer, said = gpuprov(*words)
     if code:  # services that have just started may need a moment
@@ -419,7 +463,11 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
 
 
 def reboot(progress: Progress) -> None:
-    """Reboot; the unit starts again at the next boot. Raise `Ended` if not allowed, or after too many."""
+    """Reboot; the unit starts again at the next boot. This function does not return.
+
+    Raises:
+        Ended: the order does not allow it, there were `REBOOTS_AT_MOST`, or it did not happen.
+    """
     if not progress.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)
     if progress.state["reboots"] >= REBOOTS_AT_MOST:
@@ -460,7 +508,11 @@ def call(*command: str, **variables: str) -> None:
 
 
 def trouble(seen: str, code: int) -> "Transient | Ended":
-    """Return the exception for a failure's text and exit code: to be retried, or final for this boot."""
+    """Return the exception for a failure's text and exit code.
+
+    `Transient` is to be retried, `Ended` is final for this boot: also for a full disk, and for what a retry
+    cannot change (`LASTING`).
+    """
     if FULL.search(seen):
         return full(seen)
     if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
@@ -469,7 +521,7 @@ def trouble(seen: str, code: int) -> "Transient | Ended":
 
 
 def full(seen: str) -> Ended:
-    """Return the exception of a full disk."""
+    """Return the exception for a full disk."""
     return Ended("failed", "the disk is full: " + seen, "make room or grow the disk; " + AGAIN)
 
 
@@ -488,7 +540,10 @@ def post(url: str, document: bytes) -> None:
 
 
 def metrics(state: "Values") -> str:
-    """Return the state in the format of node_exporter's textfile collector."""
+    """Return the state in the format of node_exporter's textfile collector.
+
+    The exit code is -1 until the end.
+    """
     code = -1 if state["exit_code"] is None else state["exit_code"]
     states = {f'state{{state="{each}"}}': int(each == state["state"]) for each in STATES}
     rows = (
@@ -510,13 +565,16 @@ def metrics(state: "Values") -> str:
 
 
 def instance() -> str:
-    """Return the cloud's id of this machine; an empty text if it is not a plain name."""
+    """Return the cloud's id of this machine from cloud-init; an empty text if it is not a plain name."""
     name = word(INSTANCE)
     return name if re.match(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", name) else ""
 
 
 def word(path: Path) -> str:
-    """Return a small file's text, stripped; an empty text if it cannot be read."""
+    """Return a small file's text, up to `LARGEST_WORD` bytes, stripped.
+
+    An empty text if it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return file.read(LARGEST_WORD).decode("utf-8").strip()
@@ -581,7 +639,7 @@ def opened_folder(path: str) -> int:
 
 
 def digest(content: bytes) -> str:
-    """Return the SHA-256 in hexadecimal."""
+    """Return the SHA-256 of a content in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -591,7 +649,7 @@ def clock() -> str:
 
 
 def say(text: str) -> None:
-    """Print a line for the journal and the console."""
+    """Print a line for the journal and the console, with URLs in their public form."""
     print("gpuprov: " + public_urls(text), flush=True)  # noqa: T201
 
 
