@@ -250,8 +250,9 @@ class Products:
         self._do(function, holder, which, byref(value), c_size_t(ctypes.sizeof(value)))
 
     def _worst(self, kind: Kind, edge: int, factors: "Sequence[int]", out: int) -> float:
-        """Return the largest error among `SAMPLES` random entries, as a share of the sum of the products'
-        absolute values; 1e9 for NaN.
+        """Return the largest error among `SAMPLES` random entries; 1e9 for NaN.
+
+        It is a share of the sum of the products' absolute values.
         """
         inner, outer = kind.sizes
         worst = 0.0

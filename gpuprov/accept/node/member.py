@@ -122,10 +122,9 @@ class Member:
         return found
 
     def _with(self, peer: int, pair: "list[int]", memory: "Any", order: "Values") -> "Values":
-        """Measure the data from one member: GB/s (`value`), first wrong lane, and µs of a small message
-        (`us`).
+        """Measure the data from one member: GB/s (`value`), `wrong`, and µs of a small message (`us`).
 
-        `wrong` is None if no lane is wrong.
+        `wrong` is the first wrong lane, or None.
         """
         size, turns = order["bytes"], order["turns"]
         lanes = min(len(self._gpus), len(order["members"][peer][1]))

@@ -81,8 +81,9 @@ class Watch(Nvml):
 
 
 def first_look() -> "Values":
-    """Return the GPUs' state before the load: readings, counters, programs, schedulers and Xids in the kernel
-    log.
+    """Return the GPUs' state before the load, with the programs on them and the schedulers on this node.
+
+    Also the counters, and Xids in the kernel log.
 
     Raises:
         Failed: NVML cannot be used.

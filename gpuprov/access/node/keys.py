@@ -55,7 +55,7 @@ def add(file: str, owner: str, line: str) -> None:
 
     Args:
         owner: `UID:GID` of a new file or folder.
-        line: a line that ends with the key and ` gpuprov`.
+        line: `restrict,from="…" TYPE KEY gpuprov`.
 
     Raises:
         OSError: the file cannot be edited; it is unchanged.

@@ -45,7 +45,7 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
     only they need.
 
     Args:
-        lock: the lock that the node has now.
+        lock: text of the lock that the node has now.
         managed: patterns of `files`, `excepted`, and names of `units`.
     """
     os.makedirs(HOME, mode=0o700, exist_ok=True)
