@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def manual() -> str:
-    """Return the page in the macros of man(7)."""
+    """Return the text of the manual page in the macros of man(7)."""
     verbs = {f"gpuprov {name}": line for name, (_, line) in VERBS.items()}
     return "".join(
         [

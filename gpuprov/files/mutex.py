@@ -169,7 +169,7 @@ def _holder(inode: int) -> "int | None":
 
 
 def _name(pid: int) -> str:
-    """Return the name of a process; a general text if it has ended."""
+    """Return the name of a process; a general text if it cannot be read, as after its end."""
     try:
         with open(f"/proc/{pid}/comm") as file:
             return file.read().strip()

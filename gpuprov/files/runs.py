@@ -101,7 +101,11 @@ def known_run(run_id: str) -> Path | None:
 
 
 def new_run(verb: str) -> Path:
-    """Create and return the folder of a new run, accessible only to its owner; OSError as `make_folder`."""
+    """Create and return the folder of a new run, accessible only to its owner.
+
+    Raises:
+        OSError: as `make_folder`.
+    """
     return make_folder(run_folder(verb))
 
 

@@ -67,7 +67,7 @@ def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference
 
 
 def _key(each: Difference) -> str:
-    """Return what makes two differences the same: check, expected and actual value, as text."""
+    """Return a text that is equal for equal differences: check, expected and actual value."""
     return json.dumps([each.check, each.expected, each.actual], sort_keys=True)
 
 

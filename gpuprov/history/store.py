@@ -245,12 +245,12 @@ def _written(node: NodeDrift) -> str:
 
 
 def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:
-    """Restore a node's result from its row."""
+    """Return a node's result from the columns of its row."""
     return NodeDrift(name, status, tuple(_difference(*each) for each in json.loads(drift)), reason)
 
 
 def _difference(*values: Any) -> Difference:
-    """Restore a difference from its values in the order of the fields.
+    """Return a difference from its values in the order of the fields.
 
     Runs of an earlier version have no `by`.
     """

@@ -84,7 +84,10 @@ def signed(content: bytes, certificate: Certificate, sign: Sign) -> bytes:
 
 
 def _cms(certificate: Certificate, value: bytes) -> bytes:
-    """Return SignedData for detached content, without attributes and certificates (RFC 5652, 5)."""
+    """Return CMS SignedData of a signature, for detached content, without attributes and certificates.
+
+    RFC 5652, section 5. The signer is named by issuer and serial number.
+    """
     by_sha256 = der.element(der.SEQUENCE, der.element(der.OBJECT_ID, SHA256))
     by_rsa = der.element(der.SEQUENCE, der.element(der.OBJECT_ID, RSA), der.element(der.NULL))
     name = der.element(der.SEQUENCE, certificate.issuer, der.integer(certificate.number))
@@ -144,7 +147,7 @@ def read_signature(tail: bytes) -> Signature | None:
 
 
 def _signer(cms: bytes) -> Signature:
-    """Return the certificate that the first SignerInfo names.
+    """Return the certificate that the first SignerInfo of a CMS names.
 
     Raises:
         ValueError, StopIteration: it is not such a signature.

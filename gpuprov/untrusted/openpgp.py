@@ -95,7 +95,7 @@ def armored(keyring: Keys) -> str:
 
 
 def _crc24(content: bytes) -> int:
-    """Return the checksum of RFC 4880, section 6.1."""
+    """Return the checksum of armor (RFC 4880, section 6.1) of a content."""
     crc = 0xB704CE
     for byte in content:
         crc ^= byte << 16
@@ -176,7 +176,10 @@ def _number(content: bytes, octets: int) -> int | None:
 
 
 def _new_length(content: bytes) -> tuple[int | None, bytes]:
-    """Return the length of a new-format packet, and the content after it (RFC 4880, section 4.2.2)."""
+    """Return the length of a new-format packet, and the content after it (RFC 4880, section 4.2.2).
+
+    None for a length that is missing or partial.
+    """
     first = _number(content, 1)
     if first is None or 224 <= first < 255:
         return None, b""

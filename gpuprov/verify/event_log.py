@@ -37,7 +37,7 @@ class EventLog:
         self._write({"node": node, "lost": status, "message": str(error)})
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, if there is one."""
         if self._file:
             self._file.close()
 
@@ -84,7 +84,7 @@ def read_events(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVe
 
 
 def _note(known: dict[str, _NodeEvents], entry: dict[str, Any]) -> None:
-    """Add one event to those of its node."""
+    """Add one event to those of its node, which must be known."""
     node = known[entry.pop("node")]
     if "plan" in entry:
         node.plan = entry["plan"]

@@ -57,7 +57,7 @@ class _Pipe:
     searched: int = 0
 
     def read(self) -> bool:
-        """Read available data; return False at the end of the stream."""
+        """Read available data, or wait for some; return False at the end of the stream."""
         chunk = os.read(self.fd, 65536)
         self.data += chunk
         return bool(chunk)
@@ -246,7 +246,7 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
 
     @property
     def asked(self) -> list[str]:
-        """Every command asked so far, in order."""
+        """Every command asked so far, in order, also failed ones."""
         return list(self._answers)
 
     def _ask(self, command: str) -> CommandResult | NodeFailed:

@@ -14,7 +14,7 @@ from gpuprov.roles.docker import daemon_config
 
 
 def wanted(group: LockedGroup) -> dict[str, Expectation]:
-    """Return all expectations of a node of the group, by check id, in the order of the lock."""
+    """Return check id → expectation of the group's nodes: those of the lock in its order, then the proofs."""
     return {each.check: each for each in [*expectations(group), *proofs(group)]}
 
 
@@ -98,7 +98,7 @@ def _stated(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_bytes(size: int | str | None) -> int | str | None:
-    """Return a size such as `1g` in bytes, as Docker parses it; numbers and "unlimited" unchanged."""
+    """Return a size such as `1g` in bytes, as Docker parses it; numbers, "unlimited" and None unchanged."""
     if not isinstance(size, str) or size == "unlimited":
         return size
     digits = size.rstrip("kmg")

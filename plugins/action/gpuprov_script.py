@@ -16,7 +16,7 @@ ARGUMENTS = {
 
 
 class ActionModule(OnNode):
-    """An action with one round trip: the script's last line is its answer; no file is written on the node."""
+    """An action with one round trip: the script's last line is its answer; no file is left on the node."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run a script of the role's folder `files` on the node; return the result of `OnNode.ask`.

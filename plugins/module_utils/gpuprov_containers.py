@@ -95,6 +95,9 @@ def of_containerd() -> "list[Container]":
 
 
 def kept_by_containerd() -> bool:
-    """Return whether containers keep running during a restart: systemd then kills only the daemon itself."""
+    """Return whether containers keep running during a restart: systemd then kills only the daemon itself.
+
+    True with `KillMode=process` of its unit; False if systemd does not answer.
+    """
     shown = run("systemctl", "show", "--value", "--property=KillMode", "containerd.service")
     return shown == (0, "process\n")

@@ -48,7 +48,10 @@ def put_off() -> "Iterator[str]":
 
 
 def owed() -> bool:
-    """Return whether a script requested an initramfs that is not made yet, also in a killed transaction."""
+    """Return whether a script requested an initramfs that is not made yet, also in a killed transaction.
+
+    False without update-initramfs.
+    """
     return os.path.exists(OWED) and os.path.exists(PROGRAM)
 
 

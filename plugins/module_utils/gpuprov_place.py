@@ -32,14 +32,14 @@ _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | 
 
 
 class Refused(OSError):
-    """An edit or a path that could damage another user's files."""
+    """Error: an edit or a path could damage another user's files."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(errno.EPERM, reason, path)
 
 
 class Changed(Refused):
-    """A file that another program changed between our reading and our writing."""
+    """Error: another program changed a file between our reading and our writing."""
 
 
 class Old:

@@ -101,7 +101,11 @@ def _module(path: Path) -> Source:
 
 
 def _add(name: str, root: Path | None, found: dict[str, str], begun: set[str]) -> None:
-    """Add a module to `found` after the modules that it imports, unless it is there or not ours."""
+    """Add a module to `found` after the modules that it imports, unless it is there or is not sent to nodes.
+
+    Args:
+        begun: modules that are being added, so that a loop of imports ends.
+    """
     path = _path(name, root)
     if path is None or name in found or name in begun:
         return
@@ -144,7 +148,10 @@ def _imports(statements: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _without_docs(source: str, statements: list[ast.AST]) -> str:
-    """Return the source with `""` in place of each statement that is only a string."""
+    """Return the source with `""` in place of each statement that is only a string.
+
+    Line numbers stay the same.
+    """
     lines = source.encode().split(b"\n")  # columns are counted in bytes
     for each in reversed(statements):
         if (

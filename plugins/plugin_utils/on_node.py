@@ -123,5 +123,5 @@ def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(failure: dict[str, str | None]) -> str:
-    """Return a failure's message: the observation, and the remedy if there is one."""
+    """Return a failure's message: `says`, the observation, and `do`, the remedy if there is one."""
     return "; ".join(filter(None, (failure["says"], failure.get("do"))))

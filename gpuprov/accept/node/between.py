@@ -144,7 +144,7 @@ class Nccl(Library):
         return lambda: self.together(all_ranks)
 
     def _place(self, rank: int) -> "tuple[c_void_p, Any]":
-        """Return the communicator and the stream of a rank."""
+        """Return the communicator and the stream of a rank, the last arguments of NCCL's functions."""
         return c_void_p(self._ranks[rank]), self._gpus[rank].stream
 
     def _all_reduce(self, send: "list[int]", take: "list[int]", piece: int) -> "Callable[[int], None]":
@@ -178,7 +178,7 @@ class Nccl(Library):
             gpu.wait()
 
     def _wrong(self, name: str, take: "list[int]", piece: int) -> "Values | None":
-        """Return the first wrong piece: `Gpu.check`'s result with rank and peer, or None."""
+        """Return the first wrong piece: `Gpu.check`'s result with rank and peer, or None if all are right."""
         count = len(self._gpus)
         for rank, gpu in enumerate(self._gpus):
             gpu.use()

@@ -90,7 +90,7 @@ class Driver:
             raise Failed("{}: {}".format(name, self._words(code)))
 
     def _words(self, code: int) -> str:
-        """Return an error's name and text: `CUDA_ERROR_INVALID_VALUE (invalid argument)`."""
+        """Return the name and text of an error code: `CUDA_ERROR_INVALID_VALUE (invalid argument)`."""
         short, long = c_char_p(), c_char_p()
         self._library.cuGetErrorName(code, byref(short))
         self._library.cuGetErrorString(code, byref(long))
@@ -112,10 +112,13 @@ class Driver:
 
 
 class Gpu:
-    """One GPU's primary context, with the kernels loaded into it.
+    """One GPU's primary context, with the kernels loaded into it; its context becomes the current one.
 
     Args:
         index: in the order of PCI addresses.
+
+    Raises:
+        Failed: the driver fails, as do all methods.
     """
 
     def __init__(self, driver: Driver, index: int) -> None:
@@ -138,7 +141,7 @@ class Gpu:
         self._result = self.allocate(64)
 
     def _event(self) -> c_void_p:
-        """Create a CUDA event."""
+        """Return a new CUDA event, which can measure time."""
         event = c_void_p()
         self.call("cuEventCreate", byref(event), 0)
         return event
@@ -178,18 +181,18 @@ class Gpu:
         return free.value, total.value
 
     def allocate(self, size: int) -> int:
-        """Allocate device memory and return its address."""
+        """Allocate `size` bytes of device memory and return the address."""
         address = c_ulonglong()
         self.call("cuMemAlloc_v2", byref(address), size)
         return address.value
 
     def free(self, *addresses: int) -> None:
-        """Free device memory."""
+        """Free device memory at these addresses, which `allocate` returned."""
         for address in addresses:
             self.call("cuMemFree_v2", address)
 
     def read(self, address: int, size: int) -> bytes:
-        """Copy bytes from device memory."""
+        """Return `size` bytes of device memory, copied to the host."""
         buffer = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", buffer, address, size)
         return buffer.raw
@@ -237,7 +240,10 @@ class Gpu:
         return {"words": words, "first": first * 16, "bits": "{:#010x}".format(bits & 0xFFFFFFFF)}
 
     def checksum(self, address: int, size: int) -> int:
-        """Return the exclusive or of all 32-bit words of a piece of memory."""
+        """Return the exclusive or of all 32-bit words of a piece of memory.
+
+        `size` is a multiple of 16 bytes.
+        """
         self.call("cuMemcpyHtoD_v2", self._result, (c_ulonglong * 3)(0, 0, 0), 24)
         self.start_checksum(address, size)
         self.wait()

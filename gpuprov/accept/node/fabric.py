@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """The program's state: examines the machine, then carries out orders."""
+    """The program's state: it examines the machine by the order `look`, then passes orders to a `Member`."""
 
     def __init__(self, crew: Crew, plan: "Values") -> None:
         self._crew, self._plan = crew, plan
@@ -63,7 +63,10 @@ class Node:
         return self._worker
 
     def _look(self) -> "Values":
-        """Examine the GPUs; return a description of the node, or `refused`: why not to load it."""
+        """Examine the GPUs.
+
+        Return a description of the node, or `refused`: why not to load it, see `refusal`.
+        """
         looker = self._crew.hire("NVML", looks)
         answer = self._crew.ask([looker], "first", None, START_S)[0]
         looker.end()

@@ -26,7 +26,7 @@ LIMIT_S = 180.0
 
 
 def brought(name: str) -> "Any":
-    """Import a module of the interpreter.
+    """Return a module of the interpreter, imported by name.
 
     Raises:
         Failed: it is missing or cannot be imported.

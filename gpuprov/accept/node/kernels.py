@@ -78,7 +78,7 @@ def word(place: int, seed: int, flip: int, base: int, mask: int) -> int:
 
 
 def _fill() -> str:
-    """Return the kernel `fill`."""
+    """Return the PTX of the kernel `fill`."""
     return (
         ".visible .entry fill(\n" + _PATTERN + ")\n{\n" + _REGISTERS + _LOAD_PATTERN + _PLACE + "next:\n"
         "    setp.ge.u64 %p1, %rd3, %rd2;\n    @%p1 bra done;\n"
@@ -90,8 +90,9 @@ def _fill() -> str:
 
 
 def _check() -> str:
-    """Return the kernel `check`; it counts wrong words (u64), their lowest vector (u64) and all wrong bits
-    (u32).
+    """Return the PTX of the kernel `check`.
+
+    Its result is the number of wrong words (u64), their lowest vector (u64) and all wrong bits (u32).
     """
     compare = "".join(
         "    xor.b32 %r{0}, %r{0}, %r{1};\n    or.b32 %r31, %r31, %r{0};\n"
@@ -181,13 +182,17 @@ def _mix(turns: int) -> str:
 
 
 def _entry(name: str, other: str) -> str:
-    """Return a kernel up to its loop, with `memory` and one more pointer as parameters."""
+    """Return the PTX of a kernel up to its loop, with `memory` and one more pointer as parameters.
+
+    Args:
+        other: name of that pointer.
+    """
     head = ".visible .entry {}(\n    .param .u64 memory, .param .u64 vectors, .param .u64 {})\n{{\n"
     return head.format(name, other) + _REGISTERS + _TWO_POINTERS.format(other) + _PLACE + _STRIDES
 
 
 def _checksum() -> str:
-    """Return the kernel `checksum`."""
+    """Return the PTX of the kernel `checksum`."""
     place = "    shl.b64 %rd5, %rd3, 4;\n    add.u64 %rd5, %rd1, %rd5;\n"
     loop = _MORE + place + _load(UNROLL) + _mix(UNROLL) + _AGAIN + place + _load(1) + _mix(1) + _END
     last = "    atom.global.xor.b32 %r9, [%rd8], %r8;\n    ret;\n}\n"
@@ -195,7 +200,7 @@ def _checksum() -> str:
 
 
 def _copy() -> str:
-    """Return the kernel `copy`."""
+    """Return the PTX of the kernel `copy`."""
     place = "    shl.b64 %rd10, %rd3, 4;\n    add.u64 %rd5, %rd1, %rd10;\n    add.u64 %rd11, %rd8, %rd10;\n"
     loop = _MORE + place + _load(UNROLL) + _store(UNROLL) + _AGAIN + place + _load(1) + _store(1) + _END
     return _entry("copy", "to") + loop + "    ret;\n}\n"

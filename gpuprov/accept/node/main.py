@@ -31,7 +31,7 @@ FOLDERS = (
 
 
 class OneGpu:
-    """Steps of a worker for one GPU."""
+    """Steps of a worker for one GPU; `start` is the first one."""
 
     def __init__(self, index: int, plan: "Values") -> None:
         self._index, self._plan = index, plan
@@ -43,7 +43,11 @@ class OneGpu:
         return getattr(self, name)(arguments)
 
     def start(self, _: "Any") -> "Values":
-        """Create a context, run a kernel and check its result; return the GPU's description."""
+        """Create a context, run a kernel and check its result; return the GPU's description and CUDA version.
+
+        Raises:
+            Failed: the driver fails, or the result is wrong.
+        """
         begun = time.monotonic()
         self._driver = Driver()
         self._gpu = Gpu(self._driver, self._index)
@@ -86,7 +90,7 @@ class OneGpu:
 
 
 class AllGpus:
-    """Steps of the worker that uses all GPUs."""
+    """Steps of the worker that uses all GPUs; `pairs` is the first one."""
 
     def __init__(self, count: int, plan: "Values") -> None:
         self._count, self._plan = count, plan
@@ -122,7 +126,7 @@ class AllGpus:
 
 
 def looks(name: str, _: "Any") -> "Values":
-    """Read NVML in a worker: before the load if `name` is `first`, else after it."""
+    """Return readings of NVML, in a worker: `first_look` if `name` is `first`, otherwise `last_look`."""
     return watch.first_look() if name == "first" else watch.last_look()
 
 

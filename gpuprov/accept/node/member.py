@@ -176,7 +176,7 @@ class Member:
             gpu.wait()
 
     def _wrong(self, peer: int, memory: "Any", lanes: int, size: int, order: "Values") -> "Values | None":
-        """Return the first lane whose data differs from what was sent, or None."""
+        """Return `Gpu.check`'s result for the first lane whose data differs from what was sent, or None."""
         for lane in range(lanes):
             gpu = self._gpus[lane]
             gpu.use()

@@ -67,7 +67,7 @@ class Watch(Nvml):
         return value.value if code == 0 else None
 
     def _links(self, handle: "Any") -> "Values":
-        """Return the number of active links, and the sum of their errors by kind."""
+        """Return `up`, the number of active NVLinks, and `errors`, the sum of their errors by kind."""
         up, errors = 0, {}  # type: int, Values
         for link in range(LINKS):
             active, value = c_uint(), c_ulonglong()
@@ -125,7 +125,7 @@ def sample(pipe: int) -> None:
 
 
 def xids() -> "Values":
-    """Return the number of Xid lines in the kernel log since boot and the last 20, or `error`."""
+    """Return the `count` of Xid lines in the kernel log since boot and the last 20 `lines`, or `error`."""
     try:
         told = kernel_log({})
     except Failed as failed:

@@ -50,7 +50,7 @@ class Worker:
         self.alive = True
 
     def order(self, name: str, arguments: "Any") -> None:
-        """Send an order; if the process is gone, that error is its answer."""
+        """Send an order without waiting for the answer; if the process is gone, that error is its answer."""
         self.answer, self.busy = None, True
         try:
             os.write(self._orders, (json.dumps([name, arguments]) + "\n").encode())
@@ -173,7 +173,7 @@ class Crew:
         return [worker.answer for worker in workers]
 
     def _listen(self, seconds: float) -> None:
-        """Read answers for up to some seconds and write the heartbeat if it is due.
+        """Read answers until one arrives or `seconds` are over, and write the heartbeat if it is due.
 
         Raises:
             Gone: the controller is gone.

@@ -100,7 +100,7 @@ def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
 
 
 def complaint(run: str) -> str:
-    """Return the reason why a run may not change this node now; empty if it may."""
+    """Return the reason why a run may not change this node now; empty if it holds the lease."""
     held = current()
     if held and held["run"] == run:
         return ""
@@ -247,5 +247,5 @@ def _write(path: str, document: "dict[str, Any]") -> None:
 
 
 def _dated(lease: "Lease") -> "Lease":
-    """Return a lease with `left_s`, `silent_s` and `had_s`, see `current`."""
+    """Return a copy of a lease with `left_s`, `silent_s` and `had_s`, see `current`."""
     return dict(lease, left_s=_left_s(lease), silent_s=_silent_s(lease), had_s=_had_s(lease))

@@ -144,7 +144,7 @@ def text_in(path: str) -> str:
 
 
 def names_in(folder: str) -> "list[str]":
-    """Return the sorted names in a folder; none if the folder cannot be read."""
+    """Return the sorted names in a folder, also hidden ones; [] if the folder cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

@@ -112,7 +112,7 @@ def _keyrings(texts: "dict[str, str]") -> "list[str]":
 
 
 def _fingerprints(path: str) -> "list[str]":
-    """Return fingerprints of the primary keys in a keyring, armoured or not; none if it is not a keyring."""
+    """Return fingerprints of the primary keys in a keyring, armoured or not; [] if it is not a keyring."""
     with open(path, "rb") as file:
         data = file.read(1024 * 1024)
     if b"-----BEGIN PGP" in data:

@@ -85,5 +85,8 @@ def firewall(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def undone(parameters: "Values") -> "Any":
-    """Return why the dead man's switch last rolled back SSH and firewall settings, or null."""
+    """Return the reason why the dead man's switch last restored SSH and firewall settings.
+
+    Null if it did not.
+    """
     return {"text": (read_or_none("/var/lib/gpuprov/deadman/undone", 4096) or "").strip() or None}

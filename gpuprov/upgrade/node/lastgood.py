@@ -122,8 +122,17 @@ def _differing(before: "dict[str, Any]", after: "dict[str, Any]") -> "set[str]":
 def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
     """Restore replaced packages and remove new ones in one transaction, then restore holds.
 
+    Packages that are not completely installed are restored, too.
+
+    Args:
+        known: the record.
+        names: the packages that may be changed.
+
     Returns:
         The names of all these packages.
+
+    Raises:
+        Failed: apt fails, or would remove other packages.
     """
     now, before = installed(), known["packages"]
     half = set(now) - _whole()

@@ -102,12 +102,12 @@ def _one(name: str, version: str, kernel: str) -> "list[str]":
 
 
 def _file_name(name: str, version: str, kernel: str) -> str:
-    """Return the name of a module's archive in the pool."""
+    """Return the name of a module's archive in the pool: `NAME-VERSION-KERNEL.dkms.tar.gz`."""
     return f"{name}-{version}-{kernel}.dkms.tar.gz"
 
 
 def _kept(sums: "dict[str, str]", name: str, version: str, kernel: str) -> bool:
-    """Return whether the archive exists and has the recorded checksum."""
+    """Return whether a module's archive is in the pool and has the recorded checksum."""
     file = _file_name(name, version, kernel)
     path = os.path.join(POOL, file)
     return os.path.isfile(path) and digest(path) == sums.get(file)

@@ -45,7 +45,7 @@ def installed() -> "Installed":
 
 
 def file_name(package: str, version: str, architecture: str) -> str:
-    """Return the name that apt gives a package's file."""
+    """Return the name that apt gives a package's file, with `%3a` for the colon of an epoch."""
     return "{}_{}_{}.deb".format(package.split(":")[0], version.replace(":", "%3a"), architecture)
 
 
@@ -191,7 +191,7 @@ def kept_sums() -> "dict[str, str]":
 
 
 def read_document(name: str) -> "Any":
-    """Return a JSON document from `HOME`; None if it is missing or incomplete."""
+    """Return a JSON document in `HOME`, by its name; None if it is missing or incomplete."""
     try:
         with open(os.path.join(HOME, name)) as file:
             return json.load(file)
@@ -200,5 +200,5 @@ def read_document(name: str) -> "Any":
 
 
 def write(path: str, document: "Any") -> None:
-    """Write JSON atomically and sync it to the disk."""
+    """Replace a file by a JSON document, atomically, and sync it to the disk."""
     replace(path, json.dumps(document).encode(), 0o644)

@@ -92,7 +92,7 @@ class Apt(Observed):
 
     @property
     def ignores_holds(self) -> bool:
-        """Whether apt is configured to change held packages."""
+        """Whether apt is configured to change held packages (`APT::Ignore-Hold`)."""
         return bool(re.search(r'^APT::Ignore-Hold "(true|1|yes)";', self.ask("apt-config dump"), re.M | re.I))
 
     @cached_property

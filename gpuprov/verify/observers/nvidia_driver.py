@@ -234,7 +234,7 @@ def parse_proc(text: str) -> KernelModule | None:
 
 
 def parse_ldconfig(text: str, library: str) -> str | None:
-    """Parse `ldconfig -p`: the path of the first entry for a library, or None."""
+    """Parse `ldconfig -p`: the path of the first entry for a library such as `libnvidia-ml.so.1`, or None."""
     for line in lines_of(text):
         _, named, rest = line.partition(f"{library} ")
         words = rest.rpartition("=> ")[2].split() if named and "=> " in rest else []

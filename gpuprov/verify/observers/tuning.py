@@ -49,7 +49,7 @@ class Tuning(Observed):
     """
 
     def login(self, user: str) -> LoginSession:
-        """Return limits and variables of a user's fresh login.
+        """Return limits and variables of a user's fresh login by PAM.
 
         Raises:
             NodeFailed: no user of that name can log in.
@@ -107,7 +107,7 @@ class Tuning(Observed):
 
     @cached_property
     def governors(self) -> set[str]:
-        """Governors of the processors; empty without frequency scaling."""
+        """Governors of all processors, each once; empty without frequency scaling."""
         return set(self.run(GOVERNORS).stdout.split())
 
     def __repr__(self) -> str:

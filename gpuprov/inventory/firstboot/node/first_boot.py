@@ -85,7 +85,7 @@ class Ended(Exception):
 
 
 class Transient(Exception):
-    """A failure that may pass by itself."""
+    """A failure that may pass by itself, so that the step is tried again."""
 
 
 class Progress:
@@ -274,7 +274,11 @@ class Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: "Any", fp: "Any", code: int, msg: str, headers: "Any", newurl: str
     ) -> "Any":
-        """Return the request that follows; raise `Ended` if its scheme is not allowed."""
+        """Return the request that follows.
+
+        Raises:
+            Ended: its scheme is not allowed.
+        """
         scheme = urlsplit(newurl).scheme
         if scheme not in (("https",) if req.type == "https" else SCHEMES):
             seen = f"{origin_and_file(req.full_url)} redirects from {req.type} to {scheme[:20]}"
@@ -283,7 +287,12 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def opened(request: "urllib.request.Request") -> "Any":
-    """Return a server's answer to a request; raise `Ended` if its URL is neither HTTP nor HTTPS."""
+    """Return a server's answer to a request, to be read and closed.
+
+    Raises:
+        Ended: the URL, or a redirect, has a scheme that is not allowed.
+        OSError: there is no answer, or it is an HTTP error.
+    """
     if request.type not in SCHEMES:
         raise Ended("failed", f"{request.type} in a URL of the order; expected http or https", AGAIN)
     return urllib.request.build_opener(Redirects).open(request, timeout=POST_S)
@@ -291,7 +300,10 @@ def opened(request: "urllib.request.Request") -> "Any":
 
 @contextmanager
 def within(seconds: int) -> "Iterator[None]":
-    """Raise OSError in the context after some seconds: a server may send one byte per minute."""
+    """Raise OSError in the context after `seconds`: a server may send one byte per minute.
+
+    It uses SIGALRM, and so only in the main thread.
+    """
 
     def late(_signal: int, _frame: "Any") -> None:
         raise OSError(f"took longer than {seconds} s")
@@ -340,7 +352,11 @@ def install(how: "Values") -> str:
 
 
 def release_lock(wheel: bytes) -> str:
-    """Return the requirements with hashes from gpuprov's wheel; raise `Ended` if it has none."""
+    """Return the requirements with hashes from gpuprov's wheel.
+
+    Raises:
+        Ended: it is not a wheel, or has none.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as files:
             return files.read(RELEASE_LOCK).decode()
@@ -352,7 +368,10 @@ def release_lock(wheel: bytes) -> str:
 
 
 def asking(index: "str | None") -> "dict[str, str]":
-    """Return pip's environment variables for an index, {} without one; arguments would show its password."""
+    """Return pip's environment variables for an index; arguments would show its password.
+
+    Empty without an index. An index by HTTP is trusted, as the packages' hashes are checked.
+    """
     if not index:
         return {}
     place = urlsplit(index)
@@ -377,7 +396,7 @@ def interpreter() -> str:
 
 
 def fit(python: str) -> bool:
-    """Return whether a Python is new enough and can create virtual environments."""
+    """Return whether a Python exists, is new enough and can create virtual environments."""
     test = f"import ensurepip, sys, venv; sys.exit(sys.version_info < {OLDEST!r})"
     try:
         return subprocess.call([python, "-c", test], stderr=subprocess.DEVNULL) == 0
@@ -485,7 +504,7 @@ def call(*command: str, **variables: str) -> None:
     """Run a program without input, with additional environment variables.
 
     Raises:
-        Transient, Ended: it failed; its output decides which.
+        Transient, Ended: it failed or took longer than `CALL_S`; its output decides which.
     """
     try:
         done = subprocess.run(
@@ -526,7 +545,10 @@ def full(seen: str) -> Ended:
 
 
 def post(url: str, document: bytes) -> None:
-    """Send the state to the URL of the report, with three attempts; failures are only logged."""
+    """Send the state to the URL of the report; failures are only logged.
+
+    There are three attempts, with pauses of 5 and 20 s.
+    """
     request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
     for pause in (0, 5, 20):
         time.sleep(pause)
@@ -583,7 +605,13 @@ def word(path: Path) -> str:
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file atomically, and create its folders: other users may write into the metrics' folder."""
+    """Replace a file atomically, or create it with its folders.
+
+    Other users may write into the metrics' folder.
+
+    Raises:
+        OSError: it cannot be written; the old file is unchanged.
+    """
     folder = opened_folder(str(path.parent))
     half = f".gpuprov-new-{os.urandom(8).hex()}"
     try:
