@@ -53,7 +53,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Read the lock and connect to its nodes, before tests are generated for them; register `Verification`.
 
     Raises:
-        UsageError: the lock cannot be read, or `--limit` names no node.
+        UsageError: the lock cannot be read, or `--limit` has a name that is not in it.
     """
     option = session.config.option
     try:
