@@ -72,6 +72,11 @@ def _published(firewall: Firewall, sources: list[str]) -> list[str]:
     """Return rules for published ports: Docker forwards their connections past the input chain.
 
     [] if the setting `published` allows connections from any address.
+
+    The rules accept connections from containers and from `sources`, and drop others to published ports.
+
+    Args:
+        sources: starts of rules, as `_Table.sources` returns them.
     """
     if firewall.published == "any":
         return []
@@ -91,9 +96,9 @@ class _Table:
         self.networks: dict[str, list[str]] = {}
 
     def sources(self, name: str, networks: list[str]) -> list[str]:
-        """Add sets for the networks; return the start of a rule for each of IPv4 and IPv6.
+        """Add a set for each IP version that has networks; return the start of a rule for each set.
 
-        The only start is empty if the networks are all of IPv4 and IPv6.
+        Without networks there is no start, so no rule. With both of `ANYWHERE`: no set, and one empty start.
         """
         if set(networks) >= set(ANYWHERE):
             return [""]
@@ -133,7 +138,9 @@ def _interface(name: str) -> str:
 
 
 def _addresses(hosts: Mapping[str, str]) -> list[str]:
-    """Return the nodes' addresses as networks of one address, without a node that is this machine itself.
+    """Return the nodes' addresses as networks of one address.
+
+    Leave out a node with the address `LOCAL`, the machine that gpuprov runs on: no node gets a rule for it.
 
     Raises:
         Refused: a node is known by name only.

@@ -32,8 +32,9 @@ class Wanted:
     toolkits: dict[str, str]
 
     def text(self, component: str) -> str | None:
-        """Return the resolver's input for a component: the kept version, else the stated one; None lets
-        it choose.
+        """Return the resolver's input for a component: the kept version, else the stated one.
+
+        None, if not stated or `auto`, lets it choose. Of several toolkits, return the first.
         """
         stated = next(iter(stated_texts(self.policy, component)), None)
         return self.kept.get(component) or (None if stated == AUTO else stated)
@@ -46,12 +47,15 @@ class Wanted:
         return component == "driver" or (bool(stated) and ABSENT not in stated)
 
     def without(self, components: Collection[str]) -> Wanted:
-        """Return a copy that no longer keeps the locked versions of some components."""
+        """Return a copy without the locked versions of some components in `kept`; `toolkits` stay."""
         kept = {name: text for name, text in self.kept.items() if name not in components}
         return replace(self, kept=kept)
 
     def only(self, **versions: str) -> Wanted:
-        """Return a copy with these versions of driver and CUDA, without libraries, under the same policy."""
+        """Return a copy with these versions of `driver` and `cuda`, and `none` for cuDNN and NCCL.
+
+        Keep nothing of the lock, and the policy's other statements.
+        """
         policy = self.policy.model_copy(update={"cudnn": ABSENT, "nccl": ABSENT, "cuda": (versions["cuda"],)})
         return Wanted(policy.model_copy(update={"driver": versions["driver"]}), kept={}, toolkits={})
 

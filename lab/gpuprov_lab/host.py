@@ -85,6 +85,7 @@ def execute_aloud(arguments: Sequence[str | Path], *, timeout: float, every: flo
 
 
 def _tell(last: deque[str], every: float, over: Event) -> None:
+    """Print the seconds so far and the latest line, or `…` before the first, at an interval until `over`."""
     begun = time.monotonic()
     while not over.wait(every):
         line = last[-1] if last else "…"
@@ -109,6 +110,8 @@ def locked(path: Path) -> Iterator[None]:
 def hold(path: Path) -> IO[str] | None:
     """Return the file at `path`, locked until it is closed or the process dies; None if another process holds
     it.
+
+    Do not wait; create the file and its folder if they are missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = path.open("a")
@@ -129,7 +132,11 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder without crossing into file systems mounted below it."""
+    """Remove a folder, if it exists, without crossing into file systems mounted below it.
+
+    Raises:
+        NodeFailed: a file system is mounted below it: this and the folders above it remain; or rm failed.
+    """
     if path.exists():
         execute(["rm", "-rf", "--one-file-system", path])
 

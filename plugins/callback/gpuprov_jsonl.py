@@ -108,7 +108,10 @@ class CallbackModule(CallbackBase):
         self._result(result, "unreachable")
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Write the event `stats`: the number of results of each status, by host."""
+        """Write the event `stats`: Ansible's counts, by host.
+
+        `ok` includes changed results and ignored failures; `rescued` has only failures with a `rescue`.
+        """
         hosts = {}
         for host in sorted(stats.processed):
             counts = stats.summarize(host)
@@ -170,8 +173,8 @@ def _has_rescue(task: Any) -> bool:
 def _message(data: dict[str, Any], *, failed: bool) -> str:
     """Return a result's message; of a loop, that of the first failed item.
 
-    A failed program's message is its last line; up to `LAST_LINES` lines of its output are added if they are
-    not in the message.
+    Replace Ansible's `EMPTY_WORDS` by the last line of a failed program's stderr, else stdout; keep any other
+    message. Add the last `LAST_LINES` lines of the output of a failure if the message does not contain it.
     """
     items = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
     source = items[0] if items else data

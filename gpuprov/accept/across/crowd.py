@@ -22,6 +22,9 @@ class Crowd:
         nodes: nodes without a fault in pairs.
         usual: bus bandwidth of pairs in GB/s.
         whole: bus bandwidth of all nodes together in GB/s; None where it was not measured.
+
+    Attributes:
+        verdict: the fault that the search found; None before its end, and if it found none.
     """
 
     def __init__(self, nodes: Sequence[str], usual: float, whole: float | None = None) -> None:
@@ -61,6 +64,8 @@ class Crowd:
         """Return the digits of slow groups; if no measured group is slow, those of the nodes that have none.
 
         A node that shares its digit with no other node cannot be measured by a group of its own.
+
+        A group is slow below `APART` of the round's best; an only group, below `TOGETHER` of the pairs'.
         """
         values = {digit: reduced.get(Group(nodes, exchange=False)) for digit, nodes in self._digits().items()}
         measured = {digit: value for digit, value in values.items() if value is not None}
@@ -83,7 +88,7 @@ class Crowd:
         return all(number_of(number, place) in slow for place, slow in enumerate(self._slow))
 
     def _conclude(self, node: str | None) -> None:
-        """End the search with a verdict against this node, or against the group if it is None."""
+        """End the search: set `verdict` against this node, or against the group if it is None."""
         self._over = True
         text = (
             f"all-reduce reaches {self.whole:.1f} GB/s on {len(self.nodes)} nodes, {self.usual:.1f} on pairs"

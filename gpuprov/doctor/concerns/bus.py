@@ -14,7 +14,7 @@ REBUILD = shell("sudo update-initramfs -u 2>/dev/null || sudo dracut --force")
 
 @rule("bus.none", "D21", source="oci-hc")
 def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
-    """Report that PCI has no NVIDIA GPU although NVIDIA's packages are installed."""
+    """Report that neither PCI nor nvidia-smi has an NVIDIA GPU although NVIDIA's packages are installed."""
     wanted = any(name.startswith(("nvidia-", "libnvidia", "cuda-drivers")) for name in seen.packages.by_name)
     if not seen.pci_gpus and wanted and not seen.smi.gpus:
         yield Fault(
@@ -114,7 +114,13 @@ def nova(seen: Examination) -> Iterator[Fault]:
 
 
 def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str) -> Iterator[Fault]:
-    """Report GPUs bound to one of `drivers`; `lines` are the text of the file that blacklists them."""
+    """Report GPUs bound to one of `drivers`, in one fault.
+
+    Args:
+        drivers: names in sysfs; the first is also the module that is looked up in modprobe's blacklists.
+        name: the driver's name in the fault's text and in the name of the file that blacklists it.
+        lines: text of that file as a format of printf.
+    """
     held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in drivers]
     if not held:
         return
@@ -208,7 +214,10 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
 
 @rule("bus.unlike", "D83", source="imbue")
 def unlike_gpus(seen: Examination) -> Iterator[Fault]:
-    """Report properties that should be equal and differ between the GPUs, if all are of one model."""
+    """Report VBIOS, memory, power limit, maximum clock, ECC or MIG that differ between GPUs of one model.
+
+    Nothing if the GPUs are of several models; unknown values are not compared.
+    """
     if len(seen.gpus) < 2 or len({gpu.pci_device_id for gpu in seen.gpus}) > 1:
         return
     aspects: dict[str, list[object]] = {

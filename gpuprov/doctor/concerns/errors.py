@@ -194,8 +194,10 @@ def _health(seen: Examination) -> tuple[Health, ...]:
     after=("errors.recovery", "bus.lost"),
 )
 def xids(seen: Examination) -> Iterator[Fault]:
-    """Report each Xid of the kernel log except 154, once per GPU; age, number and the driver's recovery
-    action decide the severity.
+    """Report each Xid of the kernel log except 154, once per code and GPU, the most severe codes first.
+
+    The severity is the catalogue's, a risk for an unknown code; age, number and the driver's recovery action
+    change it as in `_weigh`.
     """
     groups: dict[tuple[str, int], list[Event]] = {}
     cleared: dict[str, float] = {}
@@ -253,8 +255,12 @@ def _weigh(
     """Return the severity of a code's events on one GPU, and why it differs from the catalogue's, or an empty
     string.
 
-    A hardware error is only a risk if `over`: the driver no longer recommends an action. An application's
-    error is a risk if it is repeated on only this GPU.
+    Keep the catalogue's severity except in two cases. A hardware error (broken or degraded) is only a risk if
+    `over`: the driver no longer recommends an action. An application's error (a hint) is a risk from
+    `REPEATED` times on, if no other GPU has it.
+
+    Args:
+        groups: the events of all GPUs, by GPU and code.
     """
     gpu, code = events[0].gpu, events[0].code
     if known.severity in ("broken", "degraded") and over:
