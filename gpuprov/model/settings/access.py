@@ -83,6 +83,7 @@ class Firewall(Strict):
     monitor_from: list[Network] = Field(default=[], description="networks from which metrics are read")
     monitor_ports: list[Port] = Field(
         default_factory=lambda: list(EXPORTERS),
+        min_length=1,
         description="ports of node_exporter, dcgm-exporter and nvidia_gpu_exporter",
     )
     open: list[Opening] = Field(default=[], description="ports that are open to more than the fleet")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from pydantic import ValidationError
+
 from gpuprov.model.settings import Settings
 
 REASONS = {
@@ -28,3 +31,9 @@ REASONS = {
 def test_a_lock_that_is_committed_somewhere_keeps_its_reasons() -> None:
     described = {name: field.description for name, field in Settings.model_fields.items()}
     assert {name: described[name] for name in REASONS} == REASONS
+
+
+def test_ports_of_a_rule_are_never_none() -> None:
+    """Refuse here what nft would refuse on the node: `tcp dport { }`."""
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        Settings.model_validate({"firewall": {"monitor_from": ["10.0.0.1/32"], "monitor_ports": []}})
