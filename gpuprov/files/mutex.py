@@ -73,7 +73,7 @@ def wait_for(handle: int, path: str, seconds: float, kind: int = fcntl.LOCK_EX) 
             return fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= end:
-                raise Locked(errno.EWOULDBLOCK, _said(handle, seconds), path) from None
+                raise Locked(errno.EWOULDBLOCK, _held_message(handle, seconds), path) from None
         time.sleep(max(0.0, min(pause, end - time.monotonic())))
         pause = min(2 * pause, LONG_S)
 
@@ -144,7 +144,7 @@ def _is_private(group: int) -> bool:
     return user.pw_gid == group and found.gr_name == user.pw_name and not set(found.gr_mem) - {user.pw_name}
 
 
-def _said(handle: int, seconds: float) -> str:
+def _held_message(handle: int, seconds: float) -> str:
     """Return the message of `Locked`: who holds the lock of an open file, for how long, and the remedy."""
     pid = _holder(os.fstat(handle).st_ino)
     if pid is None:

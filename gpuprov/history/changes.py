@@ -37,7 +37,7 @@ def changes(before: Sequence[NodeDrift], after: Sequence[NodeDrift]) -> Iterator
     for name in [*new, *(name for name in old if name not in new)]:
         was, now = old.get(name), new.get(name)
         appeared, vanished = _beyond(now, was), _beyond(was, now)
-        if appeared or vanished or _standing(was) != _standing(now):
+        if appeared or vanished or _status(was) != _status(now):
             yield Change(name, was, now, appeared, vanished)
 
 
@@ -71,6 +71,6 @@ def _key(each: Difference) -> str:
     return json.dumps([each.check, each.expected, each.actual], sort_keys=True)
 
 
-def _standing(node: NodeDrift | None) -> str | None:
+def _status(node: NodeDrift | None) -> str | None:
     """Return the node's status, or None without a node; the wording of a failure may differ between runs."""
     return node.status if node else None

@@ -50,7 +50,7 @@ class Run:
     groups: Mapping[str, Group]
     nodes: Sequence[NodeDrift] = field(default_factory=tuple)
 
-    def checks_of(self) -> dict[str, tuple[str, ...]]:
+    def checks_by_node(self) -> dict[str, tuple[str, ...]]:
         """Return node → the checks of its group, which judged it; for the nodes of all groups."""
         return {name: group.checks for group in self.groups.values() for name in group.nodes}
 

@@ -16,7 +16,7 @@ def drift_xml(run: Run) -> str:
     """Return JUnit XML of a run: each check of a node's group passes or fails; a node without facts has
     no checks.
     """
-    checks = run.checks_of()
+    checks = run.checks_by_node()
     nodes = [_as_verdict(node, checks[node.name]) for node in run.nodes]
     return junit_xml({"checked_at": run.at, "nodes": nodes}, f"gpuprov {run.verb}")
 

@@ -151,7 +151,7 @@ def test_a_verification_is_kept_in_the_same_words(path: Path) -> None:
         ("pins.hold", "package_pins"),
         ("driver.library", "nvidia_driver"),
     ]
-    assert "driver.library" in kept.checks_of()["node1"]
+    assert "driver.library" in kept.checks_by_node()["node1"]
 
 
 def test_a_run_that_was_cut_by_a_reboot_of_this_machine_is_one_line_of_the_history(path: Path) -> None:
