@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.untrusted.openpgp import Keys, beside, fingerprints
+from gpuprov.untrusted.openpgp import Keys, fingerprints, other_contents
 from gpuprov.untrusted.signature import verify_detached
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def one_key(keys: Keys, name: str) -> str:
         InvalidInput: it is not a key file.
     """
     found = fingerprints(keys)
-    surplus = beside(keys, found[0]) if found else ["no key that gpgv accepts"]
+    surplus = other_contents(keys, found[0]) if found else ["no key that gpgv accepts"]
     if surplus:
         raise Refused(
             f"the key file {name} holds {', '.join([*found[:1], *surplus])}",

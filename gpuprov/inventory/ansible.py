@@ -18,7 +18,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.variables import Variables, variables_of
 from gpuprov.model.fleet import Fleet, Group
 from gpuprov.model.lock import Lock
-from gpuprov.untrusted import as_text, marked, unmarked
+from gpuprov.untrusted import templates_as_text, unmarked, with_marks_read
 
 GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE = "gpuprov_group", "gpuprov_fleet", "gpuprov_name"
 KINDS_VARIABLE, HOST_VARIABLE = "gpuprov_kinds", "gpuprov_host"
@@ -65,7 +65,7 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
     everywhere = fleet.also["all"].vars if "all" in fleet.also else {}
     kinds = dict(_kinds(fleet, models, names))
     of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars"), KINDS_VARIABLE: list(kinds)}
-    groups = {"all": AnsibleGroup(vars=as_text(of_all) | marked(everywhere))}
+    groups = {"all": AnsibleGroup(vars=templates_as_text(of_all) | with_marks_read(everywhere))}
     host_vars: dict[str, Variables] = {}
     for name, group in fleet.groups.items():
         own = {GROUP_VARIABLE: {"name": name, **_stated(group, "entries", "vars")}}
@@ -77,14 +77,16 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
         }
         _refuse_second_opinions(name, group.vars, decided)
         groups[names[name]] = AnsibleGroup(
-            hosts=tuple(group.hosts), vars=as_text(decided) | marked(group.vars)
+            hosts=tuple(group.hosts), vars=templates_as_text(decided) | with_marks_read(group.vars)
         )
     for name, further in fleet.also.items():
         if name == "all":
             continue
         children = tuple(names[child] for child in further.children)
         called = {NAME_VARIABLE: name} if names[name] != name else {}
-        groups[names[name]] = AnsibleGroup(tuple(further.hosts), children, called | marked(further.vars))
+        groups[names[name]] = AnsibleGroup(
+            tuple(further.hosts), children, called | with_marks_read(further.vars)
+        )
     groups |= {name: AnsibleGroup(children=tuple(members)) for name, members in kinds.items()}
     return AnsibleInventory(groups, host_vars)
 
@@ -135,8 +137,8 @@ def _of_host(fleet: Fleet, group: Group, host: str, way: Variables) -> Variables
     site = fleet.host_vars.get(host, {})
     if ours := [key for key in way if key not in site]:  # for the import
         kept["variables"] = ours
-    decided = as_text(result | way | ({HOST_VARIABLE: kept} if kept else {}))
-    return {**decided, **marked(site)}
+    decided = templates_as_text(result | way | ({HOST_VARIABLE: kept} if kept else {}))
+    return {**decided, **with_marks_read(site)}
 
 
 def _kinds(

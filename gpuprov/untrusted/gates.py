@@ -68,7 +68,10 @@ class ShellWords(str):
 
 
 class AnsibleText(str):
-    """A string in an inventory file that Ansible must not expand; only `as_text` and `marked` create it."""
+    """A string in an inventory file that Ansible must not expand.
+
+    Only `templates_as_text` and `with_marks_read` create it.
+    """
 
     __slots__ = ()
 
@@ -262,7 +265,7 @@ def ansible_json(document: object) -> AnsibleJson:
     return AnsibleJson(json.dumps(_unsafe(document), indent=1))
 
 
-def as_text(document: object) -> Any:
+def templates_as_text(document: object) -> Any:
     """Return a document for a readable inventory: strings that look like a template become `AnsibleText`.
 
     A mapping with `UNSAFE` as its only key, the form of such a string in JSON, becomes `AnsibleText`, too.
@@ -271,20 +274,22 @@ def as_text(document: object) -> Any:
     if isinstance(document, str):
         return AnsibleText(document) if is_template(document) else document
     if isinstance(document, Mapping):
-        return marked(document) if set(document) == {UNSAFE} else {k: as_text(v) for k, v in document.items()}
-    return [as_text(each) for each in document] if isinstance(document, (list, tuple)) else document
+        if set(document) == {UNSAFE}:
+            return with_marks_read(document)
+        return {key: templates_as_text(value) for key, value in document.items()}
+    return [templates_as_text(each) for each in document] if isinstance(document, (list, tuple)) else document
 
 
-def marked(document: object) -> Any:
+def with_marks_read(document: object) -> Any:
     """Return a document with `AnsibleText` in place of mappings whose only key is `UNSAFE`; keep the rest.
 
-    Strings that look like a template are not changed, see `as_text`. Tuples become lists.
+    Strings that look like a template are not changed, see `templates_as_text`. Tuples become lists.
     """
     if isinstance(document, Mapping):
         if set(document) == {UNSAFE}:
             return AnsibleText(document[UNSAFE])
-        return {key: marked(value) for key, value in document.items()}
-    return [marked(each) for each in document] if isinstance(document, (list, tuple)) else document
+        return {key: with_marks_read(value) for key, value in document.items()}
+    return [with_marks_read(each) for each in document] if isinstance(document, (list, tuple)) else document
 
 
 def unmarked(document: object, *, mark: bool) -> Any:

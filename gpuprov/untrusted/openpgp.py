@@ -116,7 +116,7 @@ def fingerprints(keyring: Keys) -> list[str]:
     return [_fingerprint(body) for tag, body in packets if tag == PUBLIC_KEY and body[:1] == b"\x04"]
 
 
-def beside(keyring: Keys, fingerprint: str) -> list[str]:
+def other_contents(keyring: Keys, fingerprint: str) -> list[str]:
     """Return descriptions of a keyring's contents except the key with that fingerprint; empty if none.
 
     A description is the fingerprint of another version 4 key, `a key of version …`, or `a packet of tag …`.

@@ -47,7 +47,7 @@ def count_values(data: bytes, most: int = VALUES) -> int:
     return found
 
 
-def memory_of(data: bytes, most: int = VALUES) -> int:
+def memory_limit_of(data: bytes, most: int = VALUES) -> int:
     """Return the maximum memory in bytes of the document in a JSON text; more values count as `most`."""
     return CHARACTER_MEMORY * len(data) + VALUE_MEMORY * min(1 + _signs(data), most)
 

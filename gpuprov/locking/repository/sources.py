@@ -22,7 +22,7 @@ from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
 from gpuprov.locking.repository.rpm import open_rpm
-from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, beside, fingerprints
+from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, fingerprints, other_contents
 
 DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}
@@ -286,7 +286,7 @@ def published_key(
             expected=fingerprint or sha256 or "a key that the catalog has",
             do="check whether the owner has announced a new key, then name the key file",
         )
-    if surplus := beside(content, fingerprint):
+    if surplus := other_contents(content, fingerprint):
         raise Refused(
             f"the key file {url} has other keys than {fingerprint.upper()}: {', '.join(surplus)}",
             expected="only that key",

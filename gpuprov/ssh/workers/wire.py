@@ -17,7 +17,7 @@ from typing import Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import on_one_line, shown
-from gpuprov.untrusted.parsing import memory_of, read_json
+from gpuprov.untrusted.parsing import memory_limit_of, read_json
 
 ANSWER_BYTES = 16 << 20
 """Maximum size of one node's answer as JSON: twice what a node may send, as JSON escapes quotation marks."""
@@ -58,7 +58,7 @@ class Stream:
             found = read_json(frame, MESSAGE_BYTES, MESSAGE_VALUES)
         except ValueError as error:
             raise Closed(f"sent invalid JSON: {on_one_line(str(error))[:100]}") from None
-        self.memory = memory_of(frame, MESSAGE_VALUES)
+        self.memory = memory_limit_of(frame, MESSAGE_VALUES)
         if not isinstance(found, dict):
             raise Closed("sent JSON that is not an object")
         return found

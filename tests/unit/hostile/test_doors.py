@@ -22,7 +22,7 @@ from gpuprov.locking.repository.release import read_release
 from gpuprov.locking.repository.rpm import open_rpm
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.ssh.known_hosts import read_known_hosts
-from gpuprov.untrusted.openpgp import UNSIGNED, armored, beside, binary, fingerprints
+from gpuprov.untrusted.openpgp import UNSIGNED, armored, binary, fingerprints, other_contents
 from tests.unit.hostile import strategies as hostile
 
 WHATEVER = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -74,7 +74,7 @@ def test_keyrings(content: bytes) -> None:
         assert binary(armored(content).encode()) == binary(content)
         for each in found:
             assert len(each) == 40
-            assert len(beside(content, each)) >= len(found) - 1
+            assert len(other_contents(content, each)) >= len(found) - 1
 
 
 @WHATEVER

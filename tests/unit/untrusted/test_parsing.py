@@ -15,7 +15,7 @@ from gpuprov.untrusted.parsing import (
     TOML_BYTES,
     VALUES,
     count_values,
-    memory_of,
+    memory_limit_of,
     read_json,
     read_toml,
 )
@@ -56,8 +56,8 @@ def test_the_memory_of_a_document_is_stated(shape: str) -> None:
     finally:
         tracemalloc.stop()
     assert found == SHAPES[shape]
-    assert held <= memory_of(text)
-    assert most <= 2 * memory_of(text)
+    assert held <= memory_limit_of(text)
+    assert most <= 2 * memory_limit_of(text)
 
 
 def test_signs_in_strings_are_no_values() -> None:

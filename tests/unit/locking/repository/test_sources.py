@@ -12,7 +12,7 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.sources import AptSource, archive, parse_sources
-from gpuprov.untrusted.openpgp import armored, beside, fingerprints
+from gpuprov.untrusted.openpgp import armored, fingerprints, other_contents
 from gpuprov.untrusted.signature import verify_detached
 from gpuprov_lab.mirror import nvidia as nvidia_mirror
 from gpuprov_lab.mirror.key import SigningKey, signing_key
@@ -202,7 +202,7 @@ def test_a_foreign_key_in_the_clothes_of_a_subkey_verifies_nothing(
     foreign = bytearray(other.binary())
     foreign[0] = 0x80 | 14 << 2 | foreign[0] & 3  # the tag of a primary key becomes that of a subkey
     keys = key.binary() + bytes(foreign)
-    assert beside(keys, key.fingerprint) == []
+    assert other_contents(keys, key.fingerprint) == []
     with pytest.raises(Refused):
         verify_detached(b"text", other.detached(b"text"), keys, "text")
 
@@ -217,7 +217,7 @@ def test_a_foreign_key_in_the_clothes_of_a_subkey_verifies_nothing(
     ids=["version-5", "secret", "literal-data"],
 )
 def test_what_is_no_part_of_a_public_key_is_beside_it(key: SigningKey, packet: bytes, said: str) -> None:
-    assert beside(key.binary() + packet, key.fingerprint) == [said]
+    assert other_contents(key.binary() + packet, key.fingerprint) == [said]
 
 
 @pytest.mark.parametrize(
