@@ -256,7 +256,7 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
     # Before the transaction: a purge after it would also delete the file of the new pinning package.
     purge([*residue, *(name for name in going if PINNING.match(name))])
     try:
-        with initramfs.put_off() as option:
+        with initramfs.postponed() as option:
             call("apt-get", "--quiet", option, *command)
     except Failed:
         with contextlib.suppress(Failed):
@@ -271,9 +271,9 @@ def settle() -> None:
     Raises:
         Failed: it cannot be made.
     """
-    if initramfs.owed():
+    if initramfs.is_requested():
         call(initramfs.PROGRAM, "-u")
-        initramfs.made()
+        initramfs.clear_request()
 
 
 def alike(lock_seconds: int) -> "list[str]":
@@ -298,7 +298,7 @@ def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:
     Raises:
         Failed: it is not possible, or apt would remove packages that are not in `own`; the text names them.
     """
-    foreign = removed_beside(changes(simulated(command)), own)
+    foreign = foreign_removals(changes(simulated(command)), own)
     if foreign:
         raise Failed(f"apt would remove {', '.join(foreign)}")
 
@@ -329,7 +329,7 @@ def changes(simulated: str) -> "Changes":
     return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}
 
 
-def removed_beside(moved: "Changes", own: "Collection[str]") -> "list[str]":
+def foreign_removals(moved: "Changes", own: "Collection[str]") -> "list[str]":
     """Return the names of packages that are removed and are not in `own`, with or without architecture.
 
     Sorted.
@@ -346,7 +346,7 @@ def purge(names: "Iterable[str]") -> None:
     Raises:
         Failed: dpkg failed.
     """
-    harmless = sorted(name for name in names if not takes_data(name))
+    harmless = sorted(name for name in names if not purge_deletes_data(name))
     if harmless:
         # The transaction that follows replaces the packages that depend on a pinning package.
         call("dpkg", "--purge", "--force-depends", "--force-hold", *harmless)
@@ -354,10 +354,10 @@ def purge(names: "Iterable[str]") -> None:
 
 def purged(name: str) -> bool:
     """Return whether a package is to be removed with its configuration, by `PURGED` and its postrm script."""
-    return PURGED.match(name) is not None and not takes_data(name)
+    return PURGED.match(name) is not None and not purge_deletes_data(name)
 
 
-def takes_data(name: str) -> bool:
+def purge_deletes_data(name: str) -> bool:
     """Return whether a purge of a package deletes more than its configuration, by its postrm script.
 
     False if it has no such script.

@@ -42,8 +42,8 @@ def ask(*argv: str) -> str:
     return said
 
 
-def runs(unit: str) -> bool:
-    """Return whether a service has a process; False for an unknown unit.
+def has_process(unit: str) -> bool:
+    """Return whether systemd states a main process for a service; False for an unknown unit.
 
     In a tree that is not booted systemctl prints nothing, which is False, too.
 
@@ -59,7 +59,7 @@ def of_docker() -> "list[str]":
     Raises:
         Silent: the daemon does not answer.
     """
-    if not runs("docker.service"):
+    if not has_process("docker.service"):
         return []
     return sorted(ask(*DOCKER, "ps", "--format", "{{.Names}}").split())
 
@@ -80,7 +80,7 @@ def of_containerd() -> "list[Container]":
     Raises:
         Silent: the daemon does not answer.
     """
-    if not runs("containerd.service"):
+    if not has_process("containerd.service"):
         return []
     found = []
     for namespace in ask("ctr", "namespaces", "list", "--quiet").split():

@@ -36,7 +36,7 @@ def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
         what = found.get("TYPE") or found.get("PTTYPE") or "something"
         label = f" labelled {found['LABEL']}" if "LABEL" in found else ""
         return f"there is {what}{label} on {path}", None
-    used = users(path)
+    used = uses_of(path)
     if used:
         return f"{path} is in use by {', '.join(used)}", None
     if not empty(path):
@@ -55,7 +55,7 @@ def signature(path: str) -> "dict[str, str] | None":
     return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
 
-def users(path: str) -> "list[str]":
+def uses_of(path: str) -> "list[str]":
     """Return a device's partitions, the devices stacked on it, and its mount points.
 
     Empty if it is not in use.

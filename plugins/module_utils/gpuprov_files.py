@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from gpuprov_place import READ, Place, Refused
-from gpuprov_replace import Half, make_folders, read, replace
+from gpuprov_replace import TemporaryReplacement, make_folders, read, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def settle(
     new = [each for each in wanted if before[each["path"]] != each["content"].encode()]
     for each in new if not check else ():
         validate(each)
-    allowed = [each["path"] for each in wanted if each not in new and allow(each, check)]
+    corrected = [each["path"] for each in wanted if each not in new and set_owner_and_mode(each, check)]
     former = write(new) if not check else {}
     gone = {path: content_of(path) for path in unwanted if os.path.lexists(path)}
     if not check:
@@ -89,8 +89,8 @@ def settle(
     texts = [(each["path"], before[each["path"]], each["content"].encode()) for each in new]
     texts += [(path, content, None) for path, content in gone.items()]
     return {
-        "changed": bool(new or allowed or gone or undo),
-        "written": sorted({each["path"] for each in new}.union(allowed)),
+        "changed": bool(new or corrected or gone or undo),
+        "written": sorted({each["path"] for each in new}.union(corrected)),
         "removed": sorted(gone),
         "former": former,
         "diff": [difference(*each) for each in texts],
@@ -167,16 +167,16 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
         for file in files:
             make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
             place = stack.enter_context(Place(file["path"]))
-            half = Half(place, file["content"].encode(), int(file["mode"], 8), OWNER)
+            half = TemporaryReplacement(place, file["content"].encode(), int(file["mode"], 8), OWNER)
             halves.append(stack.enter_context(half))
         for file, half in zip(files, halves):
             if file["backup"]:
-                former[file["path"]] = kept(file["path"])
+                former[file["path"]] = back_up(file["path"])
             half.put()
     return former
 
 
-def kept(path: str) -> "str | None":
+def back_up(path: str) -> "str | None":
     """Copy a file to a backup in its folder, named as by Ansible's modules; return the backup's path.
 
     It has the file's mode, owner and times. None if there is no file.
@@ -191,8 +191,8 @@ def kept(path: str) -> "str | None":
     return backup
 
 
-def allow(file: "dict[str, Any]", check: bool) -> bool:
-    """Set owner and mode of a file; return whether they were different. With `check` nothing is changed."""
+def set_owner_and_mode(file: "dict[str, Any]", check: bool) -> bool:
+    """Return whether they were different; with `check` nothing is changed."""
     mode = int(file["mode"], 8)
     with Place(file["path"], follow=True) as place:
         handle = os.open(place.name, READ, dir_fd=place.folder)

@@ -33,7 +33,7 @@ exec {program} "$@"
 
 
 @contextlib.contextmanager
-def put_off() -> "Iterator[str]":
+def postponed() -> "Iterator[str]":
     """Yield an option for apt-get under which `update-initramfs -u` of package scripts is only recorded.
 
     Other calls, such as with `-c` or `-k`, run as usual. At the end the option has no effect any more.
@@ -47,7 +47,7 @@ def put_off() -> "Iterator[str]":
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-def owed() -> bool:
+def is_requested() -> bool:
     """Return whether a script requested an initramfs that is not made yet, also in a killed transaction.
 
     False without update-initramfs.
@@ -55,6 +55,6 @@ def owed() -> bool:
     return os.path.exists(OWED) and os.path.exists(PROGRAM)
 
 
-def made() -> None:
+def clear_request() -> None:
     """Record that the initramfs was made: remove the request."""
     os.unlink(OWED)

@@ -9,7 +9,7 @@ Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library
 """
 
 from gpuprov_place import Changed, Place, Refused
-from gpuprov_replace import Half
+from gpuprov_replace import TemporaryReplacement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def _edit(path: str, change: "Change", is_ours: "Judge", mode: int, owner: "Owne
             return False
         content = b"".join(line + b"\n" for line in after)
         new = old.about is None
-        with Half(place, content, mode if new else None, owner if new else None, old=old) as half:
+        with TemporaryReplacement(
+            place, content, mode if new else None, owner if new else None, old=old
+        ) as half:
             refuse_loss(path, before, lines_of(half.written()), is_ours)
             half.put()
         return True

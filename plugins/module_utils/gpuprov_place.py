@@ -153,7 +153,7 @@ class _Walk:
         self.name = ""
         self.here = os.open("/" if path.startswith("/") else ".", _FOLDER)
         self.links = 0
-        self.strangers = set()  # type: set[int]
+        self.link_owners = set()  # type: set[int]
         try:
             self._go(follow)
         except BaseException:
@@ -171,7 +171,7 @@ class _Walk:
             self._step(follow)
         if self.name in (".", ".."):
             raise self._error(errno.EISDIR)
-        if self.strangers - {os.fstat(self.here).st_uid}:
+        if self.link_owners - {os.fstat(self.here).st_uid}:
             raise Refused(self.path, "leads through a link of another user to a folder that is not theirs")
 
     def _step(self, follow: bool) -> None:
@@ -222,7 +222,7 @@ class _Walk:
             about = os.fstat(self.here)
             if about.st_mode & 0o1002 == 0o1002 and uid != about.st_uid:  # as fs.protected_symlinks
                 raise Refused(self.path, "leads through a link of another user in a folder of all users")
-            self.strangers.add(uid)
+            self.link_owners.add(uid)
         self.names = _names(target) + self.names
         if target.startswith("/"):
             self._enter(os.open("/", _FOLDER))

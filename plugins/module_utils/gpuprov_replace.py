@@ -61,7 +61,7 @@ def replace(
     Raises:
         OSError: the replacement failed; the old file is unchanged.
     """
-    with Place(path, follow) as place, Half(place, content, mode, owner) as half:
+    with Place(path, follow) as place, TemporaryReplacement(place, content, mode, owner) as half:
         half.put()
 
 
@@ -130,7 +130,7 @@ def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> 
     return [*above, path]
 
 
-class Half:
+class TemporaryReplacement:
     """A file's new content, in a temporary file in its folder; removed at the end unless `put` renamed it.
 
     Args:
@@ -236,7 +236,7 @@ class Half:
             os.close(self._handle)
         self._name, self._handle = "", -1
 
-    def __enter__(self) -> "Half":
+    def __enter__(self) -> "TemporaryReplacement":
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -66,13 +66,13 @@ def settle(
     """
     if daemon_reload and not check:
         act("daemon-reload", name)
-    acts = [*boot(name, enabled), *now(name, state)]
+    acts = [*boot_verbs(name, enabled), *state_verbs(name, state)]
     for verb in acts if not check else ():
         act(verb, name)
     return {"changed": bool(acts), "acts": acts}
 
 
-def boot(name: str, enabled: "bool | None") -> "list[str]":
+def boot_verbs(name: str, enabled: "bool | None") -> "list[str]":
     """Return the verbs of systemctl that are needed for the next boot: `enable`, `disable` or none.
 
     Raises:
@@ -90,7 +90,7 @@ def boot(name: str, enabled: "bool | None") -> "list[str]":
     return ["disable"] if is_.startswith("enabled") else []
 
 
-def now(name: str, state: "str | None") -> "list[str]":
+def state_verbs(name: str, state: "str | None") -> "list[str]":
     """Return the verbs that are needed at once: `start`, `stop`, `restart` or none.
 
     None are needed in a tree that is not booted: there `show` is empty.

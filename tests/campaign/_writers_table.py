@@ -108,7 +108,7 @@ def _remember(path: Path) -> None:
 
 def _stand_in(path: Path) -> None:
     names = {"FOLDER": str(path.parent), "PROGRAM": f"/{path.name}", "shutil": _Keeps}
-    with patch.multiple(gpuprov_initramfs, **names), gpuprov_initramfs.put_off():
+    with patch.multiple(gpuprov_initramfs, **names), gpuprov_initramfs.postponed():
         pass
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 
-from gpuprov_apt import changes, removed_beside
+from gpuprov_apt import changes, foreign_removals
 from gpuprov_replace import replace
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
@@ -77,7 +77,7 @@ def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":
         Failed: it is impossible, or would remove a package that is not in `own`.
     """
     found = changes(apt("install", "--simulate", "--option=Debug::NoLocking=true", *targets))
-    foreign = removed_beside(found, {name.split(":")[0] for name in own})
+    foreign = foreign_removals(found, {name.split(":")[0] for name in own})
     if foreign:
         raise Failed("apt would remove {}".format(", ".join(foreign)))
     return found

@@ -98,7 +98,10 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_not_disturbed(
     kept = [".gpuprov-new-", ".gpuprov-new-0123456789abcdeg.conf", "gpuprov-new-0123456789abcdef"]
     for name in kept:
         (file.parent / name).write_text("not ours")
-    with gpuprov_place.Place(str(file)) as place, gpuprov_replace.Half(place, b"living") as half:
+    with (
+        gpuprov_place.Place(str(file)) as place,
+        gpuprov_replace.TemporaryReplacement(place, b"living") as half,
+    ):
         gpuprov_replace._cleaned.clear()
         replace(str(file), b"new\n")
         half.put()
@@ -194,15 +197,15 @@ def test_folders_are_made_with_their_mode(tmp_path: Path) -> None:
 
 
 def test_lines_of_others_survive_a_concurrent_edit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, late = gpuprov_replace.Half.put, iter([b"second\n", b"third\n"])
+    real, late = gpuprov_replace.TemporaryReplacement.put, iter([b"second\n", b"third\n"])
 
-    def put(half: gpuprov_replace.Half) -> None:
+    def put(half: gpuprov_replace.TemporaryReplacement) -> None:
         if line := next(late, b""):
             with file.open("ab") as stream:
                 stream.write(line)
         real(half)
 
-    monkeypatch.setattr(gpuprov_replace.Half, "put", put)
+    monkeypatch.setattr(gpuprov_replace.TemporaryReplacement, "put", put)
     assert edit_lines(str(file), lambda line: line == b"ours", [b"ours"])
     assert file.read_bytes() == b"old\nsecond\nthird\nours\n"
 

@@ -423,7 +423,7 @@ def test_only_an_empty_device_or_our_own_is_not_objected_to(
     monkeypatch: pytest.MonkeyPatch, found: Any, used: list[str], result: Any
 ) -> None:
     monkeypatch.setattr(gpuprov_devices, "signature", lambda _: found)
-    monkeypatch.setattr(gpuprov_devices, "users", lambda _: used)
+    monkeypatch.setattr(gpuprov_devices, "uses_of", lambda _: used)
     monkeypatch.setattr(gpuprov_devices, "empty", lambda _: True)
     assert gpuprov_devices.objection("D", "ext4") == result
 

@@ -358,7 +358,7 @@ def test_a_script_that_takes_data_along_is_known(script: str, takes: bool) -> No
 def test_only_what_takes_nothing_else_along_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, ...]] = []
     monkeypatch.setattr(apt, "call", lambda *command: ran.append(command))
-    monkeypatch.setattr(apt, "takes_data", lambda name: name == "docker.io")
+    monkeypatch.setattr(apt, "purge_deletes_data", lambda name: name == "docker.io")
     apt.purge(["docker.io"])
     assert ran == []
     apt.purge(["docker.io", f"{PIN}580"])
