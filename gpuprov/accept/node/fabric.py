@@ -11,7 +11,7 @@ import struct
 import sys
 import time
 
-from gpuprov.accept.node.main import START_S, looks, refusal
+from gpuprov.accept.node.main import START_S, read_nvml, refusal
 from gpuprov.accept.node.member import Member
 from gpuprov.accept.node.storage import rdma_ports
 from gpuprov.accept.node.workers import Crew, Gone, Worker
@@ -67,7 +67,7 @@ class Node:
 
         Return a description of the node, or `refused`: why not to load it, see `refusal`.
         """
-        looker = self._crew.hire("NVML", looks)
+        looker = self._crew.hire("NVML", read_nvml)
         answer = self._crew.ask([looker], "first", None, START_S)[0]
         looker.end()
         before = answer.get("value", {"error": answer.get("error", "no answer")})  # type: Values

@@ -25,8 +25,8 @@ LIMIT_S = 180.0
 """Time limit for one framework; its first import reads gigabytes."""
 
 
-def brought(name: str) -> "Any":
-    """Return a module of the interpreter, imported by name.
+def imported(name: str) -> "Any":
+    """Return a module of the interpreter by name.
 
     Raises:
         Failed: it is missing or cannot be imported.
@@ -45,7 +45,7 @@ def torch() -> "Values":
     Raises:
         Failed: PyTorch cannot be imported.
     """
-    framework = brought("torch")
+    framework = imported("torch")
 
     cuda = framework.cuda
     names = [cuda.get_device_name(index) for index in range(cuda.device_count())]
@@ -76,7 +76,7 @@ def jax() -> "Values":
         Failed: JAX cannot be imported.
     """
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    framework, numpy = brought("jax"), brought("jax.numpy")
+    framework, numpy = imported("jax"), imported("jax.numpy")
 
     devices = [each for each in framework.devices() if each.platform in ("gpu", "cuda")]
     rows = [
@@ -99,7 +99,7 @@ def tensorflow() -> "Values":
     Raises:
         Failed: TensorFlow cannot be imported.
     """
-    framework = brought("tensorflow")
+    framework = imported("tensorflow")
 
     rows = []  # type: list[Values]
     listed = framework.config.list_physical_devices("GPU")

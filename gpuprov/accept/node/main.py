@@ -55,7 +55,7 @@ class OneGpu:
         told = self._gpu.describe()  # type: Values
         told.update(
             cuda=self._driver.version(), visible=self._driver.count(), start_seconds=round(ready - begun, 3),
-            kernel=memory.prove(self._gpu),
+            kernel=memory.check_kernels(self._gpu),
         )  # fmt: skip
         return told
 
@@ -125,7 +125,7 @@ class AllGpus:
         return told
 
 
-def looks(name: str, _: "Any") -> "Values":
+def read_nvml(name: str, _: "Any") -> "Values":
     """Return readings of NVML, in a worker: `first_look` if `name` is `first`, otherwise `last_look`."""
     return watch.first_look() if name == "first" else watch.last_look()
 
@@ -164,8 +164,8 @@ def measure(crew: Crew, plan: "Values") -> "Values":
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "level": plan["level"],
     }  # type: Values
-    looker = crew.hire("NVML", looks)
-    told["before"] = _plain(crew.ask([looker], "first", None, START_S)[0])
+    looker = crew.hire("NVML", read_nvml)
+    told["before"] = _unwrapped(crew.ask([looker], "first", None, START_S)[0])
     refused = refusal(told["before"], plan)
     if refused:
         return dict(told, refused=refused)
@@ -173,14 +173,14 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     count = len(told["before"]["gpus"])
     told["gpus"] = load(crew, count, plan)
     if count > 1:
-        told["between"] = join(crew, count, plan)
+        told["between"] = measure_between(crew, count, plan)
     told["host_devices"] = host_devices(crew, plan["drive"])
     if dcgm.installed():
         run, seconds = plan["dcgm"]
         worker = crew.hire("DCGM", dcgm.diagnose)
-        told["dcgm"] = _plain(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
+        told["dcgm"] = _unwrapped(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
         worker.end()
-    told["after"] = _plain(crew.ask([looker], "last", None, START_S)[0])
+    told["after"] = _unwrapped(crew.ask([looker], "last", None, START_S)[0])
     _attribute(told["gpus"], sampler.lines)
     told["seconds"] = round(time.monotonic() - begun, 2)
     return told
@@ -226,7 +226,7 @@ def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
         asked = [index for index in chosen if "error" not in rows[index].get("device", {})]
         answers = crew.ask([workers[index] for index in asked], name, arguments, seconds)
         for index, answer in zip(asked, answers):
-            rows[index][key] = _plain(answer)
+            rows[index][key] = _unwrapped(answer)
 
     every = list(range(count))
     step("start", "device", None, START_S, every)
@@ -244,13 +244,13 @@ def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
     return rows
 
 
-def join(crew: Crew, count: int, plan: "Values") -> "Values":
+def measure_between(crew: Crew, count: int, plan: "Values") -> "Values":
     """Measure copies between the GPUs, and the collectives; return `pairs` and `nccl`."""
     worker = crew.hire("all GPUs", AllGpus(count, plan))
     pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S + START_S)[0]
     told = {"pairs": pairs.get("value", pairs)}  # type: Values
     seconds = plan["collectives"][1] + 2 * SPARE_S
-    told["nccl"] = _plain(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])
+    told["nccl"] = _unwrapped(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])
     worker.end()
     return told
 
@@ -261,16 +261,16 @@ def host_devices(crew: Crew, seconds: float) -> "Values":
     A drive that cannot be read has `error` in `read`.
     """
     worker = crew.hire("drives", storage.measure)
-    told = _plain(crew.ask([worker], "list", None, SPARE_S)[0])
+    told = _unwrapped(crew.ask([worker], "list", None, SPARE_S)[0])
     for drive in told.get("drives", ()):
-        drive["read"] = _plain(crew.ask([worker], "read", [drive["name"], seconds], seconds + SPARE_S)[0])
+        drive["read"] = _unwrapped(crew.ask([worker], "read", [drive["name"], seconds], seconds + SPARE_S)[0])
         if not worker.alive:  # a drive that hangs must not stop the others
             worker = crew.hire("drives", storage.measure)
     worker.end()
     return told
 
 
-def _plain(answer: "Values") -> "Values":
+def _unwrapped(answer: "Values") -> "Values":
     """Return the value of a worker's answer with the times of its begin and end, or `error`."""
     if "value" not in answer:
         return {"error": answer.get("error", "no answer")}
@@ -279,15 +279,15 @@ def _plain(answer: "Values") -> "Values":
 
 
 def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
-    """Add as `load` to every product the summary (`held`) of its GPU's samples in its time window."""
+    """Add as `load` to every product the `sample_summary` of its GPU in its time window."""
     for row in rows:
         for told in row.get("matrix", {}).values():
             if "error" not in told:
-                told["load"] = held(samples, row["index"], *told["window"])
+                told["load"] = sample_summary(samples, row["index"], *told["window"])
 
 
-def held(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
-    """Return the summary of a GPU's samples between two times.
+def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
+    """Return the summary for one GPU between two times.
 
     `samples` is their number, `reasons` all throttle reasons; `clock`, `power_w` and `temperature` are
     [least, median, most], None without samples. The first samples are left out: clocks and power lag behind

@@ -82,7 +82,7 @@ class Algorithm(ctypes.Structure):
     )
 
 
-def load(names: "Sequence[str]", folders: "Sequence[str]") -> "tuple[Any, str]":
+def load_library(names: "Sequence[str]", folders: "Sequence[str]") -> "tuple[Any, str]":
     """Load a shared library by the first name that works; return it and its path.
 
     Each name is tried with the loader's own search, then in the folders, whose names may be patterns.
@@ -116,7 +116,7 @@ class Products:
     def __init__(self, gpu: "Gpu", folders: "Sequence[str]") -> None:
         self._gpu = gpu
         names = ["libcublasLt.so.{}".format(major) for major in (13, 12, 11)]
-        self._library, self.path = load(names, folders)
+        self._library, self.path = load_library(names, folders)
         self._library.cublasLtGetVersion.restype = c_size_t
         self._handle = c_void_p()
         self._do("cublasLtCreate", byref(self._handle))

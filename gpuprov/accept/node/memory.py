@@ -22,7 +22,7 @@ PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
 """A hash of the address and its complement: every bit holds both values, and no two words are equal."""
 
 
-def prove(gpu: "Gpu") -> "Values":
+def check_kernels(gpu: "Gpu") -> "Values":
     """Check a pattern written by the GPU against the host's computation; return the number of checked words.
 
     The comparing kernel is checked as well, with an equal and an inverse pattern.

@@ -6,7 +6,7 @@ import struct
 import tempfile
 from ctypes import byref, c_byte, c_char_p, c_int, c_size_t, c_void_p
 
-from gpuprov.accept.node.matrix import load
+from gpuprov.accept.node.matrix import load_library
 from gpuprov.probe.node.base import Failed
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ class Library:
     def __init__(self, folders: "Sequence[str]") -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as NCCL
         os.environ.update(ENVIRONMENT, NCCL_DEBUG_FILE="/proc/self/fd/{}".format(self._log.fileno()))
-        self._library, self.path = load(["libnccl.so.2"], folders)
+        self._library, self.path = load_library(["libnccl.so.2"], folders)
         self._library.ncclCommInitRank.argtypes = (c_void_p, c_int, UniqueId, c_int)
 
     def log(self) -> str:

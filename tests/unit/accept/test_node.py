@@ -186,10 +186,10 @@ def test_load_is_what_was_read_in_its_time() -> None:
         return {"index": 0, "clock": at, "power_w": 5.0, "temperature": None, "reasons": at % 2 * 4}
 
     samples = [[at / 10, [reading(at)]] for at in range(100)]
-    held = main.held(samples, 0, 2.0, 4.0)
+    held = main.sample_summary(samples, 0, 2.0, 4.0)
     assert held["clock"] == [27, 33, 38]
     assert (held["reasons"], held["temperature"], held["samples"]) == (4, None, 12)
-    assert main.held(samples, 1, 2.0, 4.0)["clock"] is None
+    assert main.sample_summary(samples, 1, 2.0, 4.0)["clock"] is None
 
 
 def test_a_machine_without_a_driver_says_so() -> None:
