@@ -61,11 +61,11 @@ def add(file: str, owner: str, line: str) -> None:
         OSError: the file cannot be edited; it is unchanged.
         ValueError: the line has no key.
     """
-    ours = of_ours(os.fsencode(line).split()[-2])
-    made = folder_of(file, own(owner))
+    ours = line_matcher(os.fsencode(line).split()[-2])
+    made = folder_of(file, parse_owner(owner))
     try:
         new = read(file, follow=True) is None
-        edit_lines(file, ours, [os.fsencode(line)], owner=own(owner))
+        edit_lines(file, ours, [os.fsencode(line)], owner=parse_owner(owner))
     except OSError:
         for path in reversed(made):
             os.rmdir(path)
@@ -87,7 +87,7 @@ def remove(file: str, key: str, *made: str) -> None:
         ValueError: it is not a key.
     """
     if os.path.exists(file):
-        edit_lines(file, of_ours(os.fsencode(key)))
+        edit_lines(file, line_matcher(os.fsencode(key)))
     for path in made:
         with Place(path) as place:
             about = place.about()
@@ -127,8 +127,8 @@ def authorize(file: str, owner: str, login: str, *keys: str) -> None:
         said.extend(f"key {os.fsdecode(key.split()[-1])} may log in as {login}" for key in new)
         return kept + new
 
-    folder_of(file, own(owner))
-    edit(file, change, turned_away, owner=own(owner))
+    folder_of(file, parse_owner(owner))
+    edit(file, change, turned_away, owner=parse_owner(owner))
     sys.stdout.write("".join(f"changed {each}\n" for each in said))
 
 
@@ -144,7 +144,7 @@ def blob_of(key: str) -> bytes:
     return words[1]
 
 
-def of_ours(key: bytes) -> "Any":
+def line_matcher(key: bytes) -> "Any":
     """Return a function that checks whether a line of authorized_keys is gpuprov's and has that key.
 
     Raises:
@@ -156,7 +156,7 @@ def of_ours(key: bytes) -> "Any":
     return lambda line: line.startswith(b'restrict,from="') and line.endswith(end)
 
 
-def own(owner: str) -> "Owner":
+def parse_owner(owner: str) -> "Owner":
     """Return the numbers of `UID:GID`."""
     uid, gid = owner.split(":")
     return int(uid), int(gid)
