@@ -55,7 +55,7 @@ REBOOTS_AT_MOST = 3
 SETTLED_S, SETTLE_S = 180, 20  # limit for the start of a boot's units; pause before a second check
 LARGEST = 64 << 20  # bytes of a lock or a wheel
 LARGEST_MODULES = 512 << 20  # about 40 MB per kernel
-LARGEST_WORD = 4096
+LARGEST_TEXT = 4096
 STEPS_AT_MOST = 200  # names and links in one path
 FETCH_S, POST_S, CALL_S = 900, 30, 3600
 SCHEMES = ("http", "https")
@@ -146,7 +146,7 @@ def main() -> int:
         return progress.end(end)
     except OSError as error:  # from local files: usually a full disk
         seen = str(error)
-        return progress.end(full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
+        return progress.end(disk_full(seen) if FULL.search(seen) else Ended("failed", seen, AGAIN))
     progress.report("done", "verify", "matches the lock", code=0)
     DONE.touch()
     subprocess.call(["systemctl", "disable", "--quiet", UNIT])
@@ -206,8 +206,8 @@ def look(count: int) -> None:
         )
     except subprocess.TimeoutExpired:
         say(f"units of this boot are still starting after {SETTLED_S} s")
-    found = [path for path in DEVICES.glob("*") if word(path / "vendor") == NVIDIA]
-    if count and not any(word(path / "class").startswith(DISPLAYS) for path in found):
+    found = [path for path in DEVICES.glob("*") if small_text(path / "vendor") == NVIDIA]
+    if count and not any(small_text(path / "class").startswith(DISPLAYS) for path in found):
         seen = f"no NVIDIA GPU on the PCI bus, the lock expects {count}"
         raise Ended("failed", seen, "take a machine with GPUs, or attach them and reboot")
 
@@ -230,7 +230,7 @@ def bring_modules(modules: "Values | None") -> None:
 
     Nothing is done if they were extracted before.
     """
-    if not modules or word(BROUGHT) == modules["sha256"]:
+    if not modules or small_text(BROUGHT) == modules["sha256"]:
         return
     archive = fetched(modules["url"], modules["sha256"], LARGEST_MODULES)
     with zipfile.ZipFile(io.BytesIO(archive)) as files:
@@ -329,11 +329,11 @@ def install(how: "Values") -> str:
     program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
     if how["program"]:  # part of an image
         return str(how["program"])
-    if word(mark) == how["sha256"] and program.exists():
+    if small_text(mark) == how["sha256"] and program.exists():
         return str(program)
     free = shutil.disk_usage("/opt").free >> 20
     if free < FREE_MB:
-        raise full(f"{free} MB are free at /opt, {FREE_MB} are needed")
+        raise disk_full(f"{free} MB are free at /opt, {FREE_MB} are needed")
     python = interpreter()
     shutil.rmtree(str(PROGRAM), ignore_errors=True)
     call(python, "-m", "venv", str(PROGRAM))
@@ -344,7 +344,7 @@ def install(how: "Values") -> str:
     write(needed, "{}\n{} --hash=sha256:{}\n".format(release_lock(content), wheel, how["sha256"]))
     pip = [str(PROGRAM / "bin/python"), "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
     pinned = ["--require-hashes", "--only-binary", ":all:", "--requirement", str(needed)]
-    call(*pip, "--no-cache-dir", "--quiet", *pinned, **asking(how["index"]))
+    call(*pip, "--no-cache-dir", "--quiet", *pinned, **pip_index_variables(how["index"]))
     write(mark, how["sha256"])
     if not COMMAND.exists():
         COMMAND.symlink_to(program)
@@ -367,7 +367,7 @@ def release_lock(wheel: bytes) -> str:
         ) from None
 
 
-def asking(index: "str | None") -> "dict[str, str]":
+def pip_index_variables(index: "str | None") -> "dict[str, str]":
     """Return pip's environment variables for an index; arguments would show its password.
 
     Empty without an index. An index by HTTP is trusted, as the packages' hashes are checked.
@@ -387,7 +387,7 @@ def interpreter() -> str:
     """
     for again in (False, True):
         for name in ("python3", "python3.13", "python3.12", "python3.11"):
-            if fit(name):
+            if is_usable_python(name):
                 return name
         if not again:
             install_python()
@@ -395,7 +395,7 @@ def interpreter() -> str:
     raise Ended("failed", f"no Python {oldest} or newer can be installed here", "install one; " + AGAIN)
 
 
-def fit(python: str) -> bool:
+def is_usable_python(python: str) -> bool:
     """Return whether a Python exists, is new enough and can create virtual environments."""
     test = f"import ensurepip, sys, venv; sys.exit(sys.version_info < {OLDEST!r})"
     try:
@@ -441,7 +441,7 @@ def apply(program: str, node: str, lock: str) -> bool:
     told = [
         event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]
     ]
-    raise trouble(
+    raise classified_failure(
         ": ".join(["gpuprov apply", *map(str, filter(None, told[:1])), *([] if told else [said])]), code
     )
 
@@ -523,23 +523,23 @@ def call(*command: str, **variables: str) -> None:
         say(said)
         telling = [line for line in said.splitlines() if FULL.search(line) or PASSING.search(line)]
         last = (telling or said.splitlines() or [f"exit {done.returncode}"])[-1]
-        raise trouble(f"{Path(command[0]).name}: {last}", done.returncode)
+        raise classified_failure(f"{Path(command[0]).name}: {last}", done.returncode)
 
 
-def trouble(seen: str, code: int) -> "Transient | Ended":
+def classified_failure(seen: str, code: int) -> "Transient | Ended":
     """Return the exception for a failure's text and exit code.
 
     `Transient` is to be retried, `Ended` is final for this boot: also for a full disk, and for what a retry
     cannot change (`LASTING`).
     """
     if FULL.search(seen):
-        return full(seen)
+        return disk_full(seen)
     if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
         return Transient(seen)
     return Ended("failed", seen, f"see `journalctl -u {UNIT}`; {AGAIN}", code)
 
 
-def full(seen: str) -> Ended:
+def disk_full(seen: str) -> Ended:
     """Return the exception for a full disk."""
     return Ended("failed", "the disk is full: " + seen, "make room or grow the disk; " + AGAIN)
 
@@ -588,18 +588,18 @@ def metrics(state: "Values") -> str:
 
 def instance() -> str:
     """Return the cloud's id of this machine from cloud-init; an empty text if it is not a plain name."""
-    name = word(INSTANCE)
+    name = small_text(INSTANCE)
     return name if re.match(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z", name) else ""
 
 
-def word(path: Path) -> str:
-    """Return a small file's text, up to `LARGEST_WORD` bytes, stripped.
+def small_text(path: Path) -> str:
+    """Return a file's text, up to `LARGEST_TEXT` bytes, stripped.
 
     An empty text if it cannot be read.
     """
     try:
         with path.open("rb") as file:
-            return file.read(LARGEST_WORD).decode("utf-8").strip()
+            return file.read(LARGEST_TEXT).decode("utf-8").strip()
     except (OSError, ValueError):
         return ""
 
