@@ -84,7 +84,7 @@ def units(names: "list[str]") -> "Units":
     return {name: run_anyway("systemctl", "is-enabled", name)[1].strip() for name in names}
 
 
-def switch_back(wanted: "Units") -> "list[str]":
+def restore_units(wanted: "Units") -> "list[str]":
     """Enable and disable units as recorded, without starting or stopping them; return those that changed.
 
     Masked ones are unmasked before. Units with another recorded state are left as they are.

@@ -68,7 +68,7 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
     return fresh
 
 
-def seal(run_id: str) -> None:
+def record_after(run_id: str) -> None:
     """Record the packages that are installed after the run's change; they show a rollback what to replace."""
     write(os.path.join(HOME, run_id + ".after.json"), installed())
 
@@ -87,11 +87,11 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     if known is None:
         raise Failed(f"no record of run {run_id} on this node")
     _wait_for_packages()
-    with modules.unbuilt(known["modules"]):
+    with modules.builds_prevented(known["modules"]):
         run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # failed packages are replaced below
         changed = files.put_back(known["files"], managed["files"], managed["excepted"])
         moved = _packages_back(known, _moved_since(known))
-    switched = files.switch_back(known["units"])
+    switched = files.restore_units(known["units"])
     modules.put_back(known["modules"])
     if any(path.startswith("/etc/modprobe.d/") for path in changed) and find_program("update-initramfs"):
         run("update-initramfs", "-u", "-k", "all", seconds=MODULE_S)
@@ -135,7 +135,7 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
         Failed: apt fails, or would remove other packages.
     """
     now, before = installed(), known["packages"]
-    half = set(now) - _whole()
+    half = set(now) - _completely_installed()
     back = sorted(
         name for name in before if name in half or (name in names and now.get(name) != before[name])
     )
@@ -151,8 +151,8 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
     return back + gone
 
 
-def _whole() -> "set[str]":
-    """Return the names of the packages that are completely installed."""
+def _completely_installed() -> "set[str]":
+    """Return the names of packages whose status in dpkg's database is `installed`."""
     rows = run("dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n").splitlines()
     return {row.split()[0] for row in rows if row.endswith(" installed")}
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ACTS: "dict[str, Callable[..., Any]]" = {
     "fetch": ahead.fetch,
     "record": lastgood.record,
-    "seal": lastgood.seal,
+    "seal": lastgood.record_after,
     "restore": lastgood.restore,
 }
 """Name → act."""

@@ -56,7 +56,7 @@ def keep() -> "dict[str, str]":
 
 
 @contextlib.contextmanager
-def unbuilt(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
+def builds_prevented(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
     """Prevent builds by packages meanwhile, if all wanted modules are archived and can be restored later.
 
     The file is a link into a folder that a reboot empties, so that packages build again after a power loss.

@@ -133,7 +133,7 @@ def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
     monkeypatch.setattr(lastgood, "POOL", str(tmp_path))
     monkeypatch.setattr(lastgood, "kept_sums", lambda: {kept.name: packages.digest(str(kept))})
     monkeypatch.setattr(lastgood, "installed", lambda: {"libcuda1": ["2", "amd64"], "pin-2": ["2", "all"]})
-    monkeypatch.setattr(lastgood, "_whole", lambda: {"libcuda1", "pin-2"})
+    monkeypatch.setattr(lastgood, "_completely_installed", lambda: {"libcuda1", "pin-2"})
     monkeypatch.setattr(lastgood, "run", lambda *words, **_: "")
     monkeypatch.setattr(lastgood, "simulated", lambda words, own: tried.extend([words, sorted(own)]))
     monkeypatch.setattr(lastgood, "apt", lambda *words: said.extend(words))
