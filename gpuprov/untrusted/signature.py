@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
-from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, binary, label
+from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, binary, fingerprints, label
 
 WEAK_HASHES = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 """Hash numbers of RFC 4880, section 9.4, that are not accepted in signatures."""
@@ -21,6 +22,10 @@ OUTPUT_BYTES = 64 << 20
 """Maximum size of a file that gpgv writes; Debian's largest index has some 200 KiB."""
 GPGV_S = 60
 """Seconds within which gpgv has to end."""
+NOT_BAD = (0, 2)
+"""Exit statuses of gpgv without a bad signature: all are valid, or some cannot be checked (no key)."""
+HASH, PRIMARY = 7, 9
+"""Fields of VALIDSIG: the hash's number, and the primary key's fingerprint (doc/DETAILS of GnuPG)."""
 UNSIGNED_MIRROR = "sign the mirror, or declare it trusted without a signature"
 """Remedy in messages about a repository without a signature."""
 
@@ -33,11 +38,13 @@ class _Verdict:
         key: id or fingerprint of the key that signed; empty if gpgv reports none.
         trouble: why it is not valid, to follow `NAME is`; empty if it is valid.
         do: the remedy.
+        bad: it does not match the file; no other signature makes up for that.
     """
 
     key: str
     trouble: str
     do: str
+    bad: bool = False
 
 
 def require_gpgv() -> None:
@@ -137,28 +144,44 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
         raise Refused(
             f"{name}: gpgv did not end within {GPGV_S} s", do="check what the mirror serves"
         ) from None
-    verdicts = _verdicts(done.stdout.decode(errors="replace"), label(keyring))
-    if any(not verdict.trouble for verdict in verdicts):
-        return
+    verdicts = _verdicts(done.stdout, label(keyring), fingerprints(keyring))
     if not verdicts:
         raise Refused(f"{name} is not signed", do=UNSIGNED_MIRROR)
-    first = verdicts[0]
+    bad = [verdict for verdict in verdicts if verdict.bad]
+    if done.returncode in NOT_BAD and not bad and any(not verdict.trouble for verdict in verdicts):
+        return
+    first = next(iter(bad or filter(lambda verdict: verdict.trouble, verdicts)), None)
+    if first is None:
+        raise Refused(f"{name}: gpgv ended with {done.returncode}", do="check what the mirror serves")
     raise Refused(f"{name} is {first.trouble}", do=first.do)
 
 
-def _verdicts(status: str, keyring: str) -> list[_Verdict]:
-    """Return one verdict for each signature in gpgv's status lines (doc/DETAILS of GnuPG)."""
-    found: list[_Verdict] = []
-    for block in status.split("[GNUPG:] NEWSIG")[1:]:
-        lines = {words[1]: words[2:] for line in block.splitlines() if len(words := line.split()) > 1}
-        found.append(_verdict(lines, keyring))
-    return found
+def _verdicts(status: bytes, keyring: str, primaries: Collection[str]) -> list[_Verdict]:
+    """Return one verdict for each signature in gpgv's status lines (doc/DETAILS of GnuPG).
+
+    A signature states text of its own in these lines. gpgv escapes ASCII blanks and line ends in it and no
+    others, so that only bytes may separate lines and words here: `str.split` knows more of them.
+
+    Args:
+        keyring: name of the keyring, for messages.
+        primaries: fingerprints of its primary keys.
+    """
+    signatures: list[dict[str, list[str]]] = []
+    for line in status.split(b"\n"):
+        mark, _, rest = line.partition(b" ")
+        keyword, *fields = rest.decode("ascii", errors="backslashreplace").split(" ")
+        if mark == b"[GNUPG:]" and keyword == "NEWSIG":
+            signatures.append({})
+        elif mark == b"[GNUPG:]" and signatures:
+            signatures[-1][keyword] = fields
+    return [_verdict(said, keyring, primaries) for said in signatures]
 
 
-def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
+def _verdict(said: dict[str, list[str]], keyring: str, primaries: Collection[str]) -> _Verdict:
     """Return the verdict in the status lines of one signature, keyword → fields; the first trouble counts.
 
-    It is valid only with both GOODSIG and VALIDSIG, and with a hash that is not in `WEAK_HASHES`.
+    It is valid only with both GOODSIG and VALIDSIG, by one of the primary keys, and with a hash that is not
+    in `WEAK_HASHES`.
     """
     signed_by = {word: words[0] for word, words in said.items() if word.endswith("SIG") and words}
     key = next((signed_by[word] for word in signed_by if word != "VALIDSIG"), "")
@@ -178,19 +201,20 @@ def _verdict(said: dict[str, list[str]], keyring: str) -> _Verdict:
         return _Verdict(
             key, f"signed by key {key} with a signature that has expired", "sync the mirror again"
         )
-    weak = WEAK_HASHES.get(said["VALIDSIG"][7] if "VALIDSIG" in said else "")
-    if weak:
+    valid = dict(enumerate(said.get("VALIDSIG", [])))
+    if weak := WEAK_HASHES.get(valid.get(HASH, "")):
         return _Verdict(
             key,
             f"signed with {weak}, which is broken",
             "sign the repository with SHA-256 or better",
         )
-    if "GOODSIG" in said and "VALIDSIG" in said:
+    if "GOODSIG" in said and valid.get(PRIMARY) in primaries:
         return _Verdict(key, "", "")
     return _Verdict(
         key,
         f"not the file that key {key} signed",
         "do not install from it: the file was changed in transit or on the mirror",
+        bad=True,
     )
 
 
