@@ -329,6 +329,8 @@ def _hear(events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunCon
             begun[event["host"]] = event["task"]
             continue
         begun.pop(event.get("host") or "", None)
+        if event.get("event") == "stats":
+            _note_counts(outcomes, event["hosts"])
         _note(outcomes, event)
         run.listen(event)
     return begun
@@ -354,6 +356,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _note_counts(outcomes: dict[str, NodeOutcome], hosts: Mapping[str, Mapping[str, int]]) -> None:
+    """Record a failure for each node that Ansible counts as failed although no event of it did."""
+    for name, counts in hosts.items():
+        outcome = outcomes.get(name)
+        if outcome and outcome.ok and (counts["failed"] or counts["unreachable"]):
+            outcome.fail(name, "Run the playbook", "Ansible counts a failure of it without a readable result")
 
 
 def _note(outcomes: dict[str, NodeOutcome], event: Event) -> None:

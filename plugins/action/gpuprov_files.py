@@ -6,7 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import OnNode
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import (
+    OnNode,
+    are_tables,
+    are_texts,
+    is_number,
+    is_table,
+    is_text,
+)
 
 ARGUMENTS = {
     "files": {
@@ -27,6 +34,18 @@ ARGUMENTS = {
 }
 
 
+RESULT = {
+    "written": are_texts,
+    "removed": are_texts,
+    "former": is_table,
+    "diff": are_tables,
+    "rc": is_number,
+    "stdout": is_text,
+    "stderr": is_text,
+}
+"""Keys of the node's document that become keys of the result."""
+
+
 class ActionModule(OnNode):
     """An action with one round trip for all files of a task."""
 
@@ -41,4 +60,4 @@ class ActionModule(OnNode):
         """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
-        return {**result, **self.settle("gpuprov_files", arguments, task_vars or {})}
+        return {**result, **self.settle("gpuprov_files", RESULT, arguments, task_vars or {})}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import OnNode
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node import OnNode, are_texts
 
 ARGUMENTS = {
     "name": {"type": "str", "required": True},
@@ -14,6 +14,10 @@ ARGUMENTS = {
     "state": {"type": "str", "choices": ["started", "stopped", "restarted"]},
     "daemon_reload": {"type": "bool", "default": False},
 }
+
+
+RESULT = {"acts": are_texts}
+"""Keys of the node's document that become keys of the result."""
 
 
 class ActionModule(OnNode):
@@ -29,4 +33,4 @@ class ActionModule(OnNode):
         """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
-        return {**result, **self.settle("gpuprov_unit", arguments, task_vars or {})}
+        return {**result, **self.settle("gpuprov_unit", RESULT, arguments, task_vars or {})}

@@ -44,6 +44,8 @@ LAST_LINES = 20
 """Maximum number of lines of a failed program's output in a message."""
 LONGEST = 1 << 18
 """Maximum length of a message and of a diff in characters."""
+COMPARED_LINES = 4000
+"""Maximum number of lines of both sides of a diff: its time grows with their product, and all nodes wait."""
 EMPTY_WORDS = "non-zero return code"
 """Ansible's message for a failed program; the last line of the program's output is more specific."""
 
@@ -138,8 +140,7 @@ class CallbackModule(CallbackBase):
         if not (task.no_log or data.get("_ansible_no_log")):
             # Failure is known by the method called: from Ansible 2.19 on results here have no key `failed`.
             event["msg"] = _message(data, failed=status in ("failed", "rescued"))[:LONGEST]
-            difference = _difference(data)[:LONGEST]
-            if difference:
+            if difference := _difference(data)[:LONGEST]:
                 event["diff"] = difference
         self._write(event)
 
@@ -176,7 +177,7 @@ def _message(data: dict[str, Any], *, failed: bool) -> str:
     Replace Ansible's `EMPTY_WORDS` by the last line of a failed program's stderr, else stdout; keep any other
     message. Add the last `LAST_LINES` lines of the output of a failure if the message does not contain it.
     """
-    items = [item for item in data.get("results", []) if isinstance(item, dict) and item.get("failed")]
+    items = [item for item in _items(data) if item.get("failed")]
     source = items[0] if items else data
     said = str(source.get("msg") or source.get("reason") or "").strip()
     output = str(source.get("stderr") or source.get("stdout") or "").strip()
@@ -188,26 +189,37 @@ def _message(data: dict[str, Any], *, failed: bool) -> str:
 
 
 def _difference(data: dict[str, Any]) -> str:
-    """Return the unified diffs of a result and of the items of its loop; empty without any."""
-    pieces = []
-    for part in [data, *(item for item in data.get("results", []) if isinstance(item, dict))]:
-        diffs = part.get("diff") or []
+    """Return the unified diffs of a result and of the items of its loop; empty without any.
+
+    From `COMPARED_LINES` lines on, a file has only the number of its lines.
+    """
+    pieces, left = [], COMPARED_LINES
+    for part in [data, *_items(data)]:
+        stated = part.get("diff")
         path = str(part.get("dest") or part.get("path") or "")
-        pieces += [_unified(diff, path) for diff in (diffs if isinstance(diffs, list) else [diffs]) if diff]
+        for diff in stated if isinstance(stated, list) else [stated]:
+            if not isinstance(diff, dict):
+                continue
+            if "prepared" in diff:
+                pieces.append(str(diff["prepared"]))
+                continue
+            before, after = (_text(diff.get(side)).splitlines() for side in ("before", "after"))
+            left -= len(before) + len(after)
+            pieces.append(_unified(before, after, path or str(diff.get("before_header") or ""), left >= 0))
     return "".join(pieces)
 
 
-def _unified(diff: dict[str, Any], path: str) -> str:
-    """Return the unified diff of one entry of Ansible's `diff`; a prepared one unchanged.
+def _items(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the results of a loop's items; empty without a loop. Values are the node's, of any type."""
+    results = data.get("results")
+    return [item for item in results if isinstance(item, dict)] if isinstance(results, list) else []
 
-    Args:
-        path: name of the file in the head; if empty, the entry's own is used.
-    """
-    if "prepared" in diff:
-        return str(diff["prepared"])
-    before, after = (_text(diff.get(side)) for side in ("before", "after"))
-    path = path or str(diff.get("before_header") or "")
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm="")
+
+def _unified(before: list[str], after: list[str], path: str, compared: bool) -> str:
+    """Return the unified diff of two contents of a file, or only the number of lines if not `compared`."""
+    if not compared:
+        return f"{path}: {len(before)} lines before, {len(after)} after\n"
+    lines = difflib.unified_diff(before, after, path, path, lineterm="")
     return "".join(line + "\n" for line in lines)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -23,6 +23,37 @@ CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 """Line of ssh about the end of a shared connection."""
 SIZE, VALUES = 8 << 20, 1 << 17
 """Maximum number of characters and of values (`[`, `{` and `,`) of a script's answer, before it is parsed."""
+LINES = 1 << 14
+"""Maximum number of lines of a program's output: Ansible keeps all results of a run, each line apart."""
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is text."""
+    return isinstance(value, str)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is an integer."""
+    return type(value) is int
+
+
+def are_texts(value: Any) -> bool:
+    """Return whether a value is a list of texts."""
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a value is a dict of texts and nulls."""
+    return isinstance(value, dict) and all(each is None or is_text(each) for each in value.values())
+
+
+def are_tables(value: Any) -> bool:
+    """Return whether a value is a list of dicts of texts and nulls."""
+    return isinstance(value, list) and all(map(is_table, value))
+
+
+Keys = Mapping[str, Callable[[Any], bool]]
+"""Key of a module's document → function that returns whether its value has the right type."""
 
 
 class OnNode(ActionBase):
@@ -40,7 +71,7 @@ class OnNode(ActionBase):
             stdin: its standard input.
 
         Raises:
-            AnsibleActionFail: the node is no longer leased to this run.
+            AnsibleActionFail: the node is no longer leased to this run, or the output is too large.
         """
         if reason := complaint(str(task_vars.get("inventory_hostname", ""))):
             raise AnsibleActionFail(reason)
@@ -52,26 +83,39 @@ class OnNode(ActionBase):
         # Mitogen returns bytes, and appends the line `Shared connection to … closed.`.
         texts = {name: to_text(said[name]) for name in ("stdout", "stderr")}
         texts["stderr"] = CLOSED.sub("", texts["stderr"])
+        if any(len(text) > SIZE or text.count("\n") > LINES for text in texts.values()):
+            raise AnsibleActionFail(f"the output of {argv[0]} is too large")
         return {
             "rc": said["rc"],
             **texts,
             **{f"{name}_lines": text.splitlines() for name, text in texts.items()},
         }
 
-    def settle(self, module: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+    def settle(
+        self, module: str, keys: Keys, arguments: Mapping[str, Any], task_vars: dict[str, Any]
+    ) -> dict[str, Any]:
         """Run `main` of a module of `module_utils` with arguments; return its document as the task's result.
+
+        Only the stated keys are taken: the document is the node's text, and Ansible follows others in the
+        result of an action, such as `add_host`, which sets variables of any host.
 
         Args:
             module: its name.
+            keys: keys of the document that become keys of the result, with their types.
             arguments: its options; `check`, whether the task is in check mode, is added.
 
         Raises:
-            AnsibleActionFail: as `ask`.
+            AnsibleActionFail: as `ask`; or a value of the document has another type.
         """
         question = {**arguments, "check": bool(self._task.check_mode)}
         told = self.ask(module, f"import {module}\n{module}.main()\n", question, task_vars)
-        document = told.pop("document", {})
-        return {**told, **document}
+        document = told.pop("document")
+        taken = {key: document[key] for key in keys if key in document}
+        if wrong := [key for key, value in taken.items() if not keys[key](value)]:
+            raise AnsibleActionFail(
+                f"{module} gave no answer: {', '.join(wrong)} of its document has a wrong type"
+            )
+        return {**told, **taken}
 
     def ask(self, script: str, source: str, question: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a Python script on the node; return the task's result: `changed`, `document`, `output`.
@@ -122,6 +166,11 @@ def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sentence(failure: dict[str, str | None]) -> str:
-    """Return a failure's message: `says`, the observation, and `do`, the remedy if there is one."""
+def _sentence(failure: Any) -> str:
+    """Return a failure's message: `says`, the observation, and `do`, the remedy if there is one.
+
+    A failure of another form becomes its JSON.
+    """
+    if not is_table(failure) or not failure.get("says"):
+        return json.dumps(failure)
     return "; ".join(filter(None, (failure["says"], failure.get("do"))))

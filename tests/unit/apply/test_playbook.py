@@ -144,3 +144,19 @@ def test_ansible_checks_host_keys_also_if_the_operator_does_not(
     options = dict(line.split(" ", 1) for line in (tmp_path / "options").read_text().splitlines())
     assert options["stricthostkeychecking"] in ("true", "yes", "ask")
     assert options["userknownhostsfile"] == group.connection.known_hosts
+
+
+def test_a_failure_without_a_readable_result_is_that_nodes(tmp_path: Path) -> None:
+    """Without it, a failed node would count as changed, or its failure as the whole run's."""
+    counts = {"failed": 1, "ok": 0, "changed": 0, "skipped": 0, "rescued": 0, "unreachable": 0}
+    good = {**counts, "failed": 0}
+    outcomes = {name: playbook.NodeOutcome() for name in ("bad", "good", "known")}
+    outcomes["known"].fail("known", "Install", "the disk is full")
+    run = RunContext(read_lock(RECORDED_LOCK), tmp_path)
+    stats = {"event": "stats", "hosts": {"bad": counts, "good": good, "known": counts, "other": counts}}
+    playbook._hear([stats], outcomes, run)
+    assert {name: [each["msg"] for each in outcome.failed] for name, outcome in outcomes.items()} == {
+        "bad": ["Ansible counts a failure of it without a readable result"],
+        "good": [],
+        "known": ["the disk is full"],
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,3 +143,24 @@ def test_the_last_line_counts_what_happened_to_each_host(callback: Any, events: 
             "gpu01": {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "rescued": 0, "unreachable": 0}
         },
     }
+
+
+@pytest.mark.parametrize(
+    "data", [{"results": 5}, {"diff": 5}, {"diff": [5, None]}, {"msg": {"a": [1]}}, {"stderr": 5}]
+)
+def test_values_of_any_type_leave_the_result(callback: Any, events: Any, data: dict[str, Any]) -> None:
+    """Write the status whatever a node's module returns: without it the failure would be the run's."""
+    callback.v2_runner_on_failed(result(data))
+    [event] = events()
+    assert event["status"] == "failed"
+
+
+def test_large_contents_are_not_compared(callback: Any, events: Any) -> None:
+    """A diff takes its time in Ansible's main process, where all nodes wait."""
+    half = [{"before": "a\nb\n" * 900, "after": "b\na\n" * 900, "before_header": "/etc/x"}] * 3
+    began = time.monotonic()
+    callback.v2_runner_on_ok(result({"diff": half}))
+    assert time.monotonic() - began < 5
+    [event] = events()
+    assert event["diff"].endswith("/etc/x: 1800 lines before, 1800 after\n" * 2)
+    assert "@@" in event["diff"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +122,71 @@ def test_everything_that_speaks_against_a_node_is_said_at_once(answers: dict[str
     said = "the disk is full;\n  delete something. Also: it is late"
     assert (answers["refused"]["failed"], answers["refused"]["msg"]) == (True, said)
     assert answers["let_in"]["failed"] is False
+
+
+STRANGE = {
+    "changed": True,
+    "acts": ["start"],
+    "add_host": {"host_name": "other", "host_vars": {"ansible_ssh_common_args": "-o ProxyCommand=id"}},
+    "add_group": {"group_name": "x"},
+    "ansible_facts": {"ansible_host": "evil"},
+    "ansible_stats": {"data": {"x": 1}},
+    "_ansible_notify": 5,
+    "_ansible_no_log": True,
+    "results": 5,
+    "exception": "x",
+    "skipped": True,
+    "unreachable": True,
+    "failed": False,
+}
+
+
+def on_node(answer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return an `OnNode` whose node answers with this document, and the module it is from."""
+    monkeypatch.syspath_prepend(str(link_collection(tmp_path / "linked")))
+    module = importlib.import_module("ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.on_node")
+    kind = type("Action", (module.OnNode,), {"run": lambda *_: {}})
+    action = kind.__new__(kind)
+    action._task = SimpleNamespace(check_mode=False)
+    said = {"rc": 0, "stdout": json.dumps(answer), "stderr": ""}
+    monkeypatch.setattr(module.OnNode, "execute", lambda *_: said)
+    monkeypatch.setattr(module.node_program, "script", lambda *_: "")
+    return action, module
+
+
+def test_a_node_sets_no_key_of_a_result_but_those_of_the_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ansible follows `add_host` and others in the result of any action: they would change other hosts."""
+    action, module = on_node(STRANGE, monkeypatch, tmp_path)
+    result = action.settle("gpuprov_unit", {"acts": module.are_texts}, {}, {})
+    assert result == {"changed": True, "acts": ["start"], "output": []}
+
+
+@pytest.mark.parametrize("wrong", [5, ["start", 5], {"a": 1}, None])
+def test_a_key_of_a_wrong_type_is_a_failure(
+    wrong: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    action, module = on_node({"acts": wrong}, monkeypatch, tmp_path)
+    with pytest.raises(module.AnsibleActionFail, match="acts of its document has a wrong type"):
+        action.settle("gpuprov_unit", {"acts": module.are_texts}, {}, {})
+
+
+def test_every_action_states_the_keys_that_it_takes() -> None:
+    """An action's result has no key that a node names: each takes its document's keys by `settle`."""
+    for path in sorted((ROOT / "plugins/action").glob("*.py")):
+        text = path.read_text()
+        assert "**document" not in text, path
+        assert text.count("self.settle(") == text.count(", RESULT, "), path
+
+
+@pytest.mark.parametrize("failure", [5, {"says": 5}, {"do": "x"}, ["x"]])
+def test_a_failure_of_another_form_is_a_failure(
+    failure: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    action, _module = on_node({"failure": failure}, monkeypatch, tmp_path)
+    result = action.ask("x", "", {}, {})
+    assert (result["failed"], result["msg"]) == (True, json.dumps(failure))
 
 
 def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
