@@ -16,6 +16,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Index
 from gpuprov.untrusted import printable
+from gpuprov.untrusted.openpgp import fingerprints
 from gpuprov_lab.mirror import apt as mirror_apt
 from gpuprov_lab.mirror import rpm as mirror_rpm
 from gpuprov_lab.mirror.key import SigningKey, signing_key
@@ -25,6 +26,7 @@ from tests.campaign._hostile.network import Server
 from tests.campaign._hostile.words import around, payload
 from tests.unit.locking.catalogs.signed import newer
 from tests.unit.locking.repository.built_repositories import RpmRepository, Suite
+from tests.unit.untrusted.forged_signatures import BLANKS, LINE_ENDS, forged_signature, stating_good
 
 Try = Callable[[random.Random], None]
 SPECS = [
@@ -238,7 +240,11 @@ def _answer(rng: random.Random, field: Field) -> list[tuple[bytes, float]]:
 
 @way("mirror", "catalogs", "code", "key", share=150, seconds=60)
 def catalogs(field: Field) -> Try:
-    """Try catalog releases: signed by another key, with a keyring of several keys, with changed files."""
+    """Try catalog releases: signed by another key, with a keyring of several keys, with changed files.
+
+    A changed signature whose text is still the same one is no success; a changed text with a bad signature,
+    which states that it is good, would be.
+    """
     import os
     from unittest.mock import patch
 
@@ -263,22 +269,33 @@ def catalogs(field: Field) -> Try:
         with patch.dict(os.environ, {"XDG_STATE_HOME": str(state), "XDG_DATA_HOME": str(state)}):
             own = current().version.text
             shutil.rmtree(served, ignore_errors=True)
-            kind = rng.randrange(3)
-            shutil.copytree(made[0 if kind == 0 else 1], served)
+            kind = rng.randrange(4)
+            shutil.copytree(made[0 if kind in (0, 3) else 1], served)
             if kind == 0:  # the right release, changed in transit
                 path = rng.choice(sorted(each for each in served.rglob("*") if each.is_file()))
                 content = path.read_bytes()
                 path.write_bytes(around(rng, field, content.decode("latin-1")).encode("utf-8", "replace"))
                 if path.read_bytes() == content:
                     return
+            if kind == 3:
+                _forge(rng, served, keys[0].binary())
             both.write_bytes(keys[0].public + keys[1].public)
             with suppress(GpuprovError):
                 update(str(served), key=both if kind == 2 else public)
             now = current().version.text
             if now != own and kind:
-                what = "by a keyring of two keys" if kind == 2 else "of another key"
+                what = {1: "of another key", 2: "by a keyring of two keys", 3: "with a bad signature"}[kind]
                 raise Reached("code", f"a catalog {what} counts: {now}")
-            if now != own and kind == 0 and not path.suffix == ".whl":
+            if now != own and kind == 0 and path.suffix not in (".whl", ".asc"):
                 raise Reached("code", f"a changed catalog counts ({path.name})")
 
     return once
+
+
+def _forge(rng: random.Random, release: Path, public: bytes) -> None:
+    """Change a release's catalog.json, and sign it in the name of a key by its public part only."""
+    catalog = release / "catalog.json"
+    catalog.write_bytes(catalog.read_bytes().replace(b"580.199.01", b"580.999.01") + b"\n")
+    [fingerprint] = fingerprints(public)
+    stated = stating_good(fingerprint, rng.choice(BLANKS), rng.choice(LINE_ENDS))
+    (release / "catalog.json.asc").write_bytes(forged_signature(public, stated))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import Refused
-from gpuprov.untrusted import openpgp, signature
+from gpuprov.untrusted import signature
 from gpuprov.untrusted.openpgp import fingerprints
 from gpuprov.untrusted.signature import verify_detached, verify_inline
 from gpuprov_lab.mirror.key import signing_key
+from tests.unit.untrusted.forged_signatures import BLANKS, LINE_ENDS, forged_signature, stating_good
 
 TEXT = b"Suite: stable\n"
 
@@ -51,10 +52,7 @@ def test_a_bad_signature_cannot_state_that_it_is_good() -> None:
     """gpgv prints the text that a signature states of its signer; only ASCII blanks are escaped in it."""
     with signing_key() as key:
         [fingerprint] = fingerprints(key.binary())
-        good = f"GOODSIG\u00a01\u00a0x\u2028[GNUPG:]\u00a0VALIDSIG\u00a0{'x ' * 9}{fingerprint}".replace(
-            " ", "\u00a0"
-        )
-        for stated in ("x", f"x\u2028[GNUPG:]\u00a0{good}", f"x\u0085[GNUPG:]\u00a0{good}"):
+        for stated in ("x", *map(stating_good, [fingerprint] * 99, BLANKS, LINE_ENDS)):
             forged = forged_signature(key.binary(), stated)
             with pytest.raises(Refused, match=r"is not the file that key [0-9A-F]{16} signed"):
                 verify_detached(TEXT, forged, key.binary(), "Release")
@@ -75,25 +73,3 @@ def test_without_the_fingerprint_of_a_key_of_the_keyring_nothing_is_valid(status
     for by, passes in ((b"AA", True), (b"AB", False), (b"", False)):
         verdicts = signature._verdicts(status + valid + by + b"\n", "keys", ["AA"])
         assert any(not verdict.trouble for verdict in verdicts) is (passes and bool(status))
-
-
-def forged_signature(keyring: bytes, stated: str) -> bytes:
-    """Return a detached signature of nothing in a key's name, which states a text of its signer.
-
-    A packet of version 4 (RFC 4880, section 5.2.3): times, issuer and Signer's User ID, then random numbers.
-    """
-    body = next(body for tag, body in openpgp._packets(keyring) if tag == openpgp.PUBLIC_KEY)
-    key = bytes.fromhex(openpgp._fingerprint(body))
-    hashed = (
-        _subpacket(2, b"\x65\x00\x00\x00") + _subpacket(33, b"\x04" + key) + _subpacket(28, stated.encode())
-    )
-    issuer = _subpacket(16, key[-8:])
-    numbers = b"\x01\x00" + b"\xff" * 32
-    content = b"\x04\x00" + body[5:6] + b"\x08" + len(hashed).to_bytes(2, "big") + hashed
-    content += len(issuer).to_bytes(2, "big") + issuer + b"\x00\x00" + numbers * 2
-    return b"\xc2\xff" + len(content).to_bytes(4, "big") + content
-
-
-def _subpacket(kind: int, content: bytes) -> bytes:
-    """Return a signature's subpacket, with a length of five octets."""
-    return b"\xff" + (len(content) + 1).to_bytes(4, "big") + bytes([kind]) + content
