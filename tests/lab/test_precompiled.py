@@ -49,9 +49,10 @@ def packages(branch: str, kernel: str) -> Iterator[PackageSpec]:
         conflicts = {"Conflicts": name.replace(branch, other)}
         yield with_contents(PackageSpec(name, full, "amd64", relations={**relations, **conflicts}))
     modules, flavour = f"linux-modules-nvidia-{branch}-server-open", kernel.rpartition("-")[2]
-    place = f"lib/modules/{kernel}/kernel/nvidia-{branch}srv-open/nvidia.ko"
+    folder = f"lib/modules/{kernel}/kernel/nvidia-{branch}srv-open"
     stub = stub_module(DRIVERS[branch], kernel=kernel, licence="Dual MIT/GPL")
-    own = PackageSpec(f"{modules}-{kernel}", "6.8.0-71.71+1", "amd64", files={place: stub})
+    files = {f"{folder}/{name}.ko": stub for name in ("nvidia", "nvidia-uvm")}
+    own = PackageSpec(f"{modules}-{kernel}", "6.8.0-71.71+1", "amd64", files=files)
     yield replace(own, scripts=dict.fromkeys(("postinst", "postrm"), f"#!/bin/sh\ndepmod {kernel}\n"))
     meta = {"Depends": f"{modules}-{kernel}"}
     yield PackageSpec(f"{modules}-{flavour}", "6.8.0-71.71+1", "amd64", relations=meta)

@@ -28,6 +28,12 @@ from node.main import main
 
 sys.exit(main("{name}", sys.argv[1:]))
 """
+# kmod itself answers a dry run: it is part of every drift, and the simulator starts much more slowly.
+MODPROBE = """\
+#!/bin/sh
+case " $* " in *" --show-depends "*) exec /usr/lib/gpuprov-sim/kmod/modprobe "$@" ;; esac
+exec /usr/lib/gpuprov-sim/bin/modprobe-simulated "$@"
+"""
 # Programs of kmod that access the kernel; their folders differ between releases.
 KMOD_PROGRAMS = ("modprobe", "rmmod", "insmod", "lsmod")
 # Debian installs nvidia-smi elsewhere and links it as an alternative; NVIDIA's packages use /usr/bin.
@@ -95,8 +101,11 @@ def _copy_program(root: Path) -> None:
         )
     (programs / "arrange").chmod(0o755)
     for name in {Path(target).name for target in DRIVER_PROGRAMS} | {*KMOD_PROGRAMS, "gpuprov-sim"}:
-        _write(programs / "bin" / name, LAUNCHER.format(name=name))
-        (programs / "bin" / name).chmod(0o755)
+        _write_program(programs / "bin" / name, LAUNCHER.format(name=name))
+    _write_program(programs / "bin/modprobe-simulated", LAUNCHER.format(name="modprobe"))
+    _write_program(programs / "bin/modprobe", MODPROBE)
+    (programs / "kmod").mkdir()
+    (programs / "kmod/modprobe").symlink_to("/bin/kmod")  # which takes its task from its name
     link = root / "usr/sbin/gpuprov-sim"
     link.unlink(missing_ok=True)
     link.symlink_to("/usr/lib/gpuprov-sim/bin/gpuprov-sim")
@@ -125,6 +134,9 @@ def _write_pci_device(folder: Path, device: dict[str, Any]) -> None:
     for name in numbers:
         _write(folder / name, f"0x{device[name]}\n")
     vendor, model, subsystem_vendor, subsystem, kind = (int(device[name], 16) for name in numbers)
+    ids = f"v{vendor:08X}d{model:08X}sv{subsystem_vendor:08X}sd{subsystem:08X}"
+    base, sub, interface = kind.to_bytes(3, "big")
+    _write(folder / "modalias", f"pci:{ids}bc{base:02X}sc{sub:02X}i{interface:02X}\n")
     _write(folder / "numa_node", f"{device['numa_node']}\n")
     _write(folder / "irq", "0\n")
     _write(folder / "enable", "1\n")
@@ -132,6 +144,11 @@ def _write_pci_device(folder: Path, device: dict[str, Any]) -> None:
     header = struct.pack("<HHHHB3s", vendor, model, 0, 0, 0, kind.to_bytes(3, "little"))
     tail = struct.pack("<HH", subsystem_vendor, subsystem)
     (folder / "config").write_bytes((header.ljust(0x2C, b"\0") + tail).ljust(64, b"\0"))
+
+
+def _write_program(path: Path, text: str) -> None:
+    _write(path, text)
+    path.chmod(0o755)
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,6 +9,9 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _RELOCATABLE, _X86_64 = 1, 62
 _PROGRAM_DATA, _STRING_TABLE, _ALLOCATED = 1, 3, 2
 
+ALIAS = "pci:v000010DEd*sv*sd*bc03sc*i00*"
+"""PCI ids of the GPUs that NVIDIA's module drives."""
+
 
 def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str = "NVIDIA") -> bytes:
     """Return an ELF object with nothing but a `.modinfo` section.
@@ -25,6 +28,8 @@ def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str
         "name": name,
         "vermagic": f"{kernel} SMP preempt mod_unload modversions",
     }
+    if name == "nvidia":
+        fields["alias"] = ALIAS
     information = b"".join(f"{key}={value}\0".encode() for key, value in fields.items())
     # A leading empty string, so that every field is between two zero bytes.
     return _elf({".modinfo": b"\0" + information})
