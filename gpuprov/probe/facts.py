@@ -40,6 +40,7 @@ from gpuprov.probe.parse.hardware import (
     parse_nics,
 )
 from gpuprov.probe.parse.limits import ResourceLimits, parse_pam
+from gpuprov.probe.parse.loading import Loading, NextKernel, parse_loading, parse_next_kernel
 from gpuprov.probe.parse.mig import parse_mig
 from gpuprov.probe.parse.modules import (
     DiskModule,
@@ -265,6 +266,16 @@ class Facts:
     def modprobe(self) -> Modprobe:
         """Effective blacklists and options of modprobe."""
         return parse_modprobe(((place, line) for place, line in self.raw("modprobe")), self.cmdline)
+
+    @part
+    def loading(self) -> Loading:
+        """Results of modprobe's dry run, by kernel."""
+        return parse_loading(self.raw("loading"))
+
+    @part
+    def next_kernel(self) -> NextKernel:
+        """Hooks and settings that decide whether a new kernel gets the driver's module."""
+        return parse_next_kernel(self.raw("next_kernel"))
 
     @part
     def smi(self) -> Smi:

@@ -33,7 +33,8 @@ else:
     node_program = module_of("plugin_utils/node_program")
 
 MODULES = (
-    *("base", "effective", "system", "secure_boot", "packages", "gpu", "network", "hardware", "services"),
+    *("base", "effective", "system", "secure_boot", "packages", "gpu", "loading", "network", "hardware"),
+    "services",
     "main",
 )
 EXAMINATION = ("kernel_log", "links", "software", "host")

@@ -9,6 +9,20 @@ from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import fails, mends
 
 FOREIGN_MODULES = ("nouveau", "nova_core")
+LOADED = ("nvidia", "nvidia-uvm")
+"""Modules that CUDA needs: the others (modeset, drm) are for displays, and sites disable them on purpose."""
+NARROWING = ("NVreg_ExcludedGpus", "NVreg_GpuBlacklist", "NVreg_AssignGpus", "NVreg_NvLinkDisable")
+"""Options of the module that take GPUs or links away, unless they are empty or 0."""
+GUARD = "/etc/default/grub.d/zz-gpuprov.cfg"
+"""gpuprov's part of GRUB's settings: a kernel without the module does not boot by default."""
+DKMS_HOOKS = (
+    "/etc/kernel/postinst.d/dkms",
+    "/etc/kernel/header_postinst.d/dkms",
+    "/etc/kernel/header_postinst.d/zz-gpuprov",
+)
+"""Programs that a new kernel's packages run: DKMS builds the module, and GRUB chooses again."""
+DKMS_FOLDERS = {"dkms_tree": "/var/lib/dkms", "source_tree": "/usr/src", "install_tree": "/lib/modules"}
+"""Folders of DKMS that its framework.conf can change."""
 
 
 INDEPENDENT = "nvidia-(?:settings|xconfig)="
@@ -26,6 +40,26 @@ OVERRULED = (
         "LD_LIBRARY_PATH of logins or services",
     ),
     *mends("driver", "driver.module_on_disk", "another module in place of the DKMS build"),
+    *fails(
+        "driver",
+        "driver.loading",
+        "an install line of modprobe.d",
+        "a blacklist of nvidia in modprobe.d",
+        "an alias of modprobe.d for the module or the GPUs",
+        "a softdep that loads nouveau first",
+        "an option that takes GPUs or links away",
+        "the kernel's command line (module_blacklist=nvidia)",
+        "grub.cfg, for the next boot (module_blacklist=nvidia)",
+    ),
+    *fails(
+        "driver",
+        "driver.next_kernel",
+        "AUTOINSTALL in dkms.conf or /etc/dkms",
+        "/etc/dkms/no-autoinstall",
+        "a kernel's hook of DKMS that is missing or not executable",
+        "another folder in DKMS's framework.conf",
+    ),
+    *mends("driver", "driver.next_kernel", "gpuprov's part of GRUB's settings removed"),
     *mends("kernel", "driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"),
 )
 
@@ -45,12 +79,24 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         *([headers] if driver.compiled and not driver.shared else []),
         Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
         Expectation("driver.module_flavour", driver.module, role, subject=kernel),
+        Expectation("driver.loading", [], role, subject=kernel),
+        Expectation("driver.next_kernel", [], role, subject=_built_by_dkms(group)),
         *([signature] if (signature := _signature(group, kernel)) else []),
         Expectation("nouveau.blacklist", list(FOREIGN_MODULES), role),
         Expectation("nouveau.loaded", [], None, reboot=True),
         Expectation("driver.loaded", driver.version, None, reboot=True),
         Expectation("driver.answers", True, None, reboot=True),
     ]
+
+
+def _built_by_dkms(group: LockedGroup) -> str | None:
+    """Return the driver's version if DKMS of each node builds its module for a new kernel.
+
+    None for the distribution's modules, which are locked packages, and for modules that only builders
+    compile: until a node gets them, GRUB holds the new kernel back.
+    """
+    driver = group.components.driver
+    return driver.version if driver.compiled and not driver.shared else None
 
 
 def _signature(group: LockedGroup, kernel: str) -> Expectation | None:

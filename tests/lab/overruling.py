@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
+from gpuprov.roles.nvidia_driver import GUARD
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -127,6 +128,62 @@ WAYS = (
         "driver.module_on_disk",
         "another module in place of the DKMS build",
         "cp /root/other.ko /lib/modules/$K/updates/dkms/nvidia-current.ko; depmod $K",
+    ),
+    *(
+        Way("driver.loading", by, **_line(f"/etc/modprobe.d/{name}.conf", line))
+        for by, name, line in (
+            ("a blacklist of nvidia in modprobe.d", "zz-blacklist", "blacklist nvidia"),
+            ("an alias of modprobe.d for the module or the GPUs", "a-alias", "alias nvidia off"),
+            ("a softdep that loads nouveau first", "zz-softdep", "softdep nvidia pre: nouveau"),
+            (
+                "an option that takes GPUs or links away",
+                "zz-options",
+                "options nvidia NVreg_ExcludedGpus=0000:07:00.0",
+            ),
+            ("an install line of modprobe.d", "a-install", "install nvidia /bin/false"),
+        )
+    ),
+    Way(
+        "driver.loading",
+        "the kernel's command line (module_blacklist=nvidia)",
+        'echo "$(cat /proc/cmdline) module_blacklist=nvidia" >/run/cmdline;'
+        " mount --bind /run/cmdline /proc/cmdline",
+        "kernel command line",
+        "umount /proc/cmdline",
+        alone=True,
+    ),
+    Way(
+        "driver.loading",
+        "grub.cfg, for the next boot (module_blacklist=nvidia)",
+        "mkdir -p /boot/grub; echo linux /boot/vmlinuz-$K module_blacklist=nvidia >/boot/grub/grub.cfg",
+        "/boot/grub/grub.cfg",
+        "rm -r /boot/grub",
+        alone=True,
+    ),
+    Way("driver.next_kernel", "gpuprov's part of GRUB's settings removed", f"rm {GUARD}"),
+    Way(
+        "driver.next_kernel",
+        "/etc/dkms/no-autoinstall",
+        "touch /etc/dkms/no-autoinstall",
+        "/etc/dkms/no-autoinstall",
+        "rm /etc/dkms/no-autoinstall",
+    ),
+    Way(
+        "driver.next_kernel",
+        "a kernel's hook of DKMS that is missing or not executable",
+        "chmod -x /etc/kernel/postinst.d/dkms",
+        "/etc/kernel/postinst.d/dkms",
+        "chmod +x /etc/kernel/postinst.d/dkms",
+    ),
+    Way(
+        "driver.next_kernel",
+        "another folder in DKMS's framework.conf",
+        **_line("/etc/dkms/framework.conf", "source_tree=/opt/src"),
+    ),
+    Way(
+        "driver.next_kernel",
+        "AUTOINSTALL in dkms.conf or /etc/dkms",
+        **_line("/etc/dkms/nvidia-current.conf", "AUTOINSTALL=no"),
     ),
     Way("gpu.persistence_unit", COMMAND, **_unit("nvidia-persistenced.service", DAEMON)),
     Way("gpu.clocks_unit", COMMAND, **_unit("gpuprov-gpu-clocks.service")),

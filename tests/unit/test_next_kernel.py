@@ -166,7 +166,12 @@ def test_drift_says_whether_a_kernel_without_its_module_boots(
 ) -> None:
     state(node, None, {}, made)
     there = f"filename: /lib/modules/{OLD}/nvidia.ko\nversion: 535.309.01\n"
-    raw = {"kernels": probed(node, monkeypatch), "system": {"kernel": OLD}, "disk_modules": {OLD: there}}
+    raw = {
+        "kernels": probed(node, monkeypatch),
+        "system": {"kernel": OLD},
+        "disk_modules": {OLD: there},
+        "loading": {"kernels": {}, "devices": [], "absent": []},
+    }
     facts = Facts("node", "", 0.0, raw)
     expected = Expectation("driver.module_on_disk", "535.309.01", "nvidia_driver", subject="running")
     assert [each.actual for each in judge("node", facts, [expected]).drift] == [said]

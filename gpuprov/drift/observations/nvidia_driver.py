@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
-from gpuprov.probe.parse.modules import DiskModule
+from gpuprov.probe.parse.loading import DryRun, Loading, NextKernel, Step
+from gpuprov.probe.parse.modules import ON_COMMAND_LINE, DiskModule, Modprobe, module_name, named_on
 from gpuprov.roles import Expectation
-from gpuprov.roles.nvidia_driver import FOREIGN_MODULES
+from gpuprov.roles.nvidia_driver import (
+    DKMS_FOLDERS,
+    DKMS_HOOKS,
+    FOREIGN_MODULES,
+    GUARD,
+    LOADED,
+    NARROWING,
+)
 
 
 @observes("kernel.headers", "system", "kernels")
@@ -18,7 +28,7 @@ def _headers(facts: Facts, expectation: Expectation) -> Any:
     return expectation.expected if not without else f"no headers for {', '.join(without)}"
 
 
-@observes("driver.module_on_disk", "system", "kernels", "disk_modules")
+@observes("driver.module_on_disk", "system", "kernels", "disk_modules", "loading")
 def _module_on_disk(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected version if every kernel that counts has such a module, else the others as text."""
     found = {kernel: _module(facts, kernel) for kernel in _kernels(facts, expectation)}
@@ -35,7 +45,7 @@ def _module_on_disk(facts: Facts, expectation: Expectation) -> Any:
     return ", ".join(said)
 
 
-@observes("driver.module_flavour", "system", "kernels", "disk_modules")
+@observes("driver.module_flavour", "system", "kernels", "disk_modules", "loading")
 def _module_flavour(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected flavour if all modules on disk have it, else the flavours found, or None."""
     modules = [_module(facts, kernel) for kernel in _kernels(facts, expectation)]
@@ -86,6 +96,153 @@ def _foreign(facts: Facts, expectation: Expectation) -> Any:
     return [name for name in FOREIGN_MODULES if name in facts.loaded_modules]
 
 
+@observes("driver.loading", "system", "kernels", "disk_modules", "loading", "modprobe")
+def _loading(facts: Facts, expectation: Expectation) -> Any:
+    """Return what keeps modprobe from loading the module as it is, for all kernels that have it."""
+    return list(dict(_hindrances(facts, expectation)))
+
+
+@names_who("driver.loading")
+def _keeps_from_loading(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the lines of modprobe.d, and the command lines, that keep the module from being loaded."""
+    for _, places in _hindrances(facts, expectation):
+        yield from places
+
+
+@observes("driver.next_kernel", "next_kernel")
+def _next_kernel(facts: Facts, expectation: Expectation) -> Any:
+    """Return what keeps a new kernel from getting its module."""
+    return list(dict(_obstacles(facts.next_kernel, expectation.subject)))
+
+
+@names_who("driver.next_kernel")
+def _keeps_from_building(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the places of DKMS's settings that keep a new kernel from getting its module."""
+    for _, place in _obstacles(facts.next_kernel, expectation.subject):
+        yield place
+
+
+Hindrance = tuple[str, tuple[str | None, ...]]
+"""Reason why the module is not loaded, and the places that state it."""
+OWN = {
+    "nvidia": re.compile(r"nvidia(?:_(?:current|tesla))?(?:_\d+)?(?:_open)?"),
+    "nvidia-uvm": re.compile(r"nvidia(?:_(?:current|tesla))?(?:_\d+)?(?:_open)?_uvm"),
+}
+"""Module → names of its file in the kernel's spelling: Debian has its own."""
+
+
+def _hindrances(facts: Facts, expectation: Expectation) -> Iterator[Hindrance]:
+    """Yield what keeps each kernel from loading the module; kernels without it are left out."""
+    stated = facts.modprobe
+    for kernel in _kernels(facts, expectation):
+        if _module(facts, kernel) is None:
+            continue
+        run = facts.loading.kernels.get(kernel, DryRun({}))
+        shut = dict(_shut(facts, kernel))
+        found: list[Hindrance] = [
+            (f"{name} is blacklisted on the kernel's command line", (place,)) for name, place in shut.items()
+        ]
+        found += [*_refused(facts.loading, run, stated, shut), *_narrowed(run, stated)]
+        yield from ((f"{text} (kernel {kernel})", places) for text, places in found)
+
+
+def _shut(facts: Facts, kernel: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules that a kernel's command line blacklists, now or at its next boot, with its place."""
+    arguments = facts.kernels.arguments
+    lines = [("/boot/grub/grub.cfg", arguments[kernel])] if kernel in arguments else []
+    if kernel == facts.kernel or not lines:
+        lines.append((ON_COMMAND_LINE, facts.cmdline))
+    for place, line in lines:
+        named = named_on(" ".join(word for word in line.split() if not word.startswith("rd.")))
+        yield from ((name, place) for name in LOADED if module_name(name) in map(module_name, named))
+
+
+def _refused(loading: Loading, run: DryRun, stated: Modprobe, shut: Container[str]) -> Iterator[Hindrance]:
+    """Yield the requests of modprobe that do not load their module, apart from those in `shut`."""
+    seen = None
+    for name in LOADED:
+        result = _result(run.steps(name), name, loading.absent)
+        if result and result != seen and name not in shut:
+            yield f"{name} {result}", tuple(_lines(stated, name))
+        seen = result or seen
+    for device in () if seen or shut else loading.devices:
+        if result := _result(run.steps(device), "nvidia", loading.absent):
+            aliases = (line for (_, name), line in stated.lines.items() if name.startswith("pci:"))
+            places = tuple(place for place, target in aliases if not target.startswith("nvidia"))
+            yield f"a GPU's PCI id {result}", places
+
+
+def _result(steps: Sequence[Step], name: str, absent: Container[str]) -> str | None:
+    """Return what the steps of a request do in place of loading its module; None if they load it."""
+    for step in steps:
+        if OWN[name].fullmatch(step.module):
+            return "has no file" if step.what in absent else None
+        if step.kind == "command":
+            return f"runs {step.what}"
+        if step.module in FOREIGN_MODULES:
+            return f"loads {step.module} first"
+    return f"loads {steps[-1].module}" if steps else "loads nothing"
+
+
+def _lines(stated: Modprobe, name: str) -> Iterator[str]:
+    """Yield the lines of modprobe.d about a module, except those that load it under another name."""
+    for (verb, module), (place, rest) in stated.lines.items():
+        theirs = {
+            "blacklist": True,
+            "install": "modprobe" not in rest,
+            "alias": not rest.startswith("nvidia"),
+            "softdep": any(foreign in rest for foreign in FOREIGN_MODULES),
+        }
+        if OWN[name].fullmatch(module) and theirs.get(verb):
+            yield place
+
+
+def _narrowed(run: DryRun, stated: Modprobe) -> Iterator[Hindrance]:
+    """Yield the options that take GPUs or links away."""
+    names = [name for name in run.answers if OWN["nvidia"].fullmatch(module_name(name))]
+    for option, value in run.options(names).items():
+        if option in NARROWING and value not in ("", "0"):
+            places = (stated.places.get((module_name(name), option)) for name in names)
+            yield f"{option}={value}", tuple(places)
+
+
+def _obstacles(found: NextKernel, built: str | None) -> Iterator[tuple[str, str | None]]:
+    """Yield what keeps a new kernel from its module, each with its place; `None` if gpuprov mends it.
+
+    `built` is the driver's version if DKMS builds it.
+    """
+    if GUARD not in found.grub:
+        yield f"{GUARD} is missing", None
+    if built and found.dkms is None:
+        yield "dkms is not installed", None
+    elif built:
+        yield from _hooks(found)
+        yield from _settings(found, built)
+
+
+def _hooks(found: NextKernel) -> Iterator[tuple[str, str | None]]:
+    """Yield what keeps the packages of a new kernel from starting DKMS."""
+    if found.off:
+        yield "DKMS is switched off", "/etc/dkms/no-autoinstall"
+    for hook in DKMS_HOOKS:
+        if hook not in found.hooks:
+            yield f"{hook} does not run", hook if hook.endswith("/dkms") else None
+
+
+def _settings(found: NextKernel, built: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the settings with which DKMS does not build the driver's module for a new kernel."""
+    for name, folder in DKMS_FOLDERS.items():
+        value, place = found.folders.get(name, ("", ""))
+        if value.rstrip("/") not in ("", folder, f"/usr{folder}"):
+            yield f"{name} is {value}", place
+    versions = [stated for (_, version), stated in found.autoinstall.items() if version == built]
+    if not versions:
+        yield f"DKMS does not have driver {built}", None
+    for value, place in versions:
+        if value[:1] not in ("y", "Y"):
+            yield f"AUTOINSTALL is {value or 'not set'}", place
+
+
 def _kernels(facts: Facts, expectation: Expectation) -> list[str]:
     """Return the kernels that a module must match: the stated one, else the running, next, held back ones."""
     return list(facts.kernels.counting) if expectation.subject == "running" else [str(expectation.subject)]
@@ -102,6 +259,12 @@ def _role(facts: Facts, kernel: str) -> str:
 
 
 def _module(facts: Facts, kernel: str) -> DiskModule | None:
-    """Return nvidia.ko of a kernel on disk, None if it has none; Debian's own is called nvidia-current.ko."""
+    """Return the module that modprobe loads under a kernel, None if the kernel has none.
+
+    If modprobe loads none, it is nvidia.ko, or Debian's nvidia-current.ko.
+    """
     modules = facts.disk_modules.get(kernel, {})
-    return modules.get("nvidia") or modules.get("nvidia_current")
+    run = facts.loading.kernels.get(kernel, DryRun({}))
+    loaded = [step.module for step in run.steps("nvidia") if OWN["nvidia"].fullmatch(step.module)]
+    names = (*loaded, "nvidia", "nvidia_current", "nvidia_current_open")
+    return next((modules[name] for name in names if name in modules), None)

@@ -75,10 +75,8 @@ def disk_modules(parameters: "Values") -> "Any":
     "" without any.
     """
     described = {}
-    kernels = [name for name in names_in("/lib/modules") if os.path.isfile(_dependencies(name))]
-    kernels.sort(key=lambda name: os.stat(_dependencies(name)).st_mtime, reverse=True)
-    for kernel in kernels[:KERNELS_AT_MOST]:
-        lines = read(_dependencies(kernel)).splitlines()
+    for kernel in kernels_with_modules():
+        lines = read(dependencies(kernel)).splitlines()
         present = {line.partition(".ko")[0].rpartition("/")[2].replace("-", "_") for line in lines}
         names = [name for name in parameters["modules"] if name.replace("-", "_") in present]
         text = run_anyway("modinfo", "-k", kernel, *names)[1] if names else ""
@@ -87,7 +85,14 @@ def disk_modules(parameters: "Values") -> "Any":
     return described
 
 
-def _dependencies(kernel: str) -> str:
+def kernels_with_modules() -> "list[str]":
+    """Return the kernels whose modules depmod has read, the last one first, at most `KERNELS_AT_MOST`."""
+    kernels = [name for name in names_in("/lib/modules") if os.path.isfile(dependencies(name))]
+    kernels.sort(key=lambda name: os.stat(dependencies(name)).st_mtime, reverse=True)
+    return kernels[:KERNELS_AT_MOST]
+
+
+def dependencies(kernel: str) -> str:
     """Return the path of the kernel's modules.dep."""
     return "/lib/modules/" + kernel + "/modules.dep"
 
@@ -123,11 +128,12 @@ def dkms(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def modprobe(parameters: "Values") -> "Any":
-    """Return [place, line] of the effective blacklist, install and options lines of the requested modules.
+    """Return [place, line] of the effective lines about the requested modules, and about PCI ids of GPUs.
 
     A file hides those of the same name in later folders of modprobe.d.
     """
-    wanted = re.compile(r"^\s*(?:blacklist|install|options)\s+" + parameters["module_pattern"])
+    first = rf"{parameters['module_pattern']}|pci:v000010DE"
+    wanted = re.compile(rf"^\s*(?:blacklist|install|options|softdep|alias)\s+(?:{first})")
     paths = {}  # type: dict[str, str]
     for folder in MODPROBE_FOLDERS:
         for name in names_in(folder):

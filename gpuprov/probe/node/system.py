@@ -76,8 +76,20 @@ def kernels(parameters: "Values") -> "Any":
             for value in re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", read_or_none(path) or "", re.M)
         ],
         "grub_config": config and re.findall(r"^\s*set default=\"?([^\"\n]*)", config, re.M),
+        "grub_arguments": _arguments(config or ""),
         "grub_environment": next(filter(None, map(read_or_none, environments)), None),
     }
+
+
+def _arguments(config: str) -> "dict[str, str]":
+    """Return kernel -> words about modules of the command line in its first entry of a grub.cfg."""
+    found = {}  # type: dict[str, str]
+    for line in config.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0].startswith("linux") and "/vmlinuz-" in words[1]:
+            kept = [word for word in words[2:] if re.match(r"module_blacklist=|modprobe\.|nvidia", word)]
+            found.setdefault(words[1].partition("/vmlinuz-")[2], " ".join(kept))
+    return found
 
 
 def _compiler(release: str) -> "str | None":

@@ -66,6 +66,8 @@ class Modprobe:
     """Module → option → value."""
     places: Mapping[tuple[str, str], str]
     """Module and option → the place that decides it."""
+    lines: Mapping[tuple[str, str], tuple[str, str]]
+    """Verb and module, or device → place and rest of the first such line: modprobe uses no other."""
 
 
 def module_name(name: str) -> str:
@@ -147,11 +149,13 @@ def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
     disabled: dict[str, str] = {}
     options: dict[str, dict[str, str]] = {}
     places: dict[tuple[str, str], str] = {}
+    first: dict[tuple[str, str], tuple[str, str]] = {}
     for place, line in lines:
         words = line.split()
         if len(words) < 2:
             continue
         verb, name = words[0], module_name(words[1])
+        first.setdefault((verb, name), (place, " ".join(words[2:])))
         if verb == "blacklist":
             blacklisted.setdefault(name, place)
         elif verb == "install" and len(words) > 2 and words[2] in _NOTHING:
@@ -159,13 +163,13 @@ def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
         elif verb == "options":
             options.setdefault(name, {}).update(_assignments(words[2:]))
             places.update({(name, option): place for option in _assignments(words[2:])})
-    for name in _named_on(cmdline):
+    for name in named_on(cmdline):
         blacklisted.setdefault(module_name(name), ON_COMMAND_LINE)
     # modprobe reads the command line after all files (modprobe(8), MODPROBE_OPTIONS and kernel command line).
     for module, option, value in re.findall(r"(?:^|\s)([\w-]+)\.(\w+)=(\S*)", cmdline):
         options.setdefault(module_name(module), {})[option] = value
         places[module_name(module), option] = ON_COMMAND_LINE
-    return Modprobe(blacklisted, disabled, options, places)
+    return Modprobe(blacklisted, disabled, options, places, first)
 
 
 ON_COMMAND_LINE = "kernel command line"
@@ -177,7 +181,7 @@ def _assignments(words: Iterable[str]) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=64)
-def _named_on(cmdline: str) -> tuple[str, ...]:
+def named_on(cmdline: str) -> tuple[str, ...]:
     """Return modules blacklisted on the command line: by modprobe (`modprobe.blacklist=`) or the kernel
     (`module_blacklist=`).
     """

@@ -43,6 +43,8 @@ class Kernels:
     """The next kernel by GRUB_DEFAULT, if grub.cfg boots another."""
     compilers: Mapping[str, str]
     """Release → its compiler, if the kernel's configuration is available."""
+    arguments: Mapping[str, str]
+    """Release → words about modules of its command line in grub.cfg."""
 
     @property
     def counting(self) -> tuple[str, ...]:
@@ -110,6 +112,11 @@ def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
             name: compiler_line(text)
             for name, text in raw.get("compilers", {}).items()
             if text and is_kernel_release(name)
+        },
+        arguments={
+            name: str(words)
+            for name, words in raw.get("grub_arguments", {}).items()
+            if is_kernel_release(name)
         },
     )
 

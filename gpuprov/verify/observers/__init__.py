@@ -13,6 +13,7 @@ from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.containers import Containers
 from gpuprov.verify.observers.gpu import Gpus
 from gpuprov.verify.observers.libraries import Libraries
+from gpuprov.verify.observers.module_loading import ModuleLoading
 from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
 from gpuprov.verify.observers.secure_boot import SecureBoot
 from gpuprov.verify.observers.server import Server
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
         gpu: Gpus
         nvidia_driver: NvidiaDriver
+        module_loading: ModuleLoading
         apt: Apt
         containers: Containers
         libraries: Libraries
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 MODULES: dict[str, type[Observed]] = {
     "gpu": Gpus,
     "nvidia_driver": NvidiaDriver,
+    "module_loading": ModuleLoading,
     "apt": Apt,
     "containers": Containers,
     "libraries": Libraries,

@@ -17,6 +17,7 @@ INITRAMFS = (
     "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
     "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
 )
+FILE_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open")
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
 GRUB = (
@@ -90,18 +91,19 @@ class NvidiaDriver(Observed):
         """Return the module that `modprobe nvidia` loads under `kernel`; None if there is no such module.
 
         modprobe decides the name: distributions rename the file (Debian: nvidia-current.ko) and refer to it
-        by an install line.
+        by an install line. If it loads none, which is another check, the file is found by its name.
         """
-        name = self._loaded_as(kernel)
+        name = self._file_name(kernel)
         return parse_modinfo(self.run("modinfo -k %s %s", kernel, name).stdout) if name else None
 
-    def _loaded_as(self, kernel: str) -> str | None:
-        """Return the file or name of the module that `modprobe nvidia` loads under a kernel.
+    def _file_name(self, kernel: str) -> str | None:
+        """Return the name of the file that modprobe loads under a kernel, else of the first one there.
 
-        None if it would fail.
+        None if there is no such file.
         """
-        loads = self.run("modprobe -S %s --show-depends nvidia", kernel)
-        return parse_depends(loads.stdout) if loads.succeeded else None
+        loaded: str | None = self._host.module_loading.loaded_as(kernel)
+        there = (name for name in FILE_NAMES if self.run("modinfo -k %s %s", kernel, name).succeeded)
+        return loaded or next(there, None)
 
     def signatures(self, kernel: str) -> dict[str, str]:
         """Return path → signature of each file of the driver's modules for a kernel; `unsigned` without one.
@@ -112,7 +114,7 @@ class NvidiaDriver(Observed):
         Raises:
             NodeFailed: a file cannot be read or unpacked.
         """
-        name = self._loaded_as(kernel)
+        name = self._file_name(kernel)
         found = self.ask(MODULE_FILES, kernel, name).split() if name else []
         return {path: self._signature(path) for path in found}
 
@@ -240,17 +242,6 @@ def parse_ldconfig(text: str, library: str) -> str | None:
         words = rest.rpartition("=> ")[2].split() if named and "=> " in rest else []
         if words:
             return words[0]
-    return None
-
-
-def parse_depends(text: str) -> str | None:
-    """Parse `modprobe --show-depends`: the last line's file, or the name after an install line.
-
-    None without any.
-    """
-    for line in reversed([*lines_of(text)]):
-        if found := re.match(r"insmod (\S+)|install .*?modprobe (?:-\S+ )*(\S+)", line):
-            return found[1] or found[2]
     return None
 
 

@@ -10,6 +10,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.nvidia_driver import FOREIGN_MODULES
 
 if TYPE_CHECKING:
+    from gpuprov.verify.nodes import NodeUnderTest
     from gpuprov.verify.observers import Node
 
 PROC = "cat /proc/driver/nvidia/version"
@@ -48,6 +49,20 @@ def test_module_is_of_the_flavour(host: Node, kernels: list[str], expected: str)
     modules = {kernel: host.nvidia_driver.on_disk(kernel) for kernel in kernels}
     flavours = {kernel: module and module.flavour for kernel, module in modules.items()}
     assert flavours == dict.fromkeys(kernels, expected)
+
+
+@pytest.mark.check(
+    "driver.loading", "modprobe --showconfig | grep -E '^(install|blacklist|alias|softdep|options).*nvidia'"
+)
+def test_modprobe_loads_the_module(host: Node, kernels: list[str], expected: list[str]) -> None:
+    with_module = [kernel for kernel in kernels if host.nvidia_driver.on_disk(kernel)]
+    assert [each for kernel in with_module for each in host.module_loading.hindrances(kernel)] == expected
+
+
+@pytest.mark.check("driver.next_kernel", "ls -l /etc/kernel/*.d /etc/dkms")
+def test_a_new_kernel_gets_its_module(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
+    version = node.wanted["driver.next_kernel"].subject
+    assert host.module_loading.obstacles(version) == expected
 
 
 @pytest.mark.check(

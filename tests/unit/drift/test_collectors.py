@@ -13,7 +13,7 @@ from gpuprov.drift.observations.registry import READS, collectors_for
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
-from gpuprov.probe.node import effective, gpu, hardware, packages, secure_boot, services, system
+from gpuprov.probe.node import effective, gpu, hardware, loading, packages, secure_boot, services, system
 from gpuprov.probe.node.base import COLLECTORS
 from gpuprov.roles import Expectation, expectations
 from gpuprov.roles.gpu_settings import CLOCKS_UNIT, PERSISTENCE_UNIT
@@ -74,6 +74,7 @@ def test_every_collector_named_is_one() -> None:
         effective,
         gpu,
         hardware,
+        loading,
         packages,
         secure_boot,
         services,

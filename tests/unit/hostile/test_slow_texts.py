@@ -33,7 +33,8 @@ from gpuprov.nccl import bandwidth, complaints
 from gpuprov.nccl import lines as nccl_lines
 from gpuprov.nccl import log as nccl_log
 from gpuprov.probe.facts import TEXT
-from gpuprov.probe.parse import apt, modules, packages, system, units
+from gpuprov.probe.parse import apt, loading, modules, packages, system, units
+from gpuprov.probe.parse.loading import DryRun
 from gpuprov.untrusted import gates, openpgp, secrecy, urls
 from gpuprov.verify.observers import apt as observers_apt
 from gpuprov.verify.observers import gpu, secure_boot
@@ -251,6 +252,7 @@ def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
     yield "preferences", apt, partial(apt.parse_preferences, "a")
     yield "modprobe.d", modules, lambda text: modules.parse_modprobe([("a", text)], "")
     yield "cmdline", modules, lambda text: modules.parse_modprobe([], text)
+    yield "dry run", loading, lambda text: [*DryRun({"a": text}).steps("a"), DryRun({"a": text}).options("a")]
     yield "disk modules", modules, lambda text: modules.parse_disk_modules({"6.1.0": text})
     yield "rpm", packages, _rpm
     yield "kernels", system, _kernels

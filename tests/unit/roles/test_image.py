@@ -30,6 +30,8 @@ SHOWN = {
         "driver.packages",
         "driver.module_on_disk",
         "driver.module_flavour",
+        "driver.loading",
+        "driver.next_kernel",
         "driver.dkms",
     ),
     *("driver.library", "nouveau.blacklist", "nouveau.initramfs"),

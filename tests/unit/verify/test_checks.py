@@ -92,11 +92,18 @@ FAULTS: dict[str, Fault] = {
     "headers-gone": Fault(answering("/build/Makefile", 2), {"kernel.headers"}),
     "dkms-not-installed": Fault(replacing("dkms status", ": installed", ": built"), {"driver.dkms"}),
     "module-gone": Fault(
-        answering("--show-depends", 1),
+        both(answering("--show-depends", 1), answering("modinfo", 1)),
         {"driver.module_on_disk", "driver.module_flavour", "driver.four_versions"},
     ),
     "old-module": Fault(
         replacing("modinfo", VERSION, OLD), {"driver.module_on_disk", "driver.four_versions"}
+    ),
+    "never-loaded": Fault(
+        replacing("-b --show-depends nvidia", "modprobe -i nvidia-current $CMDLINE_OPTS", "/bin/false"),
+        {"driver.loading"},
+    ),
+    "not-built-for-a-new-kernel": Fault(
+        replacing("AUTOINSTALL", "AUTOINSTALL yes", "AUTOINSTALL "), {"driver.next_kernel"}
     ),
     "open-module": Fault(replacing("modinfo", "NVIDIA\n", "Dual MIT/GPL\n"), {"driver.module_flavour"}),
     "not-loaded": Fault(

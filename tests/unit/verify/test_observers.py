@@ -17,7 +17,6 @@ from gpuprov.verify.observers.gpu import (
 from gpuprov.verify.observers.nvidia_driver import (
     KernelModule,
     foreign_modules,
-    parse_depends,
     parse_dkms,
     parse_modinfo,
     parse_proc,
@@ -77,25 +76,6 @@ def test_clocks_fall_back_to_what_the_gpu_shows(line: str, clocks: Clocks) -> No
 )
 def test_loaded_module(line: str, module: KernelModule | None) -> None:
     assert parse_proc(line) == module
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        (
-            "insmod /lib/modules/6.8.0-1/updates/dkms/nvidia.ko.zst \n",
-            "/lib/modules/6.8.0-1/updates/dkms/nvidia.ko.zst",
-        ),
-        ("install modprobe -i nvidia-current $CMDLINE_OPTS\n", "nvidia-current"),
-        (
-            "insmod /lib/modules/6.1/drm.ko \ninstall /sbin/modprobe -i nvidia-current-open\n",
-            "nvidia-current-open",
-        ),
-        ("", None),
-    ],
-)
-def test_what_modprobe_would_load(text: str, name: str | None) -> None:
-    assert parse_depends(text) == name
 
 
 def test_modinfo_tells_version_and_flavour() -> None:

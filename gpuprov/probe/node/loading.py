@@ -1,0 +1,125 @@
+"""Collectors of what modprobe would load, and of what keeps a new kernel from its module."""
+
+import glob
+import os
+import re
+
+from gpuprov.probe.node.base import (
+    collector,
+    find_program,
+    lines_of,
+    names_in,
+    read_or_none,
+    run_anyway,
+    text_in,
+)
+from gpuprov.probe.node.gpu import DKMS_TREE, dependencies, kernels_with_modules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpuprov.probe.node.base import Values
+
+DRY_RUN = 'set -f; for each; do echo "> $each"; modprobe --show-depends $each 2>&1; done; true'
+REQUESTED = ("nvidia", "nvidia-uvm")
+"""Modules that services and programs request, under NVIDIA's own names."""
+FILE = re.compile(r"nvidia(?:[-_](?:current|tesla))?(?:[-_]\d+)?(?:[-_]open)?(?:[-_]uvm)?\Z")
+"""Names of their files: Debian has its own."""
+KERNEL_HOOKS = ("/etc/kernel/postinst.d/", "/etc/kernel/header_postinst.d/")
+HOOK = re.compile(r"[\w-]+\Z")
+"""Names of programs that run-parts(8) runs."""
+AUTOINSTALLER = "/usr/lib/dkms/dkms_autoinstaller"
+SETTING = re.compile(r"(?:export\s+)?(\w+)=[\"']?([^\"'\s#]*)")
+
+
+@collector(seconds=10)
+def loading(parameters: "Values") -> "Any":
+    """Return kernel -> name -> output of modprobe's dry run, for the kernels with a module of NVIDIA's.
+
+    Requested are the modules, and the GPUs by their modaliases as udev does, both with blacklists (-b); and
+    the names of files, as an install line does: without other install lines (-i). `absent` are the module
+    files that would be loaded and do not exist.
+    """
+    devices, asked = _devices(), []
+    for kernel in kernels_with_modules():
+        files = _files(kernel)
+        if files and re.match(r"[\w.+~-]+\Z", kernel):
+            asked += [f"-b -S {kernel} {name}" for name in (*REQUESTED, *devices)]
+            asked += [f"-i -S {kernel} {name}" for name in files if name not in REQUESTED]
+    out = run_anyway("sh", "-c", DRY_RUN, "sh", *asked, seconds=9)[1] if asked else ""
+    found = {}  # type: Values
+    for answer in ("\n" + out).split("\n> ")[1:]:
+        request, _, text = answer.partition("\n")
+        kernel, name = request.split(" ")[2:]
+        found.setdefault(kernel, {})[name] = text
+    paths = set(re.findall(r"(?m)^insmod (\S*/nvidia[^/\s]*)", out))
+    absent = sorted(path for path in paths if not os.path.exists(path))
+    return {"kernels": found, "devices": devices, "absent": absent}
+
+
+def _files(kernel: str) -> "list[str]":
+    """Return the names of the files of nvidia and nvidia-uvm that depmod has found for a kernel."""
+    lines = (read_or_none(dependencies(kernel)) or "").splitlines()
+    stems = {line.partition(".ko")[0].rpartition("/")[2] for line in lines}
+    return sorted(stem for stem in stems if FILE.match(stem))
+
+
+def _devices() -> "list[str]":
+    """Return the distinct modaliases of NVIDIA's GPUs, at most 4."""
+    folders = [
+        folder
+        for folder in glob.glob("/sys/bus/pci/devices/*")
+        if text_in(folder + "/vendor") == "0x10de" and text_in(folder + "/class").startswith("0x03")
+    ]
+    aliases = {text_in(folder + "/modalias") for folder in folders}
+    return sorted(alias for alias in aliases if re.match(r"pci:\w+\Z", alias))[:4]
+
+
+@collector(seconds=5)
+def next_kernel(parameters: "Values") -> "Any":
+    """Return what decides whether a new kernel gets its module: hooks, GRUB's files, DKMS's settings."""
+    framework = ["/etc/dkms/framework.conf", *sorted(glob.glob("/etc/dkms/framework.conf.d/*.conf"))]
+    return {
+        "hooks": [path for path in _hooks() if _works(path)],
+        "grub": sorted(glob.glob("/etc/default/grub.d/*.cfg")),
+        "dkms": find_program("dkms"),
+        "off": os.path.isfile("/etc/dkms/no-autoinstall"),
+        "folders": [row for path in framework for row in _settings(path, r"\w+_tree\Z")],
+        "autoinstall": _autoinstall(),
+    }
+
+
+def _hooks() -> "list[str]":
+    """Return the programs that the packages of a kernel and of its headers run."""
+    paths = [folder + name for folder in KERNEL_HOOKS for name in names_in(folder) if HOOK.match(name)]
+    return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
+
+
+def _works(path: str) -> bool:
+    """Return whether a hook does anything: DKMS's calls a program that may be missing."""
+    calls = AUTOINSTALLER in (read_or_none(path, 65536) or "")
+    return not calls or os.access(AUTOINSTALLER, os.X_OK)
+
+
+def _autoinstall() -> "list[list[str]]":
+    """Return name, version, place and value of AUTOINSTALL for NVIDIA's drivers in DKMS, the last one counts.
+
+    dkms.conf is read first, then files of the site (dkms(8), "DKMS.CONF OVERRIDES").
+    """
+    rows = []
+    for source in sorted(glob.glob(DKMS_TREE + "nvidia*/*/source")):
+        name, version = source.split("/")[-3:-1]
+        for path in (source + "/dkms.conf", f"/etc/dkms/{name}.conf", f"/etc/dkms/{name}-{version}.conf"):
+            found = _settings(os.path.realpath(path), r"AUTOINSTALL\Z")
+            rows += [[name, version, place, value] for place, _, value in found]
+            if path.startswith(source) and not found:
+                rows.append([name, version, os.path.realpath(path), ""])
+    return rows
+
+
+def _settings(path: str, names: str) -> "list[list[str]]":
+    """Return place, name and value of the assignments in a file of bash, for names that match a pattern."""
+    found = ((place, SETTING.match(line)) for place, line in lines_of(path))
+    rows = [[place, match.group(1), match.group(2)] for place, match in found if match]
+    return [row for row in rows if re.match(names, row[1])]

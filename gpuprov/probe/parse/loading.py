@@ -1,0 +1,117 @@
+"""Parsers of modprobe's dry run, and of what decides whether a new kernel gets its module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpuprov.probe.parse.modules import module_name
+from gpuprov.untrusted import is_kernel_release, lines_of
+
+COMMAND = 80
+"""Characters of a command that are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of loading: a module's file, or a command of an install line that is not modprobe."""
+
+    kind: Literal["file", "command"]
+    what: str
+    """Path of the file, or the command."""
+
+    @property
+    def module(self) -> str:
+        """The name of the file's module in the kernel's spelling; "" for a command."""
+        name = self.what.rpartition("/")[2].partition(".ko")[0]
+        return module_name(name) if self.kind == "file" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """Answers of modprobe's dry run for one kernel: name → output."""
+
+    answers: Mapping[str, str]
+
+    def steps(self, name: str) -> list[Step]:
+        """Return the steps of loading a name, install lines followed; empty if nothing is loaded."""
+        return list(self._steps(name, set()))
+
+    def _steps(self, name: str, asked: set[str]) -> Iterator[Step]:
+        """Yield the steps of a name, each name once."""
+        asked.add(name)
+        for line in lines_of(self.answers.get(name, "")):
+            verb, _, rest = line.strip().partition(" ")
+            if verb == "insmod":
+                yield Step("file", rest.split(" ")[0])
+            elif verb == "install":
+                for command in re.split(r"[;&|]+", rest):
+                    yield from self._of_command(command.strip(), asked)
+
+    def _of_command(self, command: str, asked: set[str]) -> Iterator[Step]:
+        """Yield the steps of a command of an install line: those of the module that it loads, or itself."""
+        program, *words = command.split() or [""]
+        names = [word for word in words if word[0] not in "-$" and "=" not in word]
+        if program.rpartition("/")[2] == "modprobe" and names:
+            yield from self._steps(names[0], asked) if names[0] not in asked else ()
+        elif program:
+            yield Step("command", command[:COMMAND])
+
+    def options(self, names: Iterable[str]) -> dict[str, str]:
+        """Return option → value of the lines for these names; the last value counts."""
+        lines = (line for name in names for line in lines_of(self.answers.get(name, "")))
+        words = (word for line in lines if line.startswith(("insmod ", "install ")) for word in line.split())
+        pairs = (word.partition("=") for word in words)
+        return {name: value.strip("\"'") for name, equals, value in pairs if equals}
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Results of modprobe's dry run."""
+
+    kernels: Mapping[str, DryRun]
+    devices: tuple[str, ...]
+    """Modaliases of NVIDIA's GPUs."""
+    absent: frozenset[str]
+    """Files that would be loaded and do not exist."""
+
+
+def parse_loading(raw: Mapping[str, Any]) -> Loading:
+    """Parse the probe's outputs of modprobe; a kernel whose name is not a release is left out."""
+    kernels = {
+        kernel: DryRun({str(name): str(text) for name, text in answers.items()})
+        for kernel, answers in raw["kernels"].items()
+        if is_kernel_release(kernel)
+    }
+    return Loading(kernels, tuple(raw["devices"]), frozenset(raw["absent"]))
+
+
+@dataclass(frozen=True, slots=True)
+class NextKernel:
+    """State of everything that brings its module to a new kernel."""
+
+    hooks: frozenset[str]
+    """Programs that the packages of a kernel and of its headers run, without those that do nothing."""
+    grub: frozenset[str]
+    """Files of /etc/default/grub.d."""
+    dkms: str | None
+    off: bool
+    """Whether /etc/dkms/no-autoinstall exists."""
+    folders: Mapping[str, tuple[str, str]]
+    """Setting of DKMS's framework.conf → value and place."""
+    autoinstall: Mapping[tuple[str, str], tuple[str, str]]
+    """Name and version of NVIDIA's driver in DKMS → value of AUTOINSTALL and its place."""
+
+
+def parse_next_kernel(raw: Mapping[str, Any]) -> NextKernel:
+    """Parse the probe's values; the last assignment of a setting counts."""
+    return NextKernel(
+        hooks=frozenset(raw["hooks"]),
+        grub=frozenset(raw["grub"]),
+        dkms=raw["dkms"],
+        off=bool(raw["off"]),
+        folders={name: (value, place) for place, name, value in raw["folders"]},
+        autoinstall={(name, version): (value, place) for name, version, place, value in raw["autoinstall"]},
+    )

@@ -1,0 +1,195 @@
+"""`host.module_loading`: what modprobe would load, and what keeps a new kernel from its module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+from gpuprov.roles.nvidia_driver import (
+    DKMS_FOLDERS,
+    DKMS_HOOKS,
+    FOREIGN_MODULES,
+    GUARD,
+    LOADED,
+    NARROWING,
+)
+from gpuprov.untrusted import lines_of
+from gpuprov.verify.observers.base import Observed
+
+REQUEST = "modprobe -S %s -b --show-depends %s"
+OF_INSTALL_LINE = "modprobe -S %s -i --show-depends %s"
+NAMES_MAX = 8
+"""Maximum number of modules in the install lines of one request."""
+SHOWN = 80
+"""Characters of a command that are reported."""
+DEVICES = (
+    "grep -hsxE 'pci:v000010DE[[:alnum:]]+bc03[[:alnum:]]+' /sys/bus/pci/devices/*/modalias"
+    " | sort -u | head -4"
+)
+BOOT_LINES = r"grep -hsE '^\s*linux\w*\s+\S*/vmlinuz-' /boot/grub/grub.cfg"
+HOOKS = (
+    "for each in /etc/kernel/postinst.d /etc/kernel/header_postinst.d; do run-parts --test $each; done;"
+    " [ -x /usr/lib/dkms/dkms_autoinstaller ]"
+    " || grep -ls dkms_autoinstaller /etc/kernel/*postinst.d/dkms | sed 's/^/idle /'"
+)
+# The order of dkms(8): the framework's files; the source's file, then those of the site.
+DKMS = """bash -c '
+for file in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do [ ! -e "$file" ] || . "$file"; done
+printf "%%s\\n" "dkms_tree $dkms_tree" "source_tree $source_tree" "install_tree $install_tree"
+for source in /var/lib/dkms/nvidia*/$1/source; do
+    [ -e "$source/dkms.conf" ] || continue
+    name=${source#/var/lib/dkms/}; name=${name%%%%/*}
+    for file in "$source/dkms.conf" "/etc/dkms/$name.conf" "/etc/dkms/$name-$1.conf"; do
+        [ ! -e "$file" ] || . "$file"
+    done
+    echo "AUTOINSTALL $AUTOINSTALL"
+done' bash %s 2>/dev/null"""
+BLACKLISTING = re.compile(r"(?:modprobe\.blacklist|module_blacklist)=")
+CORE = r"nvidia([-_](current|tesla))?([-_]\d+)?([-_]open)?"
+NAMES = {"nvidia": re.compile(CORE), "nvidia-uvm": re.compile(rf"{CORE}[-_]uvm")}
+
+
+class ModuleLoading(Observed):
+    """Test what modprobe does with requests for NVIDIA's modules.
+
+    >>> host.module_loading.hindrances("6.1.0-56-amd64")
+    []
+    """
+
+    def loaded_as(self, kernel: str) -> str | None:
+        """Return the name of the file that a request for nvidia loads under a kernel, or None."""
+        files = (
+            what.rpartition("/")[2].partition(".ko")[0]
+            for verb, what in self._requested(kernel, "nvidia")
+            if verb == "insmod"
+        )
+        return next(filter(NAMES["nvidia"].fullmatch, files), None)
+
+    def hindrances(self, kernel: str) -> list[str]:
+        """Return what keeps modprobe from loading the driver as it is under a kernel that has it."""
+        shut = [name for name in LOADED if name.replace("-", "_") in self._shut(kernel)]
+        found = [f"{name} is blacklisted on the kernel's command line" for name in shut]
+        asked = {name: self._result(kernel, name, name) for name in LOADED if name not in shut}
+        refused = {name: result for name, result in asked.items() if result}
+        if refused.get("nvidia") == refused.get("nvidia-uvm"):
+            refused.pop("nvidia-uvm", None)
+        found += [f"{name} {result}" for name, result in refused.items()]
+        if not refused and not shut:
+            results = (self._result(kernel, device, "nvidia") for device in self._devices)
+            found += [f"a GPU's PCI id {result}" for result in results if result]
+        found += narrowing(self.ask("modprobe --showconfig"))
+        return [f"{text} (kernel {kernel})" for text in found]
+
+    def obstacles(self, version: str | None) -> list[str]:
+        """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""
+        found = [] if self._host.file(GUARD).is_file else [f"{GUARD} is missing"]
+        if version is None:
+            return found
+        if not self.run("command -v dkms").succeeded:
+            return [*found, "dkms is not installed"]
+        if self._host.file("/etc/dkms/no-autoinstall").is_file:
+            found.append("DKMS is switched off")
+        answer = self.run(HOOKS).stdout.splitlines()
+        runs = {*answer} - {line.removeprefix("idle ") for line in answer if line.startswith("idle ")}
+        found += [f"{hook} does not run" for hook in DKMS_HOOKS if hook not in runs]
+        return [*found, *settings(self.ask(DKMS, version), version)]
+
+    def _result(self, kernel: str, name: str, wanted: str) -> str:
+        """Return what modprobe does with a request in place of loading a module; "" if it loads it."""
+        last = ""
+        for verb, what in self._requested(kernel, name):
+            module = what.rpartition("/")[2].partition(".ko")[0]
+            if verb == "install":
+                return f"runs {what[:SHOWN]}"
+            if NAMES[wanted].fullmatch(module):
+                return "" if self._host.file(what).exists else "has no file"
+            last = module.replace("-", "_")
+            if last in FOREIGN_MODULES:
+                return f"loads {last} first"
+        return f"loads {last}" if last else "loads nothing"
+
+    def _requested(self, kernel: str, name: str) -> Iterator[tuple[str, str]]:
+        """Yield what modprobe would do with a request for a module or a device, blacklists included."""
+        return self._lines(self.run(REQUEST, kernel, name).stdout, kernel, {name})
+
+    def _lines(self, text: str, kernel: str, asked: set[str]) -> Iterator[tuple[str, str]]:
+        """Yield `insmod` and a file, or `install` and a command, of a dry run's output.
+
+        A modprobe in an install line is asked in turn, once for each module.
+        """
+        for line in lines_of(text):
+            verb, _, rest = line.strip().partition(" ")
+            if verb == "insmod":
+                yield verb, rest.partition(" ")[0]
+            for command in re.split(r"[;&|]+", rest) if verb == "install" else ():
+                target = loaded_by(command)
+                if target is None and command.strip():
+                    yield verb, command.strip()
+                elif target and target not in asked and len(asked) < NAMES_MAX:
+                    asked.add(target)
+                    request = OF_INSTALL_LINE if "-i" in command else REQUEST
+                    yield from self._lines(self.run(request, kernel, target).stdout, kernel, asked)
+
+    def _shut(self, kernel: str) -> set[str]:
+        """Return the modules that a kernel's command line blacklists, in the kernel's spelling."""
+        boot = [line for line in self._boot_lines if f"/vmlinuz-{kernel} " in f"{line} "][:1]
+        now = (
+            [] if boot and kernel != self.ask("uname -r").strip() else [self.run("cat /proc/cmdline").stdout]
+        )
+        words = " ".join((*boot, *now)).split()
+        values = [word.partition("=") for word in words if BLACKLISTING.match(word)]
+        return {name.replace("-", "_") for _, _, names in values for name in names.split(",")}
+
+    @cached_property
+    def _boot_lines(self) -> list[str]:
+        """Lines of grub.cfg that load a kernel."""
+        lines: list[str] = self.run(BOOT_LINES).stdout.splitlines()
+        return lines
+
+    @cached_property
+    def _devices(self) -> list[str]:
+        """Modaliases of NVIDIA's GPUs."""
+        found: list[str] = self.run(DEVICES).stdout.split()
+        return found
+
+    def __repr__(self) -> str:
+        return "<module_loading>"
+
+
+def loaded_by(command: str) -> str | None:
+    """Return the module that a command of an install line loads with modprobe; None for other commands."""
+    program, *words = command.split() or [""]
+    names = [word for word in words if not word.startswith(("-", "$")) and "=" not in word]
+    return names[0] if names and program.rpartition("/")[2] == "modprobe" else None
+
+
+def narrowing(config: str) -> list[str]:
+    """Return the options in the output of `modprobe --showconfig` that take GPUs or links away."""
+    rows = [line.split() for line in lines_of(config) if line.startswith("options nvidia")]
+    words = [
+        word.partition("=") for _, module, *rest in rows if NAMES["nvidia"].fullmatch(module) for word in rest
+    ]
+    values = {option: value.strip("\"'") for option, _, value in words}
+    return [
+        f"{option}={values[option]}"
+        for option in values
+        if option in NARROWING and values[option] not in ("", "0")
+    ]
+
+
+def settings(text: str, version: str) -> list[str]:
+    """Return the settings, as bash reads them from DKMS's files, with which it does not build a version."""
+    rows = [line.partition(" ") for line in lines_of(text)]
+    places = {name: value for name, _, value in rows if name in DKMS_FOLDERS}
+    builds = [value for name, _, value in rows if name == "AUTOINSTALL"]
+    found = [
+        f"{name} is {value}"
+        for name, value in places.items()
+        if value.rstrip("/") not in ("", DKMS_FOLDERS[name], f"/usr{DKMS_FOLDERS[name]}")
+    ]
+    found += [] if builds else [f"DKMS does not have driver {version}"]
+    return [
+        *found,
+        *(f"AUTOINSTALL is {value or 'not set'}" for value in builds if value[:1] not in ("y", "Y")),
+    ]
