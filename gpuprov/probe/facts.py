@@ -273,6 +273,11 @@ class Facts:
         return parse_loading(self.raw("loading"))
 
     @part
+    def old_initramfs(self) -> Mapping[str, tuple[str, ...]]:
+        """Kernel → its images with NVIDIA's modules that are older than the modules on disk."""
+        return {str(kernel): tuple(paths) for kernel, paths in self.raw("initramfs").items()}
+
+    @part
     def next_kernel(self) -> NextKernel:
         """Hooks and settings that decide whether a new kernel gets the driver's module."""
         return parse_next_kernel(self.raw("next_kernel"))

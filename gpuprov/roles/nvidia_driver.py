@@ -51,6 +51,7 @@ OVERRULED = (
         "the kernel's command line (module_blacklist=nvidia)",
         "grub.cfg, for the next boot (module_blacklist=nvidia)",
     ),
+    *mends("driver", "driver.initramfs", "an initramfs with the modules of an older driver"),
     *fails(
         "driver",
         "driver.next_kernel",
@@ -80,6 +81,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         Expectation("driver.module_on_disk", driver.version, role, subject=kernel),
         Expectation("driver.module_flavour", driver.module, role, subject=kernel),
         Expectation("driver.loading", [], role, subject=kernel),
+        Expectation("driver.initramfs", [], role, subject=kernel),
         Expectation("driver.next_kernel", [], role, subject=_built_by_dkms(group)),
         *([signature] if (signature := _signature(group, kernel)) else []),
         Expectation("nouveau.blacklist", list(FOREIGN_MODULES), role),

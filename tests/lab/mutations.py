@@ -229,6 +229,7 @@ ELSEWHERE = {
     "tuning.sysctl": "tests/lab/test_system_tuning.py, with a parameter that a lab node may set",
     "tuning.sysctl_at_boot": "tests/lab/overruling.py",
     "driver.unpackaged": "tests/lab/overruling.py",
+    "driver.initramfs": "tests/unit/verify/test_module_loading.py",
     "gpu.mig": "tests/lab/test_gpu_settings.py",
     "gpu.mig_pending": "tests/lab/test_gpu_settings.py",
     "gpu.mig_layout": "tests/lab/test_gpu_settings.py",

@@ -341,6 +341,10 @@ ELSEWHERE = {
         "repositories.sources",
         "another file that names the same repository",
     ): "tests/lab/test_nvidia_driver.py",
+    (
+        "driver.initramfs",
+        "an initramfs with the modules of an older driver",
+    ): "tests/unit/verify/test_module_loading.py",
     ("driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"): "a lab node has no boot loader",
     ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
     ("container_toolkit.cdi", SYSTEMCTL): "tests/lab/test_docker.py",

@@ -109,6 +109,13 @@ def _keeps_from_loading(facts: Facts, expectation: Expectation) -> Iterator[str 
         yield from places
 
 
+@observes("driver.initramfs", "system", "kernels", "initramfs")
+def _initramfs(facts: Facts, expectation: Expectation) -> Any:
+    """Return the images of kernels with modules of NVIDIA's that are older than those on disk."""
+    kernels = _kernels(facts, expectation)
+    return [path for kernel in kernels for path in facts.old_initramfs.get(kernel, ())]
+
+
 @observes("driver.next_kernel", "next_kernel")
 def _next_kernel(facts: Facts, expectation: Expectation) -> Any:
     """Return what keeps a new kernel from getting its module."""

@@ -10,6 +10,7 @@ from gpuprov.probe.node.base import (
     lines_of,
     names_in,
     read_or_none,
+    run,
     run_anyway,
     text_in,
 )
@@ -30,6 +31,16 @@ KERNEL_HOOKS = ("/etc/kernel/postinst.d/", "/etc/kernel/header_postinst.d/")
 HOOK = re.compile(r"[\w-]+\Z")
 """Names of programs that run-parts(8) runs."""
 AUTOINSTALLER = "/usr/lib/dkms/dkms_autoinstaller"
+MODULE_LISTS = (
+    "/etc/initramfs-tools/modules",
+    "/usr/share/initramfs-tools/modules.d/*",
+    "/etc/dracut.conf",
+    "/etc/dracut.conf.d/*.conf",
+    "/usr/lib/dracut/dracut.conf.d/*.conf",
+)
+NVIDIA_ADDED = re.compile(r"nvidia|(?:add|force)_drivers\+?=.*nvidia")
+"""Lines that add NVIDIA's modules to each initramfs."""
+IN_IMAGE = re.compile(r"/nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 SETTING = re.compile(r"(?:export\s+)?(\w+)=[\"']?([^\"'\s#]*)")
 
 
@@ -74,6 +85,40 @@ def _devices() -> "list[str]":
     ]
     aliases = {text_in(folder + "/modalias") for folder in folders}
     return sorted(alias for alias in aliases if re.match(r"pci:\w+\Z", alias))[:4]
+
+
+@collector(seconds=20)
+def initramfs(parameters: "Values") -> "Any":
+    """Return kernel -> images with NVIDIA's modules that are older than the module on disk.
+
+    A list of an image's files takes a second: only images that a setting adds such modules to are read.
+    """
+    if not any(NVIDIA_ADDED.match(line) for path in _matching(MODULE_LISTS) for _, line in lines_of(path)):
+        return {}
+    return {
+        kernel: [path for path in _images(kernel) if _has_modules(path)] for kernel in kernels_with_modules()
+    }
+
+
+def _matching(patterns: "tuple[str, ...]") -> "list[str]":
+    """Return the existing paths that match patterns of the shell."""
+    return [path for pattern in patterns for path in sorted(glob.glob(pattern))]
+
+
+def _images(kernel: str) -> "list[str]":
+    """Return the images of a kernel that are older than one of the driver's modules."""
+    lines = (read_or_none(dependencies(kernel)) or "").splitlines()
+    files = [f"/lib/modules/{kernel}/{line.partition(':')[0]}" for line in lines if IN_IMAGE.search(line)]
+    made = max([os.stat(path).st_mtime for path in files if os.path.exists(path)], default=0.0)
+    names = (f"initrd.img-{kernel}", f"initramfs-{kernel}.img")
+    paths = [path for path in map("/boot/".__add__, names) if os.path.exists(path)]
+    return [path for path in paths if os.stat(path).st_mtime < made]
+
+
+def _has_modules(image: str) -> bool:
+    """Return whether an image contains a module of NVIDIA's driver."""
+    lister = "lsinitramfs" if find_program("lsinitramfs") else "lsinitrd"
+    return IN_IMAGE.search(run(lister, image, seconds=19)) is not None
 
 
 @collector(seconds=5)

@@ -129,6 +129,11 @@ def test_foreign_modules_are_blacklisted(host: Node, expected: list[str]) -> Non
     assert [name for name in expected if name in host.nvidia_driver.blacklisted] == expected
 
 
+@pytest.mark.check("driver.initramfs", "ls -l /boot")
+def test_initramfs_has_no_older_driver(host: Node, kernels: list[str], expected: list[str]) -> None:
+    assert [path for kernel in kernels for path in host.nvidia_driver.old_initramfs(kernel)] == expected
+
+
 @pytest.mark.check("nouveau.initramfs", "ls -l /boot")
 def test_initramfs_does_not_load_foreign_modules(host: Node, kernels: list[str], expected: list[str]) -> None:
     """Check that the initramfs of each kernel has no foreign module, or contains the blacklist."""

@@ -91,3 +91,31 @@ def test_a_kernel_s_first_entry_in_grub_cfg_counts() -> None:
     \tlinuxefi /vmlinuz-6.2 root=/dev/sda1
     """
     assert system._arguments(config) == {KERNEL: "module_blacklist=nvidia nvidia.NVreg_X=1", "6.2": ""}
+
+
+@pytest.mark.parametrize(
+    ("setting", "inside", "made", "images"),
+    [
+        ("nvidia-current", "lib/modules/nvidia-current.ko", 2, True),
+        ("nvidia-current", "lib/modules/nvidia-current.ko", 0, False),
+        ("nvidia-current", "lib/modules/nvidia-wmi-ec.ko", 2, False),
+        ("# nvidia-current", "lib/modules/nvidia-current.ko", 2, False),
+        ('add_drivers+=" nvidia nvidia-drm "', "lib/modules/nvidia-current.ko", 2, True),
+    ],
+)
+def test_an_image_is_read_only_if_a_setting_adds_the_driver_and_it_is_older(
+    tmp_path: Path,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    inside: str,
+    made: int,
+    images: bool,
+) -> None:
+    (programs / "lsinitramfs").write_text(f"#!/bin/sh\necho {inside}\n")
+    (programs / "lsinitramfs").chmod(0o755)
+    (tmp_path / "modules").write_text(f"{setting}\n")
+    monkeypatch.setattr(loading, "MODULE_LISTS", (f"{tmp_path}/modules", f"{tmp_path}/*.d"))
+    monkeypatch.setattr(loading, "kernels_with_modules", lambda: [KERNEL])
+    monkeypatch.setattr(loading, "_images", lambda kernel: ["/boot/initrd.img"] if made else [])
+    assert any(loading.initramfs({}).values()) == images

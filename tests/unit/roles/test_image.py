@@ -31,6 +31,7 @@ SHOWN = {
         "driver.module_on_disk",
         "driver.module_flavour",
         "driver.loading",
+        "driver.initramfs",
         "driver.next_kernel",
         "driver.dkms",
     ),

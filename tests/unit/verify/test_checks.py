@@ -102,6 +102,15 @@ FAULTS: dict[str, Fault] = {
         replacing("-b --show-depends nvidia", "modprobe -i nvidia-current $CMDLINE_OPTS", "/bin/false"),
         {"driver.loading"},
     ),
+    "initramfs-of-an-older-driver": Fault(
+        both(
+            answering("-nt $image", 0, f"/boot/initrd.img-{KERNEL}\n"),
+            answering(
+                "lsinitramfs", 0, "usr/lib/modules/nvidia-current.ko\netc/modprobe.d/gpuprov-nouveau.conf\n"
+            ),
+        ),
+        {"driver.initramfs"},
+    ),
     "not-built-for-a-new-kernel": Fault(
         replacing("AUTOINSTALL", "AUTOINSTALL yes", "AUTOINSTALL "), {"driver.next_kernel"}
     ),

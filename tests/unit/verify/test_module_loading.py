@@ -286,3 +286,27 @@ def test_only_modaliases_of_gpus_are_requested(tmp_path: Path) -> None:
     command = DEVICES.replace("/sys/bus/pci/devices", str(tmp_path))
     said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
     assert said.split() == [GPU]
+
+
+@pytest.mark.parametrize("image", ["", f"/boot/initrd.img-{KERNEL}"], ids=["newer", "older"])
+def test_an_initramfs_with_an_older_driver(image: str) -> None:
+    expected = Expectation("driver.initramfs", [], "nvidia_driver", subject="running")
+    kernels = {"boot": [KERNEL], "modules": [KERNEL], "headers": [], "grub_default": None}
+    collectors = {
+        "system": {"kernel": KERNEL},
+        "kernels": {**kernels, "grub_environment": None},
+        "initramfs": {KERNEL: [image] if image else []},
+    }
+    found = judge("node", Facts("node", "", 0.0, collectors), [expected]).drift
+
+    def change(answers: Answers) -> None:
+        for name in answers:
+            if "-nt $image" in name:
+                answers[name] = (0, f"{image}\n", "")
+            elif "lsinitramfs" in name:
+                answers[name] = (0, "usr/lib/modules/6.1.0-56-amd64/updates/dkms/nvidia-current.ko\n", "")
+
+    register()
+    host: Any = paper_node("node", locked_group("node"), change).host
+    assert host.nvidia_driver.old_initramfs(KERNEL) == [each for one in found for each in one.actual]
+    assert bool(found) == bool(image)
