@@ -45,6 +45,11 @@ TAIL = """
   drop-in there belongs to the site. An exporter that reads its text files from another folder is not
   detected.
 - The toolkit of a runfile if no toolkit is locked.
+- Loading of nvidia-modeset, nvidia-drm and nvidia-peermem: no lock requires them, and sites disable the first
+  two so that a GPU can be reset.
+- The package that brings the headers of each new kernel (linux-headers-amd64): without it GRUB holds a new
+  kernel back, `kernel.headers` names it, and apply installs its headers.
+- An initramfs with an older driver that no setting of initramfs-tools or dracut adds: only verify sees it.
 """
 
 
