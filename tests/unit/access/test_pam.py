@@ -1,0 +1,92 @@
+"""Stacks of PAM that refuse users without credentials, and stacks that admit them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.access.pam import admitting
+
+DEBIAN = ("[success=1 default=ignore] pam_unix.so nullok", "requisite pam_deny.so", "required pam_permit.so")
+SSSD = (
+    "[success=2 default=ignore] pam_unix.so nullok",
+    "[success=1 default=ignore] pam_sss.so use_first_pass",
+    *DEBIAN[1:],
+    "optional pam_cap.so",
+)
+RHEL = (
+    "required pam_env.so",
+    "required pam_faildelay.so delay=2000000",
+    "[default=1 ignore=ignore success=ok] pam_usertype.so isregular",
+    "[default=1 ignore=ignore success=ok] pam_localuser.so",
+    "sufficient pam_unix.so nullok",
+    "sufficient pam_sss.so forward_pass",
+    "required pam_deny.so",
+)
+FAILLOCK = (
+    "required pam_faillock.so preauth silent",
+    DEBIAN[0],
+    "[default=die] pam_faillock.so authfail",
+    "sufficient pam_faillock.so authsucc",
+    *DEBIAN[1:],
+)
+OS_LOGIN = ("[success=done perm_denied=die default=ignore] pam_oslogin_login.so", *DEBIAN)
+
+
+def files(*lines: str, kind: str = "auth") -> dict[str, list[tuple[str, str]]]:
+    rows = [(f"/etc/pam.d/common:{at}", f"{kind}\t{line}") for at, line in enumerate(lines, 1)]
+    return {"sshd": [("/etc/pam.d/sshd:4", "@include common")], "common": rows}
+
+
+@pytest.mark.parametrize("lines", [DEBIAN, SSSD, RHEL, FAILLOCK, OS_LOGIN, ["optional pam_unix.so"], []])
+def test_a_stack_as_shipped_refuses(lines: list[str]) -> None:
+    assert admitting(files(*lines), "auth") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (["sufficient pam_permit.so", *DEBIAN], 1),
+        (["sufficient pam_rootok.so", *DEBIAN], 1),
+        (["sufficient pam_exec.so /usr/local/bin/ask", *DEBIAN], 1),
+        (["sufficient pam_succeed_if.so user = guest", *DEBIAN], 1),
+        (["sufficient /opt/lib/pam_unix.so", *DEBIAN], 1),
+        (["[success=2 default=ignore] pam_localuser.so", *DEBIAN], 4),
+        ([DEBIAN[0], DEBIAN[2]], 2),
+        (["[default=ok] pam_unix.so", "required pam_permit.so"], 2),
+        (["[auth_err=1 default=ignore] pam_unix.so", *DEBIAN[1:]], 3),
+        (["\\", "sufficient pam_permit.so"], 1),
+    ],
+)
+def test_a_looser_stack_names_the_line_that_admits(lines: list[str], place: int) -> None:
+    rows = files(*lines)
+    if lines[0] == "\\":
+        rows["common"] = [("/etc/pam.d/common:1", "auth \\"), ("/etc/pam.d/common:2", lines[1])]
+    found = admitting(rows, "auth")
+    assert found
+    assert found.place == f"/etc/pam.d/common:{place}"
+
+
+def test_accounts_that_are_locked_stay_out() -> None:
+    shipped = (
+        "[success=1 new_authtok_reqd=done default=ignore] pam_unix.so",
+        *DEBIAN[1:],
+        "required pam_access.so",
+    )
+    assert admitting(files(*shipped, kind="account"), "account") is None
+    found = admitting(files("sufficient pam_permit.so", *shipped, kind="account"), "account")
+    assert found
+    assert found.place == "/etc/pam.d/common:1"
+
+
+def test_a_substack_ends_alone_and_a_missing_file_refuses() -> None:
+    inner = [("/etc/pam.d/inner:1", "auth sufficient pam_permit.so")]
+    within = {"sshd": [("s:1", "auth substack inner"), ("s:2", "auth requisite pam_deny.so")], "inner": inner}
+    assert admitting(within, "auth") is None
+    assert admitting({"sshd": within["sshd"][:1], "inner": inner}, "auth")
+    assert admitting({"sshd": within["sshd"][:1]}, "auth") is None
+    assert admitting({"other": [("o:1", "auth required pam_permit.so")]}, "auth")
+    assert admitting({}, "auth") is None
+
+
+def test_a_loop_of_includes_ends() -> None:
+    assert admitting({"sshd": [("s:1", "@include sshd"), ("s:2", "auth include sshd")]}, "auth") is None
