@@ -57,7 +57,7 @@ from gpuprov.probe.parse.packages import Packages, parse_dpkg, parse_rpm, parse_
 from gpuprov.probe.parse.pci import PciDevice, parse_pci
 from gpuprov.probe.parse.smi import Smi, parse_smi
 from gpuprov.probe.parse.sockets import parse_listening
-from gpuprov.probe.parse.sshd import parse_sshd
+from gpuprov.probe.parse.sshd import SshdAnswer, parse_answers, parse_sshd
 from gpuprov.probe.parse.state import (
     FileFact,
     GpuUse,
@@ -320,19 +320,27 @@ class Facts:
         return parse_sshd(self.raw("sshd")["text"])
 
     @part
-    def sshd_arguments(self) -> Mapping[str, str]:
-        """Arguments of the running sshd: keyword in lower case → value (`-o`); `-f` → another file."""
-        words = list(self.raw("sshd").get("arguments", ()))
-        given = {word[:2]: words[at + 1] for at, word in enumerate(words[:-1]) if word == "-f"}
-        pairs = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "-o"]
-        pairs += [word[2:] for word in words if word.startswith("-o") and len(word) > 2]
-        split = (re.split(r"[\s=]+", pair, maxsplit=1) for pair in pairs)
-        return {**given, **{pair[0].lower(): pair[-1] for pair in split}}
+    def sshd_answers(self) -> tuple[SshdAnswer, ...]:
+        """Options of each listening sshd by user and address; empty without sshd."""
+        return parse_answers(self.raw("sshd"))
 
     @part
-    def sshd_lines(self) -> tuple[tuple[str, str], ...]:
-        """`path:line` and text of the lines of sshd's files, in reading order: the first value counts."""
-        return tuple((place, line) for place, line in self.raw("sshd").get("lines", ()))
+    def sshd_unclear(self) -> str:
+        """Listening sshd processes that could not be asked, with the reasons; empty without one."""
+        return "; ".join(str(reason) for reason in self.raw("sshd")["unclear"])
+
+    @part
+    def sshd_unread(self) -> tuple[str, ...]:
+        """sshd's files that changed after a listening sshd has read them."""
+        return tuple(str(path) for path in self.raw("sshd")["unread"])
+
+    @part
+    def pam(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
+        """PAM service (`sshd`, those that it includes, `other`) → place and text of its lines."""
+        return {
+            str(name): tuple((str(place), str(text)) for place, text in rows)
+            for name, rows in self.raw("pam").items()
+        }
 
     @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:

@@ -34,8 +34,7 @@ else:
 
 MODULES = (
     *("base", "effective", "system", "secure_boot", "packages", "gpu", "loading", "network", "hardware"),
-    "services",
-    "main",
+    *("services", "sshd", "main"),
 )
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """Additional collectors for `gpuprov doctor`."""
@@ -73,6 +72,8 @@ class Parameters:
     )
     login: str = "root"
     """User for whom sshd's settings are queried."""
+    strangers: Sequence[str] = ("gpuprov-unknown", "198.51.100.1")
+    """A user that no node has and an address of documentation (RFC 5737), for Match blocks of sshd."""
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
     environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$|LD_PRELOAD$"

@@ -19,6 +19,9 @@ OF_SERVICES = (
     "docker.limits",
     "containerd.config",
     "containerd.plugin",
+    "ssh.logins",
+    "ssh.loaded",
+    "ssh.offered",
     "driver.unpackaged",  # depends on the library path of services
     "cuda.unpackaged",
     "cudnn.unpackaged",

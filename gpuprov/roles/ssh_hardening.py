@@ -1,31 +1,61 @@
-"""Variables and expectations of sshd: effective options and ports, and no undone change."""
+"""Variables and expectations of sshd: options in effect, ports, who else may log in, and no undone change."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+from gpuprov.access.shipped import as_shipped
 from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import fails, mends
 
 OVERRULED = (
-    *fails("ssh", "ssh.options", "an earlier file of sshd_config.d", "an option on sshd's command line"),
+    *fails(
+        "ssh",
+        "ssh.options",
+        "an earlier file of sshd_config.d",
+        "a Match block for root, the login, all users or an address",
+        "an option on sshd's command line",
+    ),
+    *fails(
+        "ssh",
+        "ssh.logins",
+        "an option that the lock does not state: a command for keys, another file of keys, …",
+        "another listening sshd, with options or a file of its own",
+    ),
+    *fails("ssh", "ssh.pam", "a line of PAM that admits without credentials (pam_permit, pam_exec, …)"),
+    *mends("ssh", "ssh.loaded", "a file that sshd has not read since it changed"),
+    *mends("ssh", "ssh.files", "another key or principal in the files of trusted authorities"),
     *mends("ssh", "ssh.ports", "ssh.socket, which listens instead of sshd"),
 )
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return effective options, ports, and no undone change; empty if the lock states no SSH settings."""
+    """Return what decides who may log in; if the lock states SSH settings, also their options and ports.
+
+    Options that the lock does not state are expected as the system ships them, or stricter. Without SSH
+    settings no role corrects a difference.
+    """
     ssh = group.setting("ssh")
-    if ssh is None:
-        return []
-    options = {keyword.lower(): value for keyword, value in ssh["options"].items()}
-    role = "ssh_hardening"
+    options = {keyword.lower(): value for keyword, value in ssh["options"].items()} if ssh else {}
+    role = "ssh_hardening" if ssh else None
+    unstated = {keyword: value for keyword, value in as_shipped(group.os).items() if keyword not in options}
+    logins = [
+        Expectation("ssh.logins", unstated, role),
+        Expectation("ssh.pam", [], role),
+        Expectation("ssh.loaded", [], role),
+    ]
+    if not ssh:
+        return logins
+    contents = {path: hashlib.sha256(f"{text}\n".encode()).hexdigest() for path, text in files(group).items()}
     return [
         Expectation("ssh.options", options, role),
         Expectation("ssh.ports", sorted(map(int, options["port"].split())), role),
         Expectation("ssh.undone", None, role, severity="warning"),
+        *logins,
+        *([Expectation("ssh.files", contents, role)] if contents else []),
     ]
 
 
@@ -34,9 +64,19 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     ssh = group.setting("ssh")
     if not ssh:
         return {}
-    lines = {USER_CA: ssh["user_ca"], PRINCIPALS: ssh["principals"], BANNER: [ssh.get("banner", "")]}
     return {
         "ssh_hardening_options": ssh["options"],
-        "ssh_hardening_files": {path: "\n".join(line) for path, line in lines.items() if any(line)},
+        "ssh_hardening_files": files(group),
         "ssh_hardening_login": group.login,
     }
+
+
+def files(group: LockedGroup) -> dict[str, str]:
+    """Return path → text, without its last newline, of the files that sshd's options name."""
+    ssh = group.setting("ssh") or {}
+    lines = {
+        USER_CA: ssh.get("user_ca", ()),
+        PRINCIPALS: ssh.get("principals", ()),
+        BANNER: [ssh.get("banner") or ""],
+    }
+    return {path: "\n".join(line) for path, line in lines.items() if any(line)}

@@ -6,8 +6,8 @@ import random
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from testinfra.host import Host
@@ -17,8 +17,9 @@ from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles import Expectation
 from gpuprov.roles.image import waits_for
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.route import route
+from gpuprov.ssh.route import Route, route
 from gpuprov.verify.connection import HERE, TimeLimits, here_argv, ssh_argv, sudo_answer
+from gpuprov.verify.outside import offered
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
 
@@ -40,6 +41,8 @@ class NodeUnderTest:
         host: testinfra's host, with gpuprov's modules.
         lost: why it cannot be judged (any further); None while it can.
         image: whether it is a tree that was never booted.
+        local: whether this machine is in its place.
+        ports: port of sshd → the methods that it offers from outside, once asked.
     """
 
     name: str
@@ -48,6 +51,8 @@ class NodeUnderTest:
     host: Node
     lost: GpuprovError | None = field(default=None)
     image: bool = False
+    local: bool = False
+    ports: dict[int, list[str]] = field(default_factory=dict)
 
     @cached_property
     def wanted(self) -> dict[str, Expectation]:
@@ -57,6 +62,22 @@ class NodeUnderTest:
         """
         found = wanted(self.group)
         return {check: each for check, each in found.items() if not self.image or waits_for(each) is None}
+
+    @cached_property
+    def way(self) -> Route:
+        """The way from here to the node."""
+        way = route(self.group.hosts[self.name], self.group.connection_of(self.name))
+        return replace(way, local=way.local or self.local)
+
+    def offered(self, port: int) -> list[str]:
+        """Return the methods that sshd offers from outside on a port; [] if it is unreachable.
+
+        Raises:
+            NodeFailed: sshd on the port of the connection, or behind the node's host key, offers none.
+        """
+        if port not in self.ports:
+            self.ports[port] = offered(self.way, port) or []
+        return self.ports[port]
 
     def connect(self) -> None:
         """Open its shell; keep an error in `lost`.
@@ -74,10 +95,11 @@ class NodeUnderTest:
         """Open the shell; return the error, or None."""
         return contained(self.name, self.backend.shell.open)
 
-    def ask_ahead(self, commands: Iterable[str]) -> None:
-        """Run commands in advance, so that their results are cached; a broken connection sets `lost`.
+    def ask_ahead(self, commands: Iterable[str], ports: Iterable[int] = ()) -> None:
+        """Run commands and look at ports in advance, so that the results are cached.
 
-        A command that fails or hangs is cached as such.
+        A command that fails or hangs is cached as such. A broken connection sets `lost`. A port that fails is
+        asked again by its test.
         """
 
         def ask() -> None:
@@ -85,6 +107,8 @@ class NodeUnderTest:
                 self.backend.remember(command)
 
         self.lost = contained(self.name, ask) or self.lost
+        for port in () if self.lost else ports:
+            contained(self.name, partial(self.offered, port))
 
 
 def nodes_under_test(
@@ -112,7 +136,7 @@ def nodes_under_test(
         backend = ShellBackend(name, shell, limits.node_s)
         host = Host(backend)
         backend.set_host(host)
-        nodes.append(NodeUnderTest(name, group, backend, host, image=image))
+        nodes.append(NodeUnderTest(name, group, backend, host, image=image, local=local))
     return nodes
 
 
@@ -130,6 +154,6 @@ def ask_all_ahead(first: NodeUnderTest, others: list[NodeUnderTest]) -> None:
 
     Results are cached. A command that only one of the others needs still runs in its test.
     """
-    commands = first.backend.asked
+    commands, ports = first.backend.asked, list(first.ports)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda node: node.ask_ahead(commands), others))
+        list(pool.map(lambda node: node.ask_ahead(commands, ports), others))

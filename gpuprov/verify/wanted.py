@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuprov.access.shipped import as_shipped
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles import Expectation, expectations
 from gpuprov.roles.docker import daemon_config
@@ -35,8 +36,22 @@ def proofs(group: LockedGroup) -> list[Expectation]:
         *libraries(group),
         Expectation("pins.simulated", [], "package_pins"),
         *containers(group),
+        Expectation("ssh.offered", methods(group), "ssh_hardening" if group.setting("ssh") else None),
         Expectation("reboot.not_required", [], None, reboot=True),
     ]
+
+
+def methods(group: LockedGroup) -> list[str]:
+    """Return the methods that sshd may offer to a connection without credentials."""
+    options = (group.setting("ssh") or {"options": {}})["options"]
+    allowed = {
+        "publickey": "PubkeyAuthentication",
+        "password": "PasswordAuthentication",
+        "keyboard-interactive": "KbdInteractiveAuthentication",
+    }
+    gssapi = options.get("GSSAPIAuthentication", as_shipped(group.os)["gssapiauthentication"])
+    kerberos = ["gssapi-keyex", "gssapi-with-mic"] if gssapi == "yes" else []
+    return [name for name, keyword in allowed.items() if options.get(keyword) != "no"] + kerberos
 
 
 def libraries(group: LockedGroup) -> list[Expectation]:

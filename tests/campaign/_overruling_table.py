@@ -39,6 +39,9 @@ TAIL = """
   users' own files, only those of root, of the login and in `/etc/skel` are read (`~/.nccl.conf`,
   `~/.profile`).
 - Lines of limits.conf(5) for a user or a group by name: they are intended exceptions.
+- Match blocks of sshd for a user or a group by name, other than root and the login: they are intended
+  exceptions. An sshd in a container, or of another user than root.
+- Methods that ask for a password, if the lock states no SSH settings: images of clouds differ in them.
 - Tables of nftables other than gpuprov's: they can refuse more, and cannot accept what gpuprov's table
   refuses.
 - The start command of a packaged unit (`docker.service`, an exporter), if it reads the same configuration: a

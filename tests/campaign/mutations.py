@@ -43,7 +43,9 @@ SETTINGS = {
     },
     "nccl": {"NCCL_DEBUG": "WARN"},
     "profiling_counters": True,
-    "ssh": {},
+    "ssh": {
+        "user_ca": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPn4YJJEzyGoObArZKMN83AnBB5zaQ83upW9vBH637T7 ca"]
+    },
     "firewall": {},
 }
 CLEAN_LOOKS = 10

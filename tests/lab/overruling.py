@@ -23,6 +23,8 @@ FETCH = "apt-get -q update -o Dir::Etc::SourceList={} -o Dir::Etc::SourceParts=-
 LATER, UNIT = "/etc/profile.d/zz-site.sh", "/etc/systemd/system/{}.d/site.conf"
 PAM, EVERYBODY = "/etc/security/pam_env.conf", "/etc/environment"
 FLUSHING = "/etc/systemd/system/nftables.service.d/zz-site.conf"
+SECOND, AUTH = "/srv/sshd_config", "/etc/pam.d/common-auth"
+ANOTHER_CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINNcbN6HOm2KuU8Iems/ChAqe+JJQ56+Q2AXgXqV0/wg other"
 SYSTEMD, USERS = "/etc/systemd/system.conf.d/zz-site.conf", "/etc/environment.d/zz-site.conf"
 RELOAD = "systemctl daemon-reload"
 FORGET = "rm -f /var/lib/gpuprov/deadman/undone"
@@ -274,6 +276,46 @@ WAYS = (
         alone=True,
     ),
     Way(
+        "ssh.options",
+        "a Match block for root, the login, all users or an address",
+        **_line(
+            "/etc/ssh/sshd_config.d/00-a-match.conf",
+            "Match Address 10.0.0.0/8\nMaxAuthTries 9",
+            "systemctl reload ssh",
+        ),
+        alone=True,
+    ),
+    Way(
+        "ssh.logins",
+        "an option that the lock does not state: a command for keys, another file of keys, …",
+        **_line(
+            "/etc/ssh/sshd_config.d/zz-keys.conf",
+            "AuthorizedKeysCommand /usr/local/bin/keys\nAuthorizedKeysCommandUser nobody",
+            "systemctl reload ssh",
+        ),
+    ),
+    Way(
+        "ssh.logins",
+        "another listening sshd, with options or a file of its own",
+        f"printf '%s\\n' 'AuthorizedKeysFile /srv/keys' 'PidFile {SECOND}.pid' >{SECOND};"
+        f" /usr/sbin/sshd -f {SECOND} -p 2222",
+        f"{SECOND}:1",
+        f"kill $(cat {SECOND}.pid); rm {SECOND}; rm -f {SECOND}.pid",
+    ),
+    Way(
+        "ssh.pam",
+        "a line of PAM that admits without credentials (pam_permit, pam_exec, …)",
+        f"cp -p {AUTH} /root/; sed -i '1i auth sufficient pam_permit.so' {AUTH}",
+        f"{AUTH}:1",
+        f"mv /root/common-auth {AUTH}",
+    ),
+    Way("ssh.loaded", "a file that sshd has not read since it changed", "touch /etc/ssh/sshd_config"),
+    Way(
+        "ssh.files",
+        "another key or principal in the files of trusted authorities",
+        f"echo '{ANOTHER_CA}' >>/etc/ssh/gpuprov_user_ca",
+    ),
+    Way(
         "firewall.unit",
         COMMAND,
         **_unit("gpuprov-firewall.service"),
@@ -371,7 +413,7 @@ ELSEWHERE = {
     ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
     ("monitoring.exporter", SYSTEMCTL): "scripts/campaign roles",
     ("monitoring.dcgm", SYSTEMCTL): "scripts/campaign roles",
-    ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_overruled.py",
+    ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     (
         "firewall.input",

@@ -17,6 +17,11 @@ from tests.lab.command_line import gpuprov
 ADMIN = "ops"
 KERNELS = {"debian12": "6.1.0-56-amd64", "debian13": "6.12.94+deb13-amd64"}
 RULES = "nft -p list table inet gpuprov"
+DROP_IN = "/etc/ssh/sshd_config.d/00-a.conf"
+RELOAD = "systemctl reload ssh; sleep 1"
+KEYS = "AuthorizedKeysCommand /bin/false\\nAuthorizedKeysCommandUser nobody\\n"
+MATCH = f"printf '{KEYS}Match User ops\\n MaxAuthTries 9\\n' >{DROP_IN}"
+PERMIT = "sed -i '1i auth sufficient pam_permit.so site' /etc/pam.d/sshd"
 ROLES = ("--role", "ssh_hardening", "--role", "firewall")
 
 
@@ -129,8 +134,11 @@ def test_nodes_of_the_fleet_reach_each_other(hardened: Hardened) -> None:
 @pytest.mark.parametrize(
     ("fault", "check"),
     [
-        ("echo PasswordAuthentication yes >/etc/ssh/sshd_config.d/00-a.conf", "ssh.options"),
-        ("printf 'Match User ops\\n MaxAuthTries 9\\n' >/etc/ssh/sshd_config.d/00-a.conf", "ssh.options"),
+        (f"echo PasswordAuthentication yes >{DROP_IN}; {RELOAD}", "ssh.options ssh.offered"),
+        (
+            f"{MATCH}; {RELOAD}; {PERMIT}; touch /etc/ssh/sshd_config",
+            "ssh.options ssh.logins ssh.pam ssh.loaded",
+        ),
         ("nft insert rule inet gpuprov input accept", "firewall.input"),
         ("nft add element inet gpuprov fleet4 '{ 203.0.113.0/24 }'", "firewall.networks"),
         ("systemctl -q disable gpuprov-firewall.service", "firewall.unit"),
@@ -141,9 +149,9 @@ def test_nodes_of_the_fleet_reach_each_other(hardened: Hardened) -> None:
 def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, fault: str, check: str) -> None:
     node = hardened.nodes[0]
     node.run(f"sudo sh -c {json.dumps(fault)}", user=ADMIN)
-    assert hardened.differs()["old"] == {check}
-    assert hardened.fails() == {check}
-    node.run("sudo rm -f /etc/ssh/sshd_config.d/00-a.conf", user=ADMIN)
+    assert hardened.differs()["old"] == set(check.split()) - {"ssh.offered"}
+    assert hardened.fails() == set(check.split())
+    node.run(f"sudo sh -c 'rm -f {DROP_IN}; sed -i /pam_permit.so.site/d /etc/pam.d/sshd'", user=ADMIN)
     apply(hardened.folder)
     assert hardened.differs()["old"] == set()
 

@@ -1,41 +1,103 @@
-"""Observations of sshd's effective configuration and its sockets."""
+"""Observations of what sshd's listeners accept, of PAM, and of sshd's sockets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from gpuprov.access.pam import KINDS, Rule, admitting
+from gpuprov.access.shipped import SYNONYMS, compared, with_whom
 from gpuprov.drift.observations.registry import names_who, observes
-from gpuprov.probe.facts import Facts
+from gpuprov.probe.facts import Facts, Missing
+from gpuprov.probe.parse.sshd import ALIASES, SshdAnswer
 from gpuprov.roles import Expectation
-
-# sshd prints the older of two names of one value.
-SYNONYMS = {"without-password": "prohibit-password"}
 
 
 @observes("ssh.options", "sshd")
+@observes("ssh.logins", "sshd")
 def _options(facts: Facts, expectation: Expectation) -> Any:
-    """Return expected keyword → sshd's effective value, None if it has none.
+    """Return expected keyword → value in effect, None if sshd has none.
 
-    Arguments of the running sshd override its files; with `-f` each value is a note that names that file.
+    If a listening sshd has another value than the expected one for a user and an address, it is that one.
+    Where sshd is not installed, no user logs in.
     """
-    started = facts.sshd_arguments
-    if "-f" in started:
-        return dict.fromkeys(expectation.expected, f"as {started['-f']} says")
-    found = {keyword: " ".join(facts.sshd.get(keyword, ())) or None for keyword in expectation.expected}
-    found |= {keyword: value for keyword, value in started.items() if keyword in found}
-    return {keyword: SYNONYMS.get(value or "", value) for keyword, value in found.items()}
+    if not facts.sshd_answers:
+        return expectation.expected if expectation.check == "ssh.logins" else {}
+    found = dict(expectation.expected)
+    for keyword, answer in _differing(facts, expectation):
+        first = facts.sshd_answers[0]
+        value = _value(answer, keyword, expectation)
+        if value != _value(first, keyword, expectation):
+            listener = answer.listener if answer.listener != first.listener else ""
+            value = with_whom(value, answer.user, answer.address, listener)
+        found[keyword] = value
+    return _known(facts, found, expectation)
+
+
+def _known(facts: Facts, found: Any, expectation: Expectation) -> Any:
+    """Return what was found.
+
+    Raises:
+        Missing: it is as expected, and a listening sshd could not be asked.
+    """
+    if found == expectation.expected and facts.sshd_unclear:
+        raise Missing("sshd", facts.sshd_unclear)
+    return found
 
 
 @names_who("ssh.options")
+@names_who("ssh.logins")
 def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield for each keyword its first line, or sshd's command line if it sets the keyword, else None."""
-    for keyword in expectation.expected:
-        if {keyword, "-f"} & facts.sshd_arguments.keys():
-            yield "sshd's command line (systemctl cat ssh; /etc/default/ssh)"
-            continue
-        lines = (place for place, line in facts.sshd_lines if line.split()[0].lower() == keyword)
-        yield next(lines, None)
+    """Yield for each keyword the line that sets it, or sshd's command line, else None."""
+    for keyword, answer in _differing(facts, expectation):
+        yield answer.places.get(keyword) or answer.places.get(ALIASES.get(keyword, ""))
+
+
+def _differing(facts: Facts, expectation: Expectation) -> Iterator[tuple[str, SshdAnswer]]:
+    """Yield each keyword that differs from its expected value, with the first answer that differs."""
+    for keyword, expected in expectation.expected.items():
+        for answer in facts.sshd_answers:
+            if _value(answer, keyword, expectation) != expected:
+                yield keyword, answer
+                break
+
+
+def _value(answer: SshdAnswer, keyword: str, expectation: Expectation) -> str | None:
+    """Return an option; for `ssh.logins` the shipped value in place of a stricter one."""
+    value = " ".join(answer.options.get(keyword, ())) or None
+    value = SYNONYMS.get(value or "", value)
+    if expectation.check == "ssh.logins":
+        return compared(keyword, value, expectation.expected[keyword])
+    return value
+
+
+@observes("ssh.pam", "pam")
+def _pam(facts: Facts, expectation: Expectation) -> Any:
+    """Return the lines of PAM that admit a user without credentials."""
+    return [" ".join(rule.text.split()) for rule in _admitting(facts)]
+
+
+@names_who("ssh.pam")
+def _admits(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the places of these lines."""
+    yield from (rule.place for rule in _admitting(facts))
+
+
+def _admitting(facts: Facts) -> list[Rule]:
+    """Return the line of each type with which sshd's PAM service admits a user without credentials."""
+    return [rule for kind in KINDS if (rule := admitting(facts.pam, kind))]
+
+
+@observes("ssh.loaded", "sshd")
+def _loaded(facts: Facts, expectation: Expectation) -> Any:
+    """Return sshd's files that changed after it has read them."""
+    return _known(facts, list(facts.sshd_unread), expectation)
+
+
+@observes("ssh.files", "files")
+def _files(facts: Facts, expectation: Expectation) -> Any:
+    """Return path → checksum of the files that sshd's options name; None if there is no such file."""
+    return {path: facts.files[path].sha256 if path in facts.files else None for path in expectation.expected}
 
 
 @observes("ssh.ports", "listening")

@@ -1,8 +1,8 @@
-"""Collectors of services: systemd's units, sshd's settings, listening sockets, gpuprov's firewall."""
+"""Collectors of services: systemd's units, listening sockets, gpuprov's firewall."""
 
 import re
 
-from gpuprov.probe.node.base import collector, find_program, lines_of, names_in, read_or_none, redact, run
+from gpuprov.probe.node.base import collector, find_program, lines_of, read_or_none, redact, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,31 +37,6 @@ def _commands(path: str) -> "list[str]":
     """Return `path:line` of the ExecStart lines in a unit's file; "" for each if gpuprov wrote the file."""
     ours = "# Written by gpuprov" in (read_or_none(path) or "")
     return ["" if ours else place for place, line in lines_of(path) if line.startswith("ExecStart=")]
-
-
-@collector(seconds=10)
-def sshd(parameters: "Values") -> "Any":
-    """Return `sshd -T` for the requested login, the lines of sshd's files, and the arguments of its process.
-
-    `lines` has [place, line]; sshd's files contain names and settings, no keys.
-
-    Raises:
-        Failed: sshd rejects its configuration.
-    """
-    who = "user={},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22".format(parameters["login"])
-    included = [f"/etc/ssh/sshd_config.d/{name}" for name in names_in("/etc/ssh/sshd_config.d")]
-    paths = [path for path in included if path.endswith(".conf")]
-    lines = [
-        [place, redact(line)] for path in [*paths, "/etc/ssh/sshd_config"] for place, line in lines_of(path)
-    ]
-    return {"text": run("sshd", "-T", "-C", who), "lines": lines, "arguments": _sshd_arguments()}
-
-
-def _sshd_arguments() -> "list[str]":
-    """Return the arguments of the listening sshd, which override its files (sshd(8)); [] if none runs."""
-    shown = run("systemctl", "show", "--property=MainPID", "--value", "ssh.service", "sshd.service")
-    pid = next((each for each in shown.split() if each != "0"), None)
-    return (read_or_none(f"/proc/{pid}/cmdline") or "").split("\0") if pid else []
 
 
 @collector(seconds=10)

@@ -1,9 +1,30 @@
-"""Parser of the effective configuration that `sshd -T` prints."""
+"""Parsers of the effective configuration that `sshd -T` prints."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SshdAnswer:
+    """Options of one listening sshd for a user from an address."""
+
+    listener: str
+    """Its command line."""
+    user: str
+    address: str
+    options: Mapping[str, tuple[str, ...]]
+    """Keyword in lower case → values."""
+    places: Mapping[str, str]
+    """Keyword in lower case, as written → `path:line` that sets its value, or sshd's command line."""
+
+
+ALIASES = {"kbdinteractiveauthentication": "challengeresponseauthentication"}
+"""Keyword → its older name in files."""
 
 
 @lru_cache(maxsize=256)
@@ -17,3 +38,25 @@ def parse_sshd(text: str) -> Mapping[str, tuple[str, ...]]:
         if name:
             found.setdefault(name.lower(), []).append(value.strip())
     return {name: tuple(values) for name, values in found.items()}
+
+
+def parse_answers(raw: Mapping[str, Any]) -> tuple[SshdAnswer, ...]:
+    """Parse the probe's answers; one without a text repeats the text and the lines of the first."""
+    return tuple(
+        SshdAnswer(
+            str(listener),
+            str(user),
+            str(address),
+            parse_sshd(raw["text"] if text is None else text),
+            _places(raw["lines"] if lines is None else lines),
+        )
+        for listener, user, address, text, lines in raw["answers"]
+    )
+
+
+def _places(rows: list[list[str]]) -> dict[str, str]:
+    """Return keyword in lower case → place of its first line."""
+    found: dict[str, str] = {}
+    for place, line in rows:
+        found.setdefault(re.split(r"[\s=]", line, maxsplit=1)[0].lower(), str(place))
+    return found

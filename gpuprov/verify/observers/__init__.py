@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from testinfra.host import Host
 
-from gpuprov.verify.observers.access import Firewall, Sshd
 from gpuprov.verify.observers.apt import Apt
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.containers import Containers
+from gpuprov.verify.observers.firewall import Firewall
 from gpuprov.verify.observers.gpu import Gpus
 from gpuprov.verify.observers.libraries import Libraries
 from gpuprov.verify.observers.module_loading import ModuleLoading
 from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
 from gpuprov.verify.observers.secure_boot import SecureBoot
 from gpuprov.verify.observers.server import Server
+from gpuprov.verify.observers.sshd import Sshd
 from gpuprov.verify.observers.tuning import Tuning
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Checks of sshd's effective options and ports."""
+"""Checks of what sshd accepts, of PAM, and of sshd's ports, from the node and from outside."""
 
 from __future__ import annotations
 
@@ -6,16 +6,64 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuprov.access.shipped import compared
 from gpuprov.model.lock import LockedGroup
+from gpuprov.verify.nodes import NodeUnderTest
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
+LISTENERS = "ps -ww -C sshd -o args="
+LINES = "grep -rsn '^[[:space:]]*[^#[:space:]]' /etc/ssh/sshd_config /etc/ssh/sshd_config.d"
+PAM = "grep -n '^[[:space:]]*[^#[:space:]]' /etc/pam.d/sshd /etc/pam.d/common-auth /etc/pam.d/common-account"
 
-@pytest.mark.check("ssh.options", "ls -l /etc/ssh/sshd_config.d")
+
+@pytest.mark.check("ssh.options", LISTENERS, LINES)
 def test_sshd_goes_by_the_locked_options(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
-    """Check that sshd's effective options for the fleet's login are the locked ones."""
-    assert host.sshd.effective(group.login, expected) == expected
+    """Check that every listening sshd has the locked options, for each user and address."""
+    assert host.sshd.in_effect(group.login, expected) == expected
+
+
+@pytest.mark.check("ssh.logins", LISTENERS, LINES)
+def test_nobody_else_may_log_in(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
+    """Check that options that the lock does not state admit no other user than as shipped."""
+
+    def read(keyword: str, value: str | None) -> str:
+        """Return the shipped value for a stricter one."""
+        return compared(keyword, value, expected[keyword])
+
+    assert host.sshd.in_effect(group.login, expected, read) == expected
+
+
+@pytest.mark.check("ssh.pam", PAM)
+def test_nobody_logs_in_without_credentials(host: Node, expected: list[str]) -> None:
+    """Check that sshd's PAM service refuses a user without credentials."""
+    assert host.sshd.admitting == expected
+
+
+@pytest.mark.check(
+    "ssh.loaded", "ls -l --full-time /etc/ssh/sshd_config /etc/ssh/sshd_config.d /run/sshd.pid"
+)
+def test_sshd_has_read_its_files(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    """Check that no file of sshd is newer than its last start or reload."""
+    assert host.sshd.unread(group.login) == expected
+
+
+@pytest.mark.check("ssh.offered", LISTENERS, LINES)
+def test_no_other_method_is_offered_from_outside(
+    node: NodeUnderTest, host: Node, group: LockedGroup, expected: list[str]
+) -> None:
+    """Check the methods that each reachable port of sshd offers to a connection without credentials."""
+    ports = {node.way.port, *host.sshd.ports_of_options(group.login)}
+    found = {port: node.offered(port) for port in sorted(ports)}
+    other = {port: sorted({*methods} - {*expected}) for port, methods in found.items()}
+    assert {port: methods for port, methods in other.items() if methods} == {}
+
+
+@pytest.mark.check("ssh.files", "ls -l /etc/ssh")
+def test_files_of_authorities_are_the_locked_ones(host: Node, expected: dict[str, str]) -> None:
+    """Check the contents of the files of authorities, principals and the banner."""
+    assert {path: host.sshd.checksum(path) for path in expected} == expected
 
 
 @pytest.mark.check("ssh.ports", "ss -Hltnp")

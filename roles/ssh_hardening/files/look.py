@@ -85,9 +85,10 @@ def weak_keys() -> list[str]:
 
 
 def stale(unit: str) -> bool:
-    """Return whether a file of sshd is newer than the running sshd."""
+    """Return whether a file of sshd, or the folder of its drop-ins, is newer than the running sshd."""
     started = said("systemctl", "show", "-p", "ExecMainStartTimestampMonotonic", "--value", unit).strip()
-    files = [CONFIG, *CONFIG.parent.glob("sshd_config.d/*"), *map(Path, options.get("hostkey", "").split())]
+    files = [CONFIG, OURS.parent, *OURS.parent.glob("*"), *map(Path, options.get("hostkey", "").split())]
+    files += [Path("/etc/default/ssh"), Path("/etc/sysconfig/sshd")]
     youngest = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
     age = time.time() - youngest
     return time.monotonic() - int(started or 0) / 1e6 > age

@@ -13,7 +13,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.roles import Expectation
-from gpuprov.verify.observers.access import option
+from gpuprov.verify.observers.sshd import option
 
 # Output of `nft -p list table inet gpuprov`, nftables 1.0.6; the set is long enough to be wrapped.
 TABLE = """\
@@ -38,6 +38,7 @@ LISTEN 0      128             [::]:2222         [::]:*    users:(("sshd",pid=43,
 LISTEN 0      5            0.0.0.0:8000      0.0.0.0:*    users:(("python3",pid=99,fd=3),("sh",pid=98,fd=3))
 LISTEN 0      5            0.0.0.0:111       0.0.0.0:*
 """
+ASKED = [["/usr/sbin/sshd -D", "root", "127.0.0.1", None, None]]
 SSHD = "port 22\nport 2222\npermitrootlogin without-password\npasswordauthentication no\nallowgroups ops\n"
 
 
@@ -97,7 +98,8 @@ def test_systemd_listening_in_the_place_of_sshd_counts_on_its_ports_alone() -> N
 )
 def test_both_witnesses_read_an_option_alike(keyword: str, value: str | None) -> None:
     assert option(SSHD, keyword) == value
-    assert seen("ssh.options", {keyword: "x"}, sshd={"text": SSHD}) == {keyword: value}
+    sshd = {"text": SSHD, "lines": [], "answers": ASKED, "unread": [], "unclear": []}
+    assert seen("ssh.options", {keyword: "x"}, sshd=sshd) == {keyword: value}
 
 
 def test_protocols_are_numbers_where_rules_are_loaded_and_read() -> None:

@@ -13,7 +13,17 @@ from gpuprov.drift.observations.registry import READS, collectors_for
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
-from gpuprov.probe.node import effective, gpu, hardware, loading, packages, secure_boot, services, system
+from gpuprov.probe.node import (
+    effective,
+    gpu,
+    hardware,
+    loading,
+    packages,
+    secure_boot,
+    services,
+    sshd,
+    system,
+)
 from gpuprov.probe.node.base import COLLECTORS
 from gpuprov.roles import Expectation, expectations
 from gpuprov.roles.gpu_settings import CLOCKS_UNIT, PERSISTENCE_UNIT
@@ -78,17 +88,18 @@ def test_every_collector_named_is_one() -> None:
         packages,
         secure_boot,
         services,
+        sshd,
         system,
     }  # the import registers them
     assert {name for names in READS.values() for name in names} <= COLLECTORS.keys()
 
 
-def test_of_a_lock_with_a_driver_alone_nothing_of_ssh_is_asked() -> None:
+def test_of_a_lock_with_a_driver_alone_neither_ports_nor_a_firewall_are_asked() -> None:
     [group] = read_lock(NODE.with_suffix(".lock.yml")).groups.values()
     question = drift_parameters(group)
     asked = set(question.collectors)
     assert {"system", "packages", "smi", "disk_modules"} <= asked
-    assert not {"sshd", "firewall", "gpu_use", "mounts"} & asked
+    assert not {"listening", "firewall", "gpu_use", "mounts"} & asked
     assert set(question.units) == {PERSISTENCE_UNIT, CLOCKS_UNIT}
 
 

@@ -181,32 +181,6 @@ def test_a_mount_unit_goes_before_fstab() -> None:
     assert (found.actual, found.by) == ({"/scratch": unit}, (unit,))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [
-        (["sshd", "-o", "PasswordAuthentication=yes"], "yes"),
-        (["sshd", "-f", "/srv/sshd"], "as /srv/sshd says"),
-    ],
-)
-def test_sshd_s_command_line_goes_before_its_files(arguments: list[str], value: str) -> None:
-    sshd = {"text": "passwordauthentication no", "lines": [], "arguments": arguments}
-    found = seen("ssh.options", {"passwordauthentication": "no"}, sshd=sshd)
-    assert found
-    assert found.actual == {"passwordauthentication": value}
-    assert "command line" in found.by[0]
-
-
-def test_the_first_line_on_an_option_is_named() -> None:
-    lines = [
-        ["/etc/ssh/sshd_config.d/00-a.conf:1", "PasswordAuthentication yes"],
-        ["/x:1", "passwordauthentication no"],
-    ]
-    sshd = {"text": "passwordauthentication yes", "lines": lines, "arguments": ["sshd", "-D"]}
-    found = seen("ssh.options", {"passwordauthentication": "no"}, sshd=sshd)
-    assert found
-    assert found.by == ("/etc/ssh/sshd_config.d/00-a.conf:1",)
-
-
 def test_holds_that_apt_ignores_are_none() -> None:
     packages = {"manager": "dpkg", "text": "libcuda1\tamd64\t1\tx\thold ok installed", "interrupted": False}
     nothing: dict[str, Any] = {"files": {}, "keyrings": {}, "preferences": {}}

@@ -36,7 +36,7 @@ SHOWN = {
         "driver.dkms",
     ),
     *("driver.library", "nouveau.blacklist", "nouveau.initramfs"),
-    *("pins.hold", "pins.unattended", "pins.simulated"),
+    *("pins.hold", "pins.unattended", "pins.simulated", "ssh.pam"),
 }
 
 
@@ -49,7 +49,10 @@ def test_every_statement_of_a_group_is_shown_or_waits_for_one_thing() -> None:
             *("driver.four_versions", "reboot.not_required"),
         ],
         "the machine's hardware": ["gpu.model", "gpu.count", "gpu.visible", "gpu.persistence", "gpu.clocks"],
-        "running services": ["driver.unpackaged", "gpu.persistence_unit", "gpu.clocks_unit"],
+        "running services": [
+            *("driver.unpackaged", "gpu.persistence_unit", "gpu.clocks_unit"),
+            *("ssh.logins", "ssh.loaded", "ssh.offered"),
+        ],
     }
 
 

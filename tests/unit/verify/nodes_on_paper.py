@@ -22,6 +22,8 @@ from tests import RECORDED, RECORDED_LOCK
 VERSION = "535.309.01"
 KERNEL = "6.1.0-56-amd64"
 
+OFFERED = "methods that sshd offers from outside"
+
 Answers = dict[str, tuple[int, str, str]]
 Change = Callable[[Answers], None]
 
@@ -75,7 +77,9 @@ def paper_node(name: str, group: LockedGroup, change: Change, breaks_at: str | N
     backend = ShellBackend(name, PaperShell(answers, breaks_at), budget_s=60)
     host = Host(backend)
     backend.set_host(host)
-    return NodeUnderTest(name, group, backend, host)
+    offered = answers.get(OFFERED, (0, "publickey,password", ""))[1].split(",")
+    ports = dict.fromkeys((22, group.connection_of(name).port or 22), offered)
+    return NodeUnderTest(name, group, backend, host, ports=ports)
 
 
 def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:

@@ -10,7 +10,16 @@ import pytest
 
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 from gpuprov.verify.wanted import wanted
-from tests.unit.verify.nodes_on_paper import KERNEL, VERSION, Answers, Change, judge, locked_group, paper_node
+from tests.unit.verify.nodes_on_paper import (
+    KERNEL,
+    OFFERED,
+    VERSION,
+    Answers,
+    Change,
+    judge,
+    locked_group,
+    paper_node,
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,12 @@ def both(*changes: Change) -> Change:
     return change
 
 
+def offering(methods: str) -> Change:
+    """Return a change of the methods that sshd offers from outside."""
+    return lambda answers: answers.update({OFFERED: (0, methods, "")})
+
+
+TEXT_ELSEWHERE = "== \nport 22", "== \nauthorizedkeyscommand /opt/keys\nport 22"
 SITE = "# /etc/systemd/system/gpuprov-gpu-clocks.service.d/site.conf"
 
 
@@ -144,6 +159,25 @@ FAULTS: dict[str, Fault] = {
     "initramfs-unreadable": Fault(
         both(NOT_REBUILT, answering("lsinitramfs", 1, "", "cpio: premature end\n")), {"nouveau.initramfs"}
     ),
+    "empty-passwords": Fault(
+        replacing("sshd -T", "permitemptypasswords no", "permitemptypasswords yes"), {"ssh.logins"}
+    ),
+    "keys-of-another-command-for-one-address": Fault(
+        replacing("sshd -T", TEXT_ELSEWHERE[0], TEXT_ELSEWHERE[1]), {"ssh.logins"}
+    ),
+    "another-program-listens": Fault(
+        replacing("readlink /proc", "/usr/sbin/sshd\n/usr", "/opt/sshd\n/usr"),
+        {"ssh.logins", "ssh.loaded", "ssh.offered"},
+    ),
+    "sshd-with-unknown-arguments": Fault(
+        replacing("ps -ww -C sshd", "sshd -D", "sshd -D -Z"), {"ssh.logins", "ssh.loaded", "ssh.offered"}
+    ),
+    "sshd-has-not-read-its-file": Fault(
+        replacing("date +%s", " /etc/ssh/sshd_config\n", " /x\n9999999999.5 /etc/ssh/sshd_config\n"),
+        {"ssh.loaded"},
+    ),
+    "pam-permits": Fault(replacing("/etc/pam.d", "pam_unix.so nullok", "pam_permit.so"), {"ssh.pam"}),
+    "let-in-without-credentials": Fault(offering("none"), {"ssh.offered"}),
     "another-gpu": Fault(replacing("/sys/bus/pci", "0x20b2", "0x20b0"), {"gpu.model"}),
     "gpu-off-the-bus": Fault(
         both(

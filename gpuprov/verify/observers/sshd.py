@@ -1,0 +1,280 @@
+"""`host.sshd`: what sshd's listening processes accept, PAM, and sshd's ports."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from gpuprov.access.pam import KINDS, admitting
+from gpuprov.access.shipped import SYNONYMS, with_whom
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted import regex
+from gpuprov.verify.observers.base import Observed
+
+PROCESSES = "ps -ww -C sshd -p 1 -o pid=,euid=,pidns=,etimes=,args="
+CONTROLLER = (
+    'p=$$; while [ "$p" -gt 1 ]; do tr "\\0" "\\n" </proc/$p/environ | grep ^SSH_CONNECTION= && exit;'
+    ' p=$(ps -o ppid= -p "$p" | tr -d " "); done; :'
+)
+ASK = 'for who in{}; do echo "== "; sshd -T{} -C "$who" || exit; done'
+FOLDER = "/etc/ssh/sshd_config.d"
+CONFIGS = ("/etc/ssh/sshd_config", FOLDER)
+BLOCKS = "grep -rshiE '^[[:space:]\"]*(match|include)[[:space:]\"=]'"
+AT_START = "/etc/default/ssh /etc/sysconfig/sshd"
+TIMES = "date +%%s; cat %s; echo; find -L{} -maxdepth 0 -printf '%%T@ %%p\\n'"
+FOREIGN = "gpuprov-unknown", "198.51.100.1"
+"""A user that no node has, and an address of documentation (RFC 5737)."""
+TITLE = re.compile(r"sshd: (/\S*sshd)( .*?)? \[listener\] .*")
+ARGUMENTS = re.compile(r"((?:/\S*/)?sshd)( .*)?")
+PROGRAM = "readlink /proc/%s/exe; readlink -f $(command -v sshd)"
+FLAG = r"-[46DGQRTdeiqrtV]+"
+VALUED = re.compile(r"-[46DGQRTdeiqrtV]*([CEbcfghkopu])\s*(\S.*)", re.DOTALL)
+CHANGES_ANSWER = "cfhop"
+RULES_OF_PAM = "grep -snHEv '^[[:space:]]*(#|$)' /etc/pam.d/* /usr/lib/pam.d/*"
+RECORD = "cat /var/lib/gpuprov/deadman/undone"
+
+Read = Callable[[str, str | None], str | None]
+
+
+class Listener(NamedTuple):
+    """A listening sshd: its number, its age in seconds, its command line, and options for `sshd -T`."""
+
+    pid: str
+    age_s: int
+    command: str
+    options: tuple[str, ...]
+
+
+class Answer(NamedTuple):
+    """Text of `sshd -T` for a user from an address; `listener` is the command line of the sshd."""
+
+    user: str
+    address: str
+    listener: str
+    text: str
+
+
+class Sshd(Observed):
+    """Observer of what sshd's listening processes accept, of PAM, and of sshd's ports.
+
+    >>> host.sshd.in_effect("root", {"passwordauthentication": "no"})
+    {'passwordauthentication': 'no'}
+    """
+
+    def in_effect(
+        self, login: str, expected: Mapping[str, str], read: Read = lambda _, value: value
+    ) -> dict[str, str | None]:
+        """Return the options in effect, of several answers one that differs from the expected value.
+
+        Args:
+            read: returns the value to compare, from a keyword and its value.
+        """
+        answers = self.answers(login)
+        found: dict[str, str | None] = dict(expected)
+        for keyword, wanted in expected.items():
+            values = [read(keyword, option(answer.text, keyword)) for answer in answers]
+            values = values or [read(keyword, None)]
+            odd = next((at for at, value in enumerate(values) if value != wanted), 0)
+            found[keyword] = values[odd]
+            if values[odd] != values[0]:
+                user, address, listener, _ = answers[odd]
+                other = listener if listener != answers[0].listener else ""
+                found[keyword] = with_whom(values[odd], user, address, other)
+        return found
+
+    def answers(self, login: str) -> list[Answer]:
+        """Return the answers of each listening sshd, without one those of its main file; [] without sshd.
+
+        Raises:
+            NodeFailed: sshd rejects a configuration, or a listening process cannot be asked.
+        """
+        if not self.listeners and not self.run("command -v sshd").succeeded:
+            return []
+        commands: dict[tuple[str, ...], str] = {}
+        for each in self.listeners:
+            commands.setdefault(each.options, each.command)
+        asked = commands or {(): "sshd"}
+        return [answer for each, command in asked.items() for answer in self._answers(login, each, command)]
+
+    def _answers(self, login: str, options: tuple[str, ...], listener: str) -> Iterator[Answer]:
+        """Yield answers for users, addresses and ports that Match blocks can tell apart."""
+        here, ours = self.connection
+        criteria = " ".join(self._blocks("match", options)).lower()
+        ports = list(map(str, self.ports)) if "localport" in criteria else ["22"]
+        pairs = [(address, ours) for address in (here, FOREIGN[1], *addresses(r"\baddress", criteria))]
+        pairs += [(here, local) for local in addresses("localaddress", criteria)]
+        contexts = [
+            (user, address, local, port)
+            for user in dict.fromkeys((login, "root", FOREIGN[0]))
+            for address, local in dict.fromkeys(pairs)
+            for port in ports
+        ]
+        asked = [
+            f"user={user},host={address},addr={address},laddr={local},lport={port}"
+            for user, address, local, port in contexts
+        ]
+        command = ASK.format(" %s" * len(asked), " %s" * len(options))
+        told = self.run(command, *asked, *options)
+        if not told.succeeded:
+            said = (told.stderr.strip().splitlines() or ["no message"])[-1]
+            raise NodeFailed(f"sshd -T of {listener} ended with status {told.rc}: {said[:200]}")
+        texts = told.stdout.split("== \n")[1:]
+        for (user, address, *_), text in zip(contexts, texts, strict=True):
+            yield Answer(user, address, listener, text)
+
+    def _blocks(self, keyword: str, options: tuple[str, ...]) -> list[str]:
+        """Return what follows a keyword, `match` or `include`, in sshd's files."""
+        paths = configs(options) or CONFIGS
+        text = self.run(BLOCKS + " %s" * len(paths), *paths).stdout
+        return re.findall(rf"(?im)^[\s\"]*{regex(keyword)}[\s\"=]+(.*)$", text)
+
+    @cached_property
+    def listeners(self) -> list[Listener]:
+        """Listening sshd processes of root, without those of containers.
+
+        Raises:
+            NodeFailed: one of them cannot be asked: another program, or arguments that are not known.
+        """
+        rows = [line.split(maxsplit=4) for line in self.ask(PROCESSES).splitlines()]
+        ours = ["0", next((row[2] for row in rows if row[0] == "1"), "")]
+        found = []
+        for pid, *place, age, title in rows:
+            is_session = title.startswith("sshd: ") and not title.startswith("sshd: /")
+            if pid == "1" or place != ours or is_session or title.endswith("<defunct>"):
+                continue
+            started = TITLE.fullmatch(title) or ARGUMENTS.fullmatch(title)
+            if not started:
+                raise NodeFailed(f"process {pid} listens as `{title[:200]}`", expected="arguments of sshd")
+            program, _, own = self.ask(PROGRAM, pid).strip().rpartition("\n")
+            if not program:
+                continue  # it has ended: the process of a connection, before it has a title
+            if program.removesuffix(" (deleted)") != own:
+                raise NodeFailed(f"process {pid} listens as {program}", expected=own)
+            options = tuple(arguments(started[2] or ""))
+            found.append(Listener(pid, int(age), (started[1] + (started[2] or ""))[:200], options))
+        return found
+
+    @cached_property
+    def connection(self) -> tuple[str, str]:
+        """Addresses of the controller and of the node, as sshd sees them."""
+        found = re.search(r"=([\w.:%]+) \d+ ([\w.:%]+) ", self.run(CONTROLLER).stdout)
+        return (found[1], found[2]) if found else ("127.0.0.1", "127.0.0.1")
+
+    def unread(self, login: str) -> list[str]:
+        """Return files of sshd that changed after a listening sshd has read them."""
+        found: dict[str, None] = {}
+        for each in self.listeners:
+            answer = next(self._answers(login, each.options, each.command))
+            found |= dict.fromkeys(self._unread(each, answer))
+        return list(found)
+
+    def _unread(self, listener: Listener, answer: Answer) -> Iterator[str]:
+        """Yield them for one process, which writes its number to a file when it has read them."""
+        patterns = [
+            pattern if pattern.startswith("/") else f"/etc/ssh/{pattern}"
+            for line in self._blocks("include", listener.options)
+            for pattern in line.strip('" ').split()
+            if re.fullmatch(r"[\w./*?-]+", pattern)
+        ]
+        folders = {
+            pattern.rpartition("/")[0] for pattern in patterns if "*" not in pattern.rpartition("/")[0]
+        }
+        places = " ".join(sorted({*patterns, *folders}))
+        pidfile = option(answer.text, "pidfile") or "none"
+        named = [pidfile, *(configs(listener.options) or CONFIGS[:1])]
+        command = TIMES.format(" %s" * len(named) + f" {places} {AT_START}")
+        now, owner, *rows = self.run(command, pidfile, *named).stdout.splitlines()
+        changed = {path: float(when) for when, _, path in (row.partition(" ") for row in rows if row)}
+        begun = int(now) - listener.age_s + 2
+        read_at = changed.pop(pidfile, 0.0) if owner == listener.pid else begun
+        for path, when in changed.items():
+            if when > (begun if path in AT_START.split() else read_at):
+                yield path
+
+    @property
+    def admitting(self) -> list[str]:
+        """Lines of PAM that admit a user of sshd without credentials."""
+        files: dict[str, list[tuple[str, str]]] = {}
+        paths: dict[str, str] = {}
+        rows = re.findall(r"(?m)^(/[^:\n]+):(\d+):(.*)$", self.run(RULES_OF_PAM).stdout)
+        for path, number, text in rows:
+            name = path.rpartition("/")[2]
+            if paths.setdefault(name, path) == path:
+                files.setdefault(name, []).append((f"{path}:{number}", text.strip()))
+        return [" ".join(rule.text.split()) for kind in KINDS if (rule := admitting(files, kind))]
+
+    def checksum(self, path: str) -> str | None:
+        """Return the SHA-256 of a file, None if it cannot be read."""
+        return next(iter(str(self.run("sha256sum %s", path).stdout).split()), None)
+
+    @cached_property
+    def ports(self) -> list[int]:
+        """TCP ports on which sshd, or systemd for it, listens, in ascending order.
+
+        Raises:
+            NodeFailed: ss fails.
+        """
+        lines = self.ask("ss -Hltnp").splitlines()
+        own = [line for line in lines if '"sshd"' in line or "ssh.socket" in line]
+        return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
+
+    def ports_of_options(self, login: str) -> set[int]:
+        """Return the ports of each listening sshd by its options; `ss` is not needed."""
+        texts = [answer.text for answer in self.answers(login)]
+        return {int(port) for text in texts for port in re.findall(r"(?m)^port (\d{1,5})$", text)}
+
+    @property
+    def undone(self) -> str | None:
+        """The reason why the node restored its old SSH and firewall settings; None if it did not."""
+        return self.run(RECORD).stdout.strip() or None
+
+    def __repr__(self) -> str:
+        return "<sshd>"
+
+
+def arguments(text: str) -> Iterator[str]:
+    """Yield the arguments that change what sshd accepts; each value extends to the next word with a hyphen.
+
+    Raises:
+        NodeFailed: an argument is not known.
+    """
+    for part in re.split(r"\s+(?=-)", text.strip()) if text.strip() else ():
+        found = VALUED.fullmatch(part)
+        if found and found[1] in CHANGES_ANSWER:
+            if found[1] == "f" and not found[2].startswith("/"):
+                raise NodeFailed(f"sshd listens with the file {found[2]} of a folder that is not known")
+            yield from (f"-{found[1]}", found[2])
+        elif not found and not re.fullmatch(FLAG, part):
+            raise NodeFailed(f"sshd listens with the argument `{part}`", expected="arguments of sshd(8)")
+
+
+def configs(options: tuple[str, ...]) -> list[str]:
+    """Return the configuration file that the options name, as the only item; else none."""
+    return [value for letter, value in zip(options[::2], options[1::2], strict=True) if letter == "-f"]
+
+
+def addresses(keyword: str, criteria: str) -> Iterator[str]:
+    """Yield an address for each network or pattern after a keyword in the criteria of Match blocks."""
+    for listed in re.findall(rf"{keyword}[\s=]+\"?([\w.:/*?,-]+)", criteria):
+        for each in listed.split(","):
+            try:
+                network = ipaddress.ip_network(each.replace("*", "1").replace("?", "1"), strict=False)
+            except ValueError:
+                continue
+            yield str(next(iter(network.hosts()), network.network_address))
+
+
+def option(text: str, keyword: str) -> str | None:
+    """Return one option of `sshd -T`, its values joined by spaces; None if it is not printed or empty.
+
+    `without-password`, the older name of `prohibit-password`, is returned as the latter.
+
+    Args:
+        keyword: the option's name in lower case.
+    """
+    values = re.findall(rf"^{regex(keyword)} (.*)$", text, re.MULTILINE)
+    joined = " ".join(value.strip() for value in values)
+    return SYNONYMS.get(joined, joined) or None
