@@ -28,6 +28,8 @@ DONE = {
     "stop": "stopped",
     "restart": "restarted",
     "daemon-reload": "reloaded",
+    "unmask": "unmasked",
+    "unmask --runtime": "unmasked",
 }
 """Verb of systemctl → participle in messages."""
 NONE = "systemd on the node has no unit {}"
@@ -86,7 +88,8 @@ def boot_verbs(name: str, enabled: "bool | None") -> "list[str]":
     if not re.fullmatch("[a-z-]+", is_):
         raise Failed(f"systemd did not report whether {name} is enabled: {is_}")
     if enabled:
-        return [] if is_ in AT_BOOT else ["enable"]
+        masked = {"masked": ["unmask"], "masked-runtime": ["unmask --runtime"]}.get(is_, [])
+        return [] if is_ in AT_BOOT else [*masked, "enable"]
     return ["disable"] if is_.startswith("enabled") else []
 
 
@@ -126,7 +129,7 @@ def act(verb: str, name: str) -> None:
         # systemd counts starts, including failed ones, and refuses further ones above its limit. The pattern
         # matches loaded units, among them the socket that starts a service.
         ask("reset-failed", name.rpartition(".")[0] + ".*")
-    status, said = ask(verb, *([] if verb == "daemon-reload" else [name]))
+    status, said = ask(*verb.split(), *([] if verb == "daemon-reload" else [name]))
     if status:
         why = said.partition("\n")[0] or status
         raise Failed(
