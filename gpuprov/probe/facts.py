@@ -312,7 +312,9 @@ class Facts:
     def units(self) -> Mapping[str, Unit]:
         """The requested units; one that does not exist has load state `not-found`."""
         raw = self.raw("units")
-        return parse_units(raw["text"], raw.get("commands", {}))
+        return parse_units(
+            raw["text"], raw.get("commands", {}), raw.get("states", ""), raw.get("replaced", {})
+        )
 
     @part
     def sshd(self) -> Mapping[str, tuple[str, ...]]:

@@ -7,14 +7,17 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import mends
+from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, fails, mends
 
 CDI_UNIT = "nvidia-cdi-refresh.path"
 UNITS = {"container_toolkit.cdi": CDI_UNIT}
 FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 """Packages that the toolkit replaced; removed in 1.15.0 (its changelog)."""
 
-OVERRULED = mends("container_toolkit", "container_toolkit.cdi", "systemctl disable or stop by hand")
+OVERRULED = (
+    *mends("container_toolkit", "container_toolkit.cdi", BY_HAND),
+    *fails("container_toolkit", "container_toolkit.cdi", OTHER_FILE),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

@@ -8,7 +8,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.docker import RUNTIME
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails, mends
+from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, fails, mends
 
 CONTAINERD_UNIT = "containerd.service"
 UNITS = {"containerd.unit": CONTAINERD_UNIT}
@@ -20,7 +20,8 @@ CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 
 OVERRULED = (
     *fails("containerd", "containerd.config", "a drop-in of containerd.service with another --config"),
-    *mends("containerd", "containerd.unit", "systemctl disable or stop by hand"),
+    *mends("containerd", "containerd.unit", BY_HAND),
+    *fails("containerd", "containerd.unit", OTHER_FILE),
 )
 
 

@@ -7,9 +7,15 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import version
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, fails, mends
 
 FABRIC_UNIT = "nvidia-fabricmanager.service"
 UNITS = {"fabric_manager.unit": FABRIC_UNIT}
+
+OVERRULED = (
+    *mends("fabricmanager", "fabric_manager.unit", BY_HAND),
+    *fails("fabricmanager", "fabric_manager.unit", OTHER_FILE),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:

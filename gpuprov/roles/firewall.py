@@ -7,17 +7,20 @@ from typing import Any
 from gpuprov.access.ruleset import by_number
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails, mends
+from gpuprov.roles.overruling import COMMAND, OWN_FILE, fails, mends
 
 FIREWALL_UNIT = "gpuprov-firewall.service"
 FIREWALL_RULES = "/etc/gpuprov/firewall.nft"
 FIREWALL_DROP_IN = "/etc/systemd/system/nftables.service.d/gpuprov-firewall.conf"
+FIREWALL_COMMAND = f"/usr/sbin/nft -f {FIREWALL_RULES}"
+"""The command of the unit."""
 FLUSHES = ["reload", "start", "stop"]
 """Commands of nftables.service: each flushes every table, and has to load gpuprov's rules again."""
 UNITS = {"firewall.unit": FIREWALL_UNIT}
 
 OVERRULED = (
-    *fails("firewall", "firewall.unit", "a drop-in of the unit with another command"),
+    *fails("firewall", "firewall.unit", COMMAND),
+    *mends("firewall", "firewall.unit", OWN_FILE),
     *fails("firewall", "firewall.survives", "a later drop-in of nftables.service"),
     *mends("firewall", "firewall.input", "nft by hand: a flush, another rule in gpuprov's table"),
 )
@@ -33,7 +36,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         return []
     rules, role = firewall["ruleset"], "firewall"
     return [
-        Expectation("firewall.unit", "enabled", role),
+        Expectation("firewall.unit", "enabled", role, subject=FIREWALL_COMMAND),
         Expectation("firewall.survives", FLUSHES, role),
         Expectation("firewall.networks", rules["networks"], role),
         Expectation("firewall.input", by_number(rules["input"]), role),

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails, mends
+from gpuprov.roles.overruling import BY_HAND, COMMAND, OTHER_FILE, OWN_FILE, fails, mends
 
 CLOCKS_UNIT = "gpuprov-gpu-clocks.service"
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
@@ -17,14 +17,17 @@ UNITS = {
     "gpu.modes_unit": MODES_UNIT,
 }
 
-COMMAND = "a drop-in of the unit with another command"
 ANYBODY = "nvidia-smi run by root"
 OVERRULED = (
     *fails("persistence", "gpu.persistence_unit", COMMAND),
+    *mends("persistence", "gpu.persistence_unit", BY_HAND),
+    *fails("persistence", "gpu.persistence_unit", OTHER_FILE),
     *mends("persistence", "gpu.persistence", ANYBODY),
     *fails("clocks", "gpu.clocks_unit", COMMAND),
+    *mends("clocks", "gpu.clocks_unit", OWN_FILE),
     *mends("clocks", "gpu.clocks", ANYBODY),
     *fails("power_limit", "gpu.modes_unit", COMMAND),
+    *mends("power_limit", "gpu.modes_unit", OWN_FILE),
     *mends("power_limit", "gpu.power_limit", ANYBODY),
     *mends("compute_mode", "gpu.compute_mode", ANYBODY),
     *mends("ecc", "gpu.ecc_pending", ANYBODY),
@@ -46,7 +49,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     clocks = group.setting("clocks")
     if clocks is not None:
         stated += [
-            Expectation("gpu.clocks_unit", "enabled", role),
+            Expectation("gpu.clocks_unit", "enabled", role, subject=clocks_command(clocks)),
             Expectation("gpu.clocks", clocks, role, needs_driver=True),
         ]
     return [*stated, *_modes(group)]
@@ -61,7 +64,7 @@ def _modes(group: LockedGroup) -> list[Expectation]:
     power, compute, ecc, mig = map(group.setting, ("power_limit", "compute_mode", "ecc", "mig"))
     stated = []
     if (power, compute, ecc, mig) != (None, None, None, None):
-        stated.append(Expectation("gpu.modes_unit", "enabled", role))
+        stated.append(Expectation("gpu.modes_unit", "enabled", role, subject=modes_command(group)))
     if power is not None:
         stated.append(Expectation("gpu.power_limit", power, role, needs_driver=True))
     if compute is not None:
@@ -74,6 +77,25 @@ def _modes(group: LockedGroup) -> list[Expectation]:
         stated.append(Expectation("gpu.mig", bool(mig), None, reboot=True, needs_driver=True))
         stated.append(Expectation("gpu.mig_layout", sorted(mig), role, needs_driver=True))
     return stated
+
+
+def clocks_command(clocks: dict[str, int]) -> str:
+    """Return the command of the unit that sets clocks, in MHz: graphics, then memory if it is stated."""
+    stated = (clocks.get(name) for name in ("graphics", "memory"))
+    return " ".join(["/usr/local/sbin/gpuprov-gpu-clocks set", *(str(each) for each in stated if each)])
+
+
+def modes_command(group: LockedGroup) -> str:
+    """Return the command of the unit that sets power limit (W) and modes, as far as stated."""
+    power, compute, ecc, mig = map(group.setting, ("power_limit", "compute_mode", "ecc", "mig"))
+    words = {
+        "power": power,
+        "compute": compute and compute.upper(),
+        "ecc": None if ecc is None else int(ecc),
+        "mig": None if mig is None else ",".join(map(str, mig)) or "off",
+    }
+    stated = [f"{name}={value}" for name, value in words.items() if value is not None]
+    return " ".join(["/usr/local/sbin/gpuprov-gpu-modes", *stated])
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Answer = Literal["mends", "fails"]
+BY_HAND = "systemctl disable, stop or mask by hand"
+COMMAND = "a drop-in of the unit with another command"
+OWN_FILE = "another command in gpuprov's own unit file"
+OTHER_FILE = "a file of the unit's name in /etc/systemd/system or /run/systemd/system"
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,7 @@ OVERRULED = tuple(
     for module in (
         repositories,
         nvidia_driver,
+        fabric_manager,
         gpu_settings,
         cuda_toolkit,
         cudnn,

@@ -5,34 +5,64 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted import lines_of
+
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
+
+
+REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected systemd/system"
 
 
 def unit_state(host: Node, unit: str) -> str:
     """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms.
 
-    These are `not installed`, `disabled`, another state of `systemctl is-enabled`, or `enabled, but
-    inactive`.
+    The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them.
     """
-    seen = host.service(unit).systemd_properties
-    stated, active = seen.get("UnitFileState") or seen.get("LoadState", "unknown"), seen.get("ActiveState")
+    seen, files = host.service(unit).systemd_properties, host.run("systemctl is-enabled %s", unit)
+    stated = files.stdout.strip() or seen.get("UnitFileState") or seen.get("LoadState", "unknown")
     enabled = {"not-found": "not installed", "loaded": "disabled"}.get(stated, stated)
-    return enabled if enabled != "enabled" or active == "active" else f"enabled, but {active}"
+    if enabled != "enabled":
+        return str(enabled)
+    if _replaced(host, unit):
+        return "enabled, by another unit file"
+    active = seen.get("ActiveState")
+    return "enabled" if active == "active" else f"enabled, but {active}"
 
 
-def own_unit_state(host: Node, unit: str) -> str:
-    """Return the unit's state; `enabled, with another command` if its last ExecStart= is the administrator's.
+def stays_off(state: str, expected: str) -> str:
+    """Return `disabled` for a masked unit that has to be disabled; other states unchanged."""
+    return expected if expected == "disabled" and state.startswith("masked") else state
 
-    A command is the administrator's if its file is below /etc or /run and gpuprov did not write it; a file of
-    the package may set one, too.
+
+def _replaced(host: Node, unit: str) -> bool:
+    """Return whether a file that gpuprov did not write hides the unit's own.
+
+    Raises:
+        NodeFailed: the node cannot tell.
     """
-    state, command = unit_state(host, unit), ""
+    answer = host.run(REPLACED)
+    if answer.failed:
+        raise NodeFailed(f"`{REPLACED}` ended with status {answer.rc}: {answer.stderr[:200].strip()}")
+    rows = (line.split() for line in lines_of(answer.stdout) if line.startswith(("[OVERR", "[REDIR")))
+    paths = [row[1] for row in rows if len(row) > 1 and row[1].rpartition("/")[2] == unit]
+    return any(host.run("grep -qs '# Written by gpuprov' %s", path).failed for path in paths)
+
+
+def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
+    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it.
+
+    Args:
+        command: the only command line that it may have, if that is stated.
+    """
+    state, setter, commands = unit_state(host, unit), "", list[str]()
     for part in re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout):
-        if re.search(r"(?m)^ExecStart=.", part):
-            command = part
-    theirs = re.match(r"# /(?:etc|run)/", command) and "# Written by gpuprov" not in command
-    return f"{state}, with another command" if state == "enabled" and theirs else state
+        for value in re.findall(r"(?m)^[ \t]*ExecStart[ \t]*=(.*)$", part):
+            setter, commands = part, [*commands, value.strip()] if value.strip() else []
+    theirs = re.match(r"# /(?:etc|run)/", setter) and "# Written by gpuprov" not in setter
+    another = theirs or (command is not None and commands != [command])
+    return f"{state}, with another command" if state == "enabled" and another else state
 
 
 def reads_elsewhere(host: Node, unit: str, path: str) -> bool:

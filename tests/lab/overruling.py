@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
 from gpuprov.roles.nvidia_driver import GUARD
+from gpuprov.roles.overruling import BY_HAND, COMMAND, OTHER_FILE, OWN_FILE
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -79,8 +80,18 @@ def _source(name: str, text: str) -> dict[str, str]:
     return {"do": do, "place": path, "undo": f"rm -r {path} {EXTRA}; apt-get -q update"}
 
 
+def _own(unit: str, old: str, new: str) -> str:
+    """Return the commands that change gpuprov's own file of a unit."""
+    return f"sed -i 's/{old}/{new}/' /etc/systemd/system/{unit}; {RELOAD}"
+
+
+def _instead(unit: str) -> dict[str, str]:
+    """Return the commands that put a copy of a packaged unit in its place."""
+    path = f"/etc/systemd/system/{unit}"
+    return {"do": f"cp /lib/systemd/system/{unit} {path}", "place": path, "undo": f"rm {path}; {RELOAD}"}
+
+
 DAEMON = "ExecStart=\\nExecStart=/usr/bin/nvidia-persistenced --user nvpd --verbose"
-COMMAND = "a drop-in of the unit with another command"
 PROFILING = "NVreg_RestrictProfilingToAdminUsers=1"
 WITHOUT_PACKAGE = "a library without a package in the linker's path"
 
@@ -188,6 +199,10 @@ WAYS = (
         **_line("/etc/dkms/nvidia-current.conf", "AUTOINSTALL=no"),
     ),
     Way("gpu.persistence_unit", COMMAND, **_unit("nvidia-persistenced.service", DAEMON)),
+    Way("gpu.persistence_unit", BY_HAND, "systemctl mask nvidia-persistenced"),
+    Way("gpu.persistence_unit", OTHER_FILE, **_instead("nvidia-persistenced.service")),
+    Way("gpu.clocks_unit", OWN_FILE, _own("gpuprov-gpu-clocks.service", " set .*", " set 1005")),
+    Way("gpu.modes_unit", OWN_FILE, _own("gpuprov-gpu-modes.service", "power=[0-9]*", "power=200")),
     Way("gpu.clocks_unit", COMMAND, **_unit("gpuprov-gpu-clocks.service")),
     Way("gpu.modes_unit", COMMAND, **_unit("gpuprov-gpu-modes.service")),
     *(
@@ -321,6 +336,7 @@ WAYS = (
         **_unit("gpuprov-firewall.service"),
         alone=True,
     ),
+    Way("firewall.unit", OWN_FILE, _own("gpuprov-firewall.service", "ExecStart=.*", "ExecStart=/bin/true")),
     Way(
         "firewall.survives",
         "a later drop-in of nftables.service",
@@ -377,8 +393,9 @@ WITH_CUDA = (
 )
 """Ways for a node with NVIDIA's packages."""
 
-SYSTEMCTL = "systemctl disable or stop by hand"
 ELSEWHERE = {
+    ("fabric_manager.unit", BY_HAND): "tests/lab/test_nvidia_driver.py",
+    ("fabric_manager.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     (
         "repositories.sources",
         "another file that names the same repository",
@@ -389,17 +406,20 @@ ELSEWHERE = {
     ): "tests/unit/verify/test_module_loading.py",
     ("driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"): "a lab node has no boot loader",
     ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
-    ("container_toolkit.cdi", SYSTEMCTL): "tests/lab/test_docker.py",
+    ("container_toolkit.cdi", BY_HAND): "tests/lab/test_docker.py",
+    ("container_toolkit.cdi", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     (
         "docker.config",
         "a drop-in of docker.service with another --config-file",
     ): "tests/unit/drift/test_overruled.py",
-    ("docker.unit", SYSTEMCTL): "tests/lab/test_docker.py",
+    ("docker.unit", BY_HAND): "tests/lab/test_docker.py",
+    ("docker.unit", OTHER_FILE): "tests/lab/test_docker.py",
     (
         "containerd.config",
         "a drop-in of containerd.service with another --config",
     ): "tests/unit/drift/test_overruled.py",
-    ("containerd.unit", SYSTEMCTL): "tests/lab/test_containerd.py",
+    ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
+    ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",
     (
         "tuning.hugepages",
@@ -411,8 +431,10 @@ ELSEWHERE = {
     ("scratch.read_ahead", "blockdev or a later udev rule"): "tests/lab/test_storage.py",
     ("storage.clients", "apt by hand: these packages are not held"): "tests/lab/test_storage.py",
     ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
-    ("monitoring.exporter", SYSTEMCTL): "scripts/campaign roles",
-    ("monitoring.dcgm", SYSTEMCTL): "scripts/campaign roles",
+    ("monitoring.exporter", BY_HAND): "scripts/campaign roles",
+    ("monitoring.exporter", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("monitoring.dcgm", BY_HAND): "scripts/campaign roles",
+    ("monitoring.dcgm", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     (

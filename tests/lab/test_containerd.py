@@ -99,7 +99,7 @@ FAULTS = {
         {"containerd.plugin"},
     ),
     "not-running": (
-        "systemctl disable --now containerd; dpkg --remove --force-depends runc",
+        "systemctl disable --now containerd; systemctl mask containerd; dpkg --remove --force-depends runc",
         {"containerd.unit", "containerd.packages"},
         {"containerd.plugin"},
     ),

@@ -127,7 +127,8 @@ FAULTS = {
         {"docker.limits", "docker.gpus"},
     ),
     "not-running": (
-        "systemctl disable --now docker.socket docker.service; dpkg --remove --force-depends runc",
+        "systemctl disable --now docker.socket docker.service; systemctl mask docker;"
+        " dpkg --remove --force-depends runc",
         {"docker.unit", "docker.packages"},
         ASKING,
     ),

@@ -28,7 +28,7 @@ BREAK = """
 set -e
 update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-12.6 126
 update-alternatives --set cuda /usr/local/cuda-12.6
-systemctl disable --now --quiet nvidia-fabricmanager
+systemctl disable --now --quiet nvidia-fabricmanager; systemctl mask nvidia-fabricmanager
 apt-get --yes --quiet --allow-change-held-packages remove libcudnn9-headers-cuda-12 libcudnn9-dev-cuda-12
 rm /etc/profile.d/gpuprov-cuda.sh /etc/apt/sources.list.d/gpuprov.sources
 mv /usr/lib/x86_64-linux-gnu/libnccl.so.2.* /root/

@@ -7,12 +7,13 @@ from typing import Any
 
 from gpuprov.drift.observations.documents import within
 from gpuprov.drift.observations.registry import names_who, observes
-from gpuprov.drift.observations.units import reads_elsewhere, unit_state
+from gpuprov.drift.observations.units import reads_elsewhere, replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.roles.docker import CONFIG, DOCKER_UNIT
 
 observes("docker.unit", "units")(unit_state)
+names_who("docker.unit")(replaced_by)
 
 
 @observes("docker.config", "daemon_json", "units")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.drift.observations.gpus import gpus_of
-from gpuprov.drift.observations.registry import observes
-from gpuprov.drift.observations.units import unit_state
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
@@ -22,4 +22,7 @@ def _fabric(facts: Facts, expectation: Expectation) -> Any:
 def _fabric_unit(facts: Facts, expectation: Expectation) -> str:
     """Return the unit's state; before the reboot into its driver version it need only be enabled."""
     state, loaded = unit_state(facts, expectation), facts.loaded_driver
-    return state if loaded and loaded.version == expectation.subject else state.partition(",")[0]
+    return state if loaded and loaded.version == expectation.subject else state.partition(", but")[0]
+
+
+names_who("fabric_manager.unit")(replaced_by)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.drift.observations.registry import observes
-from gpuprov.drift.observations.units import unit_state
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
 observes("monitoring.exporter", "units")(unit_state)
+names_who("monitoring.exporter")(replaced_by)
 observes("monitoring.dcgm", "units")(unit_state)
+names_who("monitoring.dcgm")(replaced_by)
 
 
 @observes("monitoring.textfile", "files")

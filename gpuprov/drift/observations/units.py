@@ -6,24 +6,44 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.units import Unit
 from gpuprov.roles import UNITS, Expectation
 
 
 def unit_state(facts: Facts, expectation: Expectation) -> str:
-    """Return the state of a check's unit, as `enabled` does."""
-    return enabled(facts, UNITS[expectation.check])
+    """Return the state of a check's unit, as `enabled` does; a masked one is as disabled as one can be."""
+    state = enabled(facts, UNITS[expectation.check])
+    return "disabled" if expectation.expected == "disabled" and state.startswith("masked") else state
+
+
+def replaced_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the file in place of the package's or gpuprov's unit, or None."""
+    unit = facts.units.get(UNITS[expectation.check])
+    yield unit.replaced_by if unit else None
 
 
 def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the place that sets a unit's command if it is neither gpuprov's nor the package's, else None."""
-    place = _command_place(facts, expectation)
-    yield place if _foreign(place) else None
+    """Yield the file in place of a unit, and the place of a command that `own_unit_state` notes."""
+    yield from replaced_by(facts, expectation)
+    unit, place = facts.units.get(UNITS[expectation.check]), _command_place(facts, expectation)
+    if _foreign(place):
+        yield place
+    elif unit and _another_command(unit, expectation):
+        yield unit.fragment
 
 
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
-    """Return a unit's state, with a note if neither gpuprov's file nor the package's sets its command."""
-    state, foreign = unit_state(facts, expectation), _foreign(_command_place(facts, expectation))
-    return f"{state}, with another command" if state == "enabled" and foreign else state
+    """Return a unit's state, with a note if its command is not the check's subject, or set by a file that is
+    neither gpuprov's nor the package's.
+    """
+    state, unit = unit_state(facts, expectation), facts.units.get(UNITS[expectation.check])
+    another = unit and (_another_command(unit, expectation) or _foreign(unit.commanded_by))
+    return f"{state}, with another command" if state == "enabled" and another else state
+
+
+def _another_command(unit: Unit, expectation: Expectation) -> bool:
+    """Return whether the check states a unit's command as its subject, and the unit has another one."""
+    return expectation.subject is not None and unit.exec_start != (expectation.subject,)
 
 
 def _command_place(facts: Facts, expectation: Expectation) -> str | None:
@@ -59,11 +79,14 @@ def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
 def enabled(facts: Facts, unit: str) -> str:
     """Return `enabled` if a unit starts at boot and is active, `enabled, but …` if it is not active.
 
-    Otherwise `disabled`, another state in systemd's terms, or `not installed`.
+    If another file replaces the unit's own, `enabled, by another unit file`. Otherwise `disabled`, another
+    state in systemd's terms such as `masked`, or `not installed`.
     """
     known = facts.units.get(unit)
     if known is None or not known.exists:
         return "not installed"
     if not known.enabled:
         return known.file_state or "disabled"
+    if known.replaced_by:
+        return "enabled, by another unit file"
     return "enabled" if known.active or known.starting else f"enabled, but {known.active_state}"

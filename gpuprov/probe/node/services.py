@@ -1,8 +1,9 @@
 """Collectors of services: systemd's units, listening sockets, gpuprov's firewall."""
 
+import os
 import re
 
-from gpuprov.probe.node.base import collector, find_program, lines_of, read_or_none, redact, run
+from gpuprov.probe.node.base import collector, find_program, lines_of, read_or_none, redact, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,28 +16,52 @@ PROPERTIES = (
     "FragmentPath,DropInPaths,ExecStart"
 )
 """Properties of units for `systemctl show`."""
+UNIT_FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+"""Folders of units in order of precedence (systemd.unit(5)), without those of generators."""
 
 
 @collector(seconds=30)
 def units(parameters: "Values") -> "Any":
-    """Return `systemctl show` of the requested units, and path -> `_commands` of their files.
+    """Return `systemctl show` of the requested units, and what their files say, which the next boot reads.
 
-    "" without units. A unit that does not exist has load state not-found.
+    A unit that does not exist has load state not-found. `states` has lines `docker.service masked`, and
+    `replaced` the file in place of another one: systemd need not have read these files.
     """
-    if not parameters["units"]:
+    names = parameters["units"]
+    if not names:
         return {"text": ""}
-    shown = ("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *parameters["units"])
-    text = redact(run(*shown, seconds=29))
+    shown = ("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, "--", *names)
+    text = redact(run(*shown, seconds=20))
+    states = run_anyway("systemctl", "list-unit-files", "--no-pager", "--no-legend", "--", *names, seconds=9)
     paths = {
         path for each in re.findall("(?m)^(?:FragmentPath|DropInPaths)=(.+)$", text) for path in each.split()
     }
-    return {"text": text, "commands": {path: _commands(path) for path in sorted(paths)}}
+    replaced = {name: path for name in names for path in [_replacement(name)] if path}
+    commands = {path: _commands(path) for path in sorted(paths)}
+    return {"text": text, "commands": commands, "states": states[1], "replaced": replaced}
 
 
 def _commands(path: str) -> "list[str]":
     """Return `path:line` of the ExecStart lines in a unit's file; "" for each if gpuprov wrote the file."""
-    ours = "# Written by gpuprov" in (read_or_none(path) or "")
-    return ["" if ours else place for place, line in lines_of(path) if line.startswith("ExecStart=")]
+    ours = _is_written_by_us(path)
+    return ["" if ours else place for place, line in lines_of(path) if re.match(r"ExecStart\s*=", line)]
+
+
+def _is_written_by_us(path: str) -> bool:
+    return "# Written by gpuprov" in (read_or_none(path) or "")
+
+
+def _replacement(name: str) -> "str | None":
+    """Return the file that counts for a unit, if it is not gpuprov's and hides another file of that name."""
+    paths = [path for path in (folder + "/" + name for folder in UNIT_FOLDERS) if os.path.lexists(path)]
+    hidden = {os.path.realpath(path) for path in paths} - {os.path.realpath(path) for path in paths[:1]}
+    return paths[0] if hidden and not _is_written_by_us(paths[0]) else None
 
 
 @collector(seconds=10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuprov.untrusted import lines_of, unit_name
 
@@ -24,6 +24,8 @@ class Unit:
     """Command lines of ExecStart, one an entry."""
     commanded_by: str | None = None
     """`path:line` that sets the command, if that is not gpuprov's."""
+    replaced_by: str | None = None
+    """The file in place of the package's or gpuprov's unit, also if systemd has not read it yet."""
 
     @property
     def exists(self) -> bool:
@@ -49,11 +51,18 @@ class Unit:
         return self.file_state == "enabled"
 
 
-def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> Mapping[str, Unit]:
-    """Parse blocks of `systemctl show`, separated by empty lines, by the unit's Id.
+def parse_units(
+    text: str,
+    commands: Mapping[str, list[str]] | None = None,
+    states: str = "",
+    replaced: Mapping[str, str] | None = None,
+) -> Mapping[str, Unit]:
+    """Parse blocks of `systemctl show`, separated by empty lines, by the unit's Id and its other names.
 
     Args:
         commands: file → its places that set the command; empty ones in a file of gpuprov's.
+        states: lines of `systemctl list-unit-files`: a unit and its state by the files, which counts at boot.
+        replaced: unit → the file in place of its own one.
     """
     units: dict[str, Unit] = {}
     values: dict[str, list[str]] = {}
@@ -68,6 +77,12 @@ def parse_units(text: str, commands: Mapping[str, list[str]] | None = None) -> M
             units[unit.name] = unit
             units.update(dict.fromkeys(_one(values, "Names").split(), unit))
         values = {}
+    for row in map(str.split, lines_of(states)):
+        if len(row) > 1 and row[0] in units:
+            units[row[0]] = replace(units[row[0]], file_state=row[1])
+    for name, path in (replaced or {}).items():
+        if name in units:
+            units[name] = replace(units[name], replaced_by=str(path))
     return units
 
 

@@ -37,16 +37,6 @@ class Firewall(Observed):
                 found[name] = [each.strip() for each in elements.split(",")]
         return found
 
-    @cached_property
-    def at_boot(self) -> str:
-        """The state of the unit that restores the rules at boot, from `systemctl is-enabled`.
-
-        `not installed` if there is no such unit.
-        """
-        return (
-            str(self.run("systemctl is-enabled gpuprov-firewall.service").stdout).strip() or "not installed"
-        )
-
     def loaded_again(self, rules: str) -> list[str]:
         """Return the actions of nftables.service (`reload`, `start`, `stop`) that also load gpuprov's rules.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuprov.roles.container_toolkit import CDI_UNIT, FORERUNNERS
-from gpuprov.verify.readings import unit_state
+from gpuprov.verify.readings import stays_off, unit_state
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -22,4 +22,4 @@ def test_toolkits_forerunners_are_gone(host: Node, expected: list[str]) -> None:
 @pytest.mark.check("container_toolkit.cdi", f"systemctl status {CDI_UNIT}", "nvidia-ctk cdi list")
 def test_cdi_specification_is_kept_up_to_date(host: Node, expected: str) -> None:
     """Check that the unit that refreshes the CDI specification is enabled and active."""
-    assert unit_state(host, CDI_UNIT) == expected
+    assert stays_off(unit_state(host, CDI_UNIT), expected) == expected

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuprov.roles.firewall import FIREWALL_RULES, FIREWALL_UNIT
+from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.readings import own_unit_state
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.check("firewall.unit", "systemctl --no-pager status gpuprov-firewall.service")
-def test_rules_come_back_at_boot(host: Node, expected: str) -> None:
+def test_rules_come_back_at_boot(host: Node, node: NodeUnderTest, expected: str) -> None:
     """Check that the unit that loads the rules is enabled and active, with gpuprov's command."""
-    state = host.firewall.at_boot
-    assert (own_unit_state(host, FIREWALL_UNIT) if state == expected else state) == expected
+    command = node.wanted["firewall.unit"].subject
+    assert own_unit_state(host, FIREWALL_UNIT, command) == expected
 
 
 @pytest.mark.check("firewall.survives", "systemctl cat nftables.service")

@@ -8,7 +8,8 @@ import pytest
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.gpu_settings import CLOCKS_UNIT, MODES_UNIT, PERSISTENCE_UNIT
-from gpuprov.verify.readings import own_unit_state
+from gpuprov.verify.nodes import NodeUnderTest
+from gpuprov.verify.readings import own_unit_state, stays_off
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -24,7 +25,7 @@ SETTERS = "grep -rns nvidia-smi /etc/systemd/system /etc/crontab /etc/cron.* /et
 @pytest.mark.check("gpu.persistence_unit", PERSISTENCE_JOURNAL)
 def test_persistence_daemon_is_as_wanted(host: Node, expected: str) -> None:
     """Check the state of the unit that sets persistence mode."""
-    assert own_unit_state(host, PERSISTENCE_UNIT) == expected
+    assert stays_off(own_unit_state(host, PERSISTENCE_UNIT), expected) == expected
 
 
 @pytest.mark.check("gpu.persistence", PERSISTENCE_JOURNAL, SETTERS)
@@ -34,9 +35,10 @@ def test_persistence_mode_reads_back(host: Node, group: LockedGroup, expected: b
 
 
 @pytest.mark.check("gpu.clocks_unit", CLOCKS_JOURNAL)
-def test_clocks_unit_is_as_wanted(host: Node, expected: str) -> None:
+def test_clocks_unit_is_as_wanted(host: Node, node: NodeUnderTest, expected: str) -> None:
     """Check the state of the unit that sets clocks at boot."""
-    assert own_unit_state(host, CLOCKS_UNIT) == expected
+    command = node.wanted["gpu.clocks_unit"].subject
+    assert own_unit_state(host, CLOCKS_UNIT, command) == expected
 
 
 @pytest.mark.check("gpu.clocks", CLOCKS_JOURNAL, SETTERS)
@@ -48,9 +50,10 @@ def test_clocks_read_back(host: Node, group: LockedGroup, expected: dict[str, in
 
 
 @pytest.mark.check("gpu.modes_unit", MODES_JOURNAL)
-def test_modes_unit_is_as_wanted(host: Node, expected: str) -> None:
+def test_modes_unit_is_as_wanted(host: Node, node: NodeUnderTest, expected: str) -> None:
     """Check the state of the unit that sets power limit and modes at boot."""
-    assert own_unit_state(host, MODES_UNIT) == expected
+    command = node.wanted["gpu.modes_unit"].subject
+    assert own_unit_state(host, MODES_UNIT, command) == expected
 
 
 @pytest.mark.check("gpu.power_limit", MODES_JOURNAL, SETTERS)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.nativetypes
 import pytest
+import yaml
 
+from gpuprov.model.lock import Setting
+from gpuprov.roles.firewall import FIREWALL_COMMAND
+from gpuprov.roles.gpu_settings import clocks_command, modes_command, variables
 from tests import ROOT
+from tests.unit.verify.nodes_on_paper import locked_group
 
 ROLES = ROOT / "roles"
 OWN = {"uri": "http://mirror/debian/", "suite": "bookworm", "signed_by": "/usr/share/keyrings/debian.gpg"}
@@ -24,6 +31,7 @@ def render(template: str, **variables: Any) -> str:
         autoescape=False,  # noqa: S701
     )
     environment.filters["difference"] = lambda left, right: set(left) - set(right)
+    environment.filters["basename"] = os.path.basename
     environment.filters["regex_replace"] = lambda text, *_: text
     return environment.from_string((ROLES / template).read_text(encoding="utf-8")).render(**variables)
 
@@ -109,8 +117,31 @@ def test_the_clocks_unit_comes_after_persistence_and_says_the_pair(
         gpu_settings_persistence=persistence,
     )
     assert "After=nvidia-persistenced.service" in text
-    assert "gpuprov-gpu-clocks set 1980 3201\n" in text
+    assert f"ExecStart={clocks_command({'graphics': 1980, 'memory': 3201})}\n" in text
     assert ("PartOf=nvidia-persistenced.service" in text) is tied
+
+
+MODES = {"power_limit": 300, "compute_mode": "default", "ecc": True, "mig": ["1g.10gb", "3g.40gb"]}
+
+
+@pytest.mark.parametrize("stated", [MODES, {"ecc": False, "mig": []}, {"power_limit": 300}])
+def test_the_modes_unit_has_the_command_that_is_expected_of_it(stated: dict[str, Any]) -> None:
+    settings = {name: Setting(value=value, reason="", source="") for name, value in stated.items()}
+    group = locked_group("node").model_copy(update={"settings": settings})
+    said = yaml.safe_load((ROLES / "gpu_settings/vars/main.yml").read_text())["__gpu_settings_modes"]
+    words = jinja2.nativetypes.NativeEnvironment().from_string(said).render(**variables(group))
+    text = render(
+        "gpu_settings/templates/gpu-modes.service.j2",
+        __gpu_settings_modes=words,
+        gpu_settings_persistence=True,
+    )
+    assert f"ExecStart={modes_command(group)}\n" in text
+
+
+def test_the_firewalls_unit_has_the_command_that_is_expected_of_it() -> None:
+    stated = yaml.safe_load((ROLES / "firewall/vars/main.yml").read_text())
+    text = render("firewall/templates/firewall.service.j2", **stated)
+    assert f"ExecStart={FIREWALL_COMMAND}\n" in text
 
 
 @pytest.mark.parametrize("names", [[], ["libcuda1", "nvidia-smi"]])

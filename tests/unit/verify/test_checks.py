@@ -74,6 +74,7 @@ def offering(methods: str) -> Change:
 
 
 TEXT_ELSEWHERE = "== \nport 22", "== \nauthorizedkeyscommand /opt/keys\nport 22"
+RUN = "/run/systemd/system/gpuprov-gpu-clocks.service"
 SITE = "# /etc/systemd/system/gpuprov-gpu-clocks.service.d/site.conf"
 
 
@@ -234,16 +235,28 @@ FAULTS: dict[str, Fault] = {
         replacing("apt-config dump", 'Dir "/";', 'Dir "/";\nAPT::Ignore-Hold "true";'), {"pins.hold"}
     ),
     "persistence-unit-disabled": Fault(
-        replacing("show nvidia-persistenced", "=enabled", "=disabled"), {"gpu.persistence_unit"}
+        answering("is-enabled nvidia-persistenced", 1, "disabled\n"), {"gpu.persistence_unit"}
     ),
     "persistence-unit-failed": Fault(
         replacing("show nvidia-persistenced", "=active", "=failed"), {"gpu.persistence_unit"}
     ),
     "clocks-unit-disabled": Fault(
-        replacing("show gpuprov-gpu-clocks", "=enabled", "=disabled"), {"gpu.clocks_unit"}
+        answering("is-enabled gpuprov-gpu-clocks", 1, "disabled\n"), {"gpu.clocks_unit"}
+    ),
+    "clocks-by-another-file": Fault(
+        answering(
+            "systemd-delta", 0, f"[OVERRIDDEN] {RUN} -> /etc/systemd/system/gpuprov-gpu-clocks.service\n"
+        ),
+        {"gpu.clocks_unit"},
+    ),
+    "clocks-of-another-frequency": Fault(
+        replacing("systemctl cat gpuprov-gpu-clocks", "set 1410", "set 1000"), {"gpu.clocks_unit"}
     ),
     "clocks-unit-gone": Fault(
-        answering("show gpuprov-gpu-clocks", 0, "LoadState=not-found\nActiveState=inactive\n"),
+        both(
+            answering("show gpuprov-gpu-clocks", 0, "LoadState=not-found\nActiveState=inactive\n"),
+            answering("is-enabled gpuprov-gpu-clocks", 1),
+        ),
         {"gpu.clocks_unit"},
     ),
     "clocks-lost": Fault(

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gpuprov.drift.observations.units import enabled
+from gpuprov.drift.observations.units import enabled, own_unit_state
+from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.node import services
 from gpuprov.probe.parse.units import parse_units
+from gpuprov.roles import Expectation
+from gpuprov.roles.gpu_settings import PERSISTENCE_UNIT
+from gpuprov.verify import readings
 from gpuprov.verify.readings import unit_state
+
+SITES = "/etc/systemd/system/x.service"
+
+
+def facts(shown: dict[str, str], states: str = "", replaced: dict[str, str] | None = None) -> Facts:
+    text = "\n".join(f"{name}={value}" for name, value in shown.items())
+    return cast(Facts, SimpleNamespace(units=parse_units(text, {}, states, replaced)))
+
+
+def host(shown: dict[str, str], at_boot: str, delta: str | None = "", *, ours: bool = False) -> Any:
+    """Return a node that answers the commands of verify; without systemd-delta if `delta` is None."""
+
+    def run(command: str, *_words: str) -> Any:
+        texts = {"systemctl is-enabled": f"{at_boot}\n", "systemd-delta": delta or ""}
+        out = next((text for start, text in texts.items() if command.startswith(start)), "")
+        failed = delta is None if command == readings.REPLACED else not ours
+        return SimpleNamespace(stdout=out, stderr="", rc=int(failed), failed=failed)
+
+    return SimpleNamespace(service=lambda name: SimpleNamespace(systemd_properties=shown), run=run)
 
 
 @pytest.mark.parametrize(
@@ -25,12 +50,106 @@ from gpuprov.verify.readings import unit_state
         ("loaded", "linked", "active", "linked"),
         ("loaded", "", "inactive", "disabled"),
         ("masked", "masked", "inactive", "masked"),
+        ("masked", "masked-runtime", "active", "masked-runtime"),
         ("not-found", "", "inactive", "not installed"),
     ],
 )
 def test_a_unit(load: str, file: str, active: str, word: str) -> None:
     shown = {"Id": "x.service", "LoadState": load, "UnitFileState": file, "ActiveState": active}
-    text = "\n".join(f"{name}={value}" for name, value in shown.items())
-    facts = cast(Facts, SimpleNamespace(units=parse_units(text)))
-    host: Any = SimpleNamespace(service=lambda name: SimpleNamespace(systemd_properties=shown))
-    assert enabled(facts, "x.service") == unit_state(host, "x.service") == word
+    assert enabled(facts(shown), "x.service") == unit_state(host(shown, file), "x.service") == word
+
+
+ACTIVE = {"Id": "x.service", "LoadState": "loaded", "UnitFileState": "enabled", "ActiveState": "active"}
+
+
+@pytest.mark.parametrize("state", ["masked", "masked-runtime", "disabled"])
+def test_the_files_count_that_systemd_has_not_read(state: str) -> None:
+    found = facts(ACTIVE, f"x.service {state} enabled\n")
+    assert enabled(found, "x.service") == unit_state(host(ACTIVE, state), "x.service") == state
+
+
+@pytest.mark.parametrize("expected", ["enabled", "disabled"])
+def test_a_masked_unit_stays_off(expected: str) -> None:
+    expectation = Expectation("gpu.persistence_unit", expected, "gpu_settings")
+    shown = {**ACTIVE, "Id": PERSISTENCE_UNIT}
+    state = own_unit_state(facts(shown, f"{PERSISTENCE_UNIT} masked enabled\n"), expectation)
+    assert state == readings.stays_off("masked", expected)
+    assert (state == expected) is (expected == "disabled")
+
+
+@pytest.mark.parametrize("kind", ["OVERRIDDEN", "REDIRECTED"])
+def test_a_file_in_place_of_the_packages(kind: str) -> None:
+    delta = (
+        f"[{kind}] {SITES} -> /usr/lib/systemd/system/x.service\n\n1 overridden configuration files found.\n"
+    )
+    word = "enabled, by another unit file"
+    assert enabled(facts(ACTIVE, replaced={"x.service": SITES}), "x.service") == word
+    assert unit_state(host(ACTIVE, "enabled", delta), "x.service") == word
+    assert unit_state(host(ACTIVE, "enabled", delta, ours=True), "x.service") == "enabled"
+    others = delta.replace("x.service", "other-x.service")
+    assert unit_state(host(ACTIVE, "enabled", others), "x.service") == "enabled"
+
+
+def test_a_node_that_cannot_tell_is_not_in_order() -> None:
+    with pytest.raises(NodeFailed, match="systemd-delta"):
+        unit_state(host(ACTIVE, "enabled", None), "x.service")
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Folders of units: the site's, and the packages' by both of its names."""
+    site, packages = tmp_path / "etc", tmp_path / "usr/lib"
+    site.mkdir()
+    packages.mkdir(parents=True)
+    (tmp_path / "lib").symlink_to("usr/lib")
+    monkeypatch.setattr(services, "UNIT_FOLDERS", (str(site), str(packages), str(tmp_path / "lib")))
+    (packages / "x.service").write_text("[Service]\nExecStart=/usr/bin/x\n")
+    return {"site": site, "packages": packages}
+
+
+def test_which_file_counts_on_the_node(folders: dict[str, Path]) -> None:
+    assert services._replacement("x.service") is None
+    own = folders["site"] / "x.service"
+    own.symlink_to(folders["packages"] / "x.service")
+    assert services._replacement("x.service") is None
+    own.unlink()
+    own.write_text("[Service]\nExecStart=/usr/bin/x\n")
+    assert services._replacement("x.service") == str(own)
+    own.write_text("# Written by gpuprov, role x\n[Service]\n")
+    assert services._replacement("x.service") is None
+    own.unlink()
+    own.symlink_to("/dev/null")
+    assert services._replacement("x.service") == str(own)
+    (folders["site"] / "alone.service").write_text("[Service]\n")
+    assert services._replacement("alone.service") is None
+
+
+CLOCKS = {**ACTIVE, "Id": "gpuprov-gpu-clocks.service", "FragmentPath": SITES}
+
+
+def started(*commands: str) -> tuple[dict[str, str], str]:
+    """Return properties and text of a unit that gpuprov's file starts with commands."""
+    line = "{{ path=/x ; argv[]={} ; ignore_errors=no ; start_time=[n/a] }}"
+    lines = "".join(f"ExecStart={each}\n" for each in commands)
+    shown = {**CLOCKS, "ExecStart": " ".join(map(line.format, commands))}
+    return shown, f"# {SITES}\n# Written by gpuprov, role x\n[Service]\n{lines}"
+
+
+@pytest.mark.parametrize(
+    ("commands", "word"),
+    [
+        (["/x set 1410"], "enabled"),
+        (["/x set 1000"], "enabled, with another command"),
+        (["/x set 1410", "/x reset"], "enabled, with another command"),
+        ([], "enabled, with another command"),
+    ],
+)
+def test_a_command_in_our_own_file_is_ours_only_as_stated(
+    commands: list[str], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, text = started(*commands)
+    expectation = Expectation("gpu.clocks_unit", "enabled", "gpu_settings", subject="/x set 1410")
+    assert own_unit_state(facts(shown), expectation) == word
+    monkeypatch.setattr(readings, "unit_state", lambda host, unit: "enabled")
+    node: Any = SimpleNamespace(run=lambda command, unit: SimpleNamespace(stdout=text))
+    assert readings.own_unit_state(node, "gpuprov-gpu-clocks.service", "/x set 1410") == word
