@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.parse.apt import Apt, parse_apt
-from gpuprov.probe.parse.containers import Containerd, parse_containerd
+from gpuprov.probe.parse.containers import Containerd, Toolkit, parse_containerd, parse_toolkit
 from gpuprov.probe.parse.effective import (
     InForce,
     Offer,
@@ -398,6 +398,14 @@ class Facts:
             return parse_containerd(self.raw("containerd")["dump"] or "")
         except ValueError as error:
             raise Missing("containerd", f"its configuration as it prints it is not TOML: {error}") from None
+
+    @part
+    def toolkit(self) -> Toolkit:
+        """Configuration of NVIDIA's container toolkit, and the CDI specifications."""
+        try:
+            return parse_toolkit(self.raw("toolkit"))
+        except ValueError as error:
+            raise Missing("toolkit", f"its config.toml is not TOML: {error}") from None
 
     @part
     def nccl(self) -> Nccl:

@@ -34,7 +34,7 @@ else:
 
 MODULES = (
     *("base", "effective", "system", "secure_boot", "packages", "gpu", "loading", "network", "hardware"),
-    *("services", "sshd", "main"),
+    *("services", "containers", "sshd", "main"),
 )
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """Additional collectors for `gpuprov doctor`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from gpuprov.model.lock import LockedGroup
@@ -11,19 +13,71 @@ from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, fails, mends
 
 CDI_UNIT = "nvidia-cdi-refresh.path"
 UNITS = {"container_toolkit.cdi": CDI_UNIT}
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+SHIPPED: dict[str, tuple[Any, ...]] = {
+    "disable-require": (False,),
+    "supported-driver-capabilities": ("compat32,compute,display,graphics,ngx,utility,video",),
+    "swarm-resource": ("DOCKER_RESOURCE_GPU", ""),
+    # Without the variable fewer containers get GPUs.
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": (True, False),
+    "accept-nvidia-visible-devices-as-volume-mounts": (False,),
+    "nvidia-container-cli.debug": ("",),
+    "nvidia-container-cli.environment": ([],),
+    "nvidia-container-cli.ldcache": ("/etc/ld.so.cache", ""),
+    "nvidia-container-cli.load-kmods": (True,),
+    "nvidia-container-cli.no-cgroups": (False,),
+    "nvidia-container-cli.path": ("/usr/bin/nvidia-container-cli", "nvidia-container-cli", ""),
+    "nvidia-container-cli.root": ("", "/"),
+    "nvidia-container-cli.user": ("root:video", "root", ""),
+    "nvidia-container-runtime.debug": ("", "/dev/null"),
+    "nvidia-container-runtime.log-level": ("info",),
+    "nvidia-container-runtime.mode": ("auto",),
+    "nvidia-container-runtime.runtimes": (
+        ["docker-runc", "runc"],
+        ["docker-runc", "runc", "crun"],
+        ["runc", "crun"],
+    ),
+    "nvidia-container-runtime.modes.cdi.annotation-prefixes": (["cdi.k8s.io/"],),
+    "nvidia-container-runtime.modes.cdi.default-kind": ("nvidia.com/gpu",),
+    "nvidia-container-runtime.modes.cdi.spec-dirs": (["/etc/cdi", "/var/run/cdi"],),
+    "nvidia-container-runtime.modes.csv.mount-spec-path": (
+        "/etc/nvidia-container-runtime/host-files-for-container.d",
+    ),
+    "nvidia-container-runtime.modes.legacy.cuda-compat-mode": ("ldconfig",),
+    "nvidia-container-runtime-hook.path": (
+        "nvidia-container-runtime-hook",
+        "/usr/bin/nvidia-container-runtime-hook",
+        "",
+    ),
+    "nvidia-container-runtime-hook.skip-mode-detection": (False,),
+    "nvidia-ctk.path": ("nvidia-ctk", "/usr/bin/nvidia-ctk", ""),
+}
+"""Key of the toolkit's config.toml → values of its packages since 1.8, and stricter ones.
+
+Source: internal/config of NVIDIA/nvidia-container-toolkit, in its versions. The package writes the file when
+it is installed first, and keeps it later. The installed toolkit knows further keys and values of its own.
+"""
+LDCONFIG = "nvidia-container-cli.ldconfig"
+"""Key whose value differs by system: the installed toolkit's own value is the right one."""
+LDCONFIGS = ("@/sbin/ldconfig", "@/sbin/ldconfig.real")
 FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 """Packages that the toolkit replaced; removed in 1.15.0 (its changelog)."""
 
 OVERRULED = (
     *mends("container_toolkit", "container_toolkit.cdi", BY_HAND),
     *fails("container_toolkit", "container_toolkit.cdi", OTHER_FILE),
+    *fails("container_toolkit", "container_toolkit.config", "a key of the toolkit's config.toml"),
+    *mends("container_toolkit", "container_toolkit.specifications", "an outdated /var/run/cdi/nvidia.yaml"),
+    *fails("container_toolkit", "container_toolkit.specifications", "a specification in /etc/cdi"),
 )
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the expected packages, no replaced packages, and the CDI refresh unit if the lock states CDI.
 
-    Empty if the toolkit is not locked.
+    Of the toolkit's configuration every key that is not as shipped is a difference, and of CDI
+    specifications each path that does not exist and each version other than the driver's. Empty if the
+    toolkit is not locked.
     """
     toolkit = group.components.container_toolkit
     if toolkit is None:
@@ -32,11 +86,27 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     stated = [
         Expectation("container_toolkit.packages", toolkit.closure, role),
         Expectation("container_toolkit.forerunners", [], role),
+        Expectation("container_toolkit.config", [], role),
+        Expectation("container_toolkit.specifications", [], role, subject=group.components.driver.version),
     ]
     cdi = (group.setting("containers") or {}).get("cdi")
     if cdi is not None:
         stated.append(Expectation("container_toolkit.cdi", "enabled" if cdi else "disabled", role))
     return stated
+
+
+def not_as_shipped(config: Mapping[str, Any], default: Mapping[str, Any]) -> list[str]:
+    """Return `KEY = VALUE` of the keys, with dots, whose value no package of the toolkit ships.
+
+    Args:
+        default: the values that the installed toolkit prints; empty if it cannot.
+    """
+    found = []
+    for key, value in config.items():
+        known = LDCONFIGS if key == LDCONFIG and LDCONFIG not in default else SHIPPED.get(key, ())
+        if value not in (*known, *(default[name] for name in (key,) if name in default)):
+            found.append(f"{key} = {json.dumps(value, default=str)}")
+    return found
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

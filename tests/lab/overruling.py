@@ -408,6 +408,12 @@ ELSEWHERE = {
     ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
     ("container_toolkit.cdi", BY_HAND): "tests/lab/test_docker.py",
     ("container_toolkit.cdi", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("container_toolkit.config", "a key of the toolkit's config.toml"): "tests/lab/test_docker.py",
+    (
+        "container_toolkit.specifications",
+        "an outdated /var/run/cdi/nvidia.yaml",
+    ): "tests/lab/test_docker.py",
+    ("container_toolkit.specifications", "a specification in /etc/cdi"): "tests/lab/test_docker.py",
     (
         "docker.config",
         "a drop-in of docker.service with another --config-file",

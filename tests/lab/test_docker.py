@@ -119,11 +119,17 @@ END
 # Fault → command, checks in drift and verify, and checks that fail only in verify: without a daemon every
 # check that queries it fails.
 ASKING = {"docker.daemon", "docker.limits", "docker.gpus"}
+OUTDATED = "{kind: nvidia.com/gpu, path: /dev/nvidia99}"
 FAULTS = {
     "on-disk": (
         f"sed -i s/1g/64m/ {CONFIG}; dpkg --remove --force-depends nvidia-container-toolkit;"
-        " dpkg -i /root/nvidia-docker2.deb",
-        {"docker.config", "container_toolkit.packages", "container_toolkit.forerunners"},
+        f" dpkg -i /root/nvidia-docker2.deb; mkdir -p /run/cdi; echo '{OUTDATED}' >/run/cdi/nvidia.yaml",
+        {
+            "docker.config",
+            "container_toolkit.packages",
+            "container_toolkit.forerunners",
+            "container_toolkit.specifications",
+        },
         {"docker.limits", "docker.gpus"},
     ),
     "not-running": (
@@ -146,6 +152,26 @@ def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, name
     assert outcome.ok, outcome.failed
     assert driven.failed(*AREAS) == {}
     assert driven.apply(*ROLES)[1] == []
+
+
+def test_what_only_the_site_can_take_back_is_seen_by_both_witnesses(driven: StubDriverNode) -> None:
+    unit, config, specification = (
+        "/etc/systemd/system/docker.service",
+        "/etc/nvidia-container-runtime/config.toml",
+        "/etc/cdi/site.yaml",
+    )
+    driven.node.run(
+        f"mkdir -p $(dirname {config}) /etc/cdi; cp /lib/systemd/system/docker.service {unit};"
+        f" printf '[nvidia-container-cli]\nno-cgroups = true\n' >{config}; echo '{OUTDATED}' >{specification}"
+    )
+    found = {
+        "docker.unit": "enabled, by another unit file",
+        "container_toolkit.config": ["nvidia-container-cli.no-cgroups = true"],
+        "container_toolkit.specifications": [f"{specification} names /dev/nvidia99, which does not exist"],
+    }
+    assert driven.drift(*AREAS) == found
+    assert driven.failed(*AREAS) == found
+    driven.node.run(f"rm {unit} {config} {specification}")
 
 
 def test_configuration_that_is_no_json_is_refused_with_its_place(driven: StubDriverNode) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.drift.observations.units import replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.container_toolkit import FORERUNNERS
+from gpuprov.roles.container_toolkit import CONFIG, FORERUNNERS, not_as_shipped
 
 observes("container_toolkit.cdi", "units")(unit_state)
 names_who("container_toolkit.cdi")(replaced_by)
@@ -18,3 +19,40 @@ names_who("container_toolkit.cdi")(replaced_by)
 def _forerunners(facts: Facts, expectation: Expectation) -> Any:
     """Return the installed packages among those that the toolkit replaced."""
     return [name for name in FORERUNNERS if facts.packages.version(name)]
+
+
+@observes("container_toolkit.config", "toolkit")
+def _config(facts: Facts, expectation: Expectation) -> Any:
+    """Return the keys of the toolkit's configuration that are not as shipped, with their values."""
+    return not_as_shipped(facts.toolkit.config, facts.toolkit.default)
+
+
+@names_who("container_toolkit.config")
+def _says(facts: Facts, expectation: Expectation) -> Iterator[str]:
+    """Yield the toolkit's configuration file."""
+    yield CONFIG
+
+
+@observes("container_toolkit.specifications", "toolkit", "modules")
+def _specifications(facts: Facts, expectation: Expectation) -> Any:
+    """Return what does not fit in CDI specifications; nothing before the reboot into the locked driver.
+
+    That reboot writes them again.
+    """
+    loaded, found = facts.loaded_driver, _unfit(facts, str(expectation.subject))
+    return list(found) if loaded and loaded.version == expectation.subject else []
+
+
+@names_who("container_toolkit.specifications")
+def _specified_in(facts: Facts, expectation: Expectation) -> Iterator[str]:
+    """Yield the files of specifications that do not fit."""
+    yield from _unfit(facts, str(expectation.subject)).values()
+
+
+def _unfit(facts: Facts, driver: str) -> dict[str, str]:
+    """Return `FILE names PATH, which does not exist` and `FILE is for driver VERSION` → the file."""
+    found: dict[str, str] = {}
+    for path, each in facts.toolkit.specifications.items():
+        found |= {f"{path} names {name}, which does not exist": path for name in each.missing}
+        found |= {f"{path} is for driver {other}": path for other in each.versions if other != driver}
+    return found

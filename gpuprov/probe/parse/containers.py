@@ -17,6 +17,44 @@ class Containerd:
     disabled: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Specification:
+    """A CDI specification: host paths in it that do not exist, and the versions of its driver's libraries."""
+
+    missing: tuple[str, ...]
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """NVIDIA's container toolkit: its configuration and the default one by key with dots, CDI files."""
+
+    config: Mapping[str, Any]
+    default: Mapping[str, Any]
+    specifications: Mapping[str, Specification]
+
+
+def parse_toolkit(raw: Mapping[str, Any]) -> Toolkit:
+    """Parse the probe's values.
+
+    Raises:
+        ValueError: a configuration is too large, or not TOML; the message has the place.
+    """
+    found = {
+        str(path): Specification(tuple(map(str, each["missing"])), tuple(map(str, each["versions"])))
+        for path, each in raw["cdi"].items()
+    }
+    return Toolkit(_flat(read_toml(raw["config"])), _flat(read_toml(raw["default"])), found)
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the values of a document by their key with dots; an empty table has none."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return found
+
+
 def parse_containerd(text: str) -> Containerd:
     """Parse the output of `containerd config dump`.
 

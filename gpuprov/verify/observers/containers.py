@@ -7,6 +7,7 @@ containers.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,6 +23,17 @@ TRIAL = (
     "tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o '/[^ ]* ' | sort -u) 2>/dev/null "
     f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
     "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
+)
+TOOLKIT = "cat /etc/nvidia-container-runtime/config.toml"
+DEFAULTS = "nvidia-ctk config default"
+# Lines `FILE missing PATH` and `FILE version VERSION`.
+SPECIFICATIONS = (
+    "for f in $(grep -ls nvidia.com/ /etc/cdi/*.yaml /etc/cdi/*.yml /etc/cdi/*.json"
+    " /var/run/cdi/*.yaml /var/run/cdi/*.yml /var/run/cdi/*.json); do"
+    " tr -d '\"' <$f | grep -oE '(hostPath|(^|[^A-Za-z])path) *: */[^ ,}]*' | grep -o '/.*' | sort -u"
+    ' | while read -r p; do [ -e "$p" ] || echo "$f missing $p"; done | head -n 3;'
+    " grep -oE '/lib(cuda|nvidia-ml)[.]so([.][0-9]+){2,3}' $f | sed 's/.*[.]so[.]//' | sort -u"
+    ' | sed "s#^#$f version #"; done'
 )
 JSON_BYTES = 1 << 20
 """Maximum size of Docker's JSON; `docker info` prints a few kB."""
@@ -86,6 +98,24 @@ class Containers(Observed):
         rows = [line.split() for line in self.ask("ctr --connect-timeout 2s plugins list").splitlines()[1:]]
         return {row[1]: row[-1] for row in rows if row}
 
+    @cached_property
+    def toolkit(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The container toolkit's configuration, and the one that it has by default; key with dots → value.
+
+        Raises:
+            ValueError: one is too large, or not TOML.
+        """
+        default = self.run(DEFAULTS)
+        texts = self.run(TOOLKIT).stdout, default.stdout if default.succeeded else ""
+        config, shipped = (dict(leaves(read_toml(text))) for text in texts)
+        return config, shipped
+
+    def unfit_specifications(self, driver: str) -> list[str]:
+        """Return the paths in CDI specifications that do not exist, and other versions than the driver's."""
+        words = {"missing": "{} names {}, which does not exist", "version": "{} is for driver {}"}
+        found = re.findall(r"(?m)^(\S+) (missing|version) (\S+)$", self.run(SPECIFICATIONS).stdout)
+        return [words[what].format(path, value) for path, what, value in found if value != driver]
+
     def inside(self, asks: str = NOTHING) -> Inside:
         """Return limits and GPUs inside a container that is started, and removed with its image.
 
@@ -102,6 +132,15 @@ class Containers(Observed):
 
     def __repr__(self) -> str:
         return "<containers>"
+
+
+def leaves(table: dict[str, Any], *above: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a document with their keys, joined with dots."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, *above, key)
+        else:
+            yield ".".join((*above, key)), value
 
 
 def sentence(said: str) -> str:

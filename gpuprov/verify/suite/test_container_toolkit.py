@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuprov.roles.container_toolkit import CDI_UNIT, FORERUNNERS
+from gpuprov.roles.container_toolkit import CDI_UNIT, CONFIG, FORERUNNERS, not_as_shipped
+from gpuprov.verify.nodes import NodeUnderTest
+from gpuprov.verify.observers.containers import DEFAULTS
 from gpuprov.verify.readings import stays_off, unit_state
 
 if TYPE_CHECKING:
@@ -23,3 +25,17 @@ def test_toolkits_forerunners_are_gone(host: Node, expected: list[str]) -> None:
 def test_cdi_specification_is_kept_up_to_date(host: Node, expected: str) -> None:
     """Check that the unit that refreshes the CDI specification is enabled and active."""
     assert stays_off(unit_state(host, CDI_UNIT), expected) == expected
+
+
+@pytest.mark.check("container_toolkit.config", f"cat {CONFIG}", DEFAULTS)
+def test_toolkit_is_configured_as_shipped(host: Node, expected: list[str]) -> None:
+    """Check that each key of config.toml is as the packages ship it or as the toolkit has it by default."""
+    assert not_as_shipped(*host.containers.toolkit) == expected
+
+
+@pytest.mark.check("container_toolkit.specifications", "ls -l /etc/cdi /var/run/cdi", "nvidia-ctk cdi list")
+def test_specifications_fit_the_driver(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
+    """Check the paths and versions in CDI specifications; not before the reboot into the locked driver."""
+    driver, loaded = str(node.wanted["container_toolkit.specifications"].subject), host.nvidia_driver.loaded
+    settled = loaded is not None and loaded.version == driver  # a reboot writes them again
+    assert (host.containers.unfit_specifications(driver) if settled else []) == expected

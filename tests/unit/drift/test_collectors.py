@@ -14,6 +14,7 @@ from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node import (
+    containers,
     effective,
     gpu,
     hardware,
@@ -39,6 +40,7 @@ UNRECORDED: dict[str, Any] = {
     "mig": {"text": ""},
     "nics": [],
     "scratch": {},
+    "toolkit": {"config": "", "default": "", "cdi": {}},
     "undone": {"text": None},
     "variables": {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]},
 }
@@ -81,6 +83,7 @@ def test_a_check_names_the_collectors_that_it_reads(check: str) -> None:
 
 def test_every_collector_named_is_one() -> None:
     assert {
+        containers,
         effective,
         gpu,
         hardware,

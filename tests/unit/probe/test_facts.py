@@ -27,6 +27,7 @@ LATER = {
         "offers",
         "pam",
         "scratch",
+        "toolkit",
         "secure_boot",
         "undone",
         "unpackaged",

@@ -512,3 +512,33 @@ def test_both_roles_know_the_same_file_of_sources() -> None:
         for role in ("preflight", "repositories")
     ]
     assert stated[0]["__preflight_question"]["ours"] == stated[1]["__repositories_file"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "versions", "answers", "outdated"),
+    [
+        ([], [], True, False),
+        ([], ["535.309.01"], True, False),
+        ([], ["550.54.14"], True, True),
+        (["/dev/nvidia99"], ["535.309.01"], True, True),
+        (["/dev/nvidia99"], ["535.309.01"], False, False),
+    ],
+)
+def test_a_specification_is_written_again_if_the_driver_answers(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    missing: list[str],
+    versions: list[str],
+    answers: bool,
+    outdated: bool,
+) -> None:
+    toolkit = script("container_toolkit")
+    loaded = tmp_path / "version"
+    loaded.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.309.01  Release Build\n")
+    monkeypatch.setattr(toolkit, "LOADED", loaded)
+    monkeypatch.setattr(toolkit, "ANSWER", ("true" if answers else "false",))
+    row = {"missing": missing, "versions": versions}
+    monkeypatch.setattr(toolkit, "specifications", lambda: {toolkit.SPECIFICATION: row})
+    assert toolkit.outdated() is outdated
+    monkeypatch.setattr(toolkit, "specifications", dict)
+    assert not toolkit.outdated()
