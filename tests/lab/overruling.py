@@ -231,6 +231,16 @@ WAYS = (
         "~/.nccl.conf of root, of the login or of /etc/skel",
         **_line("/root/.nccl.conf", "NCCL_DEBUG=TRACE"),
     ),
+    Way(
+        "nccl.configuration",
+        "a variable that the lock does not state",
+        **_line(LATER, "export NCCL_P2P_DISABLE=1"),
+    ),
+    Way(
+        "nccl.configuration",
+        "a line in gpuprov's /etc/nccl.conf",
+        "sed -i '1i NCCL_DEBUG=TRACE' /etc/nccl.conf; echo NCCL_SHM_DISABLE=1 >>/etc/nccl.conf",
+    ),
     Way("nccl.configuration", "NCCL_CONF_FILE", **_line(LATER, "export NCCL_CONF_FILE=/srv/nccl.conf")),
     Way(
         "tuning.limits",

@@ -10,16 +10,21 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.effective import InForce, Variables
 from gpuprov.probe.parse.state import Nccl
 from gpuprov.roles import Expectation
-from gpuprov.roles.nccl import CONFIGURATION
+from gpuprov.roles.nccl import CONFIGURATION, changes_connections
 
 
 @observes("nccl.configuration", "nccl", "variables")
 def _nccl_configuration(facts: Facts, expectation: Expectation) -> Any:
-    """Return expected variable → its effective value, None if it is not set."""
+    """Return expected variable → its effective value, None if it is not set, and others that are set."""
     variables, conf = facts.variables, facts.nccl
-    return {
-        name: _in_force(variables, conf, name, value).value for name, value in expectation.expected.items()
-    }
+    named = {**dict.fromkeys(_set(variables, conf)), **expectation.expected}
+    return {name: _in_force(variables, conf, name, value).value for name, value in named.items()}
+
+
+def _set(variables: Variables, conf: Nccl) -> Iterator[str]:
+    """Yield the variables that are set and can change connections; a name can come more than once."""
+    everywhere = (variables.logins, variables.services, variables.users, conf.settings, *conf.own.values())
+    yield from (name for given in everywhere for name in given if changes_connections(name))
 
 
 @names_who("nccl.configuration")
@@ -29,7 +34,7 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
         yield _in_force(facts.variables, facts.nccl, name, value).place
 
 
-def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str) -> InForce:
+def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str | None) -> InForce:
     """Return the first value found: a variable, ~/.nccl.conf, /etc/nccl.conf.
 
     If NCCL_CONF_FILE names another file, the value is a note that names it. Files of logins count only if

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuprov.untrusted import lines_of
+
 
 @dataclass(frozen=True, slots=True)
 class FileFact:
@@ -95,6 +97,13 @@ class Nccl:
 
 
 def parse_nccl_conf(text: str) -> dict[str, str]:
-    """Parse `NAME=value` lines of nccl.conf."""
-    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+    """Parse `NAME=value` lines of nccl.conf as libnccl does: the first line for a name counts.
+
+    A name with a space is another variable's, which nothing reads.
+    """
+    pairs = (line.partition("=") for line in lines_of(text) if not line.startswith("#"))
+    found: dict[str, str] = {}
+    for name, equals, value in pairs:
+        if equals and name.isidentifier():
+            found.setdefault(name, value.rstrip())
+    return found

@@ -27,7 +27,7 @@ UNPACKAGED = (
 # Users can write this file: it is read only if it is a regular one, or a link of root's to one.
 OWN_NCCL = (
     "find %s -maxdepth 0 '(' -type f -o -type l -user root -xtype f ')'"
-    " -exec grep -D skip -E '^[A-Z_]+=' '{}' ';' 2>/dev/null"
+    " -exec grep -D skip -E '^[A-Za-z_][A-Za-z0-9_]*=' '{}' ';' 2>/dev/null"
 )
 LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/local/lib/%s.so.* 2>/dev/null"
 
@@ -77,18 +77,32 @@ class Libraries(Observed):
         )
 
     def nccl_configuration(self, home: str | None = None) -> dict[str, str]:
-        """Return the settings `NAME=VALUE` in NCCL's file; empty without such a file.
+        """Return the settings `NAME=VALUE` in NCCL's file, of a name the first; empty without such a file.
 
         Args:
             home: a home folder, whose .nccl.conf is read; None: the system's /etc/nccl.conf.
         """
         asked = (
-            ("grep -E '^[A-Z_]+=' %s", "/etc/nccl.conf") if home is None else (OWN_NCCL, f"{home}/.nccl.conf")
+            ("grep -E '^[A-Za-z_][A-Za-z0-9_]*=' %s", "/etc/nccl.conf")
+            if home is None
+            else (OWN_NCCL, f"{home}/.nccl.conf")
         )
         lines = self.run(*asked).stdout.splitlines()
-        return dict(line.split("=", 1) for line in lines)
+        return dict(line.rstrip().split("=", 1) for line in reversed(lines) if "=" in line)
 
-    def nccl_setting(self, name: str, wanted: str, login: str) -> str | None:
+    def nccl_homes(self, login: str) -> list[str]:
+        """Return the home folders of root and of the login, and the model of new ones."""
+        homes = self.run("getent passwd root %s | cut -d: -f6", login).stdout.split()
+        return list(dict.fromkeys([*homes, "/etc/skel"]))
+
+    def nccl_variables(self, login: str) -> set[str]:
+        """Return the names of all variables that are set in the environment or a file of NCCL's."""
+        tuning = self._host.tuning
+        environments = [tuning.login("root").environment, tuning.service.environment, tuning.users]
+        files = [self.nccl_configuration(home) for home in (None, *self.nccl_homes(login))]
+        return {name for given in (*environments, *files) for name in given if name.startswith("NCCL_")}
+
+    def nccl_setting(self, name: str, wanted: str | None, login: str) -> str | None:
         """Return NCCL's effective value of a setting; None if it is not set.
 
         A variable of a login or service overrides the users' own files, which override the system's. Of
@@ -97,7 +111,7 @@ class Libraries(Observed):
 
         Args:
             name: name of the variable, such as `NCCL_DEBUG`.
-            wanted: the expected value.
+            wanted: the expected value; None: none.
             login: user whose file counts in addition to root's and that of new users (/etc/skel).
         """
         variable: str | None = self._host.tuning.variable(name, wanted)
@@ -105,8 +119,7 @@ class Libraries(Observed):
             return variable
         if other := self._host.tuning.variable("NCCL_CONF_FILE", None):
             return f"as {other} says"
-        homes = self.run("getent passwd root %s | cut -d: -f6", login).stdout.split()
-        for home in dict.fromkeys([*homes, "/etc/skel"]):
+        for home in self.nccl_homes(login):
             own = self.nccl_configuration(home).get(name, wanted)
             if own != wanted:
                 return own

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.nccl import changes_connections
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -20,7 +21,9 @@ def test_nccl_library_has_the_version(host: Node, expected: list[str]) -> None:
 
 @pytest.mark.check("nccl.configuration", "cat /etc/nccl.conf /root/.nccl.conf", "env | grep NCCL_")
 def test_nccl_is_told_what_the_lock_says(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
-    """Check the effective value of each locked NCCL setting, from variables and NCCL's files."""
-    login = group.login
-    result = {name: host.libraries.nccl_setting(name, value, login) for name, value in expected.items()}
+    """Check the effective value of each NCCL setting, from variables and NCCL's files; no other is set."""
+    login, libraries = group.login, host.libraries
+    others = set(filter(changes_connections, libraries.nccl_variables(login)))
+    wanted = {**dict.fromkeys(sorted(others)), **expected}
+    result = {name: libraries.nccl_setting(name, value, login) for name, value in wanted.items()}
     assert result == expected

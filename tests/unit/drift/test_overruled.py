@@ -66,7 +66,44 @@ def test_another_file_by_a_variable_is_another_configuration() -> None:
     variables = given("logins", "NCCL_CONF_FILE", "/srv/nccl.conf")
     found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=variables)
     assert found
-    assert (found.actual, found.by) == ({"NCCL_DEBUG": "as /srv/nccl.conf says"}, (SITE,))
+    other = {"NCCL_DEBUG": "as /srv/nccl.conf says", "NCCL_CONF_FILE": "/srv/nccl.conf"}
+    assert (found.actual, found.by) == (other, (SITE,))
+
+
+OFF = {"NCCL_P2P_DISABLE": "1"}
+
+
+@pytest.mark.parametrize("stated", [{}, {"NCCL_DEBUG": "WARN"}])
+@pytest.mark.parametrize("where", ["logins", "services", "users", "/etc/nccl.conf", "/root/.nccl.conf"])
+def test_a_variable_that_changes_connections_is_named_wherever_it_is_set(
+    where: str, stated: dict[str, str]
+) -> None:
+    in_file = "NCCL_DEBUG=WARN\n" if stated else ""
+    nccl: dict[str, Any] = {"conf": in_file, "own": {}, "libraries": {}}
+    variables = given(where, "NCCL_P2P_DISABLE", "1") if "/" not in where else NOBODY
+    if where == "/etc/nccl.conf":
+        nccl["conf"] += "NCCL_P2P_DISABLE=1\n"
+    elif "/" in where:
+        nccl["own"] = {where: "NCCL_P2P_DISABLE=1\n"}
+    found = seen("nccl.configuration", stated, nccl=nccl, variables=variables)
+    assert found
+    assert found.expected == {"NCCL_P2P_DISABLE": None}
+    assert (found.actual, found.by) == (OFF, (where if "/" in where else SITE,))
+    if where in ("logins", "/etc/nccl.conf"):
+        assert seen("nccl.configuration", {**stated, **OFF}, nccl=nccl, variables=variables) is None
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "NCCL_HOME", "NCCL_TOPO_DUMP_FILE", "OMP_NUM_THREADS"])
+def test_a_variable_that_changes_no_connection_is_the_site_s_own(name: str) -> None:
+    nccl = {"conf": f"{name}=1\n", "own": {}, "libraries": {}}
+    assert seen("nccl.configuration", {}, nccl=nccl, variables=given("logins", name, "1")) is None
+
+
+def test_the_first_line_of_nccl_s_file_counts_as_for_libnccl() -> None:
+    nccl = {"conf": "NCCL_DEBUG=TRACE\nNCCL_DEBUG=WARN\n NCCL_P2P_DISABLE=1\n", "own": {}, "libraries": {}}
+    found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=NOBODY)
+    assert found
+    assert found.actual == {"NCCL_DEBUG": "TRACE"}
 
 
 def test_a_link_counts_by_where_it_leads_in_the_end() -> None:
