@@ -38,6 +38,7 @@ OVERRULED = (
         "a library without a package in the linker's path",
         "a folder of ld.so.conf.d",
         "LD_LIBRARY_PATH of logins or services",
+        "/etc/ld.so.preload, or LD_PRELOAD of logins or services",
     ),
     *mends("driver", "driver.module_on_disk", "another module in place of the DKMS build"),
     *fails(

@@ -37,7 +37,12 @@ TAIL = """
 
 - Settings of a single job, container or user: its own environment, `ulimit`, `nvidia-smi` while it runs. Of
   users' own files, only those of root, of the login and in `/etc/skel` are read (`~/.nccl.conf`,
-  `~/.profile`).
+  `~/.profile`). Of root's `~/.bashrc` only what a login or a command over ssh reads, not what it does for
+  terminals alone: it may start programs. `~/.pam_environment`, and variables at the top of cron tables, are
+  of one user or of its jobs.
+- Drop-ins of units that systemd has not read yet, before a reload or a boot; masks and other unit files are
+  judged as the next boot reads them.
+- What a site sets beyond the locked values in `daemon.json` and containerd's configuration.
 - Lines of limits.conf(5) for a user or a group by name: they are intended exceptions.
 - Match blocks of sshd for a user or a group by name, other than root and the login: they are intended
   exceptions. An sshd in a container, or of another user than root.

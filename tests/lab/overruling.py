@@ -138,6 +138,14 @@ WAYS = (
         f"rm -r /opt/site {LATER}",
     ),
     Way(
+        "driver.unpackaged",
+        "/etc/ld.so.preload, or LD_PRELOAD of logins or services",
+        "mkdir -p /opt/site; cp /lib/x86_64-linux-gnu/libm.so.6 /opt/site/libsite.so;"
+        " echo /opt/site/libsite.so >/etc/ld.so.preload",
+        "/etc/ld.so.preload",
+        "rm -r /etc/ld.so.preload /opt/site",
+    ),
+    Way(
         "driver.module_on_disk",
         "another module in place of the DKMS build",
         "cp /root/other.ko /lib/modules/$K/updates/dkms/nvidia-current.ko; depmod $K",
@@ -219,6 +227,14 @@ WAYS = (
     Way("nccl.configuration", "a variable in profile.d", **_line(LATER, "export NCCL_DEBUG=TRACE")),
     Way(
         "nccl.configuration", "a variable in security/pam_env.conf", **_line(PAM, "NCCL_DEBUG DEFAULT=TRACE")
+    ),
+    *(
+        Way("nccl.configuration", f"a variable in {where}", **_line(path, "export NCCL_DEBUG=TRACE"))
+        for where, path in {
+            "/etc/default/locale": "/etc/default/locale",
+            "/etc/bash.bashrc": "/etc/bash.bashrc",
+            "root's ~/.bashrc": "/root/.bashrc",
+        }.items()
     ),
     Way("nccl.configuration", "a variable in environment.d", **_line(USERS, "NCCL_DEBUG=TRACE")),
     Way(

@@ -36,7 +36,8 @@ def _leftovers(facts: Facts, check: str) -> dict[str, str | None]:
     """Return files of a component without a package → the place that makes programs use them, if known."""
     found = facts.unpackaged
     files = {"driver.unpackaged": found.driver, "cuda.unpackaged": found.toolkits}.get(check, ())
-    return {**dict.fromkeys(files), **found.named(*UNPACKAGED_CHECKS[check])}
+    preloaded = found.preloaded if check == "driver.unpackaged" else {}
+    return {**dict.fromkeys(files), **found.named(*UNPACKAGED_CHECKS[check]), **preloaded}
 
 
 for _check in PACKAGE_CHECKS:

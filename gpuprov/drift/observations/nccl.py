@@ -23,7 +23,7 @@ def _nccl_configuration(facts: Facts, expectation: Expectation) -> Any:
 
 def _set(variables: Variables, conf: Nccl) -> Iterator[str]:
     """Yield the variables that are set and can change connections; a name can come more than once."""
-    everywhere = (variables.logins, variables.services, variables.users, conf.settings, *conf.own.values())
+    everywhere = (variables.logins, *variables.others, conf.settings, *conf.own.values())
     yield from (name for given in everywhere for name in given if changes_connections(name))
 
 

@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import threading
 from contextlib import suppress
 
 import gpuprov_sources
@@ -31,15 +32,26 @@ if TYPE_CHECKING:
 
 ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)")
 MARK = "gpuprov-end-of-login-files"
-# bash does not accept PS4 from root's environment, so the login files are read one by one. For their names
-# and order see bash(1), "Invocation".
-LOGIN = f"""
-PS4='+gpuprov:$BASH_SOURCE:$LINENO: '; set -x; . /etc/profile
+# bash does not accept PS4 from root's environment, so the files are read one by one: those of a command over
+# ssh, the system's file for terminals, those of a login. For names and order see bash(1), "Invocation".
+SHELLS = f"""
+PS4='+gpuprov:$BASH_SOURCE:$LINENO: '
+gpuprov_end() {{
+{{ set +x; }} 2>/dev/null; printf '\\n{MARK}\\n'; env -0; printf '{MARK}\\n'; echo {MARK} >&2
+}}
+(set -x; for f in /etc/bash.bashrc ~/.bashrc; do [ ! -r "$f" ] || . "$f"; done; gpuprov_end)
+(PS1=x BASH_COMPLETION_VERSINFO=1; set -x; [ ! -r /etc/bash.bashrc ] || . /etc/bash.bashrc; gpuprov_end)
+set -x; . /etc/profile
 for f in ~/.bash_profile ~/.bash_login ~/.profile; do [ -r "$f" ] && {{ . "$f"; break; }}; done
-{{ set +x; }} 2>/dev/null; printf '\\n{MARK}\\n'; command -v nvcc; printf '{MARK}\\n'; env -0
+gpuprov_end; command -v nvcc
 """
+KINDS = ("commands", "terminals", "logins")
+_READ = []  # type: list[Any]
+_READING = threading.Lock()
+"""Lock of `_READ`: two collectors need the variables of shells, which are read once."""
 LIBRARY = re.compile(r"^lib(?:cuda|nvidia-ml|cudnn\w*|nccl|cudart|cublas\w*)\.so")
 LIBRARY_FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/lib64")
+PRELOAD = "/etc/ld.so.preload"
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/usr/local/bin/nvidia-uninstall")
 
 
@@ -53,14 +65,15 @@ def assignments(path: str) -> "Iterator[tuple[str, str, str]]":
 
 @collector(seconds=15)
 def variables(parameters: "Values") -> "Any":
-    """Return the requested variables of logins, services and users' services, with the place that sets each.
+    """Return the requested variables of each kind of process, with the place that sets each.
 
-    {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …, "nvcc":
-    [path, place]}; a place is null if no file sets the value. Secrets are hidden.
+    {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …,
+    "nvcc": [path, place]}; a place is null if no file sets the value. `commands` are those over ssh, and
+    `terminals` have the variables of bash's file for interactive shells. Secrets are hidden.
     """
     wanted = re.compile(parameters["environment"])
-    logins, nvcc = _logins(wanted)
-    shown = {"logins": logins, "services": _services(), "users": _users()}
+    shells, nvcc = _shells(parameters)
+    shown = {"services": _services(), "users": _users(), **shells}
     found = {
         whose: {
             name: [blot_value(value, name), place]
@@ -74,44 +87,58 @@ def variables(parameters: "Values") -> "Any":
 
 
 def _pam() -> "dict[str, Place]":
-    """Return the variables that PAM sets before any shell: pam_env.conf(5), then /etc/environment."""
+    """Return the variables that PAM sets before any shell, by pam_env.conf(5), then by /etc/environment.
+
+    Debian's sshd, su and cron read the locale's file last.
+    """
     found = {}
     for place, line in lines_of("/etc/security/pam_env.conf"):
         values = dict(re.findall(r"\b(DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", line))
         value = (values.get("OVERRIDE") or values.get("DEFAULT") or "").strip('"')
         if value:
             found[line.split()[0]] = (value, place)
-    found.update({name: (value, place) for name, value, place in assignments("/etc/environment")})
+    for path in ("/etc/environment", "/etc/default/locale"):
+        found.update({name: (value, place) for name, value, place in assignments(path)})
     return found
 
 
-def _logins(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
-    """Return variable -> (value, place) of root's login with bash, and [path of its nvcc, place in PATH].
+def _shells(parameters: "Values") -> "tuple[dict[str, Any], list[Any]]":
+    """Return the requested variables and LD_* of root's shells as `_read_shells` does, read once."""
+    with _READING:
+        if not _READ:
+            _READ.append(_read_shells(re.compile(parameters["environment"] + "|LD_")))
+        return _READ[0]  # type: ignore[no-any-return]
+
+
+def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
+    """Return kind -> variable -> (value, place) of root's bash, and [path of a login's nvcc, its place].
 
     Without bash they are PAM's variables and [None, None].
 
     Raises:
-        Failed: the login's files end the shell.
+        Failed: the files end a shell.
     """
     begun = _pam()
-    found = {name: (value, place) for name, (value, place) in begun.items()}  # type: dict[str, Any]
     if find_program("bash") is None:
-        return found, [None, None]
+        return dict.fromkeys(KINDS, begun), [None, None]
     who = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash", "TERM": "dumb"}
     words = [f"{name}={value}" for name, (value, _) in begun.items()]
     path = begun.get("PATH", (ENVIRONMENT["PATH"], ""))[0]
     started = ["env", "-i", "PATH=" + path, *(f"{name}={value}" for name, value in who.items()), *words]
-    _, out, trace = run_anyway(*started, "bash", "--login", "--noprofile", "-c", LOGIN, seconds=10)
-    told = out.split(MARK + "\n")
-    if len(told) != 3:
-        raise Failed("a login of root's ends before its shell has read /etc/profile")
-    told_variables = dict(each.partition("=")[::2] for each in told[2].split("\0") if "=" in each)
-    for name, value in told_variables.items():
-        if wanted.match(name):
-            found[name] = (value, _set_at(trace, name) or begun.get(name, ("", None))[1])
-    nvcc = told[1].strip() or None
+    _, out, traces = run_anyway(*started, "bash", "--login", "--noprofile", "-c", SHELLS, seconds=10)
+    told, traced = out.split(MARK + "\n"), traces.split(MARK + "\n")
+    if len(told) != 7 or len(traced) != 4:
+        raise Failed("a shell of root's ends before it has read its files")
+    found = {}  # type: dict[str, Any]
+    for kind, text, trace in zip(KINDS, told[1::2], traced):
+        pairs = (each.partition("=")[::2] for each in text.split("\0") if "=" in each)
+        own = [(name, value) for name, value in pairs if wanted.match(name)]
+        places = {name: _set_at(trace, name) or begun.get(name, ("", None))[1] for name, _ in own}
+        found[kind] = {name: (value, places[name]) for name, value in own}
+    nvcc = told[6].strip() or None
     folder = os.path.dirname(nvcc or "")
-    place = _set_at(trace, "PATH", rf"[^\n]*{re.escape(folder)}/?(?:[:'\"]|$)", first=True) if nvcc else None
+    last = traced[2]
+    place = _set_at(last, "PATH", rf"[^\n]*{re.escape(folder)}/?(?:[:'\"]|$)", first=True) if nvcc else None
     return found, [nvcc, place or begun.get("PATH", ("", None))[1]]
 
 
@@ -120,7 +147,7 @@ def _set_at(trace: str, name: str, value: str = "", *, first: bool = False) -> "
 
     A line of the trace is `+gpuprov:/etc/profile.d/x.sh:2: export CUDA_HOME=/opt`.
     """
-    pattern = rf"(?m)^\++gpuprov:([^:\n]+):(\d+): (?:[^\n]* )?{name}={value}"
+    pattern = rf"(?m)^\++gpuprov:([^:\n]+):(\d+): (?:[^\n]* )?{re.escape(name)}={value}"
     places = [f"{path}:{number}" for path, number in re.findall(pattern, trace)]
     return (places[0] if first else places[-1]) if places else None
 
@@ -178,7 +205,7 @@ def unpackaged(parameters: "Values") -> "Any":
     """
     driver = [path for path in RUNFILE_TRACES if os.path.exists(path)]
     toolkits = [path for path in sorted(glob.glob("/usr/local/cuda-[0-9]*")) if not os.path.islink(path)]
-    libraries = _libraries()
+    libraries = _libraries(parameters)
     owned = _owned([*driver, *toolkits, *libraries])
     return {
         "driver": [path for path in driver if path not in owned],
@@ -187,20 +214,21 @@ def unpackaged(parameters: "Values") -> "Any":
     }
 
 
-def _libraries() -> "dict[str, str | None]":
+def _libraries(parameters: "Values") -> "dict[str, str | None]":
     """Return real paths of libraries that programs may load → the setting that leads there, or None."""
     found = {}  # type: dict[str, str | None]
-    for folder, why in _library_folders().items():
+    for folder, why in _library_folders(parameters).items():
         for name in names_in(folder):
             real = os.path.realpath(folder + "/" + name)
             if LIBRARY.match(name) and LIBRARY.match(os.path.basename(real)) and _says_something(real):
                 found[real] = why or found.get(real)
-    for place, line in lines_of("/etc/ld.so.preload"):
+    for place, line in lines_of(PRELOAD):
         found.update({os.path.realpath(path): place for path in re.split(r"[\s:]+", line) if path})
-    return found
+    found.update({os.path.realpath(path): why for path, why in _stated("LD_PRELOAD", parameters)})
+    return {path: why for path, why in found.items() if _says_something(path)}
 
 
-def _library_folders() -> "dict[str, str | None]":
+def _library_folders(parameters: "Values") -> "dict[str, str | None]":
     """Return folders of libraries → the setting that adds each; None for a default folder of the linker."""
     folders = {}  # type: dict[str, str | None]
     for pattern in LIBRARY_FOLDERS:
@@ -209,15 +237,21 @@ def _library_folders() -> "dict[str, str | None]":
         for place, line in lines_of(path):
             if line.startswith("/"):
                 folders.setdefault(line.split("=")[0].rstrip("/"), place)
+    for path, why in _stated("LD_LIBRARY_PATH", parameters):
+        folders[path.rstrip("/")] = why
+    return folders
+
+
+def _stated(name: str, parameters: "Values") -> "Iterator[Place]":
+    """Yield the absolute paths in a variable of any kind of process, each with `NAME in PLACE`."""
     everybody = [_pam(), _services(), _users()]
     with suppress(Failed):  # the collector of variables reports it
-        everybody.insert(0, _logins(re.compile(r"LD_LIBRARY_PATH\Z"))[0])
+        everybody = [*_shells(parameters)[0].values(), *everybody]
     for given in everybody:
-        value, place = given.get("LD_LIBRARY_PATH", ("", None))
-        for folder in value.split(":"):
-            if folder.startswith("/"):
-                folders[folder.rstrip("/")] = f"LD_LIBRARY_PATH in {place or 'the environment of logins'}"
-    return folders
+        value, place = given.get(name, ("", None))
+        for path in re.split(r"[\s:]+", value):
+            if path.startswith("/"):
+                yield path, f"{name} in {place or 'the environment of logins'}"
 
 
 def _says_something(path: str) -> bool:

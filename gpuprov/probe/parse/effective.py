@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+PRELOADS = ("/etc/ld.so.preload:", "LD_PRELOAD in ")
+"""Beginnings of a reason why programs load a library first."""
+
 
 @dataclass(frozen=True, slots=True)
 class InForce:
@@ -26,11 +29,20 @@ class Variables:
     """Services of a user's own systemd."""
     compiler: InForce
     """The nvcc that a login finds, and the place that adds its folder to PATH."""
+    commands: Mapping[str, InForce]
+    """Commands over ssh."""
+    terminals: Mapping[str, InForce]
+    """Interactive shells: the variables of bash's file for them."""
+
+    @property
+    def others(self) -> tuple[Mapping[str, InForce], ...]:
+        """The variables of each kind of process but logins."""
+        return self.services, self.users, self.commands, self.terminals
 
     def of(self, name: str, wanted: str | None) -> InForce:
-        """Return a login's value; if that is as wanted or unset, the differing value of services."""
+        """Return a login's value; if that is as wanted or unset, a differing value of other processes."""
         login = self.logins.get(name, InForce(None, None))
-        others = [given[name] for given in (self.services, self.users) if name in given]
+        others = [given[name] for given in self.others if name in given]
         other = next((each for each in others if each.value != wanted), None)
         return other if other and login.value in (None, wanted) else login
 
@@ -38,10 +50,10 @@ class Variables:
 def parse_variables(raw: Mapping[str, Any]) -> Variables:
     """Parse the probe's `{"logins": {name: [value, place]}, …, "nvcc": [path, place]}`."""
     given = [
-        {name: InForce(*pair) for name, pair in raw[whose].items()}
-        for whose in ("logins", "services", "users")
+        {name: InForce(*pair) for name, pair in raw.get(whose, {}).items()}
+        for whose in ("logins", "services", "users", "commands", "terminals")
     ]
-    return Variables(given[0], given[1], given[2], InForce(*raw["nvcc"]))
+    return Variables(given[0], given[1], given[2], InForce(*raw["nvcc"]), given[3], given[4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +81,14 @@ class Unpackaged:
     libraries: Mapping[str, str | None]
 
     def named(self, *stems: str) -> dict[str, str | None]:
-        """Return the libraries whose names begin with a stem: `libcuda.so`, `libcudnn`."""
-        return {
-            path: why for path, why in self.libraries.items() if path.rpartition("/")[2].startswith(stems)
-        }
+        """Return the libraries whose names begin with a stem: `libcuda.so`, `libcudnn`; no preloaded ones."""
+        found = {path: why for path, why in self.libraries.items() if path not in self.preloaded}
+        return {path: why for path, why in found.items() if path.rpartition("/")[2].startswith(stems)}
+
+    @property
+    def preloaded(self) -> dict[str, str | None]:
+        """The libraries of any name that every program loads first (ld.so(8), LD_PRELOAD)."""
+        return {path: why for path, why in self.libraries.items() if (why or "").startswith(PRELOADS)}
 
 
 def parse_unpackaged(raw: Mapping[str, Any]) -> Unpackaged:

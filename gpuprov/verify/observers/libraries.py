@@ -16,12 +16,17 @@ CUDNN_HEADERS = (
 UNPACKAGED = (
     "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
     " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 $(printf %%s %s | tr : ' ')"
-    " $(sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf) -maxdepth 2 -name 'lib*.so*' 2>/dev/null;"
-    " cat /etc/ld.so.preload 2>/dev/null; }"
+    " $(sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf) -maxdepth 2 -name 'lib*.so*' 2>/dev/null; }"
     " | grep -E '/lib(cuda|nvidia-ml|cudnn[_a-z]*|nccl|cudart|cublas[a-zA-Z]*)\\.so'"
     " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
     " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
     ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
+    ' /var/lib/dpkg/info/*.list || echo "$each"; done'
+)
+PRELOADED = (
+    "for each in $( { sed 's/#.*//' /etc/ld.so.preload 2>/dev/null; printf '%%s\\n' %s; } | tr ': ' '\\n\\n'"
+    " | grep '^/' | xargs -r realpath -e 2>/dev/null | sort -u);"
+    ' do [ -s "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
     ' /var/lib/dpkg/info/*.list || echo "$each"; done'
 )
 # Users can write this file: it is read only if it is a regular one, or a link of root's to one.
@@ -98,7 +103,7 @@ class Libraries(Observed):
     def nccl_variables(self, login: str) -> set[str]:
         """Return the names of all variables that are set in the environment or a file of NCCL's."""
         tuning = self._host.tuning
-        environments = [tuning.login("root").environment, tuning.service.environment, tuning.users]
+        environments = [tuning.login("root").environment, *tuning.others]
         files = [self.nccl_configuration(home) for home in (None, *self.nccl_homes(login))]
         return {name for given in (*environments, *files) for name in given if name.startswith("NCCL_")}
 
@@ -134,10 +139,19 @@ class Libraries(Observed):
         Args:
             stems: beginnings of the files' names.
         """
-        login, service = self._host.tuning.login("root").environment, self._host.tuning.service.environment
-        ways = [given.get("LD_LIBRARY_PATH", "") for given in (login, service, self._host.tuning.users)]
-        found = self.run(UNPACKAGED, ":".join(filter(None, ways))).stdout.split()
+        found = self.run(UNPACKAGED, self._everywhere("LD_LIBRARY_PATH")).stdout.split()
         return [path for path in found if path.rpartition("/")[2].startswith(stems)]
+
+    @property
+    def preloaded(self) -> list[str]:
+        """The libraries without a package that every program loads first."""
+        return list(self.run(PRELOADED, self._everywhere("LD_PRELOAD")).stdout.split())
+
+    def _everywhere(self, name: str) -> str:
+        """Return a variable's values in all kinds of processes, joined with colons."""
+        tuning = self._host.tuning
+        given = (each.get(name) for each in (tuning.login("root").environment, *tuning.others))
+        return ":".join(dict.fromkeys(filter(None, given)))
 
     def __repr__(self) -> str:
         return "<libraries>"

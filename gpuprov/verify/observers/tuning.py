@@ -15,8 +15,13 @@ OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
 LIMITS = "; ".join(
     f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
 )
-# A separate login through PAM, as sshd's are, independent of this connection.
-LOGIN = f"su --login --shell /bin/sh --command '{LIMITS}; env' %s"
+# A separate login through PAM, as sshd's are, independent of this connection, with the shell of most users.
+BASH = '--shell "$(command -v bash || echo /bin/sh)"'
+LOGIN = f"su --login {BASH} --command '{LIMITS}; env' %s"
+# bash reads other files for a command that sshd starts, which it recognizes by this variable (bash(1)).
+COMMAND = f"env -i PATH=\"$PATH\" SSH_CLIENT='127.0.0.1 9 22' su {BASH} --command env root"
+TERMINAL = "bash -c 'PS1=x BASH_COMPLETION_VERSINFO=1; [ ! -r /etc/bash.bashrc ] || . /etc/bash.bashrc; env'"
+TERMINAL = f'! command -v bash >/dev/null || env -i PATH="$PATH" HOME=/nonexistent {TERMINAL}'
 SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}; env'"
 IN_KIBIBYTES = ("memlock", "stack")  # POSIX and dash(1), ulimit
 HUGEPAGES = "cat /sys/kernel/mm/transparent_hugepage/enabled"
@@ -73,18 +78,23 @@ class Tuning(Observed):
         """
         return dict(re.findall(r"^([A-Z_][A-Z0-9_]*)=(.*)$", self.run(USERS).stdout, re.MULTILINE))
 
+    @cached_property
+    def others(self) -> list[dict[str, str]]:
+        """Variables of services, of users' services, of a command over ssh, and of bash's terminals."""
+        asked = (parse_session(self.ask(command)).environment for command in (COMMAND, TERMINAL))
+        return [self.service.environment, self.users, *asked]
+
     def variable(self, name: str, wanted: str | None) -> str | None:
         """Return a variable of root's fresh login; None if it is not set anywhere.
 
-        If it is as `wanted` or not set there, but services or users' services have another value, that is
-        returned.
+        If it is as `wanted` or not set there, but services, commands over ssh or terminals have another
+        value, that is returned.
 
         Args:
             wanted: the expected value; None: not set.
         """
         login = self.login("root").environment.get(name)
-        others = [self.service.environment.get(name, wanted), self.users.get(name, wanted)]
-        odd = [value for value in others if value != wanted]
+        odd = [value for each in self.others if (value := each.get(name, wanted)) != wanted]
         return odd[0] if odd and login in (None, wanted) else login
 
     @cached_property

@@ -44,7 +44,7 @@ def given(whose: str, name: str, value: str) -> dict[str, Any]:
     return {**NOBODY, whose: {name: [value, SITE]}}
 
 
-@pytest.mark.parametrize("whose", ["logins", "services", "users"])
+@pytest.mark.parametrize("whose", ["logins", "services", "users", "commands", "terminals"])
 def test_a_variable_goes_before_nccl_s_file_wherever_it_is_set(whose: str) -> None:
     nccl = {"conf": "NCCL_DEBUG=WARN\n", "own": {}, "libraries": {}}
     stated = {"NCCL_DEBUG": "WARN"}
@@ -74,7 +74,9 @@ OFF = {"NCCL_P2P_DISABLE": "1"}
 
 
 @pytest.mark.parametrize("stated", [{}, {"NCCL_DEBUG": "WARN"}])
-@pytest.mark.parametrize("where", ["logins", "services", "users", "/etc/nccl.conf", "/root/.nccl.conf"])
+@pytest.mark.parametrize(
+    "where", ["logins", "services", "users", "commands", "terminals", "/etc/nccl.conf", "/root/.nccl.conf"]
+)
 def test_a_variable_that_changes_connections_is_named_wherever_it_is_set(
     where: str, stated: dict[str, str]
 ) -> None:
@@ -246,6 +248,15 @@ def test_what_no_package_brought_is_named_with_what_leads_there() -> None:
         assert found
         assert found.actual == [path]
     assert seen("nccl.unpackaged", [], unpackaged=raw) is None
+
+
+@pytest.mark.parametrize("why", ["/etc/ld.so.preload:1", "LD_PRELOAD in /etc/profile.d/zz-site.sh:1"])
+def test_a_library_of_any_name_that_is_loaded_first_is_named_once(why: str) -> None:
+    raw = {"driver": [], "toolkits": [], "libraries": [["/opt/libsite.so", why], ["/opt/libcudart.so", why]]}
+    driver = seen("driver.unpackaged", [], unpackaged=raw)
+    assert driver
+    assert (driver.actual, driver.by) == (["/opt/libsite.so", "/opt/libcudart.so"], (why,))
+    assert seen("cuda.unpackaged", [], unpackaged=raw) is None
 
 
 def test_a_source_of_others_is_named_with_its_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gpuprov_sources
@@ -29,6 +30,53 @@ def test_the_first_line_that_puts_a_folder_into_path_is_named() -> None:
         effective._set_at(TRACE, "PATH", r"[^\n]*/opt/cuda/bin(?:[:'\"]|$)", first=True)
         == "/etc/profile.d/zz.sh:1"
     )
+
+
+SHELLS = {"commands": "ssh", "terminals": "typed", "logins": "login"}
+
+
+def test_each_kind_of_shell_has_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the real bash read files at places of the test; a guard at the end of one stops no other."""
+    files = {
+        "bash.bashrc": 'export NCCL_A=ssh\n[ -z "${PS1-}" ] && return\nexport NCCL_A=typed\n',
+        "profile": "export NCCL_A=login LD_PRELOAD=/opt/libsite.so; echo welcome\n",
+        "home/.bashrc": "export NCCL_B=2\n",
+    }
+    (tmp_path / "home").mkdir()
+    script = effective.SHELLS.replace("/etc/bash.bashrc", f"{tmp_path}/bash.bashrc")
+    script = script.replace("/etc/profile", f"{tmp_path}/profile").replace("~/", f"{tmp_path}/home/")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(effective, "SHELLS", script)
+    found, nvcc = effective._read_shells(re.compile("NCCL_|LD_"))
+    assert nvcc[0] is None or nvcc[0].endswith("/nvcc")
+    assert {kind: given["NCCL_A"][0] for kind, given in found.items()} == SHELLS
+    places = {kind: given["NCCL_A"][1].removeprefix(f"{tmp_path}/") for kind, given in found.items()}
+    assert places == {"commands": "bash.bashrc:1", "terminals": "bash.bashrc:3", "logins": "profile:1"}
+    assert found["commands"]["NCCL_B"] == ("2", f"{tmp_path}/home/.bashrc:1")
+    assert "NCCL_B" not in found["logins"]
+    monkeypatch.setattr(effective, "_READ", [(found, nvcc)])
+    monkeypatch.setattr(effective, "PRELOAD", str(tmp_path / "preload"))
+    (tmp_path / "preload").write_text(f"{tmp_path}/libx.so /nowhere/liby.so\n")
+    (tmp_path / "libx.so").write_text("x")
+    monkeypatch.setattr(effective, "LIBRARY_FOLDERS", ())
+    libraries = effective._libraries({"environment": "NCCL_"})
+    assert libraries[str(tmp_path / "libx.so")] == f"{tmp_path}/preload:1"
+    assert list(effective._stated("LD_PRELOAD", {"environment": "NCCL_"})) == [
+        ("/opt/libsite.so", f"LD_PRELOAD in {tmp_path}/profile:1")
+    ]
+    assert "/nowhere/liby.so" not in libraries
+
+
+@pytest.mark.parametrize("end", ["exit", "exec true"])
+def test_a_shell_that_ends_early_is_no_answer(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "profile").write_text(f"{end}\n")
+    script = effective.SHELLS.replace("/etc/profile", f"{tmp_path}/profile")
+    monkeypatch.setattr(effective, "SHELLS", script)
+    with pytest.raises(base.Failed, match="ends before"):
+        effective._read_shells(re.compile("NCCL_"))
 
 
 @pytest.fixture

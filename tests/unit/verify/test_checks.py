@@ -210,6 +210,7 @@ FAULTS: dict[str, Fault] = {
     "library-without-a-package": Fault(
         answering("ldconfig -p | sed", 0, "/usr/local/lib/libcuda.so.550.1\n"), {"driver.unpackaged"}
     ),
+    "library-loaded-first": Fault(answering("ld.so.preload", 0, "/opt/libsite.so\n"), {"driver.unpackaged"}),
     "runfile": Fault(answering("ldconfig -p | sed", 0, "/usr/bin/nvidia-uninstall\n"), {"driver.unpackaged"}),
     "source-of-nvidia": Fault(
         answering("cat /etc/apt/sources.list ", 0, "deb https://developer.download.nvidia.com/x /\n"),
