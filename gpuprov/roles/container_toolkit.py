@@ -30,6 +30,8 @@ SHIPPED: dict[str, tuple[Any, ...]] = {
     "nvidia-container-cli.root": ("", "/"),
     "nvidia-container-cli.user": ("root:video", "root", ""),
     "nvidia-container-runtime.debug": ("", "/dev/null"),
+    "nvidia-container-runtime.discover-mode": ("auto", "legacy"),
+    "nvidia-container-runtime.experimental": (False,),
     "nvidia-container-runtime.log-level": ("info",),
     "nvidia-container-runtime.mode": ("auto",),
     "nvidia-container-runtime.runtimes": (
