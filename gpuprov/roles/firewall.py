@@ -7,7 +7,7 @@ from typing import Any
 from gpuprov.access.ruleset import by_number
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import COMMAND, OWN_FILE, fails, mends
+from gpuprov.roles.overruling import COMMAND, DROP_IN, OWN_FILE, fails, mends
 
 FIREWALL_UNIT = "gpuprov-firewall.service"
 FIREWALL_RULES = "/etc/gpuprov/firewall.nft"
@@ -20,6 +20,7 @@ UNITS = {"firewall.unit": FIREWALL_UNIT}
 
 OVERRULED = (
     *fails("firewall", "firewall.unit", COMMAND),
+    *fails("firewall", "firewall.unit", DROP_IN),
     *mends("firewall", "firewall.unit", OWN_FILE),
     *fails("firewall", "firewall.survives", "a later drop-in of nftables.service"),
     *mends("firewall", "firewall.input", "nft by hand: a flush, another rule in gpuprov's table"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, COMMAND, OTHER_FILE, OWN_FILE, fails, mends
+from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OWN_FILE, fails, mends
 
 CLOCKS_UNIT = "gpuprov-gpu-clocks.service"
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
@@ -24,9 +24,11 @@ OVERRULED = (
     *fails("persistence", "gpu.persistence_unit", OTHER_FILE),
     *mends("persistence", "gpu.persistence", ANYBODY),
     *fails("clocks", "gpu.clocks_unit", COMMAND),
+    *fails("clocks", "gpu.clocks_unit", DROP_IN),
     *mends("clocks", "gpu.clocks_unit", OWN_FILE),
     *mends("clocks", "gpu.clocks", ANYBODY),
     *fails("power_limit", "gpu.modes_unit", COMMAND),
+    *fails("power_limit", "gpu.modes_unit", DROP_IN),
     *mends("power_limit", "gpu.modes_unit", OWN_FILE),
     *mends("power_limit", "gpu.power_limit", ANYBODY),
     *mends("compute_mode", "gpu.compute_mode", ANYBODY),

@@ -54,15 +54,20 @@ def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
     """Return the state of a unit whose command gpuprov sets; a file of the package may also set it.
 
     Args:
-        command: the only command line that it may have, if that is stated.
+        command: the only command line that it may have, without any drop-in, if that is stated.
     """
     state, setter, commands = unit_state(host, unit), "", list[str]()
-    for part in re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout):
+    parts = re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout)
+    for part in parts:
         for value in re.findall(r"(?m)^[ \t]*ExecStart[ \t]*=(.*)$", part):
             setter, commands = part, [*commands, value.strip()] if value.strip() else []
     theirs = re.match(r"# /(?:etc|run)/", setter) and "# Written by gpuprov" not in setter
-    another = theirs or (command is not None and commands != [command])
-    return f"{state}, with another command" if state == "enabled" and another else state
+    if state != "enabled":
+        return state
+    if theirs or (command is not None and commands != [command]):
+        return "enabled, with another command"
+    changed = command is not None and any(f"/{unit}.d/" in part.partition("\n")[0] for part in parts)
+    return "enabled, changed by a drop-in" if changed else state
 
 
 def reads_elsewhere(host: Node, unit: str, path: str) -> bool:

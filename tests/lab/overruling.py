@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
 from gpuprov.roles.nvidia_driver import GUARD
-from gpuprov.roles.overruling import BY_HAND, COMMAND, OTHER_FILE, OWN_FILE
+from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OWN_FILE
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -209,6 +209,8 @@ WAYS = (
     Way("gpu.persistence_unit", COMMAND, **_unit("nvidia-persistenced.service", DAEMON)),
     Way("gpu.persistence_unit", BY_HAND, "systemctl mask nvidia-persistenced"),
     Way("gpu.persistence_unit", OTHER_FILE, **_instead("nvidia-persistenced.service")),
+    Way("gpu.clocks_unit", DROP_IN, **_unit("gpuprov-gpu-clocks.service", "ExecStartPost=/bin/true")),
+    Way("gpu.modes_unit", DROP_IN, **_unit("gpuprov-gpu-modes.service", "ExecCondition=/bin/true")),
     Way("gpu.clocks_unit", OWN_FILE, _own("gpuprov-gpu-clocks.service", " set .*", " set 1005")),
     Way("gpu.modes_unit", OWN_FILE, _own("gpuprov-gpu-modes.service", "power=[0-9]*", "power=200")),
     Way("gpu.clocks_unit", COMMAND, **_unit("gpuprov-gpu-clocks.service")),
@@ -362,6 +364,7 @@ WAYS = (
         **_unit("gpuprov-firewall.service"),
         alone=True,
     ),
+    Way("firewall.unit", DROP_IN, **_unit("gpuprov-firewall.service", "Nice=5"), alone=True),
     Way("firewall.unit", OWN_FILE, _own("gpuprov-firewall.service", "ExecStart=.*", "ExecStart=/bin/true")),
     Way(
         "firewall.survives",

@@ -30,15 +30,27 @@ def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]
         yield place
     elif unit and _another_command(unit, expectation):
         yield unit.fragment
+    if unit and expectation.subject:
+        yield from _changes(unit)
 
 
 def own_unit_state(facts: Facts, expectation: Expectation) -> str:
     """Return a unit's state, with a note if its command is not the check's subject, or set by a file that is
     neither gpuprov's nor the package's.
+
+    A unit whose command is stated is gpuprov's: any drop-in of it is noted too.
     """
     state, unit = unit_state(facts, expectation), facts.units.get(UNITS[expectation.check])
-    another = unit and (_another_command(unit, expectation) or _foreign(unit.commanded_by))
-    return f"{state}, with another command" if state == "enabled" and another else state
+    if unit is None or state != "enabled":
+        return state
+    if _another_command(unit, expectation) or _foreign(unit.commanded_by):
+        return "enabled, with another command"
+    return "enabled, changed by a drop-in" if expectation.subject and _changes(unit) else state
+
+
+def _changes(unit: Unit) -> list[str]:
+    """Return the drop-ins of this unit alone, without those of all services."""
+    return [path for path in unit.drop_ins if f"/{unit.name}.d/" in path]
 
 
 def _another_command(unit: Unit, expectation: Expectation) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpuprov.drift.observations.units import enabled, own_unit_state
+from gpuprov.drift.observations.units import commanded_by, enabled, own_unit_state
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.node import services
@@ -133,6 +133,25 @@ def started(*commands: str) -> tuple[dict[str, str], str]:
     lines = "".join(f"ExecStart={each}\n" for each in commands)
     shown = {**CLOCKS, "ExecStart": " ".join(map(line.format, commands))}
     return shown, f"# {SITES}\n# Written by gpuprov, role x\n[Service]\n{lines}"
+
+
+@pytest.mark.parametrize(
+    ("drop_in", "word"),
+    [
+        ("/etc/systemd/system/gpuprov-gpu-clocks.service.d/site.conf", "enabled, changed by a drop-in"),
+        ("/run/systemd/system/service.d/zzz-lxc-service.conf", "enabled"),
+    ],
+)
+def test_a_drop_in_of_our_own_unit_is_noted(drop_in: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, text = started("/x set 1410")
+    expectation = Expectation("gpu.clocks_unit", "enabled", "gpu_settings", subject="/x set 1410")
+    found = facts({**shown, "DropInPaths": drop_in})
+    assert own_unit_state(found, expectation) == word
+    assert list(filter(None, commanded_by(found, expectation))) == ([] if word == "enabled" else [drop_in])
+    monkeypatch.setattr(readings, "unit_state", lambda host, unit: "enabled")
+    text += f"\n# {drop_in}\n[Service]\nNice=5\n"
+    node: Any = SimpleNamespace(run=lambda command, unit: SimpleNamespace(stdout=text))
+    assert readings.own_unit_state(node, "gpuprov-gpu-clocks.service", "/x set 1410") == word
 
 
 @pytest.mark.parametrize(
