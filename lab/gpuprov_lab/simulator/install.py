@@ -120,7 +120,7 @@ def _kmod_paths(root: Path) -> list[str]:
 def _divert(root: Path, target: str) -> None:
     subprocess.run(
         [
-            *("dpkg-divert", "--quiet", "--root", str(root), "--local", "--rename"),
+            *("dpkg-divert", "--quiet", "--root", str(root), "--package", "gpuprov-simulator", "--rename"),
             *("--add", "--divert", f"{target}.distrib", target),
         ],
         check=True,
