@@ -30,6 +30,13 @@ SETTLE_S = 60.0
 """Seconds that a node may take after a boot until the settings of its units can be read."""
 START_S = 10.0
 """The same after roles have run without a boot."""
+BY_HAND = {
+    "pins.files": "on the node, bring back the package's files with `apt-get install --reinstall"
+    " --allow-change-held-packages NAME=VERSION`, end a diversion with dpkg-divert, or state another mode"
+    " with dpkg-statoverride",
+    "pins.candidates": "remove that preference",
+}
+"""Check → what to do about a difference that apply leaves; for all others the setting must be removed."""
 
 
 @dataclass
@@ -215,7 +222,10 @@ def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
     if not left:
         return NodeOutcome()
     said = "; ".join(f"{each.check} is still {_words(each.actual)}{_because(each)}" for each in left)
-    do = f"remove that setting or state it in the lock, then: gpuprov apply -l {plan.name}"
+    ways = dict.fromkeys(
+        BY_HAND.get(each.check, "remove that setting or state it in the lock") for each in left
+    )
+    do = f"{'; '.join(ways)}, then: gpuprov apply -l {plan.name}"
     event = {"host": plan.name, "role": left[0].role, "task": "Look again", "status": "failed"}
     return NodeOutcome(failed=[{**event, "msg": f"{said}; {do}"}])
 

@@ -33,13 +33,13 @@ def drift_parameters(group: LockedGroup) -> Parameters:
 
 def parameters(group: LockedGroup) -> Parameters:
     """Return the probe's parameters for nodes of a group, with every collector."""
-    named = [name for _, component in group.components.each() for name in component.closure]
-    named += clients(group)
+    held = [name for _, component in group.components.each() for name in component.closure]
     absent = group.components.absent
     tuning = group.setting("tuning") or {}
     variables = "|".join([Parameters.environment, *(f"{name}$" for name in environment(tuning))])
     return Parameters(
-        packages=named,
+        packages=[*held, *clients(group)],
+        held=held,
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         modules=(*Parameters.modules, *(PARTS if group.secure_boot else ())),
         units=tuple(UNITS.values()),

@@ -53,7 +53,16 @@ from gpuprov.probe.parse.modules import (
     parse_proc_modules,
 )
 from gpuprov.probe.parse.nftables import Table, parse_table
-from gpuprov.probe.parse.packages import Packages, parse_dpkg, parse_rpm, parse_versionlock
+from gpuprov.probe.parse.packages import (
+    Candidates,
+    ChangedFile,
+    Packages,
+    parse_candidates,
+    parse_dpkg,
+    parse_package_files,
+    parse_rpm,
+    parse_versionlock,
+)
 from gpuprov.probe.parse.pci import PciDevice, parse_pci
 from gpuprov.probe.parse.smi import Smi, parse_smi
 from gpuprov.probe.parse.sockets import parse_listening
@@ -230,6 +239,16 @@ class Facts:
         if raw["manager"] == "dpkg":
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
         return parse_rpm(raw["text"], parse_versionlock(raw["locks"]))
+
+    @part
+    def package_files(self) -> tuple[ChangedFile, ...]:
+        """Files of the held packages that are missing, diverted, or not as the last apply left them."""
+        return parse_package_files(self.raw("package_files"))
+
+    @part
+    def candidates(self) -> Candidates:
+        """Versions that apt would take by preference instead of the held packages' installed ones."""
+        return parse_candidates(self.raw("candidates"))
 
     @part
     def apt(self) -> Apt:

@@ -33,8 +33,8 @@ else:
     node_program = module_of("plugin_utils/node_program")
 
 MODULES = (
-    *("base", "effective", "system", "secure_boot", "packages", "gpu", "loading", "network", "hardware"),
-    *("services", "containers", "sshd", "main"),
+    *("base", "effective", "system", "secure_boot", "packages", "candidates", "gpu", "loading", "network"),
+    *("hardware", "services", "containers", "sshd", "main"),
 )
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """Additional collectors for `gpuprov doctor`."""
@@ -55,6 +55,8 @@ class Parameters:
     """Parameters of the collectors: names from the lock's expectations, and patterns for other names."""
 
     packages: Sequence[str] = ()
+    held: Sequence[str] = ()
+    """Packages whose version is locked."""
     package_pattern: str = (
         r"nvidia|cuda|cudnn|nccl|nvlink|nvlsm|nvsdm|libxnvctrl|datacenter-gpu-manager|^dkms$|^gpg-pubkey$"
         r"|^linux-(?:image|headers|modules)|^kernel(?:-core|-devel|-headers)?$"

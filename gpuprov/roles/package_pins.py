@@ -1,4 +1,4 @@
-"""Variables and expectations of package holds."""
+"""Variables and expectations of package holds, and of the held packages' files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,33 @@ from gpuprov.roles.overruling import fails
 OVERRULED = (
     *fails("packages", "pins.hold", "APT::Ignore-Hold in apt.conf.d"),
     *fails("packages", "pins.unattended", "#clear in a later file of apt.conf.d"),
+    *fails(
+        "packages",
+        "pins.candidates",
+        "a preference for another version, by name, pattern or release",
+        "APT::Default-Release",
+    ),
+    *fails(
+        "packages",
+        "pins.files",
+        "a file of a package that was removed",
+        "a file of a package that was truncated or replaced, also by a link",
+        "dpkg-divert by hand",
+        "chmod or chown of a file of a package",
+    ),
 )
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the names of packages to hold, and the patterns that unattended upgrades must not change."""
+    """Return the names of packages to hold, and the patterns that unattended upgrades must not change.
+
+    No other version of a held package may be preferred, and its files have to be the package's.
+    """
     return [
         Expectation("pins.hold", sorted(_held(group)), "package_pins"),
         Expectation("pins.unattended", _patterns(group), "package_pins"),
+        Expectation("pins.candidates", [], "package_pins"),
+        Expectation("pins.files", [], "package_pins"),
     ]
 
 

@@ -218,7 +218,8 @@ def _result(
     """Return the result of a test.
 
     A failed comparison has its two values; after another error the error's text is the actual value, and the
-    lock's value the expected one. The detail has the output of the check's commands and the remedy.
+    lock's value the expected one. The detail has the test's notes, and of a failed
+    one the output of the check's commands and the remedy.
 
     Args:
         error: None if the test passed.
@@ -227,11 +228,12 @@ def _result(
     check, *look = _mark(item).args
     expectation = node.wanted[check]
     seconds = round(report.duration, 3)
+    notes = [_cut(str(value)) for name, value in report.user_properties if name == "note"]
     if error is None:
         value = _plain(expectation.expected)
-        return CheckResult(check, "passed", value, value, "", seconds)
+        return CheckResult(check, "passed", value, value, "\n".join(notes), seconds)
     actual, expected = compared or (str(error), expectation.expected)
-    detail = "\n".join([*_seen_now(node, look), to_mend(expectation, node.name)])
+    detail = "\n".join([*notes, *_seen_now(node, look), to_mend(expectation, node.name)])
     return CheckResult(check, "failed", _plain(expected), _plain(actual), detail, seconds)
 
 

@@ -58,6 +58,14 @@ TAIL = """
 - The package that brings the headers of each new kernel (linux-headers-amd64): without it GRUB holds a new
   kernel back, `kernel.headers` names it, and apply installs its headers.
 - An initramfs with an older driver that no setting of initramfs-tools or dracut adds: only verify sees it.
+- Of the files of locked packages: documentation, configuration files, folders, modes that dpkg-statoverride
+  states, and files that another package diverts. Drift compares size, mode, owner, link and times with
+  those of the last apply, and the package's checksum if only times differ. Of a package that dpkg has
+  unpacked since then, and before the first apply, drift reports missing, empty and locally diverted files
+  alone; verify always compares checksums. Each reads at most 256 MiB, verify first those files that changed
+  last; of further files size and time of modification count.
+- A newer version at the priority of the lock's version, in its source or in the archive: the hold prevents
+  that upgrade.
 """
 
 

@@ -27,7 +27,7 @@ QUESTIONS = (
     ),
     Question(
         "Which file does a program load, and does it belong to a package of the lock?",
-        ("*.unpackaged", "*.library", "cudnn.header", "cuda.nvcc", "cuda.default"),
+        ("*.unpackaged", "*.library", "cudnn.header", "cuda.nvcc", "cuda.default", "pins.files"),
     ),
     Question(
         "Which driver answers now, and which one after the next boot?",

@@ -25,7 +25,14 @@ MISSING = re.compile(r'^WARNING: Required program "(\S+)" not found')
 BAD = re.compile(r"^(WARNING|ERROR|FATAL)\b.*", re.MULTILINE)
 LEFT_OUT = re.compile(r"^NOT RUN: .*", re.MULTILINE)
 MINOR = "import sys; print('%d.%d' % sys.version_info[:2])"
-SENT = ("gpuprov_apt", "gpuprov_cdi", "gpuprov_containers", "gpuprov_devices", "gpuprov_sources")
+SENT = (
+    "gpuprov_apt",
+    "gpuprov_cdi",
+    "gpuprov_containers",
+    "gpuprov_devices",
+    "gpuprov_package_files",
+    "gpuprov_sources",
+)
 """Module utilities that gpuprov_script sends with a role's script; Ansible imports none of them."""
 STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_files", "gpuprov_node", "gpuprov_unit")
 """Module utilities that start programs without an AnsibleModule; pylint of ansible-core 2.21 expects one."""

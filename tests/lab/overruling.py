@@ -93,6 +93,7 @@ def _instead(unit: str) -> dict[str, str]:
 
 DAEMON = "ExecStart=\\nExecStart=/usr/bin/nvidia-persistenced --user nvpd --verbose"
 PROFILING = "NVreg_RestrictProfilingToAdminUsers=1"
+PACKAGED, KEPT = "/usr/bin/nvidia-modprobe", "mv /root/kept /usr/bin/nvidia-modprobe"
 WITHOUT_PACKAGE = "a library without a package in the linker's path"
 
 WAYS = (
@@ -311,6 +312,31 @@ WAYS = (
         **_line("/etc/apt/apt.conf.d/98site", "#clear Unattended-Upgrade::Package-Blacklist;"),
     ),
     Way(
+        "pins.candidates",
+        "a preference for another version, by name, pattern or release",
+        **_line(
+            "/etc/apt/preferences.d/site",
+            "Package: libnvidia-ml*\nPin: version 535.261*\nPin-Priority: 1001",
+        ),
+    ),
+    *(
+        Way("pins.files", by, f"cp -p {PACKAGED} /root/kept; {do}", PACKAGED, undo)
+        for by, do, undo in (
+            ("a file of a package that was removed", f"rm {PACKAGED}", KEPT),
+            (
+                "a file of a package that was truncated or replaced, also by a link",
+                f"printf x | dd conv=notrunc of={PACKAGED}; touch -r /root/kept {PACKAGED}",
+                KEPT,
+            ),
+            (
+                "dpkg-divert by hand",
+                f"dpkg-divert --local --rename --add {PACKAGED}",
+                f"dpkg-divert --local --rename --remove {PACKAGED}; rm /root/kept",
+            ),
+            ("chmod or chown of a file of a package", f"chmod u-s,o-x {PACKAGED}", KEPT),
+        )
+    ),
+    Way(
         "ssh.options",
         "an earlier file of sshd_config.d",
         **_line(
@@ -455,6 +481,7 @@ ELSEWHERE = {
     ): "tests/unit/drift/test_overruled.py",
     ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("pins.candidates", "APT::Default-Release"): "tests/unit/probe/test_candidates.py",
     ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",
     (
         "tuning.hugepages",

@@ -31,7 +31,15 @@ def test_both_witnesses_see_it_and_it_is_mended(witnesses: Witnesses, name: str)
     assert witnesses.testify(BY_NAME[name]).complaints == []
 
 
-SHORT = ("driver.unpackaged", "driver.loading", "driver.next_kernel", "gpu.clocks_unit", "pins.unattended")
+SHORT = (
+    "driver.unpackaged",
+    "driver.loading",
+    "driver.next_kernel",
+    "gpu.clocks_unit",
+    "pins.unattended",
+    "pins.candidates",
+    "pins.files",
+)
 
 
 def test_what_is_overruled_is_seen_by_both_and_apply_names_the_place(witnesses: Witnesses) -> None:

@@ -1,4 +1,4 @@
-"""Observations of holds and of unattended upgrades."""
+"""Observations of holds, of unattended upgrades, of preferred versions and of the packages' files."""
 
 from __future__ import annotations
 
@@ -28,3 +28,27 @@ def _unattended(facts: Facts, expectation: Expectation) -> Any:
 def _clears(facts: Facts, expectation: Expectation) -> Iterable[str | None]:
     """Return the places that clear the list of packages to keep, or make apt ignore holds."""
     return facts.apt.cleared
+
+
+@observes("pins.candidates", "candidates")
+def _candidates(facts: Facts, expectation: Expectation) -> Any:
+    """Return the versions that apt would take by preference instead of the installed ones, as text."""
+    return [str(each) for each in facts.candidates.preferred]
+
+
+@names_who("pins.candidates")
+def _prefers(facts: Facts, expectation: Expectation) -> Iterable[str | None]:
+    """Return the places that state the preferences."""
+    return facts.candidates.places
+
+
+@observes("pins.files", "package_files")
+def _files(facts: Facts, expectation: Expectation) -> Any:
+    """Return the files that are missing, diverted or changed, as text."""
+    return [str(each) for each in facts.package_files]
+
+
+@names_who("pins.files")
+def _paths(facts: Facts, expectation: Expectation) -> Iterable[str | None]:
+    """Return the paths of these files."""
+    return [each.path for each in facts.package_files]

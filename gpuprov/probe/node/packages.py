@@ -1,10 +1,12 @@
-"""Collectors of packages: installed, held or incomplete ones, their sources, and trusted keys."""
+"""Collectors of packages: installed, held or incomplete ones, their files, sources, and trusted keys."""
 
 import base64
 import glob
 import hashlib
 import os
 import re
+
+import gpuprov_package_files
 
 from gpuprov.probe.node.base import Failed, collector, find_program, names_in, read_or_none, redact, run
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 DPKG_FORMAT = "${Package}\t${Architecture}\t${Version}\t${source:Package}\t${Status}\n"
 RPM_FORMAT = "%{NAME}\t%{ARCH}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{SOURCERPM}\n"
+ROWS = 200
+"""Maximum number of differing files that are sent."""
 SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-installed")
 """States of dpkg that are neither held nor broken."""
 
@@ -57,6 +61,14 @@ def _version_locks() -> str:
     if re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
         return ""
     return read_or_none("/etc/dnf/plugins/versionlock.list") or ""
+
+
+@collector(seconds=20)
+def package_files(parameters: "Values") -> "Any":
+    """Return name, path and state of the held packages' files that are not as the last apply left them."""
+    if not os.path.exists(gpuprov_package_files.INFO):
+        raise Failed("dpkg is not here")
+    return [list(row) for row in gpuprov_package_files.differing(parameters["held"])[:ROWS]]
 
 
 @collector(seconds=10)

@@ -1,13 +1,14 @@
-"""Parsers of dpkg's and rpm's packages with holds and incomplete installations."""
+"""Parsers of dpkg's and rpm's packages: holds, incomplete installations, files, preferred versions."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import package_name
@@ -57,6 +58,54 @@ class Packages:
         """Packages that are neither completely installed nor removed."""
         settled = ("installed", "config-files", "not-installed")
         return tuple(package for package in self.by_name.values() if package.state not in settled)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """A file of a package that is missing, diverted, or not as the last apply left it."""
+
+    package: str
+    path: str
+    state: str
+
+    def __str__(self) -> str:
+        """Return `libcuda1 /usr/lib/x86_64-linux-gnu/libcuda.so.1 is missing`."""
+        return f"{self.package} {self.path} {self.state}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A version that apt would take by preference instead of the installed one; `none` if it takes none."""
+
+    package: str
+    version: str
+    priority: int
+    source: str
+
+    def __str__(self) -> str:
+        """Return `libcuda1 999 of file:/srv/extra ./ Packages (priority 1001)`."""
+        origin = f" of {self.source} (priority {self.priority})" if self.source else ""
+        return f"{self.package} {self.version}{origin}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Preferred versions, and `path:line` of the preferences that state their priorities."""
+
+    preferred: tuple[Candidate, ...]
+    places: tuple[str, ...]
+
+
+def parse_candidates(raw: Mapping[str, Any]) -> Candidates:
+    """Parse the probe's rows of name, version, priority and source, and its places."""
+    rows = raw["rows"]
+    found = (Candidate(package_name(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows)
+    return Candidates(tuple(found), tuple(map(str, raw["places"])))
+
+
+def parse_package_files(raw: Iterable[Any]) -> tuple[ChangedFile, ...]:
+    """Parse the probe's rows of name, path and state."""
+    return tuple(ChangedFile(package_name(name), str(path), str(state)) for name, path, state in raw)
 
 
 @lru_cache(maxsize=512)

@@ -15,6 +15,7 @@ from gpuprov.verify.observers.gpu import Gpus
 from gpuprov.verify.observers.libraries import Libraries
 from gpuprov.verify.observers.module_loading import ModuleLoading
 from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
+from gpuprov.verify.observers.package_files import PackageFiles
 from gpuprov.verify.observers.secure_boot import SecureBoot
 from gpuprov.verify.observers.server import Server
 from gpuprov.verify.observers.sshd import Sshd
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         apt: Apt
         containers: Containers
         libraries: Libraries
+        package_files: PackageFiles
         server: Server
         secure_boot: SecureBoot
         sshd: Sshd
@@ -45,6 +47,7 @@ MODULES: dict[str, type[Observed]] = {
     "apt": Apt,
     "containers": Containers,
     "libraries": Libraries,
+    "package_files": PackageFiles,
     "server": Server,
     "secure_boot": SecureBoot,
     "sshd": Sshd,

@@ -12,6 +12,7 @@ from gpuprov.verify.observers.base import Observed
 
 PACKAGES = "dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package} ${Version}\\n'"
 OFFERS = "apt-cache madison %s"
+CANDIDATES = "apt-cache policy %s"
 POLICY = "apt-cache policy"
 WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
 STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
@@ -90,6 +91,10 @@ class Apt(Observed):
         named = {uri for uri in written if "nvidia" in uri.lower()}
         return sorted((offering | named) - archive - {uri.rstrip("/") for uri in own})
 
+    def preferred(self, packages: list[str]) -> list[str]:
+        """Return the versions that apt would take by preference instead of the installed ones of packages."""
+        return parse_candidates(self.ask(CANDIDATES % " ".join(packages))) if packages else []
+
     @property
     def ignores_holds(self) -> bool:
         """Whether apt is configured to change held packages (`APT::Ignore-Hold`)."""
@@ -136,6 +141,45 @@ def parse_policy(text: str) -> dict[str, str]:
     return found
 
 
+def parse_candidates(text: str) -> list[str]:
+    """Parse `apt-cache policy PACKAGE…`: candidates with a higher priority than the installed version.
+
+    A version without a source has the priority of a source, but not of a pin that forces a version. A
+    candidate `(none)` means that a preference excludes all versions.
+    """
+    found = []
+    for part in _PACKAGE.split("\n" + text)[1:]:
+        name, *lines = part.splitlines()
+        stated = dict(line.strip().split(": ", 1) for line in lines[:2] if ": " in line)
+        installed, candidate = stated.get("Installed", "(none)"), stated.get("Candidate", "(none)")
+        table = _versions(lines)
+        if installed in ("(none)", candidate):
+            continue
+        if candidate == "(none)":
+            found.append(f"{name.rstrip(':')} none")
+        elif installed in table and candidate in table:
+            ours = table[installed][0] if table[installed][1] else 999
+            priority, sources = table[candidate]
+            if priority > ours:
+                source = _LOGIN.sub("(hidden)@", sources[0]) if sources else ""
+                origin = f" of {source} (priority {priority})" if source else ""
+                found.append(f"{name.rstrip(':')} {candidate}{origin}")
+    return sorted(found)
+
+
+def _versions(lines: list[str]) -> dict[str, tuple[int, list[str]]]:
+    """Return version → its priority and its sources, of the version table of one package."""
+    table: dict[str, tuple[int, list[str]]] = {}
+    sources: list[str] = []
+    for words in (line.replace("***", " ").split() for line in lines):
+        if len(words) > 1 and words[0].lstrip("-").isdecimal() and not words[1].lstrip("-").isdecimal():
+            sources += [" ".join(words[1:])] if words[1] != "/var/lib/dpkg/status" else []
+        elif len(words) > 1 and words[1].lstrip("-").isdecimal() and len(words[1]) < 10:
+            sources = []
+            table[words[0]] = (int(words[1]), sources)
+    return table
+
+
 def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
     """Return URL of each enabled source → whether apt accepts it without a signature.
 
@@ -178,6 +222,8 @@ def _stanzas(text: str) -> Iterator[list[str]]:
             stanza.append([line])
 
 
+_PACKAGE = re.compile(r"\n(?=[a-z0-9])")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(\[[^]]*\])?[ \t]*(\S+)")
 _UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
 

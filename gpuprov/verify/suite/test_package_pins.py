@@ -1,7 +1,10 @@
-"""Checks of package holds: held, skipped by unattended upgrades, proven by a simulated upgrade."""
+"""Checks of package holds: held, skipped by unattended upgrades, proven by a simulated upgrade; and of the
+held packages: no other version preferred, their files as packaged.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,5 +32,26 @@ def test_unattended_upgrades_leave_them_alone(host: Node, expected: list[str]) -
 @pytest.mark.check("pins.simulated", "apt-get -s -o Debug::NoLocking=true dist-upgrade")
 def test_upgrade_would_move_none(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that a simulated dist-upgrade does not change any package of the lock."""
-    ours = {name for _, component in group.components.each() for name in component.closure}
-    assert sorted(host.apt.moved_by_upgrade & ours) == expected
+    assert sorted(host.apt.moved_by_upgrade & set(_held(group))) == expected
+
+
+@pytest.mark.check("pins.candidates", "apt-cache policy", "apt-config dump APT::Default-Release")
+def test_apt_prefers_no_other_version(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    """Check that no preference makes apt take another version of a package of the lock."""
+    assert host.apt.preferred(_held(group)) == expected
+
+
+@pytest.mark.check("pins.files", "dpkg-divert --list")
+def test_files_are_the_packages(
+    host: Node, group: LockedGroup, expected: list[str], record_property: Callable[[str, str], None]
+) -> None:
+    """Check that no file of the lock's packages is missing, diverted or changed."""
+    held = _held(group)
+    read, total = host.package_files.read(held)
+    record_property("note", f"{read} of {total} bytes compared by checksum, further files by the record")
+    assert host.package_files.differing(held) == expected
+
+
+def _held(group: LockedGroup) -> list[str]:
+    """Return the names of all packages in the lock, sorted."""
+    return sorted({name for _, component in group.components.each() for name in component.closure})

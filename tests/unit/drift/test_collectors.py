@@ -14,6 +14,7 @@ from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.model.lock import read_lock
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node import (
+    candidates,
     containers,
     effective,
     gpu,
@@ -84,6 +85,7 @@ def test_a_check_names_the_collectors_that_it_reads(check: str) -> None:
 def test_every_collector_named_is_one() -> None:
     assert {
         containers,
+        candidates,
         effective,
         gpu,
         hardware,

@@ -304,6 +304,18 @@ def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -
     assert event["msg"].startswith("tuning.limits is still nofile 4, overruled by /x:1; remove that setting")
 
 
+def test_what_no_setting_causes_has_its_own_remedy() -> None:
+    changed = Difference(
+        "pins.files", [], ["nvidia-smi /x is missing"], "error", "package_pins", reboot=False
+    )
+    result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (changed, STILL))})
+    plan = NodePlan("gpu1", ("package_pins", "system_tuning"), reboot=False, because=(changed,), beyond=())
+    [event] = _left(plan, result).failed
+    assert "pins.files is still nvidia-smi /x is missing" in event["msg"]
+    assert "apt-get install --reinstall --allow-change-held-packages NAME=VERSION" in event["msg"]
+    assert event["msg"].endswith("; remove that setting or state it in the lock, then: gpuprov apply -l gpu1")
+
+
 def test_what_other_roles_would_mend_is_no_failure_of_those_that_ran() -> None:
     result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (STILL,))})
     plan = NodePlan("gpu1", ("preflight", "docker"), reboot=False, because=(), beyond=())

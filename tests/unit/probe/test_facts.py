@@ -19,6 +19,7 @@ LATER = {
     name: {"error": "not asked when this was recorded"}
     for name in (
         "boot_sysctls",
+        "candidates",
         "containerd",
         "firewall",
         "hugepages",
@@ -26,6 +27,7 @@ LATER = {
         "mig",
         "offers",
         "pam",
+        "package_files",
         "scratch",
         "toolkit",
         "secure_boot",

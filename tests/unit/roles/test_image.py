@@ -25,8 +25,9 @@ def recorded_group(**settings: object) -> LockedGroup:
 
 
 SHOWN = {
-    *("system.os", "system.arch", "dpkg.consistent", "repositories.foreign", "kernel.headers"),
+    *("system.os", "system.arch", "dpkg.consistent", "repositories.foreign"),
     *(
+        "kernel.headers",
         "driver.packages",
         "driver.module_on_disk",
         "driver.module_flavour",
@@ -36,7 +37,7 @@ SHOWN = {
         "driver.dkms",
     ),
     *("driver.library", "nouveau.blacklist", "nouveau.initramfs"),
-    *("pins.hold", "pins.unattended", "pins.simulated", "ssh.pam"),
+    *("pins.hold", "pins.unattended", "pins.simulated", "pins.candidates", "pins.files", "ssh.pam"),
 }
 
 

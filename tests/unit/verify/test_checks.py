@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,13 @@ class Fault:
     checks: set[str]
 
 
+NAMES = ("apt-cache", "cd /var/lib/dpkg/info")
+"""Beginnings of commands with the names of all packages."""
+
+
 def asks(name: str, command: str) -> bool:
-    """Return whether a command contains the text; package names in apt's arguments do not count."""
-    return command in name and (command.startswith("apt-cache") or not name.startswith("apt-cache"))
+    """Return whether a command contains the text; names of packages in its arguments do not count."""
+    return command in name and (command.startswith(NAMES) or not name.startswith(NAMES))
 
 
 def replacing(command: str, old: str, new: str) -> Change:
@@ -88,6 +93,18 @@ NOT_REBUILT = answering("-newer", 1)
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\n"
 SMI_GONE = {"driver.answers", "driver.four_versions", "gpu.visible", "gpu.persistence", "gpu.clocks"}
 OLD = "535.261.03"
+
+PREFERRED = f"""\
+libcuda1:
+  Installed: {VERSION}-0+deb12u1
+  Candidate: {OLD}-1
+  Version table:
+     {OLD}-1 1001
+       1001 http://deb.debian.org/debian bookworm/non-free amd64 Packages
+ *** {VERSION}-0+deb12u1 500
+        500 http://deb.debian.org/debian-security bookworm-security/non-free amd64 Packages
+        100 /var/lib/dpkg/status
+"""
 
 FAULTS: dict[str, Fault] = {
     "another-os": Fault(replacing("os-release", '"12"', '"13"'), {"system.os"}),
@@ -276,6 +293,16 @@ FAULTS: dict[str, Fault] = {
         answering("dist-upgrade", 0, f"Inst libcuda1 [{VERSION}-1] (550.163.01-1 Debian:12 [amd64])\n"),
         {"pins.simulated"},
     ),
+    "another-version-preferred": Fault(
+        answering("apt-cache policy firmware", 0, PREFERRED), {"pins.candidates"}
+    ),
+    "file-of-a-package-changed": Fault(
+        answering(
+            "cd /var/lib/dpkg/info", 0, f"libcuda1\t/usr/lib/libcuda.so.{VERSION}\twas changed\nread\t1\t1\n"
+        ),
+        {"pins.files"},
+    ),
+    "files-not-compared": Fault(answering("cd /var/lib/dpkg/info", 1), {"pins.files"}),
     "apt-broken": Fault(answering("dist-upgrade", 100, "", "E: Unmet dependencies.\n"), {"pins.simulated"}),
     "reboot-required": Fault(
         both(
@@ -344,6 +371,12 @@ def failed(verdicts: dict[str, NodeVerdict], name: str, check: str) -> CheckResu
         ("reboot-required", "reboot.not_required", [], ["linux-image-amd64"]),
         ("half-configured", "dpkg.consistent", [], ["nvidia-kernel-dkms"]),
         ("another-os", "system.os", "debian12", "debian13"),
+        (
+            "file-of-a-package-changed",
+            "pins.files",
+            [],
+            [f"libcuda1 /usr/lib/libcuda.so.{VERSION} was changed"],
+        ),
     ],
 )
 def test_failure_says_what_was_seen(
@@ -351,6 +384,12 @@ def test_failure_says_what_was_seen(
 ) -> None:
     result = failed(verdicts, name, check)
     assert (result.expected, result.actual) == (expected, actual)
+
+
+def test_a_check_that_passes_states_how_much_it_compared(verdicts: dict[str, NodeVerdict]) -> None:
+    (found,) = [result for result in verdicts["healthy"].checks if result.check == "pins.files"]
+    assert found.status == "passed"
+    assert re.match(r"\d+ of \d+ bytes compared by checksum", found.detail)
 
 
 def test_command_that_fails_is_quoted_with_its_last_word(verdicts: dict[str, NodeVerdict]) -> None:

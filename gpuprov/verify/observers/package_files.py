@@ -1,0 +1,182 @@
+"""`host.package_files`: files of packages, by the packages' checksums and the record of the last apply."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cached_property
+
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted import lines_of
+from gpuprov.verify.observers.base import Observed
+
+BUDGET = 256 << 20
+"""Bytes of files that are read at the most, those first that changed last."""
+ROWS = 1000
+DIVERSIONS = "dpkg-divert --list"
+OVERRIDES = "dpkg-statoverride --list || test $? -eq 1"
+DOCUMENTATION = re.compile(r"/usr/share/(?:doc|man|info|locale|help|lintian|gtk-doc)/|/(?:[^/]+/)*docs?/")
+LOCAL, PACKAGED = "local diversion of ", "diversion of "
+# One line of a file in a list is one path; a package's list has its architecture in its name if it is one of
+# several that can be installed.
+STEMS = (
+    "cd /var/lib/dpkg/info || exit; own=$(dpkg --print-architecture); set --;"
+    ' for name in {packages}; do for stem in "$name" "$name:$own";'
+    ' do [ ! -e "$stem.list" ] || set -- "$@" "$stem.list"; done; done;'
+)
+OWNERS = STEMS + ' [ $# = 0 ] || grep -HxF {paths} -- "$@" || test $? -eq 1'
+# S: stamps of the lists, R: record, M: checksums of the packages, N: files now, C: checksums of the files.
+# Documentation is excluded, as in the record: a system may leave it out.
+COMPARED = (
+    STEMS
+    + r"""
+sums() { for each; do [ ! -e "${each%.list}.md5sums" ] || echo "${each%.list}.md5sums"; done; }
+record() { cat /var/lib/gpuprov/files 2>/dev/null; }
+checksums() {
+  for each in $(sums "$@"); do echo "# $each"; cat "$each"; done |
+    grep -vE '^.{34}(.*/docs?/|usr/share/(doc|man|info|locale|help|lintian|gtk-doc)/)'
+}
+found() { tr '\n' '\0' | QUOTING_STYLE=literal xargs -0 -r stat --printf "$1" -- 2>/dev/null; }
+{
+  stat -c 'S %Y %n' -- "$@" | sed "s/\(:$own\)\{0,1\}\.list\$//"
+  record | sed 's/^/R /'
+  checksums "$@" | sed "s/^/M /; s/^\(M # .*\)\.md5sums\$/\1/; s/^\(M # .*\):$own\$/\1/"
+  { record | sed -n 's/^[^#/]*\(\/[^\t]*\)\t.*/\1/p'; checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p'; } |
+    sort -u | found 'N %f %a %u %g %s %Y %n\t%N\n'
+  checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%Z %f %s %n\n' | sort -rn |
+    awk -v left={budget} '$2 ~ /^8/ && $3 <= left { left -= $3; print substr($0, index($0, "/")) }' |
+    tr '\n' '\0' | { xargs -0 -r md5sum -- || echo failed; } | sed 's/^/C /'
+} | awk '
+  function where() { sub(/\t.*/, ""); return substr($0, index($0, "/")) }
+  function row(name, each, state) { if (rows++ < {rows}) print name "\t" each "\t" state }
+  BEGIN { kinds["8"] = "f"; kinds["a"] = "l"; kinds["4"] = "d" }
+  $1 == "S" { stamp[$3] = $2 }
+  $1 == "R" && $2 == "#" { name = $3; known = stamp[name] "" == $4 ""; next }
+  $1 == "R" && known {
+    target = $0; sub(/^[^\t]*\t/, "", target)
+    what = $2 " " $6; owner = $3 " " $4 " " $5; time = $7; each = where()
+    of[each] = name; was[each] = what " " target; owned[each] = owner; modified[each] = time
+  }
+  $1 == "M" && $2 == "#" { name = $3; next }
+  $1 == "M" { each = "/" substr($0, 37); sum[each] = $2 ""; by[each] = name }
+  $1 == "N" {
+    target = $0; if (!sub(/^.*\t.* -> /, "", target)) target = ""
+    kind = kinds[substr($2, 1, 1)]; size = $6; owner = $3 " " $4 " " $5; time = $7; each = where()
+    type[each] = kind; bytes[each] = size; now[each] = kind " " size " " (kind == "l" ? target : "")
+    owns[each] = owner; modifies[each] = time
+  }
+  $1 == "C" && NF == 2 { unread = 1 }
+  $1 == "C" { checked[substr($0, 37)] = $2 "" }
+  END {
+    if (unread) exit 1
+    for (each in sum) {
+      total += bytes[each]; if (each in checked) read += bytes[each]
+      if (!(each in type) || type[each] == "d") row(by[each], each, "is missing")
+      else if (type[each] != "f" || each in checked && checked[each] != sum[each])
+        row(by[each], each, "was changed")
+    }
+    for (each in of) {
+      if (!(each in type) || type[each] == "d") row(of[each], each, "is missing")
+      else if (now[each] != was[each]) row(of[each], each, "was changed")
+      else {
+        if (owns[each] != owned[each]) row(of[each], each, "has another mode or owner")
+        if (type[each] == "f" && modifies[each] != modified[each] && !(each in checked))
+          row(of[each], each, "was changed")
+      }
+    }
+    printf "read\t%.0f\t%.0f\n", read, total
+  }'
+"""
+)
+
+
+class PackageFiles(Observed):
+    """Test the files of packages."""
+
+    def differing(self, packages: list[str]) -> list[str]:
+        """Return the files that are missing, diverted or changed, as `PACKAGE PATH STATE`, sorted."""
+        stated = {line.split(" ", 3)[-1] for line in lines_of(self.ask(OVERRIDES))}
+        elsewhere = {path: by for path, (_, by) in self._diversions.items()}
+        rows = [
+            (name, path, state)
+            for name, path, state in self._answer(packages)[0]
+            if elsewhere.get(path, name) == name and not (path in stated and "mode" in state)
+        ]
+        return sorted(" ".join(row) for row in {*rows, *self._diverted(packages)})
+
+    def read(self, packages: list[str]) -> tuple[int, int]:
+        """Return the bytes that were compared by checksum, and those of all files with a checksum."""
+        return self._answer(packages)[1]
+
+    def _answer(self, packages: list[str]) -> tuple[list[tuple[str, str, str]], tuple[int, int]]:
+        if not packages:
+            return [], (0, 0)
+        answer = self.run(_filled(COMPARED, packages, budget=str(BUDGET), rows=str(ROWS)))
+        if not answer.succeeded:
+            said = str(answer.stderr).strip().splitlines()[-1:]
+            raise NodeFailed(": ".join(["the packages' files cannot be compared", *said]))
+        return parse_compared(answer.stdout)
+
+    def _diverted(self, packages: list[str]) -> list[tuple[str, str, str]]:
+        """Return the files of packages that an administrator diverts; a package may divert files."""
+        known = {path: to for path, (to, by) in self._diversions.items() if by == ":"}
+        if not known or not packages:
+            return []
+        paths = " ".join(f"-e {shlex.quote(path)}" for path in known)
+        rows = (
+            line.partition(".list:") for line in lines_of(self.ask(_filled(OWNERS, packages, paths=paths)))
+        )
+        owners = (
+            (name.partition(":")[0], path)
+            for name, _, path in rows
+            if path in known and not DOCUMENTATION.match(path)
+        )
+        return [(name, path, f"is diverted to {known[path]}") for name, path in owners]
+
+    @cached_property
+    def _diversions(self) -> dict[str, tuple[str, str]]:
+        """The diversions of all files, see `parse_diversions`."""
+        return parse_diversions(self.ask(DIVERSIONS))
+
+    def __repr__(self) -> str:
+        return "<package files>"
+
+
+def _filled(command: str, packages: list[str], **values: str) -> str:
+    """Return a command with its names in braces replaced."""
+    for name, value in {"packages": " ".join(map(shlex.quote, packages)), **values}.items():
+        command = command.replace("{" + name + "}", value)
+    return command.strip()
+
+
+def parse_diversions(text: str) -> dict[str, tuple[str, str]]:
+    """Parse lines `diversion of PATH to PATH by PACKAGE` and `local diversion of PATH to PATH`.
+
+    Returns:
+        Path → other name, and the package; `:` for an administrator.
+    """
+    found = {}
+    for line in lines_of(text):
+        words, _, by = (line, "", ":") if line.startswith(LOCAL) else line.rpartition(" by ")
+        path, to, other = words.removeprefix(LOCAL).removeprefix(PACKAGED).partition(" to ")
+        if to and path.startswith("/"):
+            again = path.removeprefix("/usr") if path.startswith("/usr/") else f"/usr{path}"
+            found[path] = found[again] = (other, by)
+    return found
+
+
+def parse_compared(text: str) -> tuple[list[tuple[str, str, str]], tuple[int, int]]:
+    """Parse lines of name, path and state, and the last one: `read`, bytes that were read, bytes of all.
+
+    Raises:
+        NodeFailed: the last line is missing.
+    """
+    rows, read = [], None
+    for words in (line.split("\t") for line in lines_of(text)):
+        if len(words) == 3 and words[0] == "read" and words[1].isdecimal() and words[2].isdecimal():
+            read = int(words[1]), int(words[2])
+        elif len(words) == 3:
+            rows.append((words[0], words[1], words[2]))
+    if read is None:
+        raise NodeFailed("the comparison of packages' files did not end")
+    return rows, read
