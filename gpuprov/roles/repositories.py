@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
-from gpuprov.model.lock import LockedGroup
+from gpuprov.model.lock import LockedGroup, Repository
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import fails, mends
 
 OVERRULED = (
     *mends("repositories", "repositories.sources", "another file that names the same repository"),
+    *mends("repositories", "repositories.file", "a manual edit of gpuprov.sources"),
     *fails(
         "repositories",
         "repositories.foreign",
@@ -19,8 +21,14 @@ OVERRULED = (
 )
 
 
+HEAD = "# Written by gpuprov, role repositories: changes here are overwritten."
+
+
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return every repository of the lock with a URL, `URL SUITE`; no other may offer its packages."""
+    """Return every repository of the lock with a URL, `URL SUITE`; no other may offer its packages.
+
+    Also the parts of the file that states them, see `parts`.
+    """
     named = sorted(
         f"{repository.url.rstrip('/')} {suite}"
         for repository in group.repositories.values()
@@ -29,7 +37,45 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     )
     role = "repositories"
     stated = [Expectation("repositories.sources", named, role)] if named else []
-    return [*stated, Expectation("repositories.foreign", [], role)]
+    return [
+        *stated,
+        Expectation("repositories.file", parts(group), role),
+        Expectation("repositories.foreign", [], role),
+    ]
+
+
+def parts(group: LockedGroup) -> dict[str, str]:
+    """Return the parts of the file of sources by name: `head`, and the ids of repositories.
+
+    The value is the beginning of a part's SHA-256; of an archive that the node's own sources state it is the
+    suites and components that may be added: `bookworm: contrib non-free`.
+    """
+    found = {"head": digest(HEAD)}
+    for name, repository in group.repositories.items():
+        added = f"{' '.join(repository.suites)}: {' '.join(sorted(repository.components))}"
+        found[name] = digest(stanza(name, repository)) if repository.url else added
+    return found
+
+
+def stanza(name: str, repository: Repository) -> str:
+    """Return the lines of a repository with a URL, as the role's template writes them."""
+    lines = [
+        f"# {name}",
+        "Types: deb",
+        f"URIs: {repository.url}",
+        f"Suites: {' '.join(repository.suites or ['/'])}",
+        *([f"Components: {' '.join(repository.components)}"] if repository.components else []),
+        *(["Check-Valid-Until: no"] if repository.frozen else []),
+    ]
+    if repository.signed_by:
+        key = "\n ".join(line or "." for line in repository.signed_by.strip().split("\n"))
+        lines.append(f"Signed-By: {key}")
+    return "\n".join(lines)
+
+
+def digest(text: str) -> str:
+    """Return the first 16 digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

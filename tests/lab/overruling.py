@@ -312,6 +312,11 @@ WAYS = (
         **_line("/etc/apt/apt.conf.d/98site", "#clear Unattended-Upgrade::Package-Blacklist;"),
     ),
     Way(
+        "repositories.file",
+        "a manual edit of gpuprov.sources",
+        "printf '\\n# of the site\\n' >>/etc/apt/sources.list.d/gpuprov.sources",
+    ),
+    Way(
         "pins.candidates",
         "a preference for another version, by name, pattern or release",
         **_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,43 @@ def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
         others = source.path.startswith("/etc/apt/") and source.path != OUR_FILE
         if source.enabled and others and source.uri.rstrip("/") in locked:
             yield source
+
+
+_TITLE = ": components that this node's own sources leave out"
+_ADDED = re.compile(
+    rf"# (\S+){_TITLE}\nTypes: deb\nURIs: \S+\n"
+    r"Suites: (\S+)\nComponents: ([^\n]+)(?:\nSigned-By:[^\n]*(?:\n [^\n]*)*)?"
+)
+
+
+@observes("repositories.file", "sources")
+def _file(facts: Facts, expectation: Expectation) -> Any:
+    """Return the parts of gpuprov's own file: name, or first line of an unknown part → digest.
+
+    Of an archive's part the expected value if it adds nothing else, or if there is none.
+    """
+    archives = {name: value for name, value in expectation.expected.items() if ":" in value}
+    found = dict(archives)
+    for digest, text in facts.apt.own:
+        added = _ADDED.fullmatch(text)
+        if added and added[1] in archives and _within(added[2], added[3], archives[added[1]]):
+            continue
+        name = text.partition("\n")[0].removeprefix("# ").removesuffix(_TITLE)
+        name = "head" if name.startswith("Written by") else name
+        found[f"{name} again" if name in found and name not in archives else name] = digest
+    return found
+
+
+def _within(suite: str, components: str, allowed: str) -> bool:
+    """Return whether a suite and components are among those of `bookworm: contrib non-free`."""
+    suites, _, others = allowed.partition(":")
+    return (not suites or suite in suites.split()) and set(components.split()) <= set(others.split())
+
+
+@names_who("repositories.file")
+def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Return the path of gpuprov's own file."""
+    return iter([OUR_FILE])
 
 
 @observes("repositories.foreign", "offers")

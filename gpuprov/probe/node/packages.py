@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DPKG_FORMAT = "${Package}\t${Architecture}\t${Version}\t${source:Package}\t${Status}\n"
 RPM_FORMAT = "%{NAME}\t%{ARCH}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{SOURCERPM}\n"
+KEY = re.compile(r"(?s)-----BEGIN PGP.*?END PGP[^\n]*")
 ROWS = 200
 """Maximum number of differing files that are sent."""
 SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-installed")
@@ -73,7 +74,8 @@ def package_files(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def sources(parameters: "Values") -> "Any":
-    """Return source files without comments and credentials, fingerprints of keys, pins, upgrade settings.
+    """Return source files without comments and credentials, the parts of gpuprov's own file (`own`),
+    fingerprints of keys, pins, upgrade settings.
 
     `cleared` are places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold.
     """
@@ -86,6 +88,7 @@ def sources(parameters: "Values") -> "Any":
     upgrades = re.findall(r"^(?:Unattended-Upgrade::|APT::Periodic::|APT::Ignore-Hold ).*$", config, re.M)
     return {
         "files": texts,
+        "own": _parts("/etc/apt/sources.list.d/gpuprov.sources"),
         "keyrings": {path: _fingerprints(path) for path in _keyrings(texts)},
         "preferences": {path: _without_comments(read_or_none(path)) for path in pins},
         "config": "\n".join(upgrades),
@@ -107,10 +110,17 @@ def _said(path: str) -> "Iterator[tuple[str, str]]":
         yield f"{path}:{number}", line
 
 
+def _parts(path: str) -> "list[list[str]]":
+    """Return the beginning of the SHA-256, and the text without keys, of the parts between empty lines."""
+    parts = re.split(r"\n\n+", (read_or_none(path) or "").strip("\n"))
+    digests = [hashlib.sha256(part.encode()).hexdigest()[:16] for part in parts if part]
+    return [[digest, redact(KEY.sub("BEGIN PGP", part))] for digest, part in zip(digests, parts)]
+
+
 def _without_comments(text: "str | None") -> str:
     """Return the text without comments and secrets; a key in a .sources file is replaced by `BEGIN PGP`."""
     lines = [line for line in (text or "").splitlines() if not line.lstrip().startswith("#")]
-    text = re.sub(r"(?s)-----BEGIN PGP.*?END PGP[^\n]*", "BEGIN PGP", "\n".join(lines))
+    text = KEY.sub("BEGIN PGP", "\n".join(lines))
     return redact(re.sub(r"\n{3,}", "\n\n", text).strip())
 
 

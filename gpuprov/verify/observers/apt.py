@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -16,6 +17,8 @@ CANDIDATES = "apt-cache policy %s"
 POLICY = "apt-cache policy"
 WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
 STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
+ADDED = ": components that this node's own sources leave out"
+OWN = "cat /etc/apt/sources.list.d/gpuprov.sources"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
 
@@ -95,6 +98,10 @@ class Apt(Observed):
         """Return the versions that apt would take by preference instead of the installed ones of packages."""
         return parse_candidates(self.ask(CANDIDATES % " ".join(packages))) if packages else []
 
+    def own_parts(self, expected: dict[str, str]) -> dict[str, str]:
+        """Return the parts of gpuprov's own file of sources, see `parse_own`."""
+        return parse_own(self.run(OWN).stdout, expected)
+
     @property
     def ignores_holds(self) -> bool:
         """Whether apt is configured to change held packages (`APT::Ignore-Hold`)."""
@@ -139,6 +146,41 @@ def parse_policy(text: str) -> dict[str, str]:
         is_archive = len(words) > 2 and words[0].lstrip("-").isdecimal() and words[-1] == "Packages"
         uri = words[1].rstrip("/") if is_archive else ""
     return found
+
+
+def parse_own(text: str, expected: dict[str, str]) -> dict[str, str]:
+    """Return part → beginning of its SHA-256, and the expected value for an archive that is as expected.
+
+    Args:
+        text: parts separated by empty lines, each with its name in a comment.
+        expected: part → digest, or `SUITE…: COMPONENT…`, which a part may add to the node's own sources.
+    """
+    found = {name: value for name, value in expected.items() if ":" in value}
+    archives = dict(found)
+    for part in filter(None, text.strip("\n").split("\n\n")):
+        lines = part.strip("\n").split("\n")
+        title = lines[0].removeprefix("# ")
+        name = title.partition(ADDED)[0] if ADDED in title else title
+        if name in archives and ADDED in title and _adds(lines[1:], archives[name]):
+            continue
+        name = "head" if name.startswith("Written by") else name
+        found[f"{name} again" if name in found and name not in archives else name] = hashlib.sha256(
+            part.strip("\n").encode()
+        ).hexdigest()[:16]
+    return found
+
+
+def _adds(lines: list[str], allowed: str) -> bool:
+    """Return whether a stanza adds nothing to an archive but suites and components that are allowed."""
+    fields = [line.partition(":") for line in lines if not line.startswith(" ")]
+    values = {name: value.split() for name, _, value in fields}
+    suites, _, components = allowed.partition(":")
+    return (
+        [name for name, _, _ in fields if name != "Signed-By"] == ["Types", "URIs", "Suites", "Components"]
+        and values["Types"] == ["deb"]
+        and (not suites or set(values["Suites"]) <= set(suites.split()))
+        and set(values["Components"]) <= set(components.split())
+    )
 
 
 def parse_candidates(text: str) -> list[str]:

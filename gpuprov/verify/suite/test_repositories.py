@@ -25,6 +25,12 @@ def test_apt_reads_the_locked_repositories(host: Node, expected: list[str]) -> N
     assert [each for each in expected if each in used] == expected
 
 
+@pytest.mark.check("repositories.file", "cat /etc/apt/sources.list.d/gpuprov.sources")
+def test_own_file_is_as_the_role_writes_it(host: Node, expected: dict[str, str]) -> None:
+    """Check that every part of gpuprov's own file of sources is as the role writes it."""
+    assert host.apt.own_parts(expected) == expected
+
+
 @pytest.mark.check("repositories.foreign", "apt-cache policy")
 def test_nobody_else_offers_the_locks_packages(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that no other repository offers packages of the lock or belongs to NVIDIA, see `Apt.foreign`."""

@@ -25,7 +25,7 @@ def recorded_group(**settings: object) -> LockedGroup:
 
 
 SHOWN = {
-    *("system.os", "system.arch", "dpkg.consistent", "repositories.foreign"),
+    *("system.os", "system.arch", "dpkg.consistent", "repositories.file", "repositories.foreign"),
     *(
         "kernel.headers",
         "driver.packages",

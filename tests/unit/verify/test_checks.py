@@ -303,6 +303,10 @@ FAULTS: dict[str, Fault] = {
         {"pins.files"},
     ),
     "files-not-compared": Fault(answering("cd /var/lib/dpkg/info", 1), {"pins.files"}),
+    "own-sources-edited": Fault(
+        replacing("cat /etc/apt/sources.list.d/gpuprov.sources", "Suites: bookworm\n", "Suites: trixie\n"),
+        {"repositories.file"},
+    ),
     "apt-broken": Fault(answering("dist-upgrade", 100, "", "E: Unmet dependencies.\n"), {"pins.simulated"}),
     "reboot-required": Fault(
         both(
