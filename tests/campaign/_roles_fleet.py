@@ -173,6 +173,12 @@ class Fleet:
 
     def state(self, step: int) -> Lock:
         """Write the fleet of a step (0, 1, 2) and lock it."""
+        (self.folder / "fleet.yml").write_text(json.dumps(self.document(step)))  # YAML without aliases
+        gpuprov(self.folder, "lock")
+        return read_lock(self.folder / "fleet.lock.yml")
+
+    def document(self, step: int) -> dict[str, Any]:
+        """Return the fleet of a step."""
         place = self.server.url if step == 0 else f"{self.server.url}/again"
         key = str(self.mirror.key)
         repositories = {
@@ -182,10 +188,7 @@ class Fleet:
         }
         groups = {plain(system): self._group(system, step) for system in self.nodes}
         ssh = yaml.safe_load(self.lab.fleet("board"))["ssh"]
-        fleet = {"ssh": ssh, "groups": groups, "repositories": repositories}
-        (self.folder / "fleet.yml").write_text(json.dumps(fleet))  # JSON is YAML without aliases
-        gpuprov(self.folder, "lock")
-        return read_lock(self.folder / "fleet.lock.yml")
+        return {"ssh": ssh, "groups": groups, "repositories": repositories}
 
     def _group(self, system: str, step: int) -> dict[str, Any]:
         node = self.nodes[system]
@@ -287,13 +290,19 @@ def fleet_of(
     return Fleet(lab, folder, nodes, mirror, server, loops, board)
 
 
-def new_node(lab: Lab, system: str, name: str, loop: int | None = None, board: Board = SWITCHED) -> Node:
-    """Return a new node that supports every role; with a loop device it has a drive."""
+def new_node(
+    lab: Lab, system: str, name: str, loop: int | None = None, board: Board = SWITCHED, saved: str = ""
+) -> Node:
+    """Return a new node that supports every role; with a loop device it has a drive.
+
+    Args:
+        saved: a saved image to start from.
+    """
 
     def drive(root: Path) -> None:
         at_boot(root, "drive", DRIVE.format(n=loop))
 
-    image = system if system in DEBIAN else DEBIAN[0]
+    image = saved or (system if system in DEBIAN else DEBIAN[0])
     steps = [with_control_groups, with_network_parameters, *([] if loop is None else [drive])]
     if system.startswith("ubuntu"):
         steps.append(with_os_release(os_release(system)))
