@@ -149,14 +149,14 @@ def test_the_last_line_counts_what_happened_to_each_host(callback: Any, events: 
     "data", [{"results": 5}, {"diff": 5}, {"diff": [5, None]}, {"msg": {"a": [1]}}, {"stderr": 5}]
 )
 def test_values_of_any_type_leave_the_result(callback: Any, events: Any, data: dict[str, Any]) -> None:
-    """Write the status whatever a node's module returns: without it the failure would be the run's."""
+    """Write the status with any value of a node: without it the failure would be the run's."""
     callback.v2_runner_on_failed(result(data))
     [event] = events()
     assert event["status"] == "failed"
 
 
 def test_large_contents_are_not_compared(callback: Any, events: Any) -> None:
-    """A diff takes its time in Ansible's main process, where all nodes wait."""
+    """Limit the work in Ansible's main process, for which all nodes wait."""
     half = [{"before": "a\nb\n" * 900, "after": "b\na\n" * 900, "before_header": "/etc/x"}] * 3
     began = time.monotonic()
     callback.v2_runner_on_ok(result({"diff": half}))

@@ -173,7 +173,7 @@ def test_a_key_of_a_wrong_type_is_a_failure(
 
 
 def test_every_action_states_the_keys_that_it_takes() -> None:
-    """An action's result has no key that a node names: each takes its document's keys by `settle`."""
+    """Check that each takes keys of a node's document by `settle` only, with stated types."""
     for path in sorted((ROOT / "plugins/action").glob("*.py")):
         text = path.read_text()
         assert "**document" not in text, path
