@@ -34,6 +34,7 @@ from gpuprov.roles import first_packages
 from gpuprov.ssh.connect import ConnectionLimits
 from gpuprov.ssh.masters import end_masters
 from gpuprov.untrusted import ansible_json, without_templates
+from gpuprov.untrusted.parsing import without_surrogates
 
 # curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
 # Keepalives detect a node that vanishes during a task after 2 minutes; without them TCP waits for up to 15.
@@ -310,7 +311,7 @@ def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float) -> I
             ended = process.poll() is not None
             half += lines.read()
             *whole, half = half.split("\n")
-            yield from map(json.loads, whole)
+            yield from (without_surrogates(json.loads(line)) for line in whole)
             last = time.monotonic() if whole else last
             if ended or time.monotonic() - last > quiet_s:
                 return

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
-from typing import Any
+from typing import Any, TypeVar
+
+Document = TypeVar("Document")
 
 VALUES = 1 << 17
 """Maximum number of values of one document, at least twice as many as the largest legitimate one.
@@ -25,6 +28,12 @@ TOML_BYTES = 64 << 10
 """Maximum size of a TOML document; `containerd config default` prints about 10 kB."""
 TOML_DOTS = 512
 """Maximum number of dots on a line of TOML: tomllib's time is the depth of keys times their number."""
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(rb"\\u[dD][89a-fA-F]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""Character in place of one that is missing or cannot be encoded."""
 
 
 def count_values(data: bytes, most: int = VALUES) -> int:
@@ -60,6 +69,8 @@ def _signs(text: bytes) -> int:
 def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
     """Return the JSON document in a text of UTF-8; of equal keys in an object the last one counts.
 
+    Surrogates without a partner are replaced: they can be neither printed nor recorded.
+
     Args:
         data: text, without NaN and infinite numbers.
         size: maximum size of the text in bytes.
@@ -70,16 +81,45 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
             finite, or is nested too deeply.
     """
     if isinstance(data, str):
-        data = data.encode("utf-8", "surrogatepass")
+        data = _LONE.sub(REPLACEMENT, data).encode()
     if len(data) > size:
         raise ValueError(f"{len(data)} bytes, more than {size}")
     count_values(data, values)
     # json.loads would also decode UTF-16, in whose bytes no values can be counted.
     text = data.decode("utf-8")
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite)
+        document = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return without_surrogates(document) if _ESCAPED.search(data) else document
+
+
+def without_surrogates(document: Document) -> Document:
+    """Return a JSON document with `REPLACEMENT` for surrogates; its lists and mappings are changed in place.
+
+    JSON's escape sequences can write half of a character; Python's `surrogateescape` makes one of each byte
+    that is not UTF-8. Neither can be encoded. Of keys that become equal the last one counts.
+    """
+    whole = [document]
+    rest: list[Any] = [whole]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict) and any(isinstance(key, str) and _LONE.search(key) for key in part):
+            entries = [(_whole(key), value) for key, value in part.items()]
+            part.clear()
+            part.update(entries)
+        for place in list(part) if isinstance(part, dict) else range(len(part)):
+            value = part[place]
+            if isinstance(value, str):
+                part[place] = _whole(value)
+            elif isinstance(value, (dict, list)):
+                rest.append(value)
+    return whole[0]
+
+
+def _whole(text: Any) -> Any:
+    """Return a text with its surrogates replaced; other values are returned unchanged."""
+    return _LONE.sub(REPLACEMENT, text) if isinstance(text, str) else text
 
 
 def _refused(constant: str) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.untrusted import json_line
+from gpuprov.untrusted.parsing import without_surrogates
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 
 
@@ -79,7 +80,7 @@ def read_events(path: Path, names: Iterable[str], cut_short: str) -> list[NodeVe
     """
     known = {name: _NodeEvents() for name in names}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        _note(known, json.loads(line))
+        _note(known, without_surrogates(json.loads(line)))
     return [node.verdict(name, cut_short) for name, node in known.items()]
 
 

@@ -160,3 +160,13 @@ def test_a_failure_without_a_readable_result_is_that_nodes(tmp_path: Path) -> No
         "good": [],
         "known": ["the disk is full"],
     }
+
+
+def test_half_characters_of_a_node_can_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [name] = lock.hosts()
+    event = {"event": "task", "host": name, "role": "a", "task": "b", "status": "failed", "msg": "caf\udce9"}
+    write = f"open(__import__('os').environ['GPUPROV_EVENTS'], 'w').write({json.dumps(event)!r} + chr(10))"
+    monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", write])
+    outcomes = playbook.run_playbook("site", {name: {}}, RunContext(lock, tmp_path))
+    assert [each["msg"] for each in outcomes[name].failed] == ["caf\N{REPLACEMENT CHARACTER}"]

@@ -18,6 +18,7 @@ from gpuprov.untrusted.parsing import (
     memory_limit_of,
     read_json,
     read_toml,
+    without_surrogates,
 )
 from tests import ROOT
 
@@ -89,6 +90,31 @@ def test_no_text_hides_its_values(text: bytes) -> None:
 def test_what_is_no_document(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each has its own message
         read_json(text, 2 if text == b"{} " else 10_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (rb'"a\udcffb"', "a\N{REPLACEMENT CHARACTER}b"),
+        (
+            rb'{"\ud83d": [{"x": "\udfff"}]}',
+            {"\N{REPLACEMENT CHARACTER}": [{"x": "\N{REPLACEMENT CHARACTER}"}]},
+        ),
+        (rb'["\ud83d\ude00", "\\udcff"]', ["\N{GRINNING FACE}", r"\udcff"]),
+        ('["\udcff"]', ["\N{REPLACEMENT CHARACTER}"]),
+    ],
+    ids=["text", "key", "pair", "not escaped"],
+)
+def test_half_a_character_is_replaced(text: bytes | str, found: Any) -> None:
+    assert read_json(text, 1000) == found
+
+
+def test_documents_without_text_stay_as_they_are() -> None:
+    document = {"a": [1, None, True, 1.5, "é", {}]}
+    assert without_surrogates(document) is document
+    assert document == {"a": [1, None, True, 1.5, "é", {}]}
+    assert without_surrogates(None) is None
+    assert without_surrogates("\udcff") == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_recorded_nodes_are_far_below_the_limit() -> None:
