@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
-from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.errors import InvalidInput
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
 from gpuprov.history.record import Group, Run
+from gpuprov.untrusted.parsing import without_surrogates
 
 VERSION = 2
 """Version of the tables, which SQLite keeps as `user_version`."""
@@ -96,7 +97,10 @@ class History(AbstractContextManager["History"]):
                 "INSERT INTO runs (id, verb, at, fleet, groups) VALUES (?, ?, ?, ?, ?)",
                 (run.id, run.verb, run.at, run.fleet, json.dumps(groups)),
             ).lastrowid
-            rows = ((number, node.name, node.status, node.reason, _written(node)) for node in run.nodes)
+            rows = (
+                (number, node.name, node.status, without_surrogates(node.reason), _written(node))
+                for node in run.nodes
+            )
             database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
 
     def record_verified(self, fleet: str, passed: Mapping[str, str], failed: Iterable[str]) -> None:
@@ -226,7 +230,7 @@ class History(AbstractContextManager["History"]):
 def keep(run: Run, narrate: Callable[[str], None]) -> None:
     """Record a run in the default history.
 
-    An error is only reported, as the run's result does not depend on it.
+    No error is raised: the record is not the result of the run, and must not end it.
 
     Args:
         narrate: called with the message of the error.
@@ -234,7 +238,7 @@ def keep(run: Run, narrate: Callable[[str], None]) -> None:
     try:
         with History() as history:
             history.record(run)
-    except (sqlite3.Error, GpuprovError) as error:
+    except Exception as error:  # noqa: BLE001 - see above
         narrate(f"this run is not in the history: {error}")
 
 

@@ -22,20 +22,21 @@ from gpuprov.verify.wanted import wanted
 
 
 def keep_verdict(lock: Lock, path: Path, verdict: Verdict, narrate: Callable[[str], None]) -> None:
-    """Store which nodes of a verdict passed; an error is only reported.
+    """Store which nodes of a verdict passed.
 
+    No error is raised: the record is not the result of the verification, and must not end the run.
     A node that failed or could not be judged counts as not verified. The record of an unreachable node stays.
 
     Args:
         path: file of the lock.
     """
-    digests = _digests(lock)
-    passed = {node.name: digests[node.name] for node in verdict.nodes if node.status == "passed"}
-    failed = [node.name for node in verdict.nodes if node.status in ("failed", "error")]
     try:
+        digests = _digests(lock)
+        passed = {node.name: digests[node.name] for node in verdict.nodes if node.status == "passed"}
+        failed = [node.name for node in verdict.nodes if node.status in ("failed", "error")]
         with History() as history:
             history.record_verified(str(path.absolute()), passed, failed)
-    except (sqlite3.Error, GpuprovError) as error:
+    except Exception as error:  # noqa: BLE001 - see above
         narrate(f"this verification is not in the history: {error}")
 
 
@@ -48,7 +49,7 @@ def not_verified(lock: Lock, path: Path, names: Iterable[str]) -> list[str]:
     try:
         with History() as history:
             known = history.verified(str(path.absolute()))
-    except (sqlite3.Error, GpuprovError):
+    except (sqlite3.Error, GpuprovError, UnicodeError):
         known = {}
     return [name for name in names if known.get(name) != digests[name]]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.history import History, changes, news
+from gpuprov.history import History, changes, keep, news
+from gpuprov.history import store as module
 from gpuprov.history.record import of_verdict
 from gpuprov.model.lock import read_lock
 from gpuprov.report.text import change_lines
@@ -161,3 +162,27 @@ def test_a_run_that_was_cut_by_a_reboot_of_this_machine_is_one_line_of_the_histo
         [line] = history.lines()
         assert (line.counts["in_sync"], line.counts["unreachable"]) == (1, 0)
         assert [each.status for _, each in history.of_node("gpu1")] == ["in_sync"]
+
+
+def test_text_that_cannot_be_encoded_is_kept_with_a_sign_in_its_place(path: Path) -> None:
+    with History(path) as history:
+        history.record(run(lost("gpu1", "caf\udce9"), node("gpu2", differs("a", "\udcff"))))
+        [gpu1, gpu2] = history.run("latest").nodes
+    assert gpu1.reason == "caf\N{REPLACEMENT CHARACTER}"
+    assert gpu2.drift[0].expected == "\udcff"
+
+
+@pytest.mark.parametrize(
+    "error", [UnicodeEncodeError("utf-8", "x", 0, 1, "no"), TypeError("x"), OSError(28, "full")]
+)
+def test_a_run_goes_on_without_its_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(module.History, "record", fail)
+    said: list[str] = []
+    keep(run(node("gpu1")), said.append)
+    assert said == [f"this run is not in the history: {error}"]

@@ -76,3 +76,16 @@ def test_a_history_of_the_version_before_gets_its_table(tmp_path: Path) -> None:
         database.execute("PRAGMA user_version = 1")
     with History(path) as history:
         assert history.verified("fleet") == {}
+
+
+def test_a_verification_goes_on_without_its_record(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_digests", lambda _: {})
+    said: list[str] = []
+    [name] = lock.hosts()
+    keep_verdict(lock, LOCK, Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict(name, "passed")]), said.append)
+    assert said == [f"this verification is not in the history: {name!r}"]
+
+
+def test_a_path_that_is_not_text_has_no_record(lock: Lock) -> None:
+    names = list(lock.hosts())
+    assert not_verified(lock, Path("fleet\udcff.lock.yml"), names) == names
