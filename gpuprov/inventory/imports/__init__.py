@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,8 @@ from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
 from gpuprov.inventory.imports.left_out import leave_out
 from gpuprov.inventory.imports.machine import ImportHints, groups_of
 from gpuprov.model.documents import read_text
+from gpuprov.untrusted import on_one_line
+from gpuprov.untrusted.stated import stated_file, stated_json
 
 __all__ = ["Format", "ImportHints", "import_fleet"]
 
@@ -38,7 +39,11 @@ def import_fleet(
     Raises:
         InvalidInput: a file has another format, or lacks a value that a fleet must state.
     """
-    return leave_out(_read(paths, said, form, wanted), str(paths[0]), narrate)
+    names = ", ".join(str(path) for path in paths)
+    with stated_file(
+        names, expected="one of the formats of `gpuprov inventory import`", do="give its format: --from"
+    ):
+        return leave_out(_read(paths, said, form, wanted), str(paths[0]), narrate)
 
 
 def _read(
@@ -76,14 +81,28 @@ def recognise(path: Path) -> Format:
         return "ansible"
     text = read_text(path)
     try:
-        document = json.loads(text)
-    except ValueError:
-        return _recognise_text(path, text)
+        document = stated_json(text)
+    except ValueError as error:
+        return _recognise_text(path, text, str(error))
     state = isinstance(document, dict) and "terraform_version" in document
     return "terraform" if state or outputs.is_outputs(document) else "metadata"
 
 
-def _recognise_text(path: Path, text: str) -> Format:
+def _recognise_text(path: Path, text: str, error: str) -> Format:
+    """Return the format of a file that is not JSON.
+
+    Args:
+        error: why it is not.
+
+    Raises:
+        InvalidInput: it looks like JSON, or could be an Ansible inventory.
+    """
+    if text.lstrip().startswith(("{", "[{", "[[")):
+        raise InvalidInput(
+            f"{path}: {on_one_line(error)}",
+            expected="JSON, a list of hosts, or slurm.conf",
+            do="give --from ansible if it is an Ansible inventory",
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     if any(line.startswith(("NodeName=", "PartitionName=", "NODELIST")) for line in lines):
         return "slurm"
@@ -98,7 +117,6 @@ def _recognise_text(path: Path, text: str) -> Format:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(read_text(path))
-    except ValueError as error:
-        raise InvalidInput(f"{path}: not JSON: {error}") from None
+    """Return the JSON document in a file; raise InvalidInput if it is not one."""
+    with stated_file(path, expected="a document of Terraform or a cloud"):
+        return stated_json(read_text(path))

@@ -10,6 +10,10 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports.machine import Machine
 from gpuprov.model.connection import Destination, parse_destination
 from gpuprov.model.nodeset import expand
+from gpuprov.untrusted import shown
+
+MOST_DIGITS = 4
+"""Maximum number of digits of the number of GPUs of a node."""
 
 
 def hosts(text: str) -> Iterator[Machine]:
@@ -70,7 +74,10 @@ def _is_heading(line: str) -> bool:
 
 
 def _pairs(line: str) -> dict[str, str]:
-    words = shlex.split(line.partition("#")[0])
+    try:
+        words = shlex.split(line.partition("#")[0])
+    except ValueError as error:
+        raise InvalidInput(f"{shown(line)}: {error}", expected="NAME=VALUE, as in slurm.conf") from None
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
@@ -83,6 +90,8 @@ def _nodes(line: dict[str, str]) -> Iterator[Machine]:
         )
     gres = re.search(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?", line.get("Gres", ""))
     gpu = gres[1] if gres else None
+    if gres and gres[2] and len(gres[2]) > MOST_DIGITS:
+        raise InvalidInput(f"Gres={shown(line['Gres'])}", expected="a number of GPUs, such as gpu:h100:8")
     count = int(gres[2]) if gres and gres[2] else (1 if gres else None)
     group = re.sub(r"\W+", "_", gpu) if gpu else "nodes"
     for name, address in zip(names, addresses, strict=True):
@@ -97,7 +106,7 @@ def _expanded(text: str, place: str) -> list[str]:
     try:
         return expand(text) if text else []
     except ValueError as error:
-        raise InvalidInput(f"{place}: not a set of nodes: {text!r}", expected=str(error)) from None
+        raise InvalidInput(f"{place}: not a set of nodes: {shown(text)}", expected=str(error)) from None
 
 
 def _destination(word: str) -> Destination | None:

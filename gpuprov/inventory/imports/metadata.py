@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuprov.errors import InvalidInput
+from gpuprov.inventory.imports.fields import Fields
 from gpuprov.inventory.imports.machine import Machine
 
 Values = Mapping[str, Any]
@@ -19,86 +20,78 @@ def machine(document: Any) -> Machine:
     """Return the machine that a document describes.
 
     Raises:
-        InvalidInput: the document is not metadata of a known cloud, or a part has another type.
+        InvalidInput: the document is not metadata of a known cloud, or a field has another type.
     """
     if isinstance(document, dict):
         for fits, read in READERS:
             if fits(document):
-                try:
-                    return read(document)
-                except (AttributeError, IndexError, KeyError, TypeError):  # such as text instead of a mapping
-                    break
+                return read(Fields(document))
     raise InvalidInput(
         "not a machine's metadata",
         expected="cloud-init's instance-data.json, or the metadata of AWS, Azure, Google or Oracle as JSON",
     )
 
 
-def _cloud_init(document: Values) -> Machine:
+def _cloud_init(document: Fields) -> Machine:
     """Read `v1`, which is the same on every cloud, and the machine type from the cloud's own part."""
-    said: Values = document["v1"]
-    cloud = str(said.get("cloud_name") or said.get("cloud-name") or "")
-    own: Values = (document.get("ds") or {}).get("meta_data") or {}
-    kind = own.get("instance-type") or own.get("machine-type") or own.get("shape")
-    kind = kind or ((own.get("imds") or {}).get("compute") or {}).get("vmSize")
-    kind = kind or ((own.get("instance") or {}).get("shape"))
+    said, own = document.part("v1"), document.part("ds", "meta_data")
+    kind = own.text("instance-type", "machine-type", "shape")
+    kind = kind or own.part("imds", "compute").text("vmSize") or own.part("instance").text("shape")
     clouds = {"aws": "aws", "gce": "gcp", "azure": "azure", "oracle": "oci"}
-    word = clouds.get(cloud)
+    word = clouds.get(said.text("cloud_name", "cloud-name"))
     return Machine(
-        name=str(said.get("local_hostname") or said.get("local-hostname") or said.get("instance_id")),
-        address=str(own.get("local-ipv4") or ""),
-        instance=f"{word}:{str(kind).rpartition('/')[2]}" if word and kind else None,
+        name=said.text("local_hostname", "local-hostname", "instance_id"),
+        address=own.text("local-ipv4"),
+        instance=f"{word}:{kind.rpartition('/')[2]}" if word and kind else None,
         os=_system(said),
-        arch=said.get("machine"),
-        site=said.get("availability_zone") or said.get("region"),
+        arch=said.text("machine") or None,
+        site=said.text("availability_zone", "region") or None,
     )
 
 
-def _system(said: Values) -> str | None:
-    distro, version = said.get("distro"), said.get("distro_version")
+def _system(said: Fields) -> str | None:
+    distro, version = said.text("distro"), said.text("distro_version")
     return f"{distro}{version}" if distro and version else None
 
 
-def _aws(document: Values) -> Machine:
-    arch = {"arm64": "aarch64"}.get(str(document.get("architecture")), document.get("architecture"))
+def _aws(document: Fields) -> Machine:
+    arch = document.text("architecture")
     return Machine(
-        name=str(document["instanceId"]),
-        address=str(document.get("privateIp") or ""),
-        instance=f"aws:{document['instanceType']}",
-        arch=arch,
-        site=document.get("availabilityZone"),
+        name=document.text("instanceId"),
+        address=document.text("privateIp"),
+        instance=f"aws:{document.text('instanceType')}",
+        arch={"arm64": "aarch64"}.get(arch, arch) or None,
+        site=document.text("availabilityZone") or None,
     )
 
 
-def _azure(document: Values) -> Machine:
-    compute: Values = document["compute"]
-    interfaces = (document.get("network") or {}).get("interface") or [{}]
-    addresses = (interfaces[0].get("ipv4") or {}).get("ipAddress") or [{}]
+def _azure(document: Fields) -> Machine:
+    compute = document.part("compute")
+    interface = document.part("network").first("interface")
     return Machine(
-        name=str(compute.get("name")),
-        address=str(addresses[0].get("privateIpAddress") or ""),
-        instance=f"azure:{compute.get('vmSize')}",
-        site=compute.get("location"),
+        name=compute.text("name"),
+        address=interface.part("ipv4").first("ipAddress").text("privateIpAddress"),
+        instance=f"azure:{compute.text('vmSize')}",
+        site=compute.text("location") or None,
     )
 
 
-def _google(document: Values) -> Machine:
-    own: Values = document.get("instance") or document
-    interfaces = own.get("networkInterfaces") or [{}]
+def _google(document: Fields) -> Machine:
+    own = document.part("instance") if document.values.get("instance") else document
     return Machine(
-        name=str(own.get("name") or own.get("hostname")),
-        address=str(interfaces[0].get("ip") or ""),
-        instance=f"gcp:{str(own['machineType']).rpartition('/')[2]}",
-        site=str(own.get("zone") or "").rpartition("/")[2] or None,
+        name=own.text("name", "hostname"),
+        address=own.first("networkInterfaces").text("ip"),
+        instance=f"gcp:{own.text('machineType').rpartition('/')[2]}",
+        site=own.text("zone").rpartition("/")[2] or None,
     )
 
 
-def _oci(document: Values) -> Machine:
-    own: Values = document.get("instance") or document
+def _oci(document: Fields) -> Machine:
+    own = document.part("instance") if document.values.get("instance") else document
     return Machine(
-        name=str(own.get("hostname") or own.get("displayName")),
-        instance=f"oci:{own['shape']}",
-        site=own.get("canonicalRegionName") or own.get("region"),
+        name=own.text("hostname", "displayName"),
+        instance=f"oci:{own.text('shape')}",
+        site=own.text("canonicalRegionName", "region") or None,
     )
 
 
@@ -112,7 +105,7 @@ def _holds(*path: str) -> Callable[[Values], bool]:
     return fits
 
 
-READERS: tuple[tuple[Callable[[Values], bool], Callable[[Values], Machine]], ...] = (
+READERS: tuple[tuple[Callable[[Values], bool], Callable[[Fields], Machine]], ...] = (
     (_holds("v1"), _cloud_init),
     (_holds("instanceType"), _aws),
     (_holds("compute", "vmSize"), _azure),

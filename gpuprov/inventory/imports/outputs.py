@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuprov.errors import InvalidInput
+from gpuprov.inventory.imports.fields import Fields
 from gpuprov.inventory.imports.machine import Machine
 from gpuprov.model.connection import Destination, parse_destination
+from gpuprov.untrusted import on_one_line
 
 ADDRESS = (
     *("public_ip", "public_ip_address", "nat_ip", "access_ip_v4", "ipv4_address", "ip", "ip_address"),
@@ -55,7 +57,7 @@ def machines(document: Values) -> list[Machine]:
 def _machines(output: str, value: Any) -> Iterator[Machine]:
     if isinstance(value, str):
         yield from _of_text(output, output, value)
-    elif isinstance(value, dict) and _first(value, ADDRESS):
+    elif isinstance(value, dict) and _has_address(value):
         yield _of_fields(output, output, value)
     elif isinstance(value, (dict, list)):
         rows = value.items() if isinstance(value, dict) else enumerate(value)
@@ -63,7 +65,7 @@ def _machines(output: str, value: Any) -> Iterator[Machine]:
             name = str(key) if isinstance(value, dict) else f"{output}-{key}"
             if isinstance(each, str):
                 yield from _of_text(output, name, each)
-            elif isinstance(each, dict) and _first(each, ADDRESS):
+            elif isinstance(each, dict) and _has_address(each):
                 yield _of_fields(output, name, each)
 
 
@@ -77,26 +79,27 @@ def _of_text(output: str, name: str, text: str) -> Iterator[Machine]:
     yield Machine(_plain(name), to.host, _plain(output), ssh=_ssh(to))
 
 
-def _of_fields(output: str, name: str, fields: Values) -> Machine:
-    instance = next((f"{cloud}:{fields[key]}" for key, cloud in KIND.items() if fields.get(key)), None)
-    user, port = _first(fields, USER), _first(fields, PORT)
+def _of_fields(output: str, name: str, values: Values) -> Machine:
+    fields = Fields(values, f"output {output}: {name}")
+    kinds = {cloud: fields.text(key) for key, cloud in KIND.items()}
     try:
-        to = parse_destination(str(_first(fields, ADDRESS)))
-        stated = Destination(to.user or user, to.host, to.port or (int(port) if port else None))
+        to = parse_destination(fields.text(*ADDRESS))
     except ValueError as error:
-        raise InvalidInput(f"output {output}: {name}: {error}") from None
+        raise InvalidInput(f"{on_one_line(fields.place)}: {error}") from None
+    stated = Destination(to.user or fields.text(*USER) or None, to.host, to.port or fields.number(*PORT))
     return Machine(
-        _plain(str(_first(fields, NAME) or name)),
+        _plain(fields.label(*NAME) or name),
         to.host,
         _plain(output),
-        instance=instance,
-        site=_first(fields, SITE),
+        instance=next((f"{cloud}:{kind}" for cloud, kind in kinds.items() if kind), None),
+        site=fields.text(*SITE) or None,
         ssh=_ssh(stated),
     )
 
 
-def _first(fields: Values, names: tuple[str, ...]) -> Any:
-    return next((fields[name] for name in names if fields.get(name)), None)
+def _has_address(values: Values) -> bool:
+    """Return whether an object is a machine: one of the fields of an address is stated."""
+    return any(values.get(name) for name in ADDRESS)
 
 
 def _ssh(to: Destination) -> dict[str, Any]:

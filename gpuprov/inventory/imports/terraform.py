@@ -6,20 +6,20 @@ azurerm_linux_virtual_machine, oci_core_instance, lambdalabs and openstack_compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuprov.errors import InvalidInput
+from gpuprov.inventory.imports.fields import Fields
 from gpuprov.inventory.imports.machine import Machine
-
-Values = Mapping[str, Any]
 
 
 def machines(state: Any) -> list[Machine]:
     """Return the machines of a state.
 
     Raises:
-        InvalidInput: the document is not a state, or has no machine of a known provider.
+        InvalidInput: the document is not a state, has no machine of a known provider, or a field has another
+            type.
     """
     if not isinstance(state, dict) or not ("resources" in state or "values" in state):
         raise InvalidInput(
@@ -27,96 +27,95 @@ def machines(state: Any) -> list[Machine]:
             expected="terraform.tfstate of version 4, `terraform show -json` or `terraform output -json`",
         )
     found = []
-    for kind, label, index, values in _resources(state):
+    for kind, label, index, values in _resources(Fields(state)):
         reader = READERS.get(kind)
         if reader:
-            found.append(reader(values, label if index is None else f"{label}-{index}", label))
+            found.append(reader(values, f"{label}-{index}" if index else label, label))
     if not found:
         raise InvalidInput("the state holds no machine", expected="resources of " + ", ".join(READERS))
     return found
 
 
-def _resources(state: Values) -> Iterator[tuple[str, str, int | str | None, Values]]:
-    """Yield type, label, index and values of every managed resource."""
-    for resource in state.get("resources", ()):
-        if resource.get("mode") == "managed":
-            for instance in resource.get("instances", ()):
-                key = instance.get("index_key")
-                yield resource["type"], resource["name"], key, instance.get("attributes") or {}
-    modules = [state.get("values", {}).get("root_module", {})]
+def _resources(state: Fields) -> Iterator[tuple[str, str, str, Fields]]:
+    """Yield type, label, index ("" without one) and values of every managed resource."""
+    for resource in state.parts("resources"):
+        if resource.text("mode") == "managed":
+            for instance in resource.parts("instances"):
+                index = instance.label("index_key")
+                yield resource.text("type"), resource.text("name"), index, instance.part("attributes")
+    modules = [state.part("values", "root_module")]
     while modules:
         module = modules.pop(0)
-        modules += module.get("child_modules", ())
-        for resource in module.get("resources", ()):
-            if resource.get("mode") == "managed":
-                yield resource["type"], resource["name"], resource.get("index"), resource.get("values") or {}
+        modules += module.parts("child_modules")
+        for resource in module.parts("resources"):
+            if resource.text("mode") == "managed":
+                index = resource.label("index")
+                yield resource.text("type"), resource.text("name"), index, resource.part("values")
 
 
-def _aws(values: Values, name: str, label: str) -> Machine:
-    tags = values.get("tags") or {}
-    address = values.get("public_ip") or values.get("private_ip") or ""
+def _aws(values: Fields, name: str, label: str) -> Machine:
     return Machine(
-        name=str(tags.get("Name") or name),
-        address=address,
+        name=values.part("tags").text("Name") or name,
+        address=values.text("public_ip", "private_ip"),
         group=label,
-        instance=f"aws:{values.get('instance_type')}",
-        site=values.get("availability_zone"),
+        instance=f"aws:{values.text('instance_type')}",
+        site=values.text("availability_zone") or None,
     )
 
 
-def _google(values: Values, name: str, label: str) -> Machine:
-    interface: Values = next(iter(values.get("network_interface") or []), {})
-    access: Values = next(iter(interface.get("access_config") or []), {})
+def _google(values: Fields, name: str, label: str) -> Machine:
+    interface = values.first("network_interface")
     return Machine(
-        name=str(values.get("name") or name),
-        address=access.get("nat_ip") or interface.get("network_ip") or "",
+        name=values.text("name") or name,
+        address=interface.first("access_config").text("nat_ip") or interface.text("network_ip"),
         group=label,
-        instance=f"gcp:{str(values.get('machine_type')).rpartition('/')[2]}",
-        site=values.get("zone"),
+        instance=f"gcp:{values.text('machine_type').rpartition('/')[2]}",
+        site=values.text("zone") or None,
     )
 
 
-def _azure(values: Values, name: str, label: str) -> Machine:
+def _azure(values: Fields, name: str, label: str) -> Machine:
+    user = values.text("admin_username")
     return Machine(
-        name=str(values.get("computer_name") or values.get("name") or name),
-        address=values.get("public_ip_address") or values.get("private_ip_address") or "",
+        name=values.text("computer_name", "name") or name,
+        address=values.text("public_ip_address", "private_ip_address"),
         group=label,
-        instance=f"azure:{values.get('size')}",
-        site=values.get("location"),
-        ssh={"user": values["admin_username"]} if values.get("admin_username") else {},
+        instance=f"azure:{values.text('size')}",
+        site=values.text("location") or None,
+        ssh={"user": user} if user else {},
     )
 
 
-def _oci(values: Values, name: str, label: str) -> Machine:
+def _oci(values: Fields, name: str, label: str) -> Machine:
     return Machine(
-        name=str(values.get("display_name") or name),
-        address=values.get("public_ip") or values.get("private_ip") or "",
+        name=values.text("display_name") or name,
+        address=values.text("public_ip", "private_ip"),
         group=label,
-        instance=f"oci:{values.get('shape')}",
-        site=values.get("availability_domain"),
+        instance=f"oci:{values.text('shape')}",
+        site=values.text("availability_domain") or None,
     )
 
 
-def _lambda(values: Values, name: str, label: str) -> Machine:
+def _lambda(values: Fields, name: str, label: str) -> Machine:
     return Machine(
-        name=str(values.get("name") or name),
-        address=values.get("ip") or "",
+        name=values.text("name") or name,
+        address=values.text("ip"),
         group=label,
-        instance=f"lambda:{values.get('instance_type_name')}",
-        site=values.get("region_name"),
+        instance=f"lambda:{values.text('instance_type_name')}",
+        site=values.text("region_name") or None,
     )
 
 
-def _openstack(values: Values, name: str, label: str) -> Machine:
+def _openstack(values: Fields, name: str, label: str) -> Machine:
     return Machine(
-        name=str(values.get("name") or name),
-        address=values.get("access_ip_v4") or "",
+        name=values.text("name") or name,
+        address=values.text("access_ip_v4"),
         group=label,
-        site=values.get("availability_zone"),
+        site=values.text("availability_zone") or None,
     )
 
 
-READERS: dict[str, Callable[[Values, str, str], Machine]] = {
+READERS: dict[str, Callable[[Fields, str, str], Machine]] = {
     "aws_instance": _aws,
     "google_compute_instance": _google,
     "azurerm_linux_virtual_machine": _azure,

@@ -241,7 +241,7 @@ def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
         ("a.txt", "n[1-\n", "not a set of nodes"),
         ("a.ini", "[g]\nn1\n", "give --from ansible if it is an Ansible inventory"),
         ("a.json", "{}", "not a machine's metadata"),
-        ("a.json", '{"compute": {"vmSize": "x"}, "network": "x"}', "not a machine's metadata"),
+        ("a.json", '{"compute": {"vmSize": "x"}, "network": "x"}', "network is 'x'; expected an object"),
         ("a.json", '{"shape": "x", "hostname": "a[\\u001bK"}', "as a host name"),
         ("a.json", '{"terraform_version": "1", "resources": []}', "the state holds no machine"),
         ("slurm.conf", "NodeName=a[1-2] NodeAddr=b\n", "2 names and 1 addresses"),

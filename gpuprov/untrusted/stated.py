@@ -1,0 +1,73 @@
+"""Reading of files that a user states: saved results, recordings, exports of other programs.
+
+Another person may have written them. None of their contents ends a command with a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any
+
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.untrusted.gates import on_one_line
+from gpuprov.untrusted.parsing import read_json
+
+STATED_BYTES = 128 << 20
+"""Maximum size of a stated file: results of `accept` for a thousand nodes have about 50 MB."""
+STATED_VALUES = 1 << 22
+"""Maximum number of values in stated JSON: three times as many as the results of a thousand nodes."""
+_CAUSE = 200
+"""Maximum length of a cause in a message, in characters."""
+
+
+@contextmanager
+def stated_file(name: object, *, expected: str, do: str = "") -> Iterator[None]:
+    """Convert every error of the block except GpuprovError to InvalidInput with the file's name.
+
+    Args:
+        name: the file as the user stated it.
+        expected: what it should contain.
+        do: the next command or change.
+
+    Raises:
+        InvalidInput: the file cannot be read, or its content has another form.
+    """
+    try:
+        yield
+    except GpuprovError:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"{name} cannot be read: {error.strerror}", expected=expected, do=do) from None
+    except Exception as error:  # noqa: BLE001 - a parser of another's text can fail in any way
+        raise InvalidInput(f"{name}: {_cause(error)}", expected=expected, do=do) from None
+
+
+def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
+    """Return the JSON document in a stated file; the arguments are those of `stated_file`.
+
+    Raises:
+        InvalidInput: the file cannot be read, exceeds a limit, or is not JSON.
+    """
+    with stated_file(path, expected=expected, do=do):
+        with path.open("rb") as file:
+            data = file.read(STATED_BYTES + 1)
+        return stated_json(data)
+
+
+def stated_json(data: bytes | str) -> Any:
+    """Return the JSON document in the text of a stated file; raise ValueError as `read_json` does."""
+    try:
+        return read_json(data, STATED_BYTES, STATED_VALUES)
+    except JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+def _cause(error: Exception) -> str:
+    """Return the text of an error on one line, with its type unless it is a ValueError."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return on_one_line(text[:_CAUSE])

@@ -1,0 +1,45 @@
+"""Stated files: every error of their contents names the file, what was seen, and what is expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.untrusted import stated
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (KeyError("nodes"), "x.json: KeyError: 'nodes'"),
+        (ValueError("two\nlines\x1b"), "x.json: two\\nlines\\x1b"),
+        (RecursionError("maximum"), "x.json: nested too deeply"),
+        (OverflowError("too large"), "x.json: OverflowError: too large"),
+        (PermissionError(13, "Permission denied"), "x.json cannot be read: Permission denied"),
+        (ValueError("a" * 1000), f"x.json: {'a' * 200}"),
+    ],
+)
+def test_any_error_names_the_file(error: Exception, seen: str) -> None:
+    with (
+        pytest.raises(InvalidInput) as raised,
+        stated.stated_file("x.json", expected="a list", do="write one"),
+    ):
+        raise error
+    assert str(raised.value) == f"{seen}; expected a list; write one"
+
+
+def test_errors_of_gpuprov_are_kept() -> None:
+    with pytest.raises(NodeFailed, match="other"), stated.stated_file("x", expected="a list"):
+        raise NodeFailed("other")
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"a": "\\udcff"}')
+    assert stated.read_stated_json(path, expected="a list") == {"a": "\N{REPLACEMENT CHARACTER}"}
+    monkeypatch.setattr(stated, "STATED_BYTES", 10)
+    for long in (path, Path("/dev/zero")):
+        with pytest.raises(InvalidInput, match="11 bytes, more than 10; expected a list"):
+            stated.read_stated_json(long, expected="a list")
