@@ -27,7 +27,7 @@ from gpuprov.inventory.ansible import (
     AnsibleInventory,
 )
 from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
-from gpuprov.inventory.imports.reading import check_shapes, parsed, refuse_aliases, run_bounded
+from gpuprov.inventory.imports.reading import check_shapes, parsed, refuse_aliases, refuse_links, run_bounded
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
 from gpuprov.untrusted import shell, unmarked
 
@@ -44,8 +44,9 @@ def read_inventory(path: Path) -> AnsibleInventory:
 
     Raises:
         InvalidInput: Ansible cannot parse it, even where Ansible itself would only warn; it exceeds a limit;
-            or a variable of gpuprov's has a wrong type.
+            a link leads out of it; or a variable of gpuprov's has a wrong type.
     """
+    refuse_links(path)
     refuse_aliases(path)
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "--inventory", str(path), "--list", "--export"]

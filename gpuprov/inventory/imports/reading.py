@@ -1,7 +1,8 @@
-"""Reading of an untrusted Ansible inventory: limits of its aliases and of Ansible's answer, checked types."""
+"""Reading of an untrusted Ansible inventory: links, limits of aliases and of Ansible's answer, types."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -68,6 +69,43 @@ def check_shapes(variables: Mapping[str, Any], place: str) -> None:
         raise InvalidInput(
             f"{place}: {FLEET_VARIABLE} has the key groups",
             expected=f"the keys of a group in its variable {GROUP_VARIABLE}",
+        )
+
+
+def refuse_links(path: Path) -> None:
+    """Check that links in an inventory lead to its own files.
+
+    Ansible would read the file of the operator to which another's link leads, and its content would become
+    variables of the fleet. Hidden files are skipped, as by Ansible.
+
+    Raises:
+        InvalidInput: a link leads out of the inventory's folder.
+    """
+    whole = path if path.is_dir() else path.parent
+    root = whole.resolve()
+    folders = [whole] if path.is_dir() else [whole / "group_vars", whole / "host_vars"]
+    for folder in folders:
+        _refuse_link(folder, root, whole)
+        for at, below, files in os.walk(folder):
+            below[:] = [name for name in below if not name.startswith(".")]
+            for name in (*below, *files):
+                if not name.startswith("."):
+                    _refuse_link(Path(at, name), root, whole)
+
+
+def _refuse_link(path: Path, root: Path, whole: Path) -> None:
+    """Raise InvalidInput if the path is a link that leads out of `root`, the resolved path of `whole`."""
+    if path == whole or not path.is_symlink():
+        return
+    try:
+        inside = path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links that lead to each other
+        inside = False
+    if not inside:
+        raise InvalidInput(
+            f"{path} is a link that leads out of {whole}",
+            expected="links to files of the inventory",
+            do="replace it by a copy if these values belong to the fleet",
         )
 
 

@@ -106,3 +106,38 @@ def test_a_command_ends_at_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="within 1 s"):
         run("import os, time; os.fork(); time.sleep(60)")
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("group_vars/all.yml", "secret.yml"),
+        ("group_vars", "vars"),
+        ("host_vars/n1/deep.yml", "secret.yml"),
+        ("group_vars/loop.yml", "inventory/group_vars/loop.yml"),
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_link_out_of_the_inventory_is_refused(tmp_path: Path, link: str, target: str, whole: bool) -> None:
+    (tmp_path / "secret.yml").write_text("token: hidden\n")
+    (tmp_path / "vars").mkdir()
+    (tmp_path / "vars/all.yml").write_text("token: hidden\n")
+    path = tmp_path / "inventory" / link
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / target)
+    (tmp_path / "inventory/hosts").write_text("[g]\nn1\n")
+    stated = tmp_path / "inventory" if whole else tmp_path / "inventory/hosts"
+    with pytest.raises(InvalidInput) as raised:
+        import_fleet([stated], ALL, "ansible")
+    assert str(raised.value).startswith(f"{path} is a link that leads out of {tmp_path}/inventory; expected")
+
+
+def test_links_inside_of_the_inventory_and_to_it_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "real/group_vars").mkdir(parents=True)
+    (tmp_path / "real/.git").mkdir()
+    (tmp_path / "real/.git/link").symlink_to("/nowhere")
+    (tmp_path / "real/hosts").write_text("[g]\nn1\n")
+    (tmp_path / "real/group_vars/all.yml").write_text("rack: r1\n")
+    (tmp_path / "real/group_vars/g.yml").symlink_to("all.yml")
+    (tmp_path / "link").symlink_to("real")
+    assert import_fleet([tmp_path / "link"], ALL)["groups"]["g"]["vars"] == {"rack": "r1"}
