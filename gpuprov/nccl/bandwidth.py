@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _TYPES = r"(?:u?int(?:8|32|64)|half|float|double|bfloat16|f8e[45]m[23]|fp8\w*)"
-_FIGURES = r"([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)"
+_FIGURES = r"([\d.]{1,32})\s+([\d.]{1,32})\s+([\d.]{1,32})\s+(\S+)"
 _NCCL_TESTS_ROW = re.compile(
-    rf"(?<![\d.])(\d+)\s+\d+\s+{_TYPES}\s+\w+\s+(?:-?\d+\s+)?{_FIGURES}(?:\s+{_FIGURES})?\s*\Z"
+    rf"(?<![\d.])(\d{{1,18}})\s+\d{{1,18}}\s+{_TYPES}\s+\w+\s+(?:-?\d{{1,18}}\s+)?{_FIGURES}(?:\s+{_FIGURES})?\s*\Z"
 )
-_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)")
-_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)")
-_PLAIN_ROW = re.compile(r"allreduce_mb (\d+(?:\.\d+)?) ms (\d+(?:\.\d+)?) busbw_GBs (\d+(?:\.\d+)?)")
+_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]{1,32})")
+_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d{1,18})\b")
+_DECIMAL = r"(\d{1,18}(?:\.\d{1,18})?)"
+_PLAIN_ROW = re.compile(rf"allreduce_mb {_DECIMAL} ms {_DECIMAL} busbw_GBs {_DECIMAL}")
+_COUNT = re.compile(r"\d{1,18}")
 _MIB = 1024 * 1024
 
 
@@ -70,7 +72,7 @@ class Results:
         if in_place is not None:
             figures["in_place_busbw"] = in_place
         self.rows[int(row[1])] = figures
-        self.wrong += sum(int(row[index]) for index in (5, 9) if row[index] and row[index].isdigit())
+        self.wrong += sum(int(row[index]) for index in (5, 9) if row[index] and _COUNT.fullmatch(row[index]))
 
     @property
     def peak(self) -> float | None:

@@ -62,7 +62,7 @@ def from_facts(
 
 def gigabits(rate: str) -> float:
     """Parse the rate of a port in sysfs, such as `400 Gb/sec (4X NDR)`, in Gbit/s; 0 without a number."""
-    found = re.match(r"\s*([\d.]+)\s*Gb", rate)
+    found = re.match(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*Gb", rate)
     return float(found[1]) if found else 0.0
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 # specifications (2.5 and 5 GT/s with 8b/10b, 8 to 32 GT/s with 128b/130b, 64 GT/s with 242B/256B flits).
 _PCIE_LANE = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1969.2e6, 5: 3938.5e6, 6: 7563e6}
 
-_GPU = re.compile(r"GPU (\d+):")
-_LINK = re.compile(r"Link (\d+):\s*([\d.]+) GB/s")
+_GPU = re.compile(r"GPU (\d{1,18}):")
+_LINK = re.compile(r"Link (\d{1,18}):\s*(\d{1,9}(?:\.\d{1,9})?) GB/s")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ def pcie_limit(text: str) -> Limit | None:
     """Parse `--query-gpu=pcie.link.gen.max,pcie.link.width.max`: return the limit of the slowest GPU; None
     without a known link.
     """
-    rows = [re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", line) for line in text.splitlines() if line.strip()]
+    rows = [
+        re.fullmatch(r"\s*(\d{1,18})\s*,\s*(\d{1,18})\s*", line) for line in text.splitlines() if line.strip()
+    ]
     links = [(int(row[1]), int(row[2])) for row in rows if row and int(row[1]) in _PCIE_LANE]
     if not links:
         return None

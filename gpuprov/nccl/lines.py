@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+# Numbers have at most 18 digits: Python converts no longer ones than 4,300, and a log can have them.
 _MARK = re.compile(r"[NR]CCL (INFO|WARN) ")
 _SPEAKER = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) \[-?\d+\] (?:\S+:\d+(?: \([^)]*\))? )?\Z"
+    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[-?\d{1,18}\] "
+    r"(?:\S+:\d{1,18}(?: \([^)]*\))? )?\Z"
 )
 _LONGEST_PREFIX = 400
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -55,7 +57,8 @@ def _speaker(text: str) -> tuple[str | None, int | None, int]:
 # --- paths between ranks ------------------------------------------------------------------------------
 
 _PATH = re.compile(
-    r"(?:Channel|Ring|Coll\w*) \d+(?:/\d+)? : (?P<source>\d+)(?:\[\w+\])?(?: -> (?P<target>\d+)(?:\[\w+\])?)?"
+    r"(?:Channel|Ring|Coll\w*) \d{1,18}(?:/\d{1,18})? : (?P<source>\d{1,18})(?:\[\w+\])?"
+    r"(?: -> (?P<target>\d{1,18})(?:\[\w+\])?)?"
     r"(?: \[(?P<way>send|receive)\])? via (?P<via>.+)"
 )
 
@@ -101,9 +104,11 @@ def _transport(via: str) -> tuple[str, bool]:
 
 # --- communicators ------------------------------------------------------------------------------------
 
-_MEMBER = re.compile(r"comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)")
+_MEMBER = re.compile(
+    r"comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d{1,18}) n[rR]anks (?P<nranks>\d{1,18})\b"
+)
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
-_LAYOUT = re.compile(r"nNodes (\d+) localRanks (\d+)")
+_LAYOUT = re.compile(r"nNodes (\d{1,18}) localRanks (\d{1,18})\b")
 _MULTI_NODE_NVLINK = re.compile(r"MNNVL 1\b")
 _STAGES = {
     "Init START": "started",
@@ -145,10 +150,12 @@ def member(text: str) -> Member | None:
 
 # --- versions, environment, network ---------------------------------------------------------------------
 
-_VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)[^\s+]*(?:\+(?:cuda|hip)(\d[\d.]*))?")
+_VERSION = re.compile(
+    r"\b[NR]CCL version\s*:?\s*(\d{1,18}(?:\.\d{1,18}){1,4})[^\s+]*(?:\+(?:cuda|hip)(\d[\d.]{0,31}))?"
+)
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
-_ADDRESS = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.@-]*):([0-9A-Fa-f][0-9A-Fa-f.:]*(?:%[\w.-]+)?)<\d+>")
-_HCA = re.compile(r"\[\d+\]\s?([A-Za-z][\w.+-]*)(?::uverbs\d+)?:(\d+)/(\w+)")
+_ADDRESS = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.@-]*):([0-9A-Fa-f][0-9A-Fa-f.:]*(?:%[\w.-]+)?)<\d{1,18}>")
+_HCA = re.compile(r"\[\d{1,18}\]\s?([A-Za-z][\w.+-]*)(?::uverbs\d{1,18})?:(\d{1,18})/(\w+)")
 
 
 @dataclass(frozen=True, order=True)

@@ -18,13 +18,13 @@ from gpuprov.nccl.complaints import Complaints
 SCHEMA = "gpuprov.nccl/1"
 
 _LONGEST_LINE, _LONGEST_REMARK = 1 << 16, 1 << 12
-_NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
-_NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d+\s+on\s+(\S+)\s+device\s+\d")
+_NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d{1,18})\s")
+_NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d{1,18}\s+on\s+(\S+)\s+device\s+\d")
 _PROVIDER = re.compile(r"Selected Provider is (\w+)", re.IGNORECASE)
 _NVLS_USED = re.compile(r"NVLS comm 0x|Connected NVLS|[1-9]\d{0,5} nvls channels")
 _NO_P2P = re.compile(r"Could not enable P2P|P2P is disabled between", re.IGNORECASE)
 _NO_PEER = ("peer access ", " not supported")
-_DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d+)")
+_DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d{1,18})\b")
 
 
 class NcclLog:

@@ -187,4 +187,5 @@ def _order(nic: NetworkInterface) -> list[tuple[int, str]]:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that compares numbers by value: `mlx5_2` before `mlx5_10`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+    parts = filter(None, re.split(r"(\d+)", name))
+    return [(int(part), "") if re.fullmatch(r"\d{1,18}", part) else (-1, part) for part in parts]

@@ -161,6 +161,7 @@ def test_limits() -> None:
         is None
     )
     assert nvlink_limit("") is None
+    assert nvlink_limit(f"GPU {'9' * 5000}: A\n\t Link 0: 1.2.3 GB/s\n") is None
     assert pcie_limit("4, 16\n5, 16\n") == Limit(31.507, "PCIe generation 4, 16 lanes")
     assert pcie_limit("[N/A], [N/A]\n") is None
 

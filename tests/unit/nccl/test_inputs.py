@@ -12,6 +12,7 @@ from gpuprov.cli.nccl import command
 from gpuprov.errors import InvalidInput
 from gpuprov.nccl.derive import derive
 from gpuprov.nccl.inputs import from_facts, gigabits
+from gpuprov.nccl.networks import natural
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.topology import parse_topology
 
@@ -42,6 +43,13 @@ NIC Legend:
 
 def facts(**collectors: object) -> Facts:
     return Facts("gpu01", "2026-01-01T00:00:00Z", 0.1, collectors)
+
+
+def test_names_and_rates_of_a_node_are_text_first() -> None:
+    assert natural("eth\N{SUPERSCRIPT TWO}") == [(-1, "eth\N{SUPERSCRIPT TWO}")]
+    assert natural("eth" + "9" * 5000)[1] == (-1, "9" * 5000)
+    assert natural("mlx5_10") > natural("mlx5_2")
+    assert gigabits("1.2.3 Gb/sec") == 0.0
 
 
 def test_a_node_with_infiniband() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from hypothesis import given
@@ -245,3 +246,31 @@ def test_any_order_and_any_gap_is_read(lines: list[str]) -> None:
 @given(st.text(alphabet="NCL INFOWAR:[]0123456789abx->via/commrank\n ", max_size=400))
 def test_any_text_is_read(text: str) -> None:
     assert read("a:1:2 [0] NCCL INFO " + text).messages >= 1
+
+
+LONG = "9" * 4000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"allreduce_mb {LONG} ms 1.5 busbw_GBs 1",
+        f"{LONG} 1 float sum -1 1.0 1.0 1.0 0",
+        f"1048576 262144 float sum -1 {LONG} 1.0 1.0 0",
+        f"# Avg bus bandwidth    : {LONG}",
+        f"# Out of bounds values : {LONG}",
+        f"#  Rank  {LONG} Group  0 Pid   1 on  h device  0",
+        f"h:{LONG}:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>",
+        f"h:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:{LONG}/RoCE",
+        f"h:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes {LONG} localRanks 1",
+        f"h:1:1 [0] NCCL INFO NCCL version {LONG}.1.1",
+    ],
+)
+def test_numbers_of_many_digits_are_no_numbers(line: str) -> None:
+    text = json.dumps(read(f"{line}\n").as_dict(), allow_nan=False)
+    assert "9" * 19 not in text
+
+
+def test_a_sign_that_is_no_digit_is_no_count() -> None:
+    log = read("1048576 262144 float sum -1 1.0 1.0 1.0 \N{SUPERSCRIPT TWO}\n")
+    assert log.results.wrong == 0
