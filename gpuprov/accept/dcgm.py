@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuprov.accept.rates import part, rows
 from gpuprov.finding import Finding, Level
+from gpuprov.untrusted.parsing import count_values, without_surrogates
 
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 CONFIGURATION = 5
@@ -49,9 +50,11 @@ def results(text: str) -> list[Result] | None:
     """
     start = text.find("{")
     try:
+        count_values(text[max(start, 0) :].encode("utf-8", "replace"))
         document, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else ({}, 0)
     except (ValueError, RecursionError):
         return None
+    document = without_surrogates(document)
     root = next((part(document, name) for name in ROOTS if part(document, name)), None)
     if root is None or not rows(root, "test_categories"):
         return None

@@ -31,6 +31,7 @@ from gpuprov.model.exclusive import refusal
 from gpuprov.model.lock import Lock
 from gpuprov.ssh.dispatch import DIRECT, CrewLost, Dispatch
 from gpuprov.ssh.transport import targets
+from gpuprov.untrusted.stated import stated_json
 
 MODULES = (
     "gpuprov.probe.node.base",
@@ -333,7 +334,7 @@ def is_over(run_id: str) -> bool:
     if folder is None or _is_alive(folder):
         return False
     try:
-        return not json.loads((folder / FILE).read_text("utf-8"))["resumable"]
+        return not stated_json((folder / FILE).read_bytes())["resumable"]
     except FileNotFoundError:
         return True  # it gave its leases back
     except (OSError, ValueError, KeyError, TypeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from gpuprov.catalog.devices import Devices
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.stated import read_stated_json
 
 # file → section → (record type, key field)
 LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
@@ -208,10 +208,7 @@ def _parse(path: Path) -> Raw:
     Raises:
         InvalidInput: it cannot be read, or is not an object.
     """
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: {error}", expected="a JSON document") from None
+    raw = read_stated_json(path, expected="a JSON document")
     if not isinstance(raw, dict):
         raise InvalidInput(f"{path}: not an object", expected="a JSON object with sections")
     return raw

@@ -22,6 +22,7 @@ from gpuprov.catalog.version import Version, version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders, replace_file
+from gpuprov.untrusted.parsing import read_json
 
 OWN = Path(__file__).parent / "data"
 """Data files of the release shipped with gpuprov."""
@@ -29,6 +30,8 @@ FORMAT = 1
 """Highest format of records that this gpuprov can read; a higher one requires a newer gpuprov."""
 MANIFEST = "catalog.json"
 SIGNATURE = "catalog.json.asc"
+MANIFEST_BYTES = 1 << 20
+"""Maximum size of a manifest, which has a line for each file."""
 VERSION = re.compile(r"\d{4}(?:\.\d{1,4}){2,3}")
 FILE = re.compile(r"[a-z][a-z_]{0,40}\.json")
 
@@ -207,11 +210,11 @@ def read_manifest(text: bytes, name: str) -> dict[str, str]:
         InvalidInput: not a manifest, or one for a newer gpuprov.
     """
     try:
-        said = json.loads(text)
+        said = read_json(text, MANIFEST_BYTES)
         schema, stated, number, files = (said[key] for key in ("schema", "version", "format", "files"))
         sums = {str(file): str(total) for file, total in files.items() if FILE.fullmatch(file)}
         numbered = VERSION.fullmatch(stated)[0]  # type: ignore[index]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
             f"{name} is not the manifest of a catalog", expected="gpuprov.catalog-release/1"
         ) from None

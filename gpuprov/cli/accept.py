@@ -272,15 +272,16 @@ def _of_file(path: Path) -> dict[str, Answer]:
         InvalidInput: the file cannot be read, or has another format.
     """
     from gpuprov.accept.judge import SCHEMA
+    from gpuprov.untrusted import shown
+    from gpuprov.untrusted.stated import read_stated_json, stated_file
 
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+    expected = "output of `gpuprov accept -o json`"
+    with stated_file(path, expected=expected):
+        result = read_stated_json(path, expected=expected)
         found: dict[str, Answer] = {str(each["node"]): dict(each["measured"]) for each in result["nodes"]}
         schema = result["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path}: {error}", expected="output of `gpuprov accept -o json`") from None
     if schema != SCHEMA:
-        raise InvalidInput(f"{path}: schema {schema!r}", expected="output of `gpuprov accept -o json`")
+        raise InvalidInput(f"{path}: schema {shown(schema)}", expected=expected)
     return found
 
 

@@ -174,17 +174,18 @@ def _from_file(path: Path) -> Diagnosis:
 
 def _saved(path: Path) -> Examination:
     """Return the examination in a file that `--save` wrote; raise InvalidInput for another file."""
-    import json
-
     from gpuprov.doctor.look import examination
     from gpuprov.errors import NodeFailed
     from gpuprov.probe.facts import Facts
+    from gpuprov.untrusted.stated import read_stated_json, stated_file
 
-    try:
-        answer = json.loads(path.read_text(encoding="utf-8"))
-        return examination(Facts.from_answer(answer if isinstance(answer, dict) else {}))
-    except (OSError, ValueError, NodeFailed) as error:
-        raise InvalidInput(f"{path}: {error}", expected="a file written by `gpuprov doctor --save`") from None
+    expected = "a file written by `gpuprov doctor --save`"
+    with stated_file(path, expected=expected):
+        answer = read_stated_json(path, expected=expected)
+        try:
+            return examination(Facts.from_answer(answer if isinstance(answer, dict) else {}))
+        except NodeFailed as error:
+            raise InvalidInput(f"{path}: {error}", expected=expected) from None
 
 
 def _sample_here(seconds: float) -> Diagnosis:

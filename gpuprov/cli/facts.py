@@ -86,8 +86,10 @@ def _show_capture(name: str, output: str) -> int:
     """Show a saved `nvidia-smi -q -x` as JSON or lines; return exit code 1 if it has an error."""
     from gpuprov.probe.parse.smi import parse_smi
     from gpuprov.report.facts import describe_smi, smi_document
+    from gpuprov.untrusted.stated import stated_file
 
-    smi = parse_smi(_bytes(name))
+    with stated_file(name, expected="the output of `nvidia-smi -q -x`"):
+        smi = parse_smi(_bytes(name))
     if output == "json":
         options.print_json(smi_document(smi))
     else:

@@ -186,14 +186,12 @@ def _affinity(path: Path, devices: tuple[int, ...] | None, hosts: list[Host]) ->
     """
     from gpuprov.topology import parse_topology
     from gpuprov.topology.launch import affinity_of
+    from gpuprov.untrusted.stated import stated_file
 
-    try:
-        topology = parse_topology(path.read_text(errors="replace"))
-    except OSError as error:
-        raise InvalidInput(
-            f"{path}: {error.strerror}", do="save `nvidia-smi topo -m` of a node there"
-        ) from None
-    affinity = affinity_of(topology, devices)
+    expected = "the output of `nvidia-smi topo -m`"
+    with stated_file(path, expected=expected, do="save that of a node there"):
+        topology = parse_topology(path.read_text(encoding="utf-8", errors="replace"))
+        affinity = affinity_of(topology, devices)
     if any(host.gpus != len(affinity) for host in hosts) and affinity:
         raise InvalidInput(
             f"{path}: {len(affinity)} GPUs", expected=f"{hosts[0].gpus}, as many as take part on each node"

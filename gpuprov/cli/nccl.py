@@ -49,12 +49,14 @@ def parse(logs: tuple[str, ...], output: str, intra: str | None, inter: str | No
     """
     from gpuprov.nccl.log import read_log
     from gpuprov.nccl.verdict import ExpectedPaths, judge_log
+    from gpuprov.untrusted.stated import stated_file
 
-    with ExitStack() as files:
-        log = read_log(_open(name, files) for name in logs)
-    expected = ExpectedPaths(cast("Intra | None", intra), cast("Inter | None", inter))
-    verdict = judge_log(log, expected)
-    document = {**log.as_dict(), "verdict": [finding.as_dict() for finding in verdict]}
+    paths = ExpectedPaths(cast("Intra | None", intra), cast("Inter | None", inter))
+    with stated_file(", ".join(logs), expected="the output of a job that ran with NCCL_DEBUG=INFO"):
+        with ExitStack() as files:
+            log = read_log(_open(name, files) for name in logs)
+        verdict = judge_log(log, paths)
+        document = {**log.as_dict(), "verdict": [finding.as_dict() for finding in verdict]}
     if output == "json":
         options.print_json(document)
     else:

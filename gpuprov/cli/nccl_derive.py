@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,30 +116,27 @@ def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dic
 
 
 def _facts(name: str) -> Facts:
-    """Return the facts in a file, or on stdin for `-`; raise InvalidInput if it is not JSON."""
+    """Return the facts in a file, or on stdin for `-`; raise InvalidInput for another file."""
     from gpuprov.probe.facts import Facts
+    from gpuprov.untrusted.stated import stated_file, stated_json
 
-    try:
-        answer = json.loads(_text(name))
-    except ValueError:
-        raise InvalidInput(f"{name}: not JSON", expected="output of `gpuprov facts -o json`") from None
-    return Facts.from_answer(answer if isinstance(answer, dict) else {})
+    with stated_file(name, expected="output of `gpuprov facts -o json`"):
+        answer = stated_json(_bytes(name))
+        return Facts.from_answer(answer if isinstance(answer, dict) else {})
 
 
 def _topology(path: Path) -> Topology:
     """Return the topology in a saved `nvidia-smi topo -m`."""
     from gpuprov.topology import parse_topology
+    from gpuprov.untrusted.stated import stated_file
 
-    return parse_topology(_text(str(path)))
+    with stated_file(path, expected="the output of `nvidia-smi topo -m`"):
+        return parse_topology(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def _text(name: str) -> str:
-    """Return the text of a file, or of stdin for `-`; raise InvalidInput if it cannot be read."""
-    try:
-        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{name}: {error.strerror}", do="give a file that can be read, or `-`") from None
-    return raw.decode(errors="replace")
+def _bytes(name: str) -> bytes:
+    """Return the content of a file, or of stdin for `-`."""
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,14 @@ from gpuprov.cli.common.request_options import catalog_option, read_catalog, rea
 from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.untrusted import json_text
+from gpuprov.untrusted.parsing import read_json
+from gpuprov.untrusted.stated import stated_file
 
 if TYPE_CHECKING:
     from gpuprov.catalog import Catalog
+
+LINE_BYTES = 1 << 20
+"""Maximum size of a request of a batch."""
 
 
 @click.command()
@@ -67,15 +71,17 @@ def _batch(name: str, catalog: Catalog) -> int:
     Raises:
         InvalidInput: the file cannot be read.
     """
-    if name == "-":
-        return _answer_all(sys.stdin, catalog)
-    try:
+    return _answer_all(_lines(name), catalog)
+
+
+def _lines(name: str) -> Iterator[str]:
+    """Yield the lines of a file, `-` for stdin; raise InvalidInput if it cannot be read."""
+    with stated_file(f"--batch {name}", expected="a file of JSON lines, or -"):
+        if name == "-":
+            yield from sys.stdin
+            return
         with Path(name).open(encoding="utf-8") as lines:
-            return _answer_all(lines, catalog)
-    except OSError as error:
-        raise InvalidInput(
-            f"--batch {name}: {error.strerror}", expected="a file of JSON lines, or -"
-        ) from None
+            yield from lines
 
 
 def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
@@ -97,12 +103,12 @@ def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
     from gpuprov.locking.resolve import Request, failed, resolve
 
     try:
-        raw = json.loads(line)
+        raw = read_json(line, LINE_BYTES)
         if not isinstance(raw, dict):
             raise InvalidInput(f"not an object: {line.strip()[:60]}", expected="one JSON object per line")
         named = {"id": raw.pop("id")} if "id" in raw else {}
         return {**resolve(Request.from_mapping(raw), catalog).to_json(), **named}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return failed(InvalidInput(f"not JSON: {error}"))
     except GpuprovError as error:
         return failed(error)

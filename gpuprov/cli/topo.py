@@ -15,6 +15,7 @@ from gpuprov.topology import Topology, driver_error, parse_topology
 from gpuprov.topology.live import matrix_here
 from gpuprov.topology.matrix import SCHEMA
 from gpuprov.topology.verdict import as_document
+from gpuprov.untrusted.stated import stated_file
 
 
 @click.command()
@@ -53,11 +54,12 @@ def command(
         title, local = source, True
     else:
         text, title = _read(source, local)
-    complaint = driver_error(text)
-    if complaint is not None:
-        return _complain(complaint, output, Exit.FAILED if local else Exit.OK)
-    topology = parse_topology(text)
-    document = as_document(topology, expect_nvlink=expect_nvlink)
+    with stated_file(title, expected="the output of `nvidia-smi topo -m`"):
+        complaint = driver_error(text)
+        if complaint is not None:
+            return _complain(complaint, output, Exit.FAILED if local else Exit.OK)
+        topology = parse_topology(text)
+        document = as_document(topology, expect_nvlink=expect_nvlink)
     if picture is not None:
         _write_picture(picture, topology, title)
     if output == "svg":

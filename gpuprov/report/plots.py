@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
 from gpuprov.report import across
 from gpuprov.report.pages import page_template
+from gpuprov.untrusted.stated import read_stated_json, stated_file
 
 KEPT = "accept.json"
 """The file in a run's folder, written by `gpuprov accept`."""
@@ -95,12 +95,9 @@ def read_kept(run: str) -> Kept | None:
     for name, nodes in ((KEPT, _nodes), (across.KEPT, across.nodes_with_rates)):
         path = state_dir() / "runs" / run / name
         if path.is_file():
-            try:
-                return Kept(run, nodes(json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InvalidInput(
-                    f"{path}: {error}", expected="measurements saved by `gpuprov accept`"
-                ) from None
+            expected = "measurements saved by `gpuprov accept`"
+            with stated_file(path, expected=expected):
+                return Kept(run, nodes(read_stated_json(path, expected=expected)))
     return None
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gpuprov.errors import InvalidInput, Refused
+from gpuprov.untrusted.stated import stated_json
 from gpuprov.upgrade.state import Entry, Event
 
 NAME = "journal.jsonl"
@@ -86,7 +87,7 @@ def parse(text: bytes, name: str) -> list[Entry]:
     entries: list[Entry] = []
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
-            entry = Entry(**json.loads(line))
+            entry = Entry(**stated_json(line))
         except (ValueError, TypeError):
             raise InvalidInput(f"{name}:{number}: not an entry of a journal") from None
         if entry.number != number:

@@ -7,7 +7,6 @@ Lines are only appended. A signature that cannot be recorded is not used: its mo
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
 from gpuprov.untrusted import json_line
+from gpuprov.untrusted.stated import stated_json
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,6 @@ def read() -> list[Signed]:
 def _entry(line: str) -> Signed | None:
     """Return the entry of a line; None if it is not one."""
     try:
-        return Signed(**json.loads(line))
+        return Signed(**stated_json(line))
     except (ValueError, TypeError):
         return None

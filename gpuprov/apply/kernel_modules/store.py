@@ -29,6 +29,7 @@ from gpuprov.files.runs import now, state_dir
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.model.lock import LockedGroup
 from gpuprov.untrusted import Vermagic, below, vermagic
+from gpuprov.untrusted.stated import stated_json
 
 ARCHIVE, ABOUT = "modules.tar.gz", "about.json"
 SCHEMA = "gpuprov.modules/2"
@@ -174,7 +175,7 @@ class Store:
             NodeFailed: it is not such a build, or does not have the signature that is required here.
             ValueError, KeyError, TypeError: the files are invalid.
         """
-        build, document = build_in(about), json.loads(about)
+        build, document = build_in(about), stated_json(about)
         sums = {name: digest(content) for name, content in unpack(archive).items()}
         if digest(archive) != document["sha256"] or sums != document["modules"]:
             raise NodeFailed(f"the {build} differs from its checksums", do="export it again")
@@ -264,7 +265,7 @@ def _place(fleet: Path | None, build: Build) -> Path:
 def _told(folder: Path) -> Kept:
     """Return the build that a folder of the store describes, not verified."""
     about = (folder / ABOUT).read_bytes()
-    result = json.loads(about)
+    result = stated_json(about)
     return Kept(
         build_in(about), folder / ARCHIVE, result["sha256"], result["modules"], vermagic(result["vermagic"])
     )
@@ -276,7 +277,7 @@ def build_in(about: bytes) -> Build:
     Raises:
         ValueError, KeyError, TypeError: it is not such a file.
     """
-    stated = json.loads(about)["build"]
+    stated = stated_json(about)["build"]
     return Build(**{**stated, "builders": tuple(stated["builders"])})
 
 

@@ -15,6 +15,7 @@ import click
 from gpuprov.cli.common import options
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL
+from gpuprov.untrusted.stated import stated_json
 
 if TYPE_CHECKING:
     from gpuprov.apply.context import RunContext
@@ -193,7 +194,7 @@ def account(result: Convergence, run: RunContext) -> None:
 def _asked(folder: Path) -> dict[str, Any]:
     """Return the parameters of a folder's run; {} if it has none: this machine was not one of its nodes."""
     try:
-        asked: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+        asked: dict[str, Any] = stated_json((folder / STATE).read_bytes())
     except (OSError, ValueError):
         return {}
     return asked

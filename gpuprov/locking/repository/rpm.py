@@ -23,6 +23,7 @@ from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import RPM
 from gpuprov.untrusted.openpgp import Keyring, Keys
 from gpuprov.untrusted.signature import required_keys, verify_detached
+from gpuprov.untrusted.stated import stated_file
 
 REPO = "{http://linux.duke.edu/metadata/repo}"
 COMMON = "{http://linux.duke.edu/metadata/common}"
@@ -264,14 +265,10 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
         InvalidInput: modules.yaml cannot be read.
     """
     found: dict[str, set[str]] = {}
-    try:
+    with stated_file(f"{root}: modules.yaml", expected="modulemd documents"):
         for document in yaml.safe_load_all(modules):
             if document and document.get("document") == "modulemd":
                 data = document["data"]
                 for nevra in data.get("artifacts", {}).get("rpms", []):
                     found.setdefault(nevra, set()).add(f"{data['name']}:{data['stream']}")
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"{root}: modules.yaml cannot be read: {error}", expected="modulemd documents"
-        ) from error
     return found

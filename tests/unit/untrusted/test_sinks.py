@@ -206,6 +206,34 @@ SINKS = {
 }
 
 
+PARSERS = {
+    *("json.load", "json.loads", "json.JSONDecoder", "tomllib.load", "tomllib.loads"),
+    *("yaml.load", "yaml.load_all", "yaml.safe_load", "yaml.safe_load_all", "yaml.compose", "yaml.parse"),
+}
+"""Functions that convert a document without limits, and raise more than one kind of error."""
+PARSED_DIRECTLY = {
+    "gpuprov/untrusted/parsing.py": "the gate",
+    "gpuprov/accept/dcgm.py": "the document has other text around it; the same limits are checked before",
+    "gpuprov/accept/reference.py": "a file of gpuprov",
+    "gpuprov/access/sshd.py": "a file of gpuprov",
+    "gpuprov/doctor/concerns/errors.py": "a file of gpuprov",
+    "gpuprov/doctor/judge.py": "a file of gpuprov",
+    "gpuprov/inventory/schemas.py": "a file of gpuprov",
+    "gpuprov/apply/jobs.py": "a file of gpuprov's roles",
+    "gpuprov/apply/playbook.py": "events that gpuprov's callback wrote, within its limits",
+    "gpuprov/verify/event_log.py": "events that this module wrote",
+    "gpuprov/drift/majority.py": "values that this module converted to text",
+    "gpuprov/history/store.py": "columns that this module wrote",
+    "gpuprov/upgrade/steps.py": "a record of the same upgrade",
+    "gpuprov/locking/repository/fetch.py": "a record of gpuprov's cache",
+    "gpuprov/locking/repository/freshness.py": "a record of gpuprov's cache",
+    "gpuprov/locking/repository/rpm.py": "modules.yaml, in the block of `stated_file`",
+    "gpuprov/model/marked.py": "YAML with lines, with every error of PyYAML",
+    "gpuprov/inventory/imports/reading.py": "only the events of YAML, without its values",
+}
+"""Files that use `PARSERS`, each with the reason."""
+
+
 def fits(line: ast.expr) -> bool:
     """Return whether a line's placeholders are outside quotes, as the inserted words have their own."""
     if not isinstance(line, ast.Constant):
@@ -238,6 +266,21 @@ def wrong(sink: Sink, source: Source) -> Iterator[str]:
 def test_a_plain_string_reaches_it_only_through_its_gate(what: str) -> None:
     found = [line for source in sources() for line in wrong(SINKS[what], source)]
     assert not found, f"text for {what} goes through {SINKS[what].gate}:\n" + "\n".join(found)
+
+
+def test_documents_of_others_are_parsed_within_limits() -> None:
+    found = {
+        source.path
+        for source in sources()
+        if source.path.startswith("gpuprov/")
+        and any(
+            isinstance(node, ast.Attribute) and name_of(node) in PARSERS for node in ast.walk(source.tree)
+        )
+    }
+    assert found - set(PARSED_DIRECTLY) == set(), (
+        "use read_json, read_toml, read_stated_json or read_document"
+    )
+    assert set(PARSED_DIRECTLY) - found == set(), "remove the reason"
 
 
 @pytest.mark.parametrize(

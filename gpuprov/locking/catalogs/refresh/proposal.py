@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpuprov.catalog.loading import LAYOUT
-from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.stated import read_stated_json
 
 Document = dict[str, Any]
 
@@ -53,12 +52,8 @@ def read_documents(data: Path) -> dict[str, Document]:
     Raises:
         InvalidInput: one cannot be read.
     """
-    try:
-        return {
-            path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))
-        }
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{data}: {error}", expected="the data files of a catalog") from error
+    expected = "the data files of a catalog"
+    return {path.stem: read_stated_json(path, expected=expected) for path in sorted(data.glob("*.json"))}
 
 
 @dataclass

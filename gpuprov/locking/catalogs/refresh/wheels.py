@@ -5,7 +5,6 @@ pip is called in the usual way; it reads only a wheel's metadata (PEP 658), if t
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from gpuprov.catalog import Catalog, Version, version
 from gpuprov.errors import Unreachable
 from gpuprov.locking.catalogs.refresh.seen import Kind, NotRead, Reading, Readings, Seen
+from gpuprov.untrusted.stated import stated_json
 
 SOURCE = "pypi"
 PATIENCE_S = 300
@@ -97,7 +97,7 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
         f"{name}=={release}",
     )
     try:
-        metadata = json.loads(said)["install"][0]["metadata"]
+        metadata = stated_json(said)["install"][0]["metadata"]
     except (ValueError, LookupError, TypeError) as error:
         raise Unreachable(f"pip's report of {name} {release} cannot be read: {error!r}") from None
     return Seen(kind, release, name, dict(_fields(metadata)))
