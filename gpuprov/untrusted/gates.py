@@ -51,6 +51,9 @@ Document = TypeVar("Document")
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
+# Commands in the log of a job: `##[…]` (GitHub Actions) and `##vso[…]` (Azure Pipelines) anywhere in a line,
+# `::…::` at its start, also after blanks.
+_COMMANDS = re.compile(r"(?<=#)#(?=\[|vso\[)|^[^\S\n]*:(?=:[A-Za-z-]+(?:::| [^\n]*?::))", re.MULTILINE)
 _NOT_XML = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
 """Pattern of one component of a path; `names.file_name` uses it, too."""
@@ -81,13 +84,24 @@ def _spelled(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
 
 
+def _broken(found: re.Match[str]) -> str:
+    r"""Return the found characters with the last one as Python's escape sequence, such as `\x23`."""
+    return f"{found[0][:-1]}\\x{ord(found[0][-1]):02x}"
+
+
 def printable(text: str) -> Printable:
     r"""Return the text with control characters escaped as in `\x1b[31m`; tabs and newlines are kept.
 
     Carriage returns, C1 control characters, Unicode's line separators and direction marks, the byte order
-    mark and surrogates are escaped, too.
+    mark and surrogates are escaped, too. So is one sign of each command that GitHub Actions and Azure
+    Pipelines would read in a job's log: `#\x23[set-output …]`, `\x3a:set-output …::`.
     """
-    return Printable(_STEERING.sub(_spelled, text))
+    return Printable(_COMMANDS.sub(_broken, _steered(text)))
+
+
+def _steered(text: str) -> str:
+    """Return the text with the characters of `_STEERING` escaped."""
+    return _STEERING.sub(_spelled, text)
 
 
 def on_one_line(text: str) -> Printable:
@@ -161,7 +175,7 @@ def _quoted(word: str, *, inside: bool = False) -> str:
     """
     if word.startswith("-") and not inside:
         raise NodeFailed(f"{shown(word)} in a command", expected="no - in front")
-    return shlex.quote(on_one_line(word))
+    return shlex.quote(_steered(word).replace("\n", "\\n"))
 
 
 def below(folder: Path, component: str) -> PathBelow:
@@ -210,7 +224,8 @@ def json_text(document: object, *, indent: int | None = 2) -> Printable:
         indent: blanks for each level; None puts the document on one line. Other Unicode characters are kept.
     """
     text = json.dumps(document, indent=indent, ensure_ascii=False)
-    return Printable(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    text = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return Printable(_COMMANDS.sub(lambda found: f"{found[0][:-1]}\\u{ord(found[0][-1]):04x}", text))
 
 
 class LogFormatter(logging.Formatter):

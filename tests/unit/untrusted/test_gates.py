@@ -66,6 +66,71 @@ def test_a_terminal_gets_no_control_characters(text: str) -> None:
     assert len(shown(text, 10)) <= 10 * 10 + 3
 
 
+REGISTERED = ("set-output", "add-mask", "error", "stop-commands")
+
+
+def is_command(line: str) -> bool:
+    """Return whether GitHub's runner reads a line as a command, as its ActionCommand.cs does."""
+    line = line.lstrip()
+    if line.startswith("::") and "::" in line[2:]:
+        return line[2 : line.index("::", 2)].split(" ")[0] in REGISTERED
+    start = line.find("##[")
+    return (
+        start >= 0
+        and "]" in line[start:]
+        and line[start + 3 : line.index("]", start)].split(" ")[0] in REGISTERED
+    )
+
+
+COMMANDS = [
+    "##[set-output name=code]0",
+    "text ##[error]of a node",
+    "::set-output name=code::0",
+    " \t::error::x",
+    "\u3000\xa0::stop-commands::x",
+    "first\n::add-mask::x\n##[add-mask]y",
+    "::error file=a,line=1 :: x::y",
+]
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_a_job_reads_no_command(text: str) -> None:
+    assert any(map(is_command, text.split("\n")))
+    assert not any(map(is_command, printable(text).split("\n")))
+    assert not any(map(is_command, on_one_line(text).split("\n")))
+    for document in (text, [text], {text: {text: text}}):
+        for indent in (None, 2):
+            whole = json_text(document, indent=indent)
+            assert not any(map(is_command, whole.split("\n")))
+            assert json.loads(whole) == document
+
+
+@given(st.lists(st.sampled_from(["#", "[", "]", ":", "::", "##[", "error", " ", "\n", "\t", "a=b", "\x1b"])))
+def test_no_text_becomes_a_command_of_a_job(words: list[str]) -> None:
+    text = "".join(words)
+    assert not any(map(is_command, printable(text).splitlines()))
+    assert printable(printable(text)) == printable(text)
+
+
+def test_other_signs_of_that_kind_are_kept() -> None:
+    for text in (
+        "::1 is up",
+        "::ffff:10.0.0.1 and ::1",
+        "## Title",
+        "a::b::c",
+        "##",
+        "std::error::Error",
+        "#[x]",
+    ):
+        assert printable(text) == text
+    assert printable("##vso[task.setvariable variable=a]b") == r"#\x23vso[task.setvariable variable=a]b"
+    assert printable("  ::error::x") == r"  \x3a:error::x"
+
+
+def test_a_shell_gets_signs_of_commands_unchanged() -> None:
+    assert shell("rm {} {}", "##[x]", "::a::b") == "rm '##[x]' ::a::b"
+
+
 @given(TEXT)
 def test_xml_and_html_hold_it_as_text(text: str) -> None:
     element = ET.Element("a", name=xml_text(text))
