@@ -10,6 +10,7 @@ from gpuprov.drift.judge import differing
 from gpuprov.drift.text import value
 from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.roles.causes import causes
+from gpuprov.untrusted import on_one_line
 from gpuprov.verify.verdict import EXIT_OF, CheckResult, NodeVerdict, Verdict
 
 Failures = dict[str, list[tuple[str, CheckResult, str | None]]]
@@ -32,7 +33,7 @@ def _nodes(verdict: Verdict) -> Iterator[str]:
     for status in EXIT_OF:
         result = ((node.name, node.message) for node in verdict.nodes if node.status == status)
         for names, message in fold_alike(result):
-            yield f"{status:<12} {names}" + (f"  {message}" if message else "")
+            yield f"{status:<12} {names}" + (f"  {on_one_line(message)}" if message else "")
 
 
 def _failures(verdict: Verdict, details: bool, tried: Mapping[str, Collection[str]]) -> Iterator[str]:
@@ -47,11 +48,12 @@ def _failures(verdict: Verdict, details: bool, tried: Mapping[str, Collection[st
     for found in same.values():
         names, (first, check, hint) = fold(name for name, *_ in found), found[0]
         expected, actual = differing(check.expected, check.actual)
-        *looked_at, to_mend = check.detail.splitlines() or [""]
+        *looked_at, to_mend = map(on_one_line, check.detail.splitlines() or [""])
         yield f"\n{check.check}  {names}"
         yield f"  expected  {value(expected)}"
         yield f"  seen      {value(actual)}"
-        yield from (f"  {line}" for line in (looked_at if details else ()))
+        # Further in than the lines of gpuprov: a node's output cannot look like one of them.
+        yield from (f"    {line}" for line in (looked_at if details else ()))
         yield f"  to fix    {hint.format(nodes=names) if hint else to_mend.replace(first, names)}"
 
 

@@ -42,6 +42,29 @@ def test_recap_folds_nodes_and_says_each_failure_once() -> None:
     ]
 
 
+def test_text_of_a_node_makes_no_line() -> None:
+    forged = "cut short\npassed       gpu[01-99]\u2028passed       gpu[01-98]\r##[error]x"
+    lines = recap(
+        Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict("gpu01", "error", message=forged)])
+    ).splitlines()
+    assert lines == [
+        r"error        gpu01  cut short\npassed       gpu[01-99]\u2028passed       gpu[01-98]\r#\x23[error]x"
+    ]
+    value = NodeVerdict(
+        "gpu01", "failed", [CheckResult("a.b", "failed", "x\ny", {"k\nl": ["\x1b"]}, "$ a\n\x1bb\nfix", 0)]
+    )
+    assert recap(Verdict("2026-01-31T14:25:01+00:00", [value]), details=True).splitlines() == [
+        "failed       gpu01",
+        "",
+        "a.b  gpu01",
+        r"  expected  x\ny",
+        r"  seen      k\nl \x1b",
+        "    $ a",
+        r"    \x1bb",
+        "  to fix    fix",
+    ]
+
+
 def test_a_remedy_that_was_tried_is_not_proposed_again() -> None:
     lines = recap(VERDICT, tried={"gpu07": ["pins.hold"], "gpu08": ["pins.hold"]}).splitlines()
     doctor = "  to fix    apply has run for this without effect; for the cause: gpuprov doctor gpu[07-08]"
@@ -60,7 +83,7 @@ def test_no_reboot_is_proposed_for_what_a_library_causes() -> None:
 
 
 def test_details_show_what_was_looked_at() -> None:
-    assert "  $ apt-mark showhold" in recap(VERDICT, details=True).splitlines()
+    assert "    $ apt-mark showhold" in recap(VERDICT, details=True).splitlines()
 
 
 def test_failed_beats_unreachable() -> None:
