@@ -43,7 +43,8 @@ def unfit() -> str:
     except PackageNotFoundError as error:
         return f"{error.name} is not installed as a package"
     if mitogen < OLDEST:
-        return f"Mitogen {mitogen} is installed, and {OLDEST} is needed: pip install 'mitogen>={OLDEST}'"
+        command = f"pip install --only-binary=:all: 'mitogen>={OLDEST}'"
+        return f"Mitogen {mitogen} is installed, and {OLDEST} is needed: {command}"
     if not CORES[0] <= core < CORES[1]:
         return f"ansible-core {core} is installed, and Mitogen is tested with {CORES[0]} up to {CORES[1]}"
     return ""

@@ -66,7 +66,9 @@ def serve(folder: Path, listen: str, processes: int | None, scheduler: str | Non
     try:
         import distributed  # noqa: F401
     except ImportError:
-        raise InvalidInput("a site's service needs Dask", do="pip install 'distributed>=2025.1'") from None
+        raise InvalidInput(
+            "a site's service needs Dask", do="pip install --only-binary=:all: 'distributed>=2025.1'"
+        ) from None
     from gpuprov.ssh.workers import cluster
     from gpuprov.ssh.workers.identity import site_context
     from gpuprov.ssh.workers.service import serve

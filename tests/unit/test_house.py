@@ -167,3 +167,15 @@ def test_pip_runs_no_code_of_an_index() -> None:
                 found += 1
                 assert any(word.startswith("--only-binary") for word in words), f"{path}: {function.name}"
     assert found >= 2
+
+
+def test_no_page_or_hint_has_pip_build_a_package() -> None:
+    """Require wheels in commands for users, too, except for files that they have."""
+    paths = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "gpuprov").rglob("*.py")]
+    lines = [(path, line) for path in paths for line in path.read_text().splitlines()]
+    found = [(path, line) for path, line in lines if re.search(r"\bpip3? install ", line)]
+    assert found
+    wrong = [
+        f"{path}: {line.strip()}" for path, line in found if not re.search("--only-binary|--no-index", line)
+    ]
+    assert not wrong

@@ -57,7 +57,7 @@ def hire(
             version, or a site has no service.
     """
     if not find_spec("cloudpickle") or not find_spec("distributed"):
-        raise InvalidInput("--workers needs Dask", do="pip install 'distributed>=2025.1'")
+        raise InvalidInput("--workers needs Dask", do="pip install --only-binary=:all: 'distributed>=2025.1'")
     if password:
         raise Refused(
             "sudo's password is not sent to workers",

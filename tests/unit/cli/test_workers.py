@@ -59,7 +59,10 @@ def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setitem(sys.modules, "distributed", None)
     with (
-        pytest.raises(InvalidInput, match=r"^--workers needs Dask; pip install 'distributed>=2025\.1'$"),
+        pytest.raises(
+            InvalidInput,
+            match=r"^--workers needs Dask; pip install --only-binary=:all: 'distributed>=2025\.1'$",
+        ),
         hire("local", {}),
     ):
         pass
