@@ -265,7 +265,7 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
         InvalidInput: modules.yaml cannot be read.
     """
     found: dict[str, set[str]] = {}
-    with stated_file(f"{root}: modules.yaml", expected="modulemd documents"):
+    with stated_file(f"{root}: modules.yaml cannot be read", expected="modulemd documents"):
         for document in yaml.safe_load_all(modules):
             if document and document.get("document") == "modulemd":
                 data = document["data"]

@@ -113,6 +113,15 @@ def test_nonsense_is_no_diagnosis() -> None:
         assert results(text) is None
 
 
+def test_a_hostile_diagnosis_stays_within_limits() -> None:
+    tests = [{"name": "a\udcff", "results": [{"status": "Fail", "warnings": "caf\udce9"}]}]
+    whole = {"DCGM Diagnostic": {"test_categories": [{"tests": tests}]}}
+    [found] = results(json.dumps(whole)) or []
+    assert (found.test + found.said).encode()
+    assert results('{"DCGM Diagnostic": [' + "[]," * 200_000 + "[]]}") is None
+    assert results('{"DCGM Diagnostic": ' + "9" * 5000 + "}") is None
+
+
 def test_the_node_asks_the_tool_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "ENVIRONMENT", {**base.ENVIRONMENT, "PATH": str(tmp_path)})
     assert not node.installed()

@@ -1,4 +1,4 @@
-"""Imported files of Terraform, clouds and Slurm: whatever they contain, an error names it."""
+"""Imported files of Terraform, clouds and Slurm: an error names the field, with any content."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.locking.repository import sources
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Relation
-from gpuprov.locking.repository.rpm import with_streams
+from gpuprov.locking.repository.rpm import _streams, with_streams
 from gpuprov.untrusted.openpgp import UNSIGNED
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror import rpm as mirror_rpm
@@ -179,3 +179,23 @@ def test_repository_without_streams(mirror: nvidia.Mirror, fetcher: Fetcher) -> 
     offered = [package.version for package in index.versions("nvidia-open")]
     assert offered[-1] == "3:580.95.05-1.el10"
     assert not any(package.streams for package in index.versions("nvidia-open"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 5000,
+        "a: " + "9" * 5000,
+        "a: 2026-99-99",
+        "a: *b",
+        "- a",
+        "document: modulemd",
+        "\x00",
+        "{document: modulemd, data: {artifacts: 1}}",
+    ],
+)
+def test_a_broken_list_of_modules_is_one_line(text: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"^https://x: modules\.yaml cannot be read: .*; expected modulemd documents"
+    ):
+        _streams(text.encode(), "https://x")
