@@ -15,6 +15,10 @@ from itertools import combinations, takewhile
 from gpuprov.errors import InvalidInput
 
 SCHEMA = "gpuprov.topo/1"
+COLUMNS = 256
+"""Maximum number of devices in a matrix: time and memory grow with its square. A machine with 16 GPUs and a
+NIC for each has 32.
+"""
 
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]+m")
 _HEADINGS = {"cpus": r"CPU\s+Affinity", "numa": r"NUMA\s+Affinity", "gpu_numa": r"GPU\s+NUMA\s+ID"}
@@ -23,6 +27,8 @@ _GPU = re.compile(r"GPU\d+")
 _DEVICE = re.compile(r"[A-Za-z][\w.:-]*")
 _CELL = re.compile(r"X|NV\d+|PSB|PIX|PXB|PHB|NODE|SYS|SOC|C2C|N/A|NS|UNK|ERR!?|\?+")
 _LEGEND = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*")
+_MESSAGE = 1000
+"""Characters of a line that are searched for an error message."""
 _DRIVER_ERROR = re.compile(
     r"NVIDIA-SMI has failed|Failed to initialize NVML|couldn't communicate|No devices were found"
     r"|Driver/library version mismatch|Unable to determine the device handle|GPU is lost"
@@ -93,7 +99,8 @@ def nvlinks(kind: str) -> int | None:
 def driver_error(text: str) -> str | None:
     """Return the driver's or the shell's error message if the text contains one and no matrix, else None."""
     lines = [line.strip() for line in _TERMINAL_CODES.sub("", text).splitlines() if line.strip()]
-    if any(_is_header(line) for line in lines) or not any(_DRIVER_ERROR.search(line) for line in lines):
+    failed = any(_DRIVER_ERROR.search(line[:_MESSAGE]) for line in lines)
+    if not failed or any(_is_header(line) for line in lines):
         return None
     return " ".join(lines[:4])
 
@@ -102,7 +109,8 @@ def parse_topology(text: str) -> Topology:
     """Parse the matrix in `text`; ignore anything around it (prompts, fences, a second matrix).
 
     Raises:
-        InvalidInput: there is no matrix in the text, or none with a readable row of a GPU.
+        InvalidInput: there is no matrix in the text, or none with a readable row of a GPU; or a matrix with
+            more than `COLUMNS` devices, or with one of them twice.
     """
     lines = [_TERMINAL_CODES.sub("", line).rstrip() for line in text.splitlines()]
     start = next((number for number, line in enumerate(lines) if _is_header(line)), None)
@@ -111,11 +119,11 @@ def parse_topology(text: str) -> Topology:
             "no topology matrix in the text" if text.strip() else "the text is empty",
             expected="the output of `nvidia-smi topo -m`: a header of GPU0, GPU1, …, a row for each device",
         )
-    columns = _ANY_HEADING.sub(" ", lines[start]).split()
+    columns = _columns(lines[start])
     headings = [name for name, words in _HEADINGS.items() if re.search(words, lines[start])]
     matrix, affinity, legend = _rows(lines[start + 1 :], columns, headings)
     gpus = tuple(name for name in columns if _GPU.fullmatch(name))
-    nics = tuple(MatrixNic(name, legend.get(name, name)) for name in columns if name not in gpus)
+    nics = tuple(MatrixNic(name, legend.get(name, name)) for name in columns if not _GPU.fullmatch(name))
     full = _mirrored(matrix, columns)
     if not any(gpu in matrix for gpu in gpus) or (len(gpus) > 1 and all(len(full[gpu]) < 2 for gpu in gpus)):
         raise InvalidInput(
@@ -123,6 +131,21 @@ def parse_topology(text: str) -> Topology:
             expected="rows such as `GPU0  X  NV18  PIX …`, as `nvidia-smi topo -m` (not `-p2p`) prints them",
         )
     return Topology(gpus, nics, full, affinity)
+
+
+def _columns(header: str) -> list[str]:
+    """Return the devices of a header, in their order.
+
+    Raises:
+        InvalidInput: there are more than `COLUMNS`, or one is repeated.
+    """
+    names = _ANY_HEADING.sub(" ", header).split()
+    if len(names) > COLUMNS or len(set(names)) < len(names):
+        twice = "" if len(names) > COLUMNS else ", one of them twice"
+        raise InvalidInput(
+            f"a header of {len(names)} devices{twice}", expected=f"at most {COLUMNS} devices, each once"
+        )
+    return names
 
 
 def _is_header(line: str) -> bool:
@@ -148,6 +171,7 @@ def _rows(lines: list[str], columns: list[str], headings: list[str]) -> Rows:
     matrix: dict[str, dict[str, str]] = {}
     affinity: dict[str, Affinity] = {}
     legend: dict[str, str] = {}
+    devices = set(columns)
     for line in lines:
         if _is_header(line):
             break
@@ -155,7 +179,7 @@ def _rows(lines: list[str], columns: list[str], headings: list[str]) -> Rows:
             legend[named[1]] = named[2]
             continue
         name = next(iter(line.split()), "")
-        if name not in columns or name in matrix:
+        if name not in devices or name in matrix:
             continue
         cells, rest = _cells(line, len(columns))
         if cells:

@@ -135,6 +135,13 @@ def test_what_is_no_matrix_is_refused(text: str) -> None:
         parse_topology(text)
 
 
+@pytest.mark.parametrize("more", [[f"NIC{at}" for at in range(255)], ["GPU1"]])
+def test_a_matrix_without_end_is_refused(more: list[str]) -> None:
+    header = "\t".join(["", "GPU0", "GPU1", *more])
+    with pytest.raises(InvalidInput, match="a header of"):
+        parse_topology(f"{header}\nGPU0\tX\tNV1\nGPU1\tNV1\tX\n")
+
+
 @given(st.text(alphabet="GPUNICX0129 \t\nmlx_SYPHBV-/A,[m\x1b"))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
