@@ -60,7 +60,9 @@ class Program:
 
 
 LOG_LINE = 1000
-"""Characters of a line of the kernel log that are searched; the probe sends at most 600."""
+"""Characters of a line of a log or of a tool's output that are searched; the probe sends at most 600 of the
+kernel log.
+"""
 
 
 class Examination(Facts):
@@ -74,14 +76,17 @@ class Examination(Facts):
         rows = ((float(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
         return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 
-    def log_lines(self, pattern: str) -> list[LogLine]:
-        """Return lines of the kernel log that match.
+    def log_lines(self, *patterns: str) -> list[LogLine]:
+        """Return lines of the kernel log that match one of the patterns.
+
+        Each `.*` of a pattern separates parts that are searched one after the other: the time of a regular
+        expression with several repeats would grow with the square of a line.
 
         Raises:
             Missing: the log could not be read.
         """
-        wanted = re.compile(pattern)
-        return [line for line in self.kernel_log if wanted.search(line.text)]
+        wanted = [[re.compile(part) for part in pattern.split(".*")] for pattern in patterns]
+        return [line for line in self.kernel_log if any(_in_order(line.text, parts) for parts in wanted)]
 
     @part
     def gpus(self) -> tuple[Gpu, ...]:
@@ -161,6 +166,17 @@ class Examination(Facts):
         path = self.raw("libraries")["taken"].get(name)
         found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)\Z", path or "")
         return found[1] if found else None
+
+
+def _in_order(text: str, parts: list[re.Pattern[str]]) -> bool:
+    """Return whether a text has a match of each part after that of the part before."""
+    at = 0
+    for part_of in parts:
+        found = part_of.search(text, at)
+        if found is None:
+            return False
+        at = found.end()
+    return True
 
 
 def _port(row: Mapping[str, Any]) -> Port:

@@ -177,7 +177,7 @@ def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
     """Report HMM's errors in the log, unless HMM is switched off: on some kernels CUDA then fails with 802 or
     304 on a healthy fabric.
     """
-    lines = seen.log_lines(r"(?i)uvm.*hmm.*(?:fail|error)")
+    lines = seen.log_lines(r"(?i:uvm).*(?i:hmm).*(?i:fail|error)")
     if lines and seen.modprobe.options.get("nvidia_uvm", {}).get("uvm_disable_hmm") != "1":
         yield Fault(
             "risk",

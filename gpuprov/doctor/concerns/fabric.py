@@ -6,12 +6,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import LOG_LINE, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
 
 UNIT = "nvidia-fabricmanager.service"
 KEEP = "hardware.nvswitch with stack.driver: VERSION (the fabric manager follows the driver's version)"
+COUNTER = re.compile(r"(?:Replay|Recovery|CRC)[^:;]{0,80}: ?(\d{1,18})")
+"""A counter of serious errors in a link's text; its name ends soon, so that the time is linear."""
 PEERLESS = ("SYS", "NODE", "PHB", "PXB", "PIX")
 
 
@@ -193,16 +195,15 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
 
 def read_nvlink(text: str) -> dict[int, dict[int, str]]:
     """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts, joined with `; `."""
-    found: dict[int, dict[int, str]] = defaultdict(dict)
+    found: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     gpu = -1
-    for line in text.splitlines():
+    for line in (whole[:LOG_LINE] for whole in text.splitlines()):
         if result := re.match(r"\s*GPU (\d{1,4}):", line):
             gpu = int(result[1])
-            found[gpu] = {}
+            found[gpu].clear()
         elif result := re.match(r"\s*Link (\d{1,3}):\s*(\S.*)", line.rstrip()):
-            link = int(result[1])
-            found[gpu][link] = f"{found[gpu][link]}; {result[2]}" if link in found[gpu] else result[2]
-    return found
+            found[gpu][int(result[1])].append(result[2])
+    return {gpu: {link: "; ".join(texts) for link, texts in each.items()} for gpu, each in found.items()}
 
 
 def _switched(seen: Examination) -> bool:
@@ -247,8 +248,7 @@ def link_errors(seen: Examination) -> Iterator[Fault]:
     for gpu, links in read_nvlink(seen.raw("nvlink")["errors"]).items():
         bad = {}
         for link, text in links.items():
-            serious = re.findall(r"(Replay|Recovery|CRC)[^:;]*: ?(\d{1,18})", text)
-            count = sum(int(number) for _, number in serious)
+            count = sum(map(int, COUNTER.findall(text)))
             if count:
                 bad[link] = count
         if bad:

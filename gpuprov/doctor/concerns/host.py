@@ -146,7 +146,9 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
 @rule("host.hangs", "D115", source="gpud")
 def hangs(seen: Examination) -> Iterator[Fault]:
     """Report the kernel's messages about hanging tasks or processors."""
-    lines = seen.log_lines(r"blocked for more than \d+ seconds|soft lockup|hard LOCKUP|rcu.*detected.*stall")
+    lines = seen.log_lines(
+        r"blocked for more than \d+ seconds|soft lockup|hard LOCKUP", r"rcu.*detected.*stall"
+    )
     if lines:
         recent = lines[-1].age_s < 3600
         ours = "nvidia" in " ".join(line.text for line in lines)

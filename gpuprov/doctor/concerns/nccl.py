@@ -54,7 +54,7 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
 def peer_memory_log(seen: Examination) -> Iterator[Fault]:
     """Report errors of the peer-memory module in the log."""
     lines = seen.log_lines(
-        r"nvidia_peermem.*(?:Invalid argument|disagrees|Unknown symbol)|nv_get_p2p_free_callback"
+        r"nvidia_peermem.*(?:Invalid argument|disagrees|Unknown symbol)", r"nv_get_p2p_free_callback"
     )
     for line in lines[-1:]:
         stale = "free_callback" in line.text

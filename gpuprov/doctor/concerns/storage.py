@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator
 
 from gpuprov.doctor.concerns.errors import age
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import LOG_LINE, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
+ARRAY = re.compile(r"\[[U_]{1,400}\]")
+"""The disks of an array in /proc/mdstat, `_` for a missing one; Linux has at most 384 in an array."""
 FULL, INODES_FULL = 0.95, 0.97
 """Used shares of space and inodes at which node_exporter's alerts warn (5 % left) and are critical (3 %)."""
 ROOM_MIB = 20 * 1024
@@ -74,8 +76,9 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
 def disk_errors(seen: Examination) -> Iterator[Fault]:
     """Report disks that time out or fail, from the kernel's log."""
     lines = seen.log_lines(
-        r"nvme\d+.*(?:timeout|reset controller|controller is down)|I/O error|critical (?:medium|target) error"
-        r"|EXT4-fs error|XFS .*(?:[Cc]orruption|Shutting down|shut down)|Remounting filesystem read-only"
+        r"nvme\d+.*(?:timeout|reset controller|controller is down)",
+        r"I/O error|critical (?:medium|target) error|EXT4-fs error|Remounting filesystem read-only",
+        r"XFS .*(?:[Cc]orruption|Shutting down|shut down)",
     )
     lines = [line for line in lines if not re.search(r"sr0|fd0|loop\d", line.text)]
     if lines:
@@ -109,7 +112,8 @@ def read_only(seen: Examination) -> Iterator[Fault]:
 @rule("storage.raid", "D113", source="gpud")
 def degraded_array(seen: Examination) -> Iterator[Fault]:
     """Report a disk array that lacks a disk."""
-    bad = [line for line in seen.raw("host_state")["mdstat"] if re.search(r"\[[U_]*_[U_]*\]", line)]
+    lines = (str(line)[:LOG_LINE] for line in seen.raw("host_state")["mdstat"])
+    bad = [line for line in lines if any("_" in disks for disks in ARRAY.findall(line))]
     if bad:
         yield Fault(
             "degraded",
