@@ -55,8 +55,9 @@ def lost(seen: Examination) -> Iterator[Fault]:
 @rule("bus.bar", "D14", source="open-mod")
 def memory_window(seen: Examination) -> Iterator[Fault]:
     """Report a GPU on the bus whose memory BARs have no addresses."""
+    gpus = {gpu.address for gpu in seen.pci_gpus}
     for address, chain in seen.pci_links.items():
-        if address not in {gpu.address for gpu in seen.pci_gpus}:
+        if address not in gpus:
             continue
         if chain and chain[0].unplaced and not chain[0].lost:
             yield Fault(

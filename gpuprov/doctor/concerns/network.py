@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.nccl.inputs import gigabits
-from gpuprov.probe.parse.hardware import Hca
 from gpuprov.untrusted import shell
 
 LOST_PACKETS = 100
@@ -26,11 +25,13 @@ def port_down(seen: Examination) -> Iterator[Fault]:
     its own has none.
     """
     up = [hca for hca in seen.hcas if hca.state == "ACTIVE"]
+    layers, cards = {hca.link_layer for hca in up}, {_card(hca.pci_address) for hca in up}
     physical = seen.raw("host_state")["phys_states"]
     for hca in seen.hcas:
         result = str(physical.get(f"{hca.name}/{hca.port}", "")).rpartition(":")[2].strip()
-        if hca.state == "DOWN" and (not up or _alike(hca, up)):
-            beside = any(_card(other.pci_address) == _card(hca.pci_address) for other in up)
+        # Without a link a port has no meaningful rate: another port with its link layer suffices.
+        if hca.state == "DOWN" and (not up or hca.link_layer in layers):
+            beside = _card(hca.pci_address) in cards
             wanted = not beside and hca.link_layer == "InfiniBand" and result in ("Polling", "LinkUp", "")
             yield Fault(
                 "degraded" if wanted and up else "hint",
@@ -49,11 +50,6 @@ def port_down(seen: Examination) -> Iterator[Fault]:
 def _card(address: str | None) -> str:
     """Return a card's address, without the port: its second port often has no cable."""
     return (address or "").rpartition(".")[0]
-
-
-def _alike(down: Hca, others: Iterable[Hca]) -> bool:
-    """Return whether another port has the same link layer; without a link a port has no meaningful rate."""
-    return any(other.link_layer == down.link_layer for other in others)
 
 
 @rule("network.no_subnet_manager", "D95", source="sichek")
@@ -88,11 +84,10 @@ def slower_than_its_twins(seen: Examination) -> Iterator[Fault]:
                 (f"{hca.name}/{hca.port}", rate, hca.rate)
             )
     for ports in alike.values():
-        best = max(rate for _, rate, _ in ports)
+        counts = Counter(rate for _, rate, _ in ports)
+        best = max(counts)
         for name, rate, text in ports:
-            if rate < best and sum(each == best for _, each, _ in ports) > sum(
-                each == rate for _, each, _ in ports
-            ):
+            if rate < best and counts[best] > counts[rate]:
                 yield Fault(
                     "degraded",
                     f"{name} runs at {rate:g} Gbit/s, ports of the same kind at {best:g}",
@@ -150,7 +145,7 @@ def port_errors(seen: Examination) -> Iterator[Fault]:
 @rule("network.flaps", "D97", source="aznhc choice")
 def flaps(seen: Examination) -> Iterator[Fault]:
     """Report at least `MANY_FLAPS` link failures of Mellanox cards in the log within a day."""
-    lines = seen.log_lines(r"mlx[45].*[Ll]ink (?:down|DOWN)|mlx[45].*lost carrier")
+    lines = seen.log_lines(r"mlx[45].*(?:[Ll]ink (?:down|DOWN)|lost carrier)")
     recent = [line for line in lines if line.age_s < 24 * 3600]
     if len(recent) >= MANY_FLAPS:
         yield Fault(
@@ -166,7 +161,7 @@ def flaps(seen: Examination) -> Iterator[Fault]:
 def card_complaints(seen: Examination) -> Iterator[Fault]:
     """Report errors in the log from the network card's driver."""
     lines = seen.log_lines(
-        r"insufficient power on the PCIe slot|Port module event.*(?:[Hh]igh [Tt]emperature|error)"
+        r"insufficient power on the PCIe slot", r"Port module event.*(?:[Hh]igh [Tt]emperature|error)"
     )
     if lines:
         heat = "emperature" in lines[-1].text

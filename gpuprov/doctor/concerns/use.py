@@ -151,10 +151,9 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
     """
     holders = seen.programs
     working = [program for program in holders if not program.name.startswith(ENDED)]
+    stuck = {str(pid) for _, pid, _ in seen.raw("programs")["stuck"]}
     for program in working:
-        if program.state == "Z" or (
-            program.state == "D" and str(program.pid) in [pid for _, pid, _ in seen.raw("programs")["stuck"]]
-        ):
+        if program.state == "Z" or (program.state == "D" and str(program.pid) in stuck):
             dead = program.state == "Z"
             yield Fault(
                 "degraded",
