@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
 _LANE_KB = {1: 250e3, 2: 500e3, 3: 984.6e3, 4: 1969.2e3, 5: 3938.5e3, 6: 7563e3}
 """kB/s and lane in one direction, by PCIe generation (PCI-SIG's base specifications)."""
+PROGRAMS, GPUS, PORTS = 400, 64, 256
+"""Maximum numbers of programs, which is also the probe's, of GPUs, and of interfaces and RDMA ports: rules
+compare each with each. Further ones are ignored.
+"""
 THROTTLED = {
     8: "HW slowdown",
     16: "sync boost",
@@ -87,7 +92,7 @@ class Sample:
         for reading in self.raw["readings"]:
             for row in reading if isinstance(reading, list) else ():
                 rows.setdefault(int(row["index"]), []).append(row)
-        return tuple(_gpu(index, readings) for index, readings in sorted(rows.items()))
+        return tuple(_gpu(index, readings) for index, readings in sorted(rows.items())[:GPUS])
 
     @cached_property
     def programs(self) -> tuple[ProgramLoad, ...]:
@@ -97,11 +102,8 @@ class Sample:
         for index, rows in self.raw["processes"].items():
             for pid, _ in rows:
                 of.setdefault(str(pid), set()).add(int(index))
-        return tuple(
-            self._program(pid, first[pid], row, of.get(pid, set()))
-            for pid, row in second.items()
-            if pid in first
-        )
+        both = islice(((pid, row) for pid, row in second.items() if pid in first), PROGRAMS)
+        return tuple(self._program(pid, first[pid], row, of.get(pid, set())) for pid, row in both)
 
     def _program(
         self, pid: str, before: Mapping[str, Any], now: Mapping[str, Any], gpus: set[int]
@@ -123,7 +125,7 @@ class Sample:
             pid=int(pid),
             name=str(now["name"]),
             holder=int(now["holder"]),
-            gpus=tuple(sorted(gpus or set(map(int, now.get("gpus") or ())))),
+            gpus=tuple(sorted(gpus or set(map(int, now.get("gpus") or ()))))[:GPUS],
             cores=sum(share for _, share in shares.values()),
             busiest=busiest[1],
             busiest_name=str(busiest[0]),
@@ -188,7 +190,7 @@ class Sample:
         """Interface or port → GB/s in its busier direction, and the share of its rate."""
         first, second = self.raw["first"]["network"], self.raw["second"]["network"]
         found = {}
-        for name, (received, sent, rate) in second.items():
+        for name, (received, sent, rate) in islice(second.items(), PORTS):
             if name in first:
                 most = max(received - first[name][0], sent - first[name][1]) / self.seconds
                 found[name] = (most / 1e9, most * 8 / rate if rate else None)
