@@ -35,6 +35,8 @@ LIMITS = ConnectionLimits(connect_s=10, command_s=60)
 PROOF = ConnectionLimits(connect_s=5, command_s=30)
 NOT_ARMED, KEPT = 3, 5
 """Exit codes of the switch."""
+ORIGIN_BYTES = 16 << 10
+"""Maximum size of the answer to the question for the connection's source address, with a shell's greeting."""
 PAUSES_S = (0.0, 1.0, 3.0)
 
 
@@ -109,11 +111,16 @@ def source_address(session: Session) -> str:
     Random marks enclose it in the output: a login shell may print text before and after it.
 
     Raises:
-        NodeFailed: the node does not report it.
+        NodeFailed: the node does not report it, or its answer is larger than `ORIGIN_BYTES`.
     """
     mark = secrets.token_hex(8)
     said = session.run(f"sh -c 'echo; echo \"<<{mark} $SSH_CONNECTION>>\"'").stdout
-    found = re.search(rf"<<{regex(mark)} (\S+) [^>\n]*>>", said.decode("ascii", "replace"))
+    if len(said) > ORIGIN_BYTES:
+        raise NodeFailed(
+            f"the node answered {len(said)} bytes to the question for the connection's source address",
+            expected=f"at most {ORIGIN_BYTES}",
+        )
+    found = re.search(rf"<<{regex(mark)} (\S{{1,80}}) [^>\n]{{0,160}}>>", said.decode("ascii", "replace"))
     try:
         return str(ipaddress.ip_address(found[1] if found else ""))
     except ValueError:

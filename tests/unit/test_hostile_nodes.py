@@ -143,6 +143,11 @@ def test_a_node_that_does_not_say_where_we_come_from_fails_alone(where: bytes) -
         source_address(session(answer))
 
 
+def test_an_address_among_much_text_is_not_searched() -> None:
+    with pytest.raises(NodeFailed, match="answered 20000 bytes to the question"):
+        source_address(session(lambda _: b"x" * 20_000))
+
+
 def test_a_node_that_breaks_while_it_is_armed_is_left_alone(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
