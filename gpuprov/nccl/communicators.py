@@ -6,14 +6,20 @@ and ranks are matched by the order in which they join communicators of one size.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpuprov.nccl.lines import Member
 
 Process = tuple[str | None, int | None]
+COMMUNICATORS = 4096
+"""Maximum number of communicators of a log; further ones are ignored. A job has a few for each of its ranks.
+"""
+LATEST = 64
+"""Maximum number of a process's communicators with one rank in which a peer is looked up: the latest."""
 
 
 @dataclass
@@ -25,6 +31,7 @@ class Communicator:
     hosts: dict[int, str | None] = field(default_factory=dict)
     complete: set[int] = field(default_factory=set)
     layout: tuple[int, int] | None = None
+    key: str | tuple[int, int] = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data: `nodes` and `local_ranks` are NCCL's own count, `waiting` ranks never became
@@ -43,13 +50,54 @@ class Communicator:
         }
 
 
+class _Nameless:
+    """Communicators of one size without an id, numbered in their order."""
+
+    def __init__(self) -> None:
+        self._found: list[Communicator] = []
+        self._following = [0]
+        """Number → itself, or a later one if the communicator got an id; the last one is not yet used."""
+        self._reached: dict[int, int] = {}
+
+    def next_of(self, rank: int) -> tuple[int, Communicator | None]:
+        """Return the first communicator that a rank has not joined yet, with its number.
+
+        None if there is none: a new one gets this number. A rank's search continues where the last one ended.
+        """
+        at = self._from(self._reached.get(rank, 0))
+        while at < len(self._found) and rank in self._found[at].hosts:
+            at = self._from(at + 1)
+        self._reached[rank] = at
+        return at, self._found[at] if at < len(self._found) else None
+
+    def add(self, communicator: Communicator) -> None:
+        """Add a communicator with the next number."""
+        self._found.append(communicator)
+        self._following.append(len(self._found))
+
+    def remove(self, number: int) -> None:
+        """Remove a communicator that got an id; the other numbers stay the same."""
+        self._following[number] = number + 1
+
+    def _from(self, number: int) -> int:
+        """Return the first number from this one on that was not removed, and shorten the way to it."""
+        way = self._following
+        while way[number] != number:
+            way[number] = way[way[number]]
+            number = way[number]
+        return number
+
+
 class Communicators:
-    """All communicators of a log, in the order in which they appear."""
+    """All communicators of a log, in the order in which they appear; at most `COMMUNICATORS`."""
 
     def __init__(self) -> None:
         self._known: dict[str | tuple[int, int], Communicator] = {}
+        self._nameless: dict[int, _Nameless] = defaultdict(_Nameless)
         self._pointers: dict[tuple[Process, str], Communicator] = {}
-        self._memberships: dict[Process, list[tuple[Communicator, int]]] = defaultdict(list)
+        self._memberships: dict[tuple[Process, int], deque[Communicator]] = defaultdict(
+            partial(deque, maxlen=LATEST)
+        )
 
     def __iter__(self) -> Iterator[Communicator]:
         return iter(self._known.values())
@@ -59,9 +107,11 @@ class Communicators:
         another one.
         """
         communicator = self._of(process, member)
+        if communicator is None:
+            return
         if member.rank not in communicator.hosts:
             communicator.hosts[member.rank] = process[0]
-            self._memberships[process].append((communicator, member.rank))
+            self._memberships[process, member.rank].append(communicator)
         communicator.layout = member.layout or communicator.layout
         if member.stage in ("complete", "gone"):
             communicator.complete.add(member.rank)
@@ -79,38 +129,61 @@ class Communicators:
 
         A process may have the same rank in several communicators: the last one that knows the peer counts.
         """
-        for comm, rank in reversed(self._memberships[process]):
+        for comm in reversed(self._memberships.get((process, own), ())):
             other = comm.hosts.get(peer)
-            if rank == own and other is not None and process[0] is not None:
+            if other is not None and process[0] is not None:
                 return other == process[0] or (comm.layout is not None and comm.layout[0] == 1)
         return None
 
-    def _of(self, process: Process, member: Member) -> Communicator:
-        """Return the communicator of a member; create it if it is new."""
+    def _of(self, process: Process, member: Member) -> Communicator | None:
+        """Return the communicator of a member; create it if it is new.
+
+        None if there are `COMMUNICATORS` others.
+        """
         place = (process, member.pointer)
         known = self._pointers.get(place)
         if known is None or (member.comm_id and known.comm_id not in (None, member.comm_id)):
-            key = member.comm_id or self._next_without(member)
-            known = self._known.setdefault(key, Communicator(member.comm_id, member.nranks))
+            known = self._named(member, member.comm_id) if member.comm_id else self._unnamed(member)
         elif member.comm_id and known.comm_id is None:
             known = self._identified(known, member.comm_id)
-        self._pointers[place] = known
+        if known is not None:
+            self._pointers[place] = known
         return known
 
-    def _next_without(self, member: Member) -> tuple[int, int]:
-        """Return the key of the first communicator of this size that the rank has not joined yet."""
-        order = 0
-        while (known := self._known.get((member.nranks, order))) and member.rank in known.hosts:
-            order += 1
-        return (member.nranks, order)
+    def _named(self, member: Member, comm_id: str) -> Communicator | None:
+        """Return the communicator with an id; create it if it is new."""
+        known = self._known.get(comm_id)
+        return known or self._created(Communicator(comm_id, member.nranks, key=comm_id))
+
+    def _unnamed(self, member: Member) -> Communicator | None:
+        """Return the first communicator of this size without id that the rank has not joined; create it if
+        there is none.
+        """
+        alike = self._nameless[member.nranks]
+        number, known = alike.next_of(member.rank)
+        if known is not None:
+            return known
+        new = self._created(Communicator(None, member.nranks, key=(member.nranks, number)))
+        if new is not None:
+            alike.add(new)
+        return new
+
+    def _created(self, new: Communicator) -> Communicator | None:
+        """Register a new communicator under its key; None if there are `COMMUNICATORS` others."""
+        if len(self._known) >= COMMUNICATORS:
+            return None
+        self._known[new.key] = new
+        return new
 
     def _identified(self, known: Communicator, comm_id: str) -> Communicator:
         """Register a communicator under its id, which its first lines lacked; merge it with one already
         there.
         """
-        self._known = {key: comm for key, comm in self._known.items() if comm is not known}
+        del self._known[known.key]
+        if isinstance(known.key, tuple):
+            self._nameless[known.nranks].remove(known.key[1])
         other = self._known.setdefault(comm_id, known)
-        known.comm_id = comm_id
+        known.comm_id = known.key = comm_id
         if other is not known:
             other.hosts.update(known.hosts)
             other.complete |= known.complete

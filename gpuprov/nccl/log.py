@@ -182,8 +182,10 @@ class NcclLog:
         A NET connection has a line on each side; it counts once even if one side's lines are missing.
         """
         sides: dict[str, dict[str, list[int]]] = {"intra": {}, "inter": {}}
+        alone = (self.nodes or 1) == 1
         for (process, source, target, receiving, transport), count in self.paths.items():
-            within = self._within(process, source, target, receiving, transport)
+            known = self._within(process, source, target, receiving, transport)
+            within = alone if known is None else known
             sides["intra" if within else "inter"].setdefault(transport, [0, 0])[receiving] += count
         return {
             side: {transport: max(counts) for transport, counts in sorted(found.items())}
@@ -192,15 +194,15 @@ class NcclLog:
 
     def _within(
         self, process: Process, source: int, target: int | None, receiving: bool, transport: str
-    ) -> bool:
-        """Return whether a connection stays on one machine."""
+    ) -> bool | None:
+        """Return whether a connection stays on one machine; None if the log does not show it."""
         if transport == "SHM" or (transport.startswith("P2P") and not self.multi_node_nvlink):
             return True
         if target is None:
             return False
         own, peer = (target, source) if receiving else (source, target)
         known = self.communicators.same_node(process, own, peer)
-        return transport.startswith("P2P") or (self.nodes or 1) == 1 if known is None else known
+        return True if known is None and transport.startswith("P2P") else known
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data without the verdict: schema gpuprov.nccl/1."""

@@ -124,7 +124,8 @@ def _reasons(nic: NetworkInterface) -> Iterator[tuple[bool, str]]:
 def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
     """Choose by the default route: clouds and virtual machines report no meaningful speed."""
     routed = [nic for nic in left if nic.default_route] or left[:1]
-    rest = {nic.name: "not on the default route" for nic in left if nic not in routed}
+    taken = {nic.name for nic in routed}
+    rest = {nic.name: "not on the default route" for nic in left if nic.name not in taken}
     known = any(nic.default_route for nic in left)
     doubt = (
         () if known or not rest else (f"{routed[0].name} was taken by its name: no default route is known",)
@@ -138,7 +139,7 @@ def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
     """Choose the interfaces of the highest speed, one for each wire; exclude the slower ones."""
     top = max(nic.speed or 0 for nic in left)
     fastest = [nic for nic in left if nic.speed == top]
-    slower = {nic.name: _slower(nic, top) for nic in left if nic not in fastest}
+    slower = {nic.name: _slower(nic, top) for nic in left if nic.speed != top}
     rails, shared, doubts = _one_a_wire(fastest)
     count = f"{len(rails)} rails of " if len(rails) > 1 else "the fastest network with an address, "
     kind = {"bond": " (bond)", "vlan": " (VLAN)"}.get(

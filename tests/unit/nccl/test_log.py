@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuprov.nccl.communicators import COMMUNICATORS
 from gpuprov.nccl.lines import Interface, LoggedHca, environment, hcas, interfaces, messages, path, version
 from gpuprov.nccl.log import NcclLog, read_log
 from tests import H200
@@ -107,6 +108,20 @@ def test_a_communicator_whose_first_lines_lack_its_id_is_one() -> None:
     log = read(logs.V227_SOCKETS_THOUGH_IB)
     [comm] = log.as_dict()["communicators"]
     assert (comm["id"], comm["ranks_seen"], comm["waiting"]) == ("0x7", 2, [1])
+
+
+def test_a_communicator_that_got_its_id_is_not_joined_without_one() -> None:
+    line = "n:{rank}:1 [0] NCCL INFO comm {pointer} rank {rank} nRanks 2 {rest}Init START\n"
+    told = [(0, "0x1", ""), (0, "0x1", "commId 0xa "), (0, "0x2", ""), (1, "0x3", ""), (1, "0x4", "")]
+    log = read("".join(line.format(rank=rank, pointer=at, rest=rest) for rank, at, rest in told))
+    found = log.as_dict()["communicators"]
+    assert [(comm["id"], comm["ranks_seen"]) for comm in found] == [("0xa", 1), (None, 2), (None, 1)]
+
+
+def test_communicators_beyond_the_limit_are_ignored() -> None:
+    line = "n:1:1 [0] NCCL INFO comm 0x{} rank 0 nRanks 2 - Init START\n"
+    log = read("".join(map(line.format, range(COMMUNICATORS + 9))))
+    assert len(list(log.communicators)) == COMMUNICATORS
 
 
 def test_containers_of_one_machine_are_one_node() -> None:
