@@ -234,13 +234,30 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
         return _unpack(body)
 
 
-def is_answered(stdout: bytes, nonce: str) -> bool:
-    """Return whether the output contains the complete answer to a request; the content is not checked."""
-    begin = next((mark for mark in _MARK.finditer(stdout) if mark[1].decode() == nonce), None)
-    return begin is not None and len(stdout) >= begin.end() + int(begin[2])
+class Answered:
+    """A test of whether a growing output contains the complete answer to a request.
+
+    Each call searches only what is new since the last one. The content of the answer is not checked.
+    """
+
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce.encode()
+        self._searched = 0
+        self._end: int | None = None
+
+    def __call__(self, stdout: bytes | bytearray) -> bool:
+        """Return whether the answer is complete in an output that begins as those of all calls before."""
+        while self._end is None and (mark := _MARK.search(stdout, self._searched)):
+            self._searched = mark.end()
+            if mark[1] == self._nonce:
+                self._end = mark.end() + int(mark[2])
+        self._searched = max(self._searched, len(stdout) - _LONGEST_MARK)
+        return self._end is not None and len(stdout) >= self._end
 
 
 _MARK = re.compile(rb"<<gpuprov ([0-9a-f]{16}) (\d{1,9}) ([0-9a-f]{64})>>\r?\n")
+_LONGEST_MARK = 104
+"""Length of the longest match of `_MARK` without its last byte: as much of the output's end can begin one."""
 
 
 def _unpack(body: bytes) -> dict[str, Any]:

@@ -37,18 +37,20 @@ class Conversation:
         """
         raise NotImplementedError
 
-    def hear(self, whole: Callable[[bytes], bool], seconds: float) -> tuple[bytes, bytes]:
+    def hear(self, whole: Callable[[bytearray], bool], seconds: float) -> tuple[bytes, bytes]:
         """Return the output as soon as `whole` accepts it as an answer, and the standard error so far.
 
-        If the program ends before that, return its incomplete output.
+        If the program ends before that, return its incomplete output. `whole` is called for each piece of
+        output, which can be one byte: it should search only the new part.
 
         Raises:
             NodeFailed: no answer in time, or an answer larger than allowed.
             Unreachable: the connection broke.
         """
-        until, said = time.monotonic() + seconds, b""
+        until, said = time.monotonic() + seconds, bytearray()
         while not whole(said):
-            piece = self._piece(max(until - time.monotonic(), 0.001))
+            left = until - time.monotonic()
+            piece = self._piece(left) if left > 0 else None
             if piece is None:
                 raise NodeFailed(f"no answer within {seconds:g} s")
             if not piece:
@@ -56,7 +58,7 @@ class Conversation:
             said += piece
             if len(said) > self._limit:
                 raise NodeFailed(f"answered more than {self._limit >> 20} MB")
-        return said, self._complaints()
+        return bytes(said), self._complaints()
 
     def close(self) -> None:
         """End the program."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.probe.payload import is_answered, parse_answer
+from gpuprov.probe.payload import Answered, parse_answer
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.conversation import Conversation
 
@@ -112,7 +112,7 @@ def _asked(conversation: Conversation, order: Order, seconds: float) -> dict[str
     """
     nonce = secrets.token_hex(8)
     conversation.say(json.dumps({**order, "nonce": nonce}).encode() + b"\n")
-    said, errors = conversation.hear(lambda text: is_answered(text, nonce), seconds)
+    said, errors = conversation.hear(Answered(nonce), seconds)
     return parse_answer(said, nonce, errors)
 
 

@@ -21,7 +21,15 @@ import pytest
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node.network import interface_addresses
-from gpuprov.probe.payload import ANSWER_LIMIT, MODULES, Parameters, build, parse_answer, without_docs
+from gpuprov.probe.payload import (
+    ANSWER_LIMIT,
+    MODULES,
+    Answered,
+    Parameters,
+    build,
+    parse_answer,
+    without_docs,
+)
 from tests import ROOT
 from tests.unit.programs import write_program
 
@@ -284,3 +292,16 @@ def test_many_threads_pack_programs_at_once() -> None:
     alone = [without_docs(source) for source in sources]
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(without_docs, sources * 3)) == alone * 3
+
+
+@pytest.mark.parametrize("step", [1, 3, 50, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_answer_in_pieces_is_complete_with_its_last_byte(step: int, end: str) -> None:
+    marks = [f"<<gpuprov {nonce * 16} {size:09d} {'0' * 64}>>{end}" for nonce, size in (("a", 5), ("b", 20))]
+    output = f"Welcome <<gpuprov {marks[0]}12345{marks[1]}{'x' * 20}".encode()
+    whole = Answered("b" * 16)
+    heard = bytearray()
+    for at in range(0, len(output), step):
+        assert not whole(heard)
+        heard += output[at : at + step]
+    assert whole(heard)

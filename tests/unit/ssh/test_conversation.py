@@ -114,6 +114,19 @@ def test_a_process_that_gives_no_answer(script: str, said: str) -> None:
     conversation.close()
 
 
+class Dribble(Conversation):
+    """A conversation with a program that prints a byte each millisecond."""
+
+    def _piece(self, seconds: float) -> bytes:
+        time.sleep(0.001)
+        return b"x"
+
+
+def test_a_node_that_dribbles_has_its_time_and_no_more() -> None:
+    with pytest.raises(NodeFailed, match=r"no answer within 0\.1 s"):
+        Dribble(3000).hear(lines(1), 0.1)
+
+
 def test_a_process_that_is_gone_takes_no_orders() -> None:
     conversation = here("read line; echo no key >&2; exit 255")
     assert conversation.hear(lines(1), 5)[0] == b""
