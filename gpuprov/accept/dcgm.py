@@ -46,7 +46,7 @@ class Result:
 
 def results(text: str) -> list[Result] | None:
     """Parse the output of `dcgmi diag -j`, also with text before it; return every result of every test, or
-    None if it contains no diagnosis.
+    None if it contains no diagnosis, or too many values.
     """
     start = text.find("{")
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpuprov.accept import dcgm, frameworks
 from gpuprov.accept.health import findings
 from gpuprov.accept.neighbours import across, slower, within
-from gpuprov.accept.rates import BY_LINK, Rate, part, rates, rows
+from gpuprov.accept.rates import BY_LINK, GPUS, Rate, has_too_many_gpus, part, rates, rows
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
 from gpuprov.finding import Finding
 from gpuprov.ssh.contained import contained
@@ -124,6 +124,9 @@ def _one(
         return Acceptance(name, failure=refusal(str(refused)), document=answer)
     if answer.get("schema") != MEASURED or not rows(answer, "gpus"):
         return Acceptance(name, failure=NodeFailed("the answer holds no measurements"), document=answer)
+    if has_too_many_gpus(answer):
+        many = NodeFailed("the answer holds too many GPUs", expected=f"at most {GPUS}")
+        return Acceptance(name, failure=many, document=answer)
     result = contained(name, lambda: _judged(name, answer, site, before))
     return Acceptance(name, failure=result, document=answer) if isinstance(result, GpuprovError) else result
 
@@ -155,7 +158,7 @@ def _judged(
         *dcgm.findings(result),
         *within(measured),
     ]
-    if before is not None:
+    if before is not None and not has_too_many_gpus(before):
         found += slower(measured, rates(before, site))
     return Acceptance(name, measured, tuple(found), document=result)
 

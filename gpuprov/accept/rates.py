@@ -53,6 +53,8 @@ OF_GPU = {
 }
 BY_LINK = {*(name for name, measure in OF_GPU.items() if measure.peak == "pcie"), "nvme_read", "nic"}
 """Measurements whose peak is the rate of the PCIe link in use."""
+GPUS = 64
+"""Maximum number of GPUs in a node's document: rates look each of them up among all."""
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
 
 
@@ -134,6 +136,12 @@ def rows(document: object, *names: str) -> list[Mapping[str, Any]]:
     """Return the mappings of a list inside a node's document; an empty list if it is missing."""
     told = part(document, *names[:-1]).get(names[-1])
     return [row for row in told if isinstance(row, Mapping)] if isinstance(told, list) else []
+
+
+def has_too_many_gpus(document: object) -> bool:
+    """Return whether a list of a node's document has more than `GPUS` GPUs."""
+    lists = (("gpus",), *((when, what) for when in ("before", "after") for what in ("gpus", "counters")))
+    return any(len(rows(document, *names)) > GPUS for names in lists)
 
 
 def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:

@@ -135,3 +135,7 @@ def test_the_node_asks_the_tool_that_is_there(tmp_path: Path, monkeypatch: pytes
         "said": "diag -r 2 -j\n",
         "errors": "trouble\n",
     }
+
+
+def test_a_diagnosis_with_too_many_values_is_none() -> None:
+    assert results('{"DCGM Diagnostic": {"test_categories": [' + "{}," * 200_000 + "{}]}}") is None

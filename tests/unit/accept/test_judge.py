@@ -286,3 +286,14 @@ def test_floors_of_a_group_hold_for_its_nodes_alone() -> None:
 def test_every_measurement_can_have_a_floor() -> None:
     between = {"between_nodes", "across_nodes"}
     assert set(NAMES) == {*OF_GPU, "peer", *COLLECTIVES, "nvme_read", "nic", *between}
+
+
+def test_an_answer_with_more_gpus_than_any_machine_is_not_judged() -> None:
+    told = recorded("quick")
+    many = [{**told["gpus"][0], "index": at} for at in range(65)]
+    judged = one({**told, "gpus": many})
+    assert (judged.verdict, str(judged.failure)) == (
+        "failed",
+        "the answer holds too many GPUs; expected at most 64",
+    )
+    assert one(told, baseline={"gpu01": {**told, "gpus": many}}).verdict == "accepted"
