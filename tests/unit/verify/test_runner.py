@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from gpuprov.errors import Exit, InvalidInput
-from gpuprov.verify import TimeLimits, Verdict, run_verification
+from gpuprov.verify import TimeLimits, Verdict, run_verification, runner
 from gpuprov.verify.wanted import wanted
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import VERSION, lock_of
@@ -69,6 +69,9 @@ def test_pytest_of_the_operator_does_not_interfere(
     monkeypatch.setenv("PYTEST_PLUGINS", "somebody")
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
     monkeypatch.setenv("PYTHONWARNINGS", "error")
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("BUILD_NUMBER", "1")
+    assert not {"CI", "BUILD_NUMBER"} & set(runner._environment())
     (node,) = run_verification(lock_of("here"), ["here"], local=True, limits=QUICK).nodes
     assert (node.status, node.message) == ("failed", "")
 
