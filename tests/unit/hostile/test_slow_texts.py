@@ -13,8 +13,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-import signal
-import time
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property, partial
@@ -23,25 +22,30 @@ from typing import Any
 
 import pytest
 
+import gpuprov.doctor.concerns
 import gpuprov.probe.parse
 import gpuprov.verify.observers
+from gpuprov.access import deadman
 from gpuprov.cli.common import terminal
+from gpuprov.doctor import judge
 from gpuprov.doctor.concerns import errors as doctor_errors
 from gpuprov.doctor.concerns import packages as doctor_packages
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import LOG_LINE, Examination
+from gpuprov.errors import GpuprovError
 from gpuprov.nccl import bandwidth, complaints
 from gpuprov.nccl import lines as nccl_lines
 from gpuprov.nccl import log as nccl_log
 from gpuprov.probe.facts import TEXT
 from gpuprov.probe.parse import apt, loading, modules, packages, system, units
 from gpuprov.probe.parse.loading import DryRun
+from gpuprov.topology import driver_error, matrix, parse_topology
 from gpuprov.untrusted import gates, openpgp, secrecy, urls
 from gpuprov.verify.observers import apt as observers_apt
 from gpuprov.verify.observers import gpu, secure_boot
 from gpuprov.verify.observers.base import Observed
+from tests.unit.hostile.timing import SECONDS, seconds_of
 
 FULL = TEXT
-SECONDS = 5.0
 FULL_OF = {"untrusted.secrecy.secrecy": FULL >> 4}
 """Readers of shorter texts: the bundle of the doctor hides secrets in lines, of at most some thousand
 characters.
@@ -91,6 +95,8 @@ SIGNS = (
     "0\x82",
     "MIIC",
 )
+MARK = "0123456789abcdef"
+"""The mark of a question to a node, which sees it."""
 MORE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nftables": (("", "\tset a {\n", ""), ("\tset a {\n", "elements = {", "\n\t}\n")),
     "access": (("", "\tset ssh {\n", ""), ("\tset ssh {\n", "elements = {", "\n\t}\n")),
@@ -103,6 +109,13 @@ MORE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "log": (("", "# Rank 1 ", ""),),
     "values": (("a", " ", "b"),),
     "urls": (("a://", ".", "x"),),
+    "cuda": (("", "uvmhmm", ""),),
+    "host": (("", "rcudetected", ""),),
+    "network": (("", "mlx5", ""), ("", "Port module event", "")),
+    "fabric": (("GPU 0: x\n  Link 0: ", "CRC", "\n"), ("GPU 0: x\n", "Link 0: CRC\n", "")),
+    "storage": (("[", "_", ""), ("", "[_", ""), ("", "nvme1", "")),
+    "deadman": (("", f"<<{MARK} a ", ""), (f"<<{MARK} ", "a ", "")),
+    "matrix": (("\tGPU0\tGPU1", "\tmlx5_0", "\nGPU0\tX\n"), ("\tGPU0\tGPU1\n", "GPU0\tX\tNV1\n", "")),
 }
 """Further texts by module: what is in front, what is repeated, and what follows."""
 Reader = Callable[[str], object]
@@ -186,6 +199,34 @@ def _log_lines(text: str) -> None:
             pattern.search(line.text)
 
 
+def _rules(name: str, text: str) -> None:
+    """Apply all rules of a module to a node whose tools and log print the text."""
+    kept = [[0, text[at : at + LOG_LINE]] for at in range(0, len(text), LOG_LINE)]
+    state = {"mdstat": [text, *text.splitlines()], "virtual": "", "phys_states": {}, "memory": text}
+    seen = _exam(
+        kernel_log={"kept": kept},
+        nvlink={"status": text, "errors": text},
+        topo={"text": text},
+        host_state=state,
+    )
+    for rule in judge.rules():
+        if rule.predicate.__module__ == name:
+            with suppress(GpuprovError, KeyError, TypeError):
+                list(rule.predicate(seen))
+
+
+def _origin(text: str) -> object:
+    answer = SimpleNamespace(stdout=text.encode())
+    session: Any = SimpleNamespace(run=lambda _: answer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "token_hex", lambda _: MARK)
+        return deadman.source_address(session)
+
+
+def _matrix(text: str) -> object:
+    return driver_error(text) or parse_topology(text)
+
+
 def _compiled(module: ModuleType) -> list[re.Pattern[str]]:
     return [each for each in vars(module).values() if isinstance(each, re.Pattern)]
 
@@ -265,6 +306,10 @@ def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
     yield "printable", gates, gates.on_one_line
     yield "coloured", terminal, terminal.coloured
     yield "armor", openpgp, lambda text: openpgp.binary(b"-----BEGIN PGP" + text.encode())
+    for module in _modules(gpuprov.doctor.concerns):
+        yield "rules", module, partial(_rules, module.__name__)
+    yield "source_address", deadman, _origin
+    yield "topology", matrix, _matrix
     yield "nccl", nccl_log, _nccl
     yield "nccl", nccl_lines, _nccl
     yield "nccl", complaints, _nccl
@@ -307,30 +352,12 @@ def _texts(module: ModuleType) -> Iterator[tuple[str, str, str]]:
     yield from (("", repeated, "") for repeated in (*SIGNS, *_words(module)))
 
 
-def _ended(*_: object) -> None:
-    raise TimeoutError
-
-
-def _seconds(reader: Reader, text: str) -> float:
-    """Return the processor time of a reader, which is ended soon after `SECONDS`."""
-    before = signal.signal(signal.SIGVTALRM, _ended)
-    begun = time.process_time()
-    signal.setitimer(signal.ITIMER_VIRTUAL, 1.2 * SECONDS)
-    try:
-        with suppress(Exception):  # only its time counts
-            reader(text)
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-    return time.process_time() - begun
-
-
 def _slowest(reader: Reader, text: tuple[str, str, str], full: int = FULL) -> tuple[int, float]:
     """Return the size of the largest text that was needed, and the time for it."""
     before, repeated, after = text
     size = full >> 6
     while True:
-        taken = _seconds(reader, before + repeated * (size // len(repeated)) + after)
+        taken = seconds_of(partial(reader, before + repeated * (size // len(repeated)) + after))
         if size == full or taken > SECONDS or taken * (full / size) ** 2 < SECONDS:
             return size, taken
         size *= 4

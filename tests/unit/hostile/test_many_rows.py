@@ -1,0 +1,230 @@
+"""The time that a node can take by many distinct rows, columns or names in an answer of permitted size."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gpuprov.accept.judge import judge as judge_acceptance
+from gpuprov.doctor import judge
+from gpuprov.doctor.load.verdict import judge_load
+from gpuprov.nccl.log import read_log
+from gpuprov.nccl.networks import NetworkInterface, choose
+from gpuprov.nccl.rdma import RdmaPort, choose_rails
+from gpuprov.nccl.verdict import judge_log
+from gpuprov.probe.parse.health import parse_health
+from gpuprov.probe.parse.mig import parse_mig
+from gpuprov.probe.parse.smi import parse_smi
+from gpuprov.probe.payload import Answered
+from gpuprov.topology import driver_error, judge_topology, nearest_nics, parse_topology
+from tests import ROOT
+from tests.unit.doctor.machines import as_examined, bare_metal
+from tests.unit.hostile.timing import SECONDS, seconds_of
+
+Raw = dict[str, Any]
+
+
+def _numbered(text: str, count: int) -> str:
+    """Return a text `count` times; each `#` in it is the number of the copy."""
+    return "".join(text.replace("#", str(at)) for at in range(count))
+
+
+def _matrix(text: str) -> object:
+    found = parse_topology(text)
+    return driver_error(text), judge_topology(found), nearest_nics(found), found.gpu_pairs, list(found.links)
+
+
+def _columns() -> object:
+    return _matrix("\tGPU0\tGPU1" + _numbered("\tm#", 100_000) + "\nGPU0\tX\tNV1\nGPU1\tNV1\tX\n")
+
+
+def _gpus() -> object:
+    return _matrix(_numbered("\tGPU#", 5_000) + "\n" + _numbered("GPU#\tX\tNV1\n", 5_000))
+
+
+def _same_column() -> object:
+    return _matrix("\tGPU0\tGPU1" + "\tGPU0" * 100_000 + "\nGPU0\tX\tNV1\n")
+
+
+def _examined(**changed: Any) -> None:
+    """Apply all rules of the doctor to a sound machine with other values of some collectors."""
+    collectors = bare_metal()
+    for name, values in changed.items():
+        collectors[name] = (
+            {**collectors[name], **values} if isinstance(values, Mapping) and name in collectors else values
+        )
+    seen = as_examined(collectors)
+    judge.diagnose(seen)
+
+
+def _arrays() -> None:
+    _examined(host_state={"mdstat": [f"md{at} [U_]" for at in range(60_000)]})
+
+
+def _links() -> None:
+    text = _numbered("GPU #:\n  Link 0: Replay Errors: 5\n", 9_999) + _numbered("  Link #: 26 GB/s\n", 999)
+    _examined(nvlink={"status": text, "errors": text})
+
+
+def _pci_rows() -> list[list[str]]:
+    return [
+        [f"{at:04x}:00:00.0", "0x10de", "0x2335", "0x030200", "0x10de", "0x18be", "0", "nvidia"]
+        for at in range(12_000)
+    ]
+
+
+def _buses() -> None:
+    chains = {row[0]: [] for row in _pci_rows()}
+    _examined(pci=_pci_rows(), pci_links=chains)
+
+
+def _stuck() -> None:
+    holders = [{"pid": at, "state": "D"} for at in range(18_000)]
+    _examined(programs={"holders": holders, "stuck": [["p", str(100_000 + at), "x"] for at in range(18_000)]})
+
+
+def _ports() -> None:
+    row = {"link_layer": "InfiniBand", "port": 1}
+    _examined(
+        hcas=[
+            {**row, "name": f"m{at}", "state": "DOWN" if at % 2 else "ACTIVE", "pci": f"{at:04x}:00:00.0"}
+            for at in range(12_000)
+        ]
+    )
+
+
+def _slower_ports() -> None:
+    row = {"link_layer": "InfiniBand", "port": 1, "state": "ACTIVE"}
+    _examined(hcas=[{**row, "name": f"m{at}", "rate": f"{1 + at % 9000} Gb/sec"} for at in range(12_000)])
+
+
+def _sample(programs: int, gpus: int, ports: int) -> object:
+    """Judge a load sample whose programs all use all GPUs, which wait."""
+    raw: Raw = json.loads((ROOT / "tests/recorded/doctor/load-onecore.json").read_text())
+    raw = deepcopy(raw["collectors"]["load"])
+    row = {"name": "p", "threads": {}, "read": 0}
+    many = {str(at): {**row, "holder": at} for at in range(programs)}
+    reading = [{"index": at, "gpu": 10, "used_mib": 9000, "total_mib": 10000} for at in range(gpus)]
+    network = {f"eth{at}": [at, at, 1] for at in range(ports)}
+    later = {name: [10**9, 10**9, 1] for name in network}
+    raw["readings"] = [reading]
+    raw["first"] |= {"programs": many, "network": network}
+    raw["second"] |= {"programs": many, "network": later}
+    raw["processes"] = {str(at % max(gpus, 1)): [[at, 1]] for at in range(programs)}
+    return judge_load(raw)
+
+
+def _log(text: str) -> object:
+    log = read_log([io.StringIO(text)])
+    return judge_log(log), log.as_dict()
+
+
+LINE = "h:1:1 [0] NCCL INFO "
+
+
+def _new_names() -> object:
+    return _log(_numbered(f"{LINE}comm 0x# rank 0 nRanks 2 cudaDev 0 busId 1 - Init START\n", 60_000))
+
+
+def _new_ids() -> object:
+    first = _numbered(f"{LINE}comm 0x# rank 0 nRanks 2 - Init START\n", 30_000)
+    return _log(first + _numbered(f"{LINE}comm 0x# rank 0 nRanks 2 commId 0x# - Init COMPLETE\n", 30_000))
+
+
+def _late_ranks() -> object:
+    known = "".join(
+        f"{LINE}comm 0x{at} rank 0 nRanks 9 - Init START\n"
+        f"{LINE}comm 0x{at} rank 0 nRanks 9 commId 0x{at} - Init COMPLETE\n"
+        for at in range(4_000)
+    )
+    return _log(known + _numbered(f"{LINE}comm 0xa# rank # nRanks 9 - Init START\n", 60_000))
+
+
+def _paths() -> object:
+    known = _numbered(f"{LINE}comm 0x# rank 0 nRanks 9 commId 0x# - Init START\n", 4_000)
+    return _log(known + _numbered(f"{LINE}Channel 00/0 : 0[0] -> #[1] [send] via NET/IB/0\n", 60_000))
+
+
+def _interfaces() -> object:
+    named = [
+        NetworkInterface(
+            f"p{at}", speed=at + 1, addresses=("10.0.0.5/24",), driver="ena" if at % 2 else "mlx5"
+        )
+        for at in range(12_000)
+    ]
+    routed = [
+        NetworkInterface(f"e{at}", addresses=("10.0.0.5/24",), driver="ena", default_route=True)
+        for at in range(12_000)
+    ]
+    return choose(named), choose(routed)
+
+
+def _rails() -> object:
+    return choose_rails([RdmaPort(f"mlx5_{at}", rate=float(at)) for at in range(20_000)], {})
+
+
+def _smi() -> object:
+    gpu = (
+        '<gpu id="0000:#:00.0"><processes>'
+        + "<process_info><pid>1</pid></process_info>" * 60
+        + "</processes></gpu>"
+    )
+    text = f"<nvidia_smi_log>{_numbered(gpu, 400)}</nvidia_smi_log>"
+    fewer = f"<nvidia_smi_log>{_numbered(gpu, 250)}</nvidia_smi_log>"
+    return parse_smi(text), parse_smi(fewer), parse_health(fewer)
+
+
+def _instances() -> object:
+    return parse_mig(_numbered("|   #  MIG 1g.5gb#  19  7  0:1  |\n", 60_000))
+
+
+def _measured() -> object:
+    document: Raw = json.loads((ROOT / "tests/recorded/accept/h200x2-quick.json").read_text())
+    first = document["gpus"][0]
+    document["gpus"] = [{"index": at, "device": first["device"]} for at in range(20_000)]
+    document["before"]["counters"] = [{"index": at, "nvlinks": {"up": 1}} for at in range(20_000)]
+    return judge_acceptance({"gpu1": document})
+
+
+def _dribble() -> bool:
+    whole, said = Answered("0" * 16), bytearray(b"x" * (1 << 20))
+    for _ in range(100_000):
+        said += b"<"
+        whole(said)
+    return True
+
+
+READERS: dict[str, Callable[[], object]] = {
+    "columns of a matrix": _columns,
+    "GPUs of a matrix": _gpus,
+    "one column of a matrix": _same_column,
+    "arrays of disks": _arrays,
+    "NVLinks": _links,
+    "GPUs on the bus": _buses,
+    "programs in the kernel": _stuck,
+    "RDMA ports": _ports,
+    "rates of RDMA ports": _slower_ports,
+    "programs of a sample": lambda: _sample(8_000, 64, 1),
+    "GPUs of a sample": lambda: _sample(1_500, 15_000, 1),
+    "ports of a sample": lambda: _sample(1, 2, 6_000),
+    "communicators": _new_names,
+    "communicators that get an id": _new_ids,
+    "ranks after communicators with an id": _late_ranks,
+    "paths of a rank in many communicators": _paths,
+    "network interfaces": _interfaces,
+    "rails": _rails,
+    "GPUs of nvidia-smi": _smi,
+    "GPU instances": _instances,
+    "GPUs of a measurement": _measured,
+    "pieces of an answer": _dribble,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_number_of_rows_takes_long(name: str) -> None:
+    assert seconds_of(READERS[name]) < SECONDS
