@@ -41,8 +41,9 @@ def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
 def _compared(name: str, aspects: Aspects, common: Mapping[tuple[str, str], str | None]) -> NodeDrift:
     """Return a node's differences from the common values; where there is none, every value differs."""
     odd: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for (aspect, key), usual in common.items():
-        actual = aspects.get((aspect, key), "null")
+    order = {aspect: at for at, aspect in enumerate(ASPECTS)}
+    for aspect, key in sorted(dict.fromkeys((*common, *aspects)), key=lambda name: order[name[0]]):
+        usual, actual = common.get((aspect, key), "null"), aspects.get((aspect, key), "null")
         if actual != usual:
             expected = NO_MAJORITY if usual is None else json.loads(usual)
             odd.setdefault(aspect, {})[key] = (expected, json.loads(actual))
@@ -67,10 +68,12 @@ def _difference(aspect: str, found: dict[str, tuple[Any, Any]]) -> Difference:
 def _common(nodes: Iterable[Aspects]) -> dict[tuple[str, str], str | None]:
     """Return the value of more than half of the nodes for each aspect; None without a majority.
 
-    A node that lacks a key counts with the value `null`.
+    A node that lacks a key counts with the value `null`. Keys that less than half of the nodes have, whose
+    value is therefore `null`, are left out: one node can have many.
     """
     listed = list(nodes)
-    keys = dict.fromkeys(key for aspects in listed for key in aspects)
+    counts = Counter(key for aspects in listed for key in aspects)
+    keys = [key for key, times in counts.items() if times * 2 >= len(listed)]
     common: dict[tuple[str, str], str | None] = {}
     for key in keys:
         [(value, times)] = Counter(aspects.get(key, "null") for aspects in listed).most_common(1)

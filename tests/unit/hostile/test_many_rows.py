@@ -13,10 +13,12 @@ import pytest
 from gpuprov.accept.judge import judge as judge_acceptance
 from gpuprov.doctor import judge
 from gpuprov.doctor.load.verdict import judge_load
+from gpuprov.drift.majority import majority
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.networks import NetworkInterface, choose
 from gpuprov.nccl.rdma import RdmaPort, choose_rails
 from gpuprov.nccl.verdict import judge_log
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.health import parse_health
 from gpuprov.probe.parse.mig import parse_mig
 from gpuprov.probe.parse.smi import parse_smi
@@ -199,6 +201,14 @@ def _dribble() -> bool:
     return True
 
 
+def _keys() -> object:
+    lines = [dict.fromkeys(map(str, range(100)), "1") for _ in range(1000)]
+    lines[0] = dict.fromkeys(map(str, range(100_000)), "1")
+    return majority(
+        {f"n{at}": Facts("n", "", 0.0, {"daemon_json": {"value": each}}) for at, each in enumerate(lines)}
+    )
+
+
 READERS: dict[str, Callable[[], object]] = {
     "columns of a matrix": _columns,
     "GPUs of a matrix": _gpus,
@@ -222,6 +232,7 @@ READERS: dict[str, Callable[[], object]] = {
     "GPU instances": _instances,
     "GPUs of a measurement": _measured,
     "pieces of an answer": _dribble,
+    "keys of one node among many nodes": _keys,
 }
 
 
