@@ -258,7 +258,7 @@ def configs(options: tuple[str, ...]) -> list[str]:
 
 def addresses(keyword: str, criteria: str) -> Iterator[str]:
     """Yield an address for each network or pattern after a keyword in the criteria of Match blocks."""
-    for listed in re.findall(rf"{keyword}[\s=]+\"?([\w.:/*?,-]+)", criteria):
+    for listed in re.findall(rf"{regex(keyword)}[\s=]+\"?([\w.:/*?,-]+)", criteria):
         for each in listed.split(","):
             try:
                 network = ipaddress.ip_network(each.replace("*", "1").replace("?", "1"), strict=False)
