@@ -57,7 +57,8 @@ TAIL = """
   two so that a GPU can be reset.
 - The package that brings the headers of each new kernel (linux-headers-amd64): without it GRUB holds a new
   kernel back, `kernel.headers` names it, and apply installs its headers.
-- An initramfs with an older driver that no setting of initramfs-tools or dracut adds: only verify sees it.
+- An initramfs with an older driver that no setting of initramfs-tools or dracut adds: the list of an
+  image takes seconds.
 - Of the files of locked packages: documentation, configuration files, folders, modes that dpkg-statoverride
   states, and files that another package diverts. Drift compares size, mode, owner, link and times with
   those of the last apply, and the package's checksum if only times differ. Of a package that dpkg has

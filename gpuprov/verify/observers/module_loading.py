@@ -16,6 +16,7 @@ from gpuprov.roles.nvidia_driver import (
 )
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
+from gpuprov.verify.observers.nvidia_driver import INITRAMFS
 
 REQUEST = "modprobe -S %s -b --show-depends %s"
 OF_INSTALL_LINE = "modprobe -S %s -i --show-depends %s"
@@ -33,6 +34,16 @@ HOOKS = (
     " [ -x /usr/lib/dkms/dkms_autoinstaller ]"
     " || grep -ls dkms_autoinstaller /etc/kernel/*postinst.d/dkms | sed 's/^/idle /'"
 )
+ADDED = (
+    "grep -qsE '^[[:space:]]*(nvidia|(add|force)_drivers[+]?=.*nvidia)' /etc/initramfs-tools/modules"
+    " /usr/share/initramfs-tools/modules.d/* /etc/dracut.conf /etc/dracut.conf.d/*.conf"
+    " /usr/lib/dracut/dracut.conf.d/*.conf"
+)
+OLDER = (
+    "for image in /boot/initrd.img-%s /boot/initramfs-%s.img; do [ ! -e $image ]"
+    ' || [ ! "$(modinfo -k %s -F filename %s)" -nt $image ] || echo $image; done'
+)
+NVIDIA_FILE = re.compile(r"/nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 # The order of dkms(8): the framework's files; the source's file, then those of the site.
 DKMS = """bash -c '
 for file in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do [ ! -e "$file" ] || . "$file"; done
@@ -80,6 +91,18 @@ class ModuleLoading(Observed):
             found += [f"a GPU's PCI id {result}" for result in results if result]
         found += narrowing(self.ask("modprobe --showconfig"))
         return [f"{text} (kernel {kernel})" for text in found]
+
+    def old_initramfs(self, kernel: str) -> list[str]:
+        """Return the kernel's initramfs in a list if it has modules of NVIDIA's and is older than the module.
+
+        Listing its content takes seconds, and is only done if it is older and a setting adds such modules.
+        """
+        name = self.loaded_as(kernel)
+        if name is None or not self.run(ADDED).succeeded:
+            return []
+        image = self.run(OLDER, kernel, kernel, kernel, name).stdout.strip()
+        inside = image and NVIDIA_FILE.search(self.ask(INITRAMFS, kernel, kernel))
+        return [image] if inside else []
 
     def obstacles(self, version: str | None) -> list[str]:
         """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""

@@ -20,16 +20,11 @@ INITRAMFS = (
 FILE_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open")
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
-OLDER = (
-    "for image in /boot/initrd.img-%s /boot/initramfs-%s.img; do [ ! -e $image ]"
-    ' || [ ! "$(modinfo -k %s -F filename %s)" -nt $image ] || echo $image; done'
-)
 GRUB = (
     "grep -Hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
     " grep -hs '^ *set default=' /boot/grub/grub.cfg /boot/grub2/grub.cfg;"
     " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
 )
-NVIDIA_FILE = re.compile(r"/nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
 DKMS_ROW = re.compile(r"nvidia[^/]*/([^,]+),.*?: (\w+)")
 ENTRY = 1000
@@ -172,16 +167,6 @@ class NvidiaDriver(Observed):
         if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
             return []
         return foreign_modules(self.ask(INITRAMFS, kernel, kernel), blacklists)
-
-    def old_initramfs(self, kernel: str) -> list[str]:
-        """Return the kernel's initramfs in a list if it has modules of NVIDIA's and is older than the module.
-
-        Listing its content takes seconds, and is only done if it is older.
-        """
-        name = self._file_name(kernel)
-        image = self.run(OLDER, kernel, kernel, kernel, name).stdout.strip() if name else ""
-        inside = image and NVIDIA_FILE.search(self.ask(INITRAMFS, kernel, kernel))
-        return [image] if inside else []
 
     def package_version(self, package: str) -> str | None:
         """Return the upstream version of an installed package: `535.309.01-1~deb12u1` is 535.309.01.

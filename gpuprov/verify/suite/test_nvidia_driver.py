@@ -131,7 +131,7 @@ def test_foreign_modules_are_blacklisted(host: Node, expected: list[str]) -> Non
 
 @pytest.mark.check("driver.initramfs", "ls -l /boot")
 def test_initramfs_has_no_older_driver(host: Node, kernels: list[str], expected: list[str]) -> None:
-    assert [path for kernel in kernels for path in host.nvidia_driver.old_initramfs(kernel)] == expected
+    assert [path for kernel in kernels for path in host.module_loading.old_initramfs(kernel)] == expected
 
 
 @pytest.mark.check("nouveau.initramfs", "ls -l /boot")

@@ -137,6 +137,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "initramfs-of-an-older-driver": Fault(
         both(
+            answering("grep -qsE", 0),
             answering("-nt $image", 0, f"/boot/initrd.img-{KERNEL}\n"),
             answering(
                 "lsinitramfs", 0, "usr/lib/modules/nvidia-current.ko\netc/modprobe.d/gpuprov-nouveau.conf\n"

@@ -17,7 +17,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.loading import DryRun
 from gpuprov.roles import Expectation
 from gpuprov.verify.observers import register
-from gpuprov.verify.observers.module_loading import BOOT_LINES, DEVICES, DKMS, HOOKS, loaded_by
+from gpuprov.verify.observers.module_loading import ADDED, BOOT_LINES, DEVICES, DKMS, HOOKS, loaded_by
 from tests.unit.verify.nodes_on_paper import KERNEL, VERSION, Answers, locked_group, paper_node
 
 FOLDER = f"/lib/modules/{KERNEL}/updates/dkms"
@@ -301,12 +301,14 @@ def test_an_initramfs_with_an_older_driver(image: str) -> None:
 
     def change(answers: Answers) -> None:
         for name in answers:
-            if "-nt $image" in name:
+            if name == ADDED:
+                answers[name] = (0, "", "")
+            elif "-nt $image" in name:
                 answers[name] = (0, f"{image}\n", "")
             elif "lsinitramfs" in name:
                 answers[name] = (0, "usr/lib/modules/6.1.0-56-amd64/updates/dkms/nvidia-current.ko\n", "")
 
     register()
     host: Any = paper_node("node", locked_group("node"), change).host
-    assert host.nvidia_driver.old_initramfs(KERNEL) == [each for one in found for each in one.actual]
+    assert host.module_loading.old_initramfs(KERNEL) == [each for one in found for each in one.actual]
     assert bool(found) == bool(image)
