@@ -61,7 +61,7 @@ def test_what_was_done_and_what_waits(
     assert run(["apply", "--image", "train", "--lock", str(lock), "--yes"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "image  changed=7  verified (1 checks)"
-    assert out[1] == "left for the first boot: 13 checks"
+    assert out[1] == "left for the first boot: 16 checks"
     assert "  a boot of its own: nouveau.loaded, driver.loaded, driver.answers" in "\n".join(out)
     assert out[-1] == "  the role storage waits for the machine's drives"
     assert left == ["train"]
