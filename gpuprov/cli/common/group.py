@@ -165,6 +165,8 @@ def _run(arguments: list[str]) -> int:
         failure = _of_this_machine(error)
         failure.__cause__ = error
         failed(failure)
+        if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
+            _drop_output()  # the rest of it, so that the end of the run does not report the same again
         return _told(failure)
     return outcome if isinstance(outcome, int) else Exit.OK
 
