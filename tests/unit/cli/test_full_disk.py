@@ -51,7 +51,9 @@ def called(
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder), **more}
+    # Python would keep a cached module that the limit has cut off, and fail to load it ever after.
+    own = {"PYTHONDONTWRITEBYTECODE": "1", "XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
+    environment = {**os.environ, **own, **more}
     return subprocess.run(
         [sys.executable, "-m", "gpuprov", *words],
         cwd=folder,
