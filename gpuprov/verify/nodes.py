@@ -20,6 +20,7 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import Route, route
 from gpuprov.verify.connection import HERE, TimeLimits, here_argv, ssh_argv, sudo_answer
 from gpuprov.verify.outside import offered
+from gpuprov.verify.sharing import rules
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
 
@@ -125,7 +126,7 @@ def nodes_under_test(
     Raises:
         InvalidInput: ssh's configuration of a node's address cannot be used.
     """
-    nodes = []
+    nodes, shared = [], rules(lock)
     for name, group in lock.hosts().items():
         argv, greeting = HERE, ""
         if not local:
@@ -134,6 +135,7 @@ def nodes_under_test(
             greeting = sudo_answer(password) if password and way.user != "root" else ""
         shell = Shell(argv, limits.command_s, greeting)
         backend = ShellBackend(name, shell, limits.node_s)
+        backend.shared = shared[name]
         host = Host(backend)
         backend.set_host(host)
         nodes.append(NodeUnderTest(name, group, backend, host, image=image, local=local))
@@ -152,8 +154,10 @@ def connect_all(nodes: list[NodeUnderTest]) -> None:
 def ask_all_ahead(first: NodeUnderTest, others: list[NodeUnderTest]) -> None:
     """Run the first node's commands on the others concurrently: nodes of a group need the same ones.
 
-    Results are cached. A command that only one of the others needs still runs in its test.
+    Results are cached. A command with text of the first node, and one that only one of the others needs, runs
+    in its test.
     """
-    commands, ports = first.backend.asked, list(first.ports)
+    stated = {22, *((first.group.setting("ssh") or {}).get("ports") or ())}
+    commands, ports = first.backend.sharable, [port for port in first.ports if port in stated]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda node: node.ask_ahead(commands, ports), others))

@@ -22,6 +22,7 @@ from testinfra.backend.base import BaseBackend, CommandResult
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.ssh.wording import of_openssh
 from gpuprov.untrusted.programs import kill_group
+from gpuprov.verify.sharing import Rule
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Maximum size of one answer: standard output and standard error together."""
@@ -207,6 +208,10 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         name: the node's name.
         budget_s: time limit of all commands of the node together, in seconds.
         budget_bytes: limit of the size of all its answers.
+
+    Attributes:
+        shared: function that returns whether a command and its arguments may run on other nodes too.
+        sharable: the commands so far for which it does, in order, also failed ones.
     """
 
     NAME = "node"
@@ -216,6 +221,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         self.shell, self.budget_s, self.budget_bytes = shell, budget_s, budget_bytes
         self._answers: dict[str, CommandResult | NodeFailed] = {}
         self._hung: set[str] = set()
+        self.shared: Rule = lambda *_: False
+        self.sharable: list[str] = []
 
     def __repr__(self) -> str:
         return f"<node {self.hostname}>"
@@ -229,7 +236,10 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             Unreachable: the connection broke.
             NodeFailed: the command has no result, now or when it ran before.
         """
-        answer = self.remember(self.quote(command, *args))
+        whole = self.quote(command, *args)
+        if whole not in self._answers and self.shared(command, args):
+            self.sharable.append(whole)
+        answer = self.remember(whole)
         if isinstance(answer, NodeFailed):
             raise answer
         return answer
@@ -243,11 +253,6 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         if command not in self._answers:
             self._answers[command] = self._ask(command)
         return self._answers[command]
-
-    @property
-    def asked(self) -> list[str]:
-        """Every command asked so far, in order, also failed ones."""
-        return list(self._answers)
 
     def _ask(self, command: str) -> CommandResult | NodeFailed:
         """Run a command; return its result, or its failure, and subtract its time and size from the budgets.

@@ -15,6 +15,7 @@ from gpuprov.model.lock import Lock, LockedGroup, read_lock
 from gpuprov.verify.event_log import EventLog, read_events
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.plugin import Verification
+from gpuprov.verify.sharing import rules
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.verdict import NodeVerdict
 from tests import RECORDED, RECORDED_LOCK
@@ -75,6 +76,7 @@ def paper_node(name: str, group: LockedGroup, change: Change, breaks_at: str | N
     answers = recorded()
     change(answers)
     backend = ShellBackend(name, PaperShell(answers, breaks_at), budget_s=60)
+    backend.shared = rules(Lock(inputs="0" * 64, groups={"train": group}))[name]
     host = Host(backend)
     backend.set_host(host)
     offered = answers.get(OFFERED, (0, "publickey,password", ""))[1].split(",")

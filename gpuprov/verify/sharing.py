@@ -1,0 +1,97 @@
+"""Commands that may run on all nodes of a group, because no node's text is part of them.
+
+The first node's commands are run on the others in advance. Observers also put text of a node into a command,
+quoted, and that node may lie: such a command runs on this node only.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+from gpuprov.model.lock import Lock
+
+OWN = ("gpuprov.", "testinfra.modules.")
+"""Prefixes of the modules whose texts are known."""
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+~:@=-]{0,127}")
+"""An argument that is harmless from any node, such as a kernel's or a package's name: no path, no option."""
+
+
+Rule = Callable[[str, Sequence[str]], bool]
+"""Function of a command and its arguments: whether they may run on all nodes of a group."""
+
+
+def rules(lock: Lock) -> dict[str, Rule]:
+    """Return the rule of each node, the same one for all nodes of a group."""
+    found: dict[str, Rule] = {}
+    for group in lock.groups.values():
+        stated = frozenset(_leaves(group.model_dump(mode="json")))
+        found |= dict.fromkeys(group.hosts, partial(_is_shared, stated))
+    return found
+
+
+def _is_shared(stated: frozenset[str], command: str, arguments: Sequence[str]) -> bool:
+    """Return whether a command is a text of gpuprov's code, and its arguments of the code, the lock or words.
+
+    Args:
+        stated: texts of the lock.
+        command: with `%s` for each argument.
+    """
+    known = constants()
+    base = command
+    while base.endswith(" %s"):
+        base = base.removesuffix(" %s")
+    if command.startswith("%") or not {command, base} & known:
+        return False
+    return all(each in stated or each in known or WORD.fullmatch(each) for each in arguments)
+
+
+def constants() -> frozenset[str]:
+    """Return all texts in the code of the modules of `OWN` that are loaded now."""
+    return _constants(tuple(name for name in sys.modules if name.startswith(OWN)))
+
+
+@cache
+def _constants(names: tuple[str, ...]) -> frozenset[str]:
+    """Return all texts in the code of these modules, and the values of their constants."""
+    modules = [sys.modules[name] for name in names]
+    return frozenset(text for module in modules for text in _module_texts(module))
+
+
+def _module_texts(module: ModuleType) -> Iterator[str]:
+    """Yield the literals of a module's code, and the values of its constants, which may be composed.
+
+    pytest's own loader has the code with its changes only.
+    """
+    if module.__file__:
+        yield from _texts(SourceFileLoader(module.__name__, module.__file__).get_code(module.__name__))
+    yield from _texts(tuple(vars(module).values()))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a code object, and in unchangeable containers."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, CodeType):
+        yield from _texts(value.co_consts)
+    elif isinstance(value, tuple | frozenset):
+        for each in value:
+            yield from _texts(each)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield keys and values of a document as texts."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield str(key)
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif value is not None:
+        yield str(value)

@@ -1,0 +1,53 @@
+"""Commands that are run on all nodes of a group contain no text of the node that was judged first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.verify.sharing import rules
+from tests.unit.verify.nodes_on_paper import Answers, judge, lock_of, locked_group, paper_node
+
+HOSTILE = "/etc/shadow -fprint"
+"""A path and an option that a node names."""
+
+
+def test_most_commands_of_a_node_are_run_on_all_in_advance(tmp_path: Path) -> None:
+    node = paper_node("one", locked_group("one"), lambda _: None)
+    judge([node], tmp_path)
+    own = [command for command in node.backend._answers if command not in node.backend.sharable]
+    assert len(own) < 0.25 * len(node.backend._answers), "\n".join(own)
+
+
+def test_text_of_the_first_node_is_in_no_command_of_another(tmp_path: Path) -> None:
+    def lie(answers: Answers) -> None:
+        for command, (code, out, err) in list(answers.items()):
+            answers[command] = (
+                code,
+                f"{out}\n{HOSTILE}\npidfile {HOSTILE}\nLD_LIBRARY_PATH={HOSTILE}\n",
+                err,
+            )
+
+    node = paper_node("one", locked_group("one"), lie)
+    judge([node], tmp_path)
+    assert any(HOSTILE.split()[0] in command for command in node.backend._answers)
+    assert not [command for command in node.backend.sharable if HOSTILE.split()[0] in command]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "shared"),
+    [
+        ("dkms status -k %s", ["6.1.0-56-amd64"], True),
+        ("dkms status -k %s", ["/etc/shadow"], False),
+        ("dkms status -k %s", ["-fprint"], False),
+        ("dkms status -k %s", ["a b"], False),
+        ("dkms status -k %s", ["x" * 200], False),
+        ("dkms status -k /etc/shadow", [], False),
+        ("%s", ["reboot"], False),
+    ],
+)
+def test_only_words_and_texts_of_the_code_are_shared(
+    command: str, arguments: list[str], shared: bool
+) -> None:
+    assert rules(lock_of("one"))["one"](command, arguments) is shared
