@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
+
+from gpuprov.errors import NodeFailed
 
 KINDS = {"auth": "auth_err", "account": "perm_denied"}
 """Type of line → the answer of a module that refuses."""
@@ -31,6 +32,9 @@ LINE = re.compile(r"-?(auth|account)\s+(\[[^\]]*\]|\S+)\s+(\S+)", re.IGNORECASE)
 MODULE = re.compile(r"(?:(?:/usr)?/lib(?:64)?/(?:[\w-]+/)?security/)?pam_(\w+)\.so")
 NESTING = 16
 LINES_AT_MOST = 2000
+"""Maximum number of lines of a stack; those of a file count each time that it is included."""
+CHARACTERS_AT_MOST = 4096
+"""Maximum length of a line, with those that continue it."""
 
 Files = Mapping[str, Iterable[tuple[str, str]]]
 """Service → place and text of its lines without comments."""
@@ -64,55 +68,76 @@ def admitting(files: Files, kind: str) -> Rule | None:
     Args:
         files: the files of the service `sshd`, of those that it includes, and `other`.
         kind: `auth` or `account`.
+
+    Raises:
+        NodeFailed: the stack has too many lines, or too long ones.
     """
     service = "sshd" if "sshd" in files else "other"
-    ended = _evaluated(tuple(_rules(files, service, kind)), {_State(None, False): None}, KINDS[kind])
+    rules = tuple(_rules(files, service, kind, iter(range(LINES_AT_MOST))))
+    ended = _evaluated(rules, {_State(None, False): None}, KINDS[kind])
     return next((rule for state, rule in ended.items() if state == _State(True, True)), None)
 
 
-def _rules(files: Files, service: str, kind: str, level: int = 0) -> Iterator[Rule]:
+def _rules(
+    files: Files, service: str, kind: str, numbers: Iterator[int], above: tuple[str, ...] = ()
+) -> Iterator[Rule]:
     """Yield the lines of one type of a service, with those of included files in their place.
 
-    A file that does not exist is a line that refuses: PAM fails there too.
+    A file that does not exist, or that includes itself, is a line that refuses: PAM fails there too.
+
+    Args:
+        files: as in `admitting`.
+        service: name of the file.
+        kind: `auth` or `account`.
+        numbers: one for each line that the whole stack may still have.
+        above: the files that include this one.
     """
-    if service not in files or level > NESTING:
+    if service not in files or service in above or len(above) > NESTING:
         yield Rule("", f"no {service}", WORDS["requisite"], "deny")
         return
-    for place, text in islice(_joined(files[service]), LINES_AT_MOST):
+    within = (*above, service)
+    for place, text in _joined(files[service], numbers):
         if included := re.match(r"@include\s+(\S+)", text):
-            yield from _rules(files, included[1], kind, level + 1)
+            yield from _rules(files, included[1], kind, numbers, within)
             continue
         found = LINE.match(text)
         if not found or found[1].lower() != kind:
             continue
         control, module = found[2].lower(), found[3]
         if control == "include":
-            yield from _rules(files, module, kind, level + 1)
+            yield from _rules(files, module, kind, numbers, within)
         elif control == "substack":
-            yield Rule(place, text, {}, "", tuple(_rules(files, module, kind, level + 1)))
+            yield Rule(place, text, {}, "", tuple(_rules(files, module, kind, numbers, within)))
         else:
             known = MODULE.fullmatch(module)
             yield Rule(place, text, _actions(control), known[1] if known else module)
 
 
-def _joined(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _joined(rows: Iterable[tuple[str, str]], numbers: Iterator[int]) -> Iterator[tuple[str, str]]:
     """Yield place and text of lines, with a line that ends with a backslash and the next one as one."""
-    begun: tuple[str, str] | None = None
+    begun, parts, length = "", list[str](), 0
     for place, text in rows:
-        begun = (begun[0], f"{begun[1]} {text}") if begun else (place, text)
-        if text.endswith("\\"):
-            begun = (begun[0], begun[1].removesuffix("\\"))
-            continue
-        yield begun
-        begun = None
-    if begun:
-        yield begun
+        length += len(text) + 1
+        if next(numbers, None) is None:
+            raise NodeFailed("PAM's stack of sshd is too long", expected=f"at most {LINES_AT_MOST} lines")
+        if length > CHARACTERS_AT_MOST:
+            raise NodeFailed(
+                "a line of PAM's stack of sshd is too long",
+                expected=f"at most {CHARACTERS_AT_MOST} characters",
+            )
+        begun = begun if parts else place
+        parts.append(text.removesuffix("\\"))
+        if not text.endswith("\\"):
+            yield begun, " ".join(parts)
+            parts, length = [], 0
+    if parts:
+        yield begun, " ".join(parts)
 
 
 def _actions(control: str) -> Mapping[str, str]:
     """Return answer of a module → action of PAM; an unknown word counts as `required`, as in libpam."""
     if control.startswith("["):
-        return dict(re.findall(r"(\w+)=(\w+)", control))
+        return dict(re.findall(r"\b(\w+)=(\w+)", control))
     return WORDS.get(control, WORDS["required"])
 
 

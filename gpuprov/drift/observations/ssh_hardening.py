@@ -8,6 +8,7 @@ from typing import Any
 from gpuprov.access.pam import KINDS, Rule, admitting
 from gpuprov.access.shipped import SYNONYMS, compared, with_whom
 from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.sshd import ALIASES, SshdAnswer
 from gpuprov.roles import Expectation
@@ -84,8 +85,16 @@ def _admits(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 
 def _admitting(facts: Facts) -> list[Rule]:
-    """Return the line of each type with which sshd's PAM service admits a user without credentials."""
-    return [rule for kind in KINDS if (rule := admitting(facts.pam, kind))]
+    """Return the line of each type with which sshd's PAM service admits a user without credentials.
+
+    Raises:
+        Missing: its stack has too many lines, or too long ones.
+    """
+    files = facts.pam
+    try:
+        return [rule for kind in KINDS if (rule := admitting(files, kind))]
+    except NodeFailed as error:
+        raise Missing("pam", str(error)) from error
 
 
 @observes("ssh.loaded", "sshd")

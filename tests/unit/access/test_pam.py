@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
+
 import pytest
 
 from gpuprov.access.pam import admitting
+from gpuprov.errors import NodeFailed
 
 DEBIAN = ("[success=1 default=ignore] pam_unix.so nullok", "requisite pam_deny.so", "required pam_permit.so")
 SSSD = (
@@ -90,3 +94,33 @@ def test_a_substack_ends_alone_and_a_missing_file_refuses() -> None:
 
 def test_a_loop_of_includes_ends() -> None:
     assert admitting({"sshd": [("s:1", "@include sshd"), ("s:2", "auth include sshd")]}, "auth") is None
+
+
+@pytest.mark.parametrize("line", ["auth include sshd", "auth substack sshd", "@include sshd"])
+def test_files_that_include_themselves_take_no_time(line: str) -> None:
+    begun = time.process_time()
+    assert admitting({"sshd": [("s", line)] * 3}, "auth") is None
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize("line", ["auth include", "auth substack", "@include"])
+def test_the_whole_stack_has_a_maximum_of_lines(line: str) -> None:
+    names = ["sshd", *map(str, range(8))]
+    stack = {name: [("s", f"{line} {within}")] * 10 for name, within in pairwise(names)}
+    with pytest.raises(NodeFailed, match="at most 2000 lines"):
+        admitting({**stack, names[-1]: []}, "auth")
+
+
+@pytest.mark.parametrize(("text", "number"), [("a" * 18 + "\\", 40_000), (f"auth [{'a' * 40_000}] x", 1)])
+def test_long_lines_take_no_time(text: str, number: int) -> None:
+    begun = time.process_time()
+    with pytest.raises(NodeFailed, match="at most 4096 characters"):
+        admitting({"sshd": [("s", text)] * number}, "auth")
+    assert time.process_time() - begun < 1
+
+
+def test_lines_that_go_on_are_one() -> None:
+    rows = [("s:1", "auth \\"), ("s:2", "required \\"), ("s:3", "pam_permit.so \\")]
+    found = admitting({"sshd": rows}, "auth")
+    assert found
+    assert (found.place, " ".join(found.text.split())) == ("s:1", "auth required pam_permit.so")

@@ -112,6 +112,12 @@ def test_a_file_that_sshd_has_not_read_is_a_difference() -> None:
     assert found.actual == ["/etc/ssh/sshd_config"]
 
 
+def test_a_stack_of_pam_that_is_too_long_is_unknown() -> None:
+    found = seen("ssh.pam", [], pam={"sshd": [["/etc/pam.d/sshd:1", "auth required pam_unix.so"]] * 2001})
+    assert found
+    assert found.actual == "unknown: PAM's stack of sshd is too long; expected at most 2000 lines"
+
+
 def test_a_line_of_pam_that_admits_is_named() -> None:
     rows = [["/etc/pam.d/sshd:1", "auth\tsufficient\tpam_permit.so"]]
     found = seen("ssh.pam", [], pam={"sshd": rows})
