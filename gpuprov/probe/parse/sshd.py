@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuprov.errors import NodeFailed
+
 
 @dataclass(frozen=True, slots=True)
 class SshdAnswer:
@@ -25,6 +27,8 @@ class SshdAnswer:
 
 ALIASES = {"kbdinteractiveauthentication": "challengeresponseauthentication"}
 """Keyword → its older name in files."""
+ANSWERS_AT_MOST = 192
+"""Number of answers that the probe requests: 24 of each of 8 listeners."""
 
 
 @lru_cache(maxsize=256)
@@ -41,14 +45,21 @@ def parse_sshd(text: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def parse_answers(raw: Mapping[str, Any]) -> tuple[SshdAnswer, ...]:
-    """Parse the probe's answers; one without a text repeats the text and the lines of the first."""
+    """Parse the probe's answers; one without a text repeats the text and the lines of the first.
+
+    Raises:
+        NodeFailed: there are more answers than the probe requests.
+    """
+    if len(raw["answers"]) > ANSWERS_AT_MOST:
+        raise NodeFailed(f"{len(raw['answers'])} answers of sshd", expected=f"at most {ANSWERS_AT_MOST}")
+    first = _places(raw["lines"])
     return tuple(
         SshdAnswer(
             str(listener),
             str(user),
             str(address),
             parse_sshd(raw["text"] if text is None else text),
-            _places(raw["lines"] if lines is None else lines),
+            first if lines is None else _places(lines),
         )
         for listener, user, address, text, lines in raw["answers"]
     )

@@ -112,6 +112,18 @@ def test_a_file_that_sshd_has_not_read_is_a_difference() -> None:
     assert found.actual == ["/etc/ssh/sshd_config"]
 
 
+def test_answers_like_the_first_share_its_lines() -> None:
+    lines = [["/x", f"k{number}"] for number in range(100)]
+    answers = Facts("node", "", 0.0, {"sshd": asked(FIRST, lines=lines)}).sshd_answers
+    assert len(answers[0].places) == 100
+    assert answers[0].places is answers[1].places
+
+
+def test_more_answers_than_the_probe_requests_are_unknown() -> None:
+    assert logins(asked(*[FIRST] * 191)) == (None, ())
+    assert logins(asked(*[FIRST] * 192))[0] == "unknown: 193 answers of sshd; expected at most 192"
+
+
 def test_a_stack_of_pam_that_is_too_long_is_unknown() -> None:
     found = seen("ssh.pam", [], pam={"sshd": [["/etc/pam.d/sshd:1", "auth required pam_unix.so"]] * 2001})
     assert found
