@@ -172,10 +172,12 @@ def _refused(loading: Loading, run: DryRun, stated: Modprobe, shut: Container[st
         if result and result != seen and name not in shut:
             yield f"{name} {result}", tuple(_lines(stated, name))
         seen = result or seen
-    for device in () if seen or shut else loading.devices:
+    if seen or shut:
+        return
+    aliases = (line for (_, name), line in stated.lines.items() if name.startswith("pci:"))
+    places = tuple(place for place, target in aliases if not target.startswith("nvidia"))
+    for device in loading.devices:
         if result := _result(run.steps(device), "nvidia", loading.absent):
-            aliases = (line for (_, name), line in stated.lines.items() if name.startswith("pci:"))
-            places = tuple(place for place, target in aliases if not target.startswith("nvidia"))
             yield f"a GPU's PCI id {result}", places
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from gpuprov.probe.parse.modules import module_name
@@ -12,6 +13,10 @@ from gpuprov.untrusted import is_kernel_release, lines_of
 
 COMMAND = 80
 """Characters of a command that are reported."""
+KERNELS_AT_MOST, DEVICES_AT_MOST = 8, 4
+"""Numbers of kernels and of modaliases that the probe requests."""
+NAMES_AT_MOST = 64
+"""Maximum number of names for a kernel: a kernel with every driver of Debian's has some 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +84,17 @@ class Loading:
 
 
 def parse_loading(raw: Mapping[str, Any]) -> Loading:
-    """Parse the probe's outputs of modprobe; a kernel whose name is not a release is left out."""
+    """Parse the probe's outputs of modprobe; a kernel whose name is not a release is left out.
+
+    So is everything in excess of what the probe requests.
+    """
     kernels = {
-        kernel: DryRun({str(name): str(text) for name, text in answers.items()})
-        for kernel, answers in raw["kernels"].items()
+        kernel: DryRun({str(name): str(text) for name, text in islice(answers.items(), NAMES_AT_MOST)})
+        for kernel, answers in islice(raw["kernels"].items(), KERNELS_AT_MOST)
         if is_kernel_release(kernel)
     }
-    return Loading(kernels, tuple(raw["devices"]), frozenset(raw["absent"]))
+    devices = tuple(map(str, raw["devices"][:DEVICES_AT_MOST]))
+    return Loading(kernels, devices, frozenset(raw["absent"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,13 @@ import yaml
 from gpuprov.apply.converge import Convergence, _left
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift, judge
+from gpuprov.drift.observations.nvidia_driver import _refused
 from gpuprov.drift.observations.repositories import OUR_FILE
 from gpuprov.drift.text import difference
 from gpuprov.history.store import _read, _written
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.loading import DryRun, Loading
+from gpuprov.probe.parse.modules import Modprobe
 from gpuprov.roles import Expectation
 from tests import ROOT
 
@@ -327,3 +330,12 @@ def test_history_keeps_who_said_it_and_reads_runs_that_named_nobody() -> None:
     assert _read("gpu1", "drifted", None, _written(node)) == node
     older = '[["tuning.limits", 8, 4, "error", "system_tuning", false]]'
     assert _read("gpu1", "drifted", None, older).drift[0].by == ()
+
+
+def test_the_lines_about_gpus_are_searched_once_for_all_of_them() -> None:
+    lines = {("alias", "pci:v1"): ("/etc/modprobe.d/x.conf:1", "vfio"), ("alias", "pci:v2"): ("y", "nvidia")}
+    run = DryRun({"nvidia": "insmod /x/nvidia.ko", "nvidia-uvm": "insmod /x/nvidia-uvm.ko"})
+    loading = Loading({}, ("pci:v1", "pci:v2"), frozenset())
+    first, second = _refused(loading, run, Modprobe({}, {}, {}, {}, lines), ())
+    assert first == ("a GPU's PCI id loads nothing", ("/etc/modprobe.d/x.conf:1",))
+    assert first[1] is second[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.probe.node import base, loading, system
+from gpuprov.probe.parse.loading import parse_loading
 
 KERNEL = "6.1.0-56-amd64"
 GPU = "pci:v000010DEd000020B2sv000010DEsd00001463bc03sc02i00"
@@ -119,3 +120,12 @@ def test_an_image_is_read_only_if_a_setting_adds_the_driver_and_it_is_older(
     monkeypatch.setattr(loading, "kernels_with_modules", lambda: [KERNEL])
     monkeypatch.setattr(loading, "_images", lambda kernel: ["/boot/initrd.img"] if made else [])
     assert any(loading.initramfs({}).values()) == images
+
+
+def test_more_than_the_probe_requests_is_not_parsed() -> None:
+    answers = {str(number): f"install /sbin/modprobe {number + 1}" for number in range(2000)}
+    kernels = {f"6.1.{number}-amd64": answers for number in range(20)}
+    found = parse_loading({"kernels": kernels, "devices": [GPU] * 9, "absent": []})
+    assert found.devices == (GPU,) * 4
+    assert len(found.kernels) == 8
+    assert found.kernels["6.1.0-amd64"].steps("0") == []
