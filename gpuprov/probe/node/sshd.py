@@ -93,9 +93,12 @@ def _listeners(unclear: "list[str]") -> "Iterator[tuple[str, str, list[str]]]":
 
 
 def _is_contained(pid: str) -> bool:
-    """Return whether a process is not root's, or has a process namespace of its own (a container)."""
-    user = re.search(r"(?m)^Uid:\s+\d+\s+(\d+)", read_or_none(f"/proc/{pid}/status") or "")
-    return user is None or user.group(1) != "0" or _link(f"/proc/{pid}/ns/pid") != _link("/proc/1/ns/pid")
+    """Return whether a process is not root's, or has a process namespace of its own (a container).
+
+    A program that a user runs with root's rights (setuid) is the user's.
+    """
+    root = re.search(r"(?m)^Uid:\s+0\s+0\s", read_or_none(f"/proc/{pid}/status") or "")
+    return root is None or _link(f"/proc/{pid}/ns/pid") != _link("/proc/1/ns/pid")
 
 
 def _link(path: str) -> "str | None":

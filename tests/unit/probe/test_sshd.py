@@ -160,3 +160,14 @@ def test_services_of_pam_are_followed(monkeypatch: pytest.MonkeyPatch, tmp_path:
     found = sshd.pam({})
     assert sorted(found) == [str(tmp_path / "own"), "common", "sshd"]
     assert found["common"][0] == [f"{tmp_path}/common:1", "auth required pam_unix.so"]
+
+
+@pytest.mark.parametrize(
+    ("users", "contained"), [("0\t0\t0\t0", False), ("65534\t0\t0\t0", True), ("0\t65534\t0\t0", True)]
+)
+def test_a_program_that_a_user_runs_as_root_is_no_listener(
+    users: str, contained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sshd, "read_or_none", lambda path: f"Name:\tsshd\nUid:\t{users}\nGid:\t0\t0\t0\t0\n")
+    monkeypatch.setattr(sshd, "_link", lambda path: "pid:[1]")
+    assert sshd._is_contained("7") == contained
