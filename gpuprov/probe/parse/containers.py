@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from gpuprov.untrusted.parsing import read_toml
+
+MISSING_AT_MOST = 3
+"""Number of missing paths that the probe sends of a specification."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ def parse_toolkit(raw: Mapping[str, Any]) -> Toolkit:
         ValueError: a configuration is too large, or not TOML; the message has the place.
     """
     found = {
-        str(path): Specification(tuple(map(str, each["missing"])), tuple(map(str, each["versions"])))
+        str(path): Specification(
+            tuple(map(str, islice(each["missing"], MISSING_AT_MOST))), tuple(map(str, each["versions"]))
+        )
         for path, each in raw["cdi"].items()
     }
     return Toolkit(_flat(read_toml(raw["config"])), _flat(read_toml(raw["default"])), found)

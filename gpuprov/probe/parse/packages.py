@@ -8,6 +8,7 @@ import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from gpuprov.errors import NodeFailed
@@ -16,6 +17,8 @@ from gpuprov.untrusted import version as package_version
 
 PAIRS = 1 << 17
 """Maximum number of packages, and a hundred, times that of version locks with wildcards."""
+FILES_AT_MOST = 200
+"""Number of differing files that the probe sends."""
 _LOCK = 512
 """Maximum length of a version lock in characters."""
 
@@ -105,7 +108,8 @@ def parse_candidates(raw: Mapping[str, Any]) -> Candidates:
 
 def parse_package_files(raw: Iterable[Any]) -> tuple[ChangedFile, ...]:
     """Parse the probe's rows of name, path and state."""
-    return tuple(ChangedFile(package_name(name), str(path), str(state)) for name, path, state in raw)
+    rows = islice(raw, FILES_AT_MOST)
+    return tuple(ChangedFile(package_name(name), str(path), str(state)) for name, path, state in rows)
 
 
 @lru_cache(maxsize=512)

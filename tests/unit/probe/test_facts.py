@@ -123,3 +123,14 @@ def test_text_of_a_collector_is_limited() -> None:
     assert found.raw("smi") == {"stdout": large}
     with pytest.raises(Missing, match="units: more than 1048576 characters"):
         found.raw("units")
+
+
+def test_more_than_the_probe_sends_is_left_out(answer: dict[str, Any]) -> None:
+    toolkit = {
+        "config": "",
+        "default": "",
+        "cdi": {"/etc/cdi/a.yaml": {"missing": ["/x"] * 9, "versions": []}},
+    }
+    facts = changed(answer, toolkit=toolkit, package_files=[["libcuda1", "/x", "is missing"]] * 300)
+    assert facts.toolkit.specifications["/etc/cdi/a.yaml"].missing == ("/x",) * 3
+    assert len(facts.package_files) == 200

@@ -1,0 +1,17 @@
+"""Limits of the probe on the node, which parsers apply again."""
+
+from __future__ import annotations
+
+import gpuprov_cdi
+
+from gpuprov.probe.node import gpu
+from gpuprov.probe.node import packages as node_packages
+from gpuprov.probe.node import sshd as node_sshd
+from gpuprov.probe.parse import containers, loading, packages, sshd
+
+
+def test_parsers_have_the_limits_of_collectors() -> None:
+    assert sshd.ANSWERS_AT_MOST == node_sshd.ASKED_MAX * node_sshd.LISTENERS_MAX
+    assert loading.KERNELS_AT_MOST == gpu.KERNELS_AT_MOST
+    assert packages.FILES_AT_MOST == node_packages.ROWS
+    assert containers.MISSING_AT_MOST == gpuprov_cdi.NAMED_AT_MOST
