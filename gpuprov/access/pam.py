@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuprov.errors import NodeFailed
@@ -134,6 +135,7 @@ def _joined(rows: Iterable[tuple[str, str]], numbers: Iterator[int]) -> Iterator
         yield begun, " ".join(parts)
 
 
+@lru_cache(maxsize=512)
 def _actions(control: str) -> Mapping[str, str]:
     """Return answer of a module → action of PAM; an unknown word counts as `required`, as in libpam."""
     if control.startswith("["):

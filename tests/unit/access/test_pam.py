@@ -124,3 +124,10 @@ def test_lines_that_go_on_are_one() -> None:
     found = admitting({"sshd": rows}, "auth")
     assert found
     assert (found.place, " ".join(found.text.split())) == ("s:1", "auth required pam_permit.so")
+
+
+def test_a_long_line_of_a_file_that_is_included_often_is_parsed_once() -> None:
+    stack = {"sshd": [("s", "auth include b")] * 50, "b": [("b", f"auth [{'a=1 ' * 1000}] pam_x.so")] * 38}
+    begun = time.process_time()
+    assert admitting(stack, "auth") is None
+    assert time.process_time() - begun < 0.5
