@@ -83,6 +83,14 @@ def test_no_task_hides_a_failure(place: str, task: dict[str, Any]) -> None:
     assert "ignore_errors" not in task, place
 
 
+@pytest.mark.parametrize(("place", "task"), TASKS, ids=[place for place, _ in TASKS])
+def test_no_loop_over_a_nodes_answer_includes_tasks_or_runs_here(place: str, task: dict[str, Any]) -> None:
+    """Reject loops whose items all hosts wait for: the controller includes them one by one, or runs them."""
+    controls = any(f"ansible.builtin.include_{what}" in task for what in ("tasks", "role", "vars"))
+    if controls or "delegate_to" in task:
+        assert not re.search(r"_look(ed)?\b", str(task.get("loop", "")))
+
+
 def test_a_role_looks_up_just_the_templates_and_files_that_it_has() -> None:
     for role in ROLES:
         text = "".join(path.read_text() for path in [*role.glob("tasks/*.yml"), *role.glob("vars/*.yml")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,26 @@ def test_apt_takes_the_patterns_as_they_are(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert f'"{pattern}"' in dump.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "weak", "expected"),
+    [
+        ({"HostKey": "/k/rsa /k/ed25519", "Port": "22"}, ["/k/rsa"], ["/k/rsa"]),
+        ({"HostKey": "/k/rsa"}, [f"/k/{number}" for number in range(1000)], []),
+        ({"hostkey": "/k/rsa"}, ["/k/rsa"] * 1000, ["/k/rsa"]),
+        ({"Port": "22"}, ["/k/rsa"], []),
+    ],
+)
+def test_only_requested_host_keys_are_generated(
+    options: dict[str, str], weak: list[str], expected: list[str]
+) -> None:
+    environment = jinja2.nativetypes.NativeEnvironment()
+    environment.filters["dict2items"] = lambda each: [{"key": key, "value": each[key]} for key in each]
+    environment.filters["intersect"] = lambda left, right: [each for each in left if each in right]
+    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
+    said = yaml.safe_load((ROLES / "ssh_hardening/vars/main.yml").read_text())["__ssh_hardening_weak_keys"]
+    found = environment.from_string(said).render(
+        ssh_hardening_options=options, __ssh_hardening_look={"weak_keys": weak}
+    )
+    assert found == expected
