@@ -120,9 +120,13 @@ def part_name(gpu: str) -> str:
 
 def number(value: object) -> float | None:
     """Return the value as a float, or None if it is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return None
+    return found if math.isfinite(found) else None
 
 
 def part(document: object, *names: str) -> Mapping[str, Any]:

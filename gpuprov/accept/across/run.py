@@ -14,8 +14,8 @@ from gpuprov.accept.across.mesh import Mesh, Result, failed
 from gpuprov.accept.across.rounds import Group, tournament
 from gpuprov.accept.across.search import FEW, Search
 from gpuprov.accept.judge import Acceptance, refusal
-from gpuprov.accept.rates import number, part, rows
-from gpuprov.errors import GpuprovError
+from gpuprov.accept.rates import GPUS, number, part, rows
+from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.finding import Finding
 from gpuprov.model.nodeset import fold
 from gpuprov.nccl.log import read_log
@@ -28,6 +28,8 @@ FIRST_BYTES, TURNS = 16 * MIB, 4
 SHORT_S = 0.01
 """Target duration in seconds of one direction of an exchange, once its rate is known."""
 REDUCED_BYTES, REDUCED_TURNS = 256 * MIB, 8
+INDICES, PORTS = 1024, 1024
+"""Limits of a node's description of itself: of an index or a number of links, and of its RDMA ports."""
 Note = Callable[[str], None]
 
 
@@ -85,6 +87,8 @@ def search_across(
             outcome.refused[name] = result
         elif why := result.get("refused") or result.get("error"):
             outcome.refused[name] = refusal(str(why))
+        elif why := _objection(result):
+            outcome.refused[name] = NodeFailed(f"its description of itself is invalid: {why}")
         else:
             outcome.documents[name] = result
     outcome.search = Search([name for name in names if name in outcome.documents])
@@ -96,6 +100,21 @@ def search_across(
         outcome.search.take(conductor.round(groups))
     outcome.paths |= _below(outcome.rounds, floors or {})
     return outcome
+
+
+def _objection(document: Mapping[str, Any]) -> str | None:
+    """Return the reason why a node's description of itself cannot be used; None if it can be."""
+    gpus = document.get("gpus")
+    if not isinstance(gpus, list) or not 0 < len(gpus) <= GPUS:
+        return f"gpus is not a list of 1 to {GPUS} numbers"
+    if not all(type(index) is int and 0 <= index < INDICES for index in gpus):
+        return f"gpus has an index that is not a number from 0 to {INDICES - 1}"
+    links, ports = document.get("nvlinks", 0), document.get("rdma", [])
+    if type(links) is not int or not 0 <= links < INDICES:
+        return f"nvlinks is not a number from 0 to {INDICES - 1}"
+    if not isinstance(ports, list) or len(ports) > PORTS:
+        return f"rdma is not a list of at most {PORTS} ports"
+    return None
 
 
 def _below(

@@ -127,6 +127,35 @@ def test_a_node_in_use_is_refused_and_the_others_are_measured() -> None:
     assert {each.verdict for each in outcome.judged()} == {"accepted", "refused"}
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"gpus": None}, "gpus is not a list of 1 to 64 numbers"),
+        ({"gpus": []}, "gpus is not a list"),
+        ({"gpus": {"0": 1}}, "gpus is not a list"),
+        ({"gpus": list(range(65))}, "gpus is not a list"),
+        ({"gpus": [0, "1"]}, "gpus has an index that is not a number from 0 to 1023"),
+        ({"gpus": [True]}, "gpus has an index"),
+        ({"gpus": [10**400]}, "gpus has an index"),
+        ({"nvlinks": 10**400}, "nvlinks is not a number from 0 to 1023"),
+        ({"rdma": [{}] * 1025}, "rdma is not a list of at most 1024 ports"),
+    ],
+)
+def test_a_node_with_an_invalid_description_is_refused_and_the_others_are_measured(
+    changed: dict[str, Any], reason: str
+) -> None:
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        result = sound(name, order)
+        if name == "gpu02" and order["do"] == "look":
+            return {key: value for key, value in {**result, **changed}.items() if value is not None}
+        return result
+
+    outcome = search(NAMES, answer)
+    assert str(outcome.refused["gpu02"]).startswith(f"its description of itself is invalid: {reason}")
+    assert "gpu02" not in outcome.search.nodes
+    assert {each.verdict for each in outcome.judged() if each.node != "gpu02"} == {"accepted"}
+
+
 def dying(name: str, order: dict[str, Any]) -> dict[str, Any]:
     if name == "gpu05" and order["do"] == "join" and len(order["with"]["members"]) > 3:
         raise Unreachable("the connection broke: EOF")
@@ -146,7 +175,8 @@ def test_a_node_that_is_lost_is_named_and_the_others_go_on() -> None:
 def nonsense(name: str, order: dict[str, Any]) -> dict[str, Any]:
     result = sound(name, order)
     if order["do"] == "join" and name == "gpu04":
-        return {"value": {"exchange": [{"member": 99, "value": "fast"}, 7], "reduced": [], "log": 5}}
+        exchange = [{"member": 99, "value": "fast"}, {"member": 10**400, "value": 10**400}, 7]
+        return {"value": {"exchange": exchange, "reduced": [], "log": 5}}
     return result
 
 
