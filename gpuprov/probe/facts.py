@@ -145,6 +145,11 @@ class Facts:
     seconds: float
     collectors: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        """Replace each collector that has too much text by an error, also in facts that a worker sent."""
+        limited = {name: _limited(name, value) for name, value in self.collectors.items()}
+        object.__setattr__(self, "collectors", limited)
+
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> Facts:
         """Return facts from the probe's document.
@@ -161,7 +166,7 @@ class Facts:
             host_name(answer["host"]) if answer.get("host") else "",
             str(answer.get("collected_at", "")),
             float(seconds),
-            {name: _limited(str(name), value) for name, value in answer["collectors"].items()},
+            {str(name): value for name, value in answer["collectors"].items()},
         )
 
     def to_answer(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuprov.probe.facts import SCHEMA, TEXT, Facts, Missing
+from gpuprov.ssh.answers import read_answer
 from tests import H200
 
 PROPERTIES = [
@@ -134,3 +135,11 @@ def test_more_than_the_probe_sends_is_left_out(answer: dict[str, Any]) -> None:
     facts = changed(answer, toolkit=toolkit, package_files=[["libcuda1", "/x", "is missing"]] * 300)
     assert facts.toolkit.specifications["/etc/cdi/a.yaml"].missing == ("/x",) * 3
     assert len(facts.package_files) == 200
+
+
+def test_text_of_facts_that_a_worker_sent_is_limited_too() -> None:
+    collectors = {"sshd": {"text": "a"}, "units": {"text": "a" * (TEXT + 1)}}
+    document = {"host": "n", "collected_at": "", "seconds": 1.0, "collectors": collectors}
+    found = read_answer(json.dumps(document), Facts)
+    assert found.raw("sshd") == {"text": "a"}
+    assert found.missing == {"units": "more than 1048576 characters"}
