@@ -181,7 +181,7 @@ def test_only_requested_host_keys_are_generated(
     environment.filters["intersect"] = lambda left, right: [each for each in left if each in right]
     environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
     said = yaml.safe_load((ROLES / "ssh_hardening/vars/main.yml").read_text())["__ssh_hardening_weak_keys"]
-    found = environment.from_string(said).render(
+    found: Any = environment.from_string(said).render(
         ssh_hardening_options=options, __ssh_hardening_look={"weak_keys": weak}
     )
     assert found == expected
