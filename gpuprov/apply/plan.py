@@ -13,6 +13,8 @@ from gpuprov.roles.causes import causes
 
 RUNNABLE = tuple(role.name for role in ROLES if role.variables)
 """Roles that Ansible can run, in order."""
+VERSION = 256
+"""Maximum length of a version that is compared, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,25 @@ class NodePlan:
         """For each component to install, a package that is newer on the node than in the lock, as text."""
         found = []
         for each in self.because:
-            if each.role in self.roles and each.check.endswith(".packages") and isinstance(each.actual, dict):
+            if each.role not in self.roles or not each.check.endswith(".packages"):
+                continue
+            if isinstance(each.actual, dict) and isinstance(each.expected, dict):
                 for name, wanted in each.expected.items():
                     there = each.actual.get(name)
-                    if there and DEB.compare(there, wanted) > 0:
+                    if _is_newer(there, wanted):
                         found.append(f"{name} {there}, newer than the lock's {wanted}")
                         break
         return found
+
+
+def _is_newer(there: object, wanted: object) -> bool:
+    """Return whether a node's version is newer than the lock's; False if one of them is not a version."""
+    if not isinstance(there, str) or not isinstance(wanted, str) or not 0 < len(there) <= VERSION:
+        return False
+    try:
+        return DEB.compare(there, wanted) > 0
+    except ValueError:
+        return False
 
 
 def plan_node(node: NodeDrift) -> NodePlan:

@@ -48,6 +48,22 @@ def test_what_no_role_and_no_reboot_corrects_is_beyond_the_plan() -> None:
     assert plan(None, reboot=True).beyond == ()
 
 
+@pytest.mark.parametrize(
+    ("expected", "actual", "newer"),
+    [
+        ({"a": "1"}, {"a": "2"}, ["a 2, newer than the lock's 1"]),
+        ({"a": "1"}, {"a": 2}, []),
+        ({"a": None}, {"a": "2"}, []),
+        ({"a": "1"}, {"a": "\n"}, []),
+        ({"a": "1"}, {"a": "2" * 257}, []),
+        (1, {"a": "2"}, []),
+    ],
+)
+def test_only_versions_are_compared(expected: Any, actual: Any, newer: list[str]) -> None:
+    found = Difference("pins.packages", expected, actual, "error", "package_pins", reboot=False)
+    assert plan_node(NodeDrift("gpu01", "drifted", (found,))).newer == newer
+
+
 def with_another_module(collectors: Collectors) -> None:
     modules = collectors["modules"]
     modules["driver"] = modules["driver"].replace("535.309.01", "535.261.03")
