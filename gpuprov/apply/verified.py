@@ -8,6 +8,7 @@ from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.model.lock import Lock
 from gpuprov.roles import Expectation
+from gpuprov.untrusted import shown
 from gpuprov.verify.verdict import NodeVerdict, Verdict
 from gpuprov.verify.wanted import wanted
 
@@ -15,7 +16,8 @@ from gpuprov.verify.wanted import wanted
 def as_drift(lock: Lock, verdict: Verdict) -> list[NodeDrift]:
     """Return each node's verification as drift: a failed check is a difference.
 
-    A node that is unreachable or could not be judged keeps that status, and the message as its reason.
+    A node that is unreachable or could not be judged keeps that status, and the message as its reason. A
+    verification of checks that the lock does not have, as a worker can send, is an error of its node.
     """
     stated = {name: wanted(group) for name, group in lock.groups.items()}
     group_of = {host: name for name, group in lock.groups.items() for host in group.hosts}
@@ -46,6 +48,9 @@ def _as_drift(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift
     Args:
         stated: check → its expectation.
     """
+    if strange := [each.check for each in node.failed_checks if each.check not in stated]:
+        seen = f"the lock has no check {shown(strange[0])} for this node, which its verification names"
+        return NodeDrift(node.name, "error", reason=seen)
     found = tuple(
         Difference(
             each.check,

@@ -73,6 +73,12 @@ def test_no_reboot_is_proposed_for_what_another_library_causes(lock: Lock) -> No
     assert plan_node(alone).reboot
 
 
+def test_a_verification_of_a_check_that_the_lock_does_not_have_is_an_error_of_its_node(lock: Lock) -> None:
+    [node] = as_drift(lock, verdict(lock, ("no.such", 1, 2), LIBRARY))
+    assert (node.status, node.drift) == ("error", ())
+    assert node.reason == "the lock has no check 'no.such' for this node, which its verification names"
+
+
 @pytest.mark.parametrize("because", [BOOT, None], ids=["verify", "nobody"])
 def test_a_reboot_that_only_verify_asks_for_needs_consent(
     lock: Lock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, because: tuple[str, Any, Any] | None
