@@ -7,13 +7,15 @@ from functools import partial
 
 from gpuprov.drift.judge import NodeDrift, judge_answer, without_facts
 from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
+from gpuprov.drift.restated import restated
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.selection import narrowed
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
-from gpuprov.roles import expectations
+from gpuprov.roles import Expectation, expectations
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work
 from gpuprov.ssh.transport import ConnectionLimits, PerNode, Session, Target, fan_out, targets
 
@@ -60,21 +62,29 @@ def survey(
         answered: called for each node that answered or failed.
     """
     found: dict[str, NodeDrift] = {}
+    expected = {name: expectations(group) for name, group in lock.groups.items()}
+    of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
     if dispatch.crew is not None:
 
         def part(some: Collection[str]) -> Work[None, NodeDrift]:
             return partial(_survey_shard, narrowed(lock, some), dispatch.here())
 
+        by_check = {name: {each.check: each for each in some} for name, some in expected.items()}
+        stated = {host: by_check[name] for name, group in lock.groups.items() for host in group.hosts}
         for name, node in dispatch.spread(part, dict.fromkeys(names), answer=NodeDrift):
-            found[name] = without_facts(name, node) if isinstance(node, GpuprovError) else node
+            found[name] = _from_worker(name, node, stated[name])
             answered()
-        return [found[name] for name in lock.hosts() if name in found]
-    expected = {name: expectations(group) for name, group in lock.groups.items()}
-    of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
+        return [found[name] for name in of_host if name in found]
     for name, answer in gather(lock, names, drift_parameters, dispatch=dispatch):
         found[name] = judge_answer(name, answer, of_host[name])
         answered()
     return [found[name] for name in of_host if name in found]
+
+
+def _from_worker(name: str, answer: NodeDrift | GpuprovError, stated: Mapping[str, Expectation]) -> NodeDrift:
+    """Return a worker's result as the lock states it; one that contradicts the lock is the node's error."""
+    found = answer if isinstance(answer, GpuprovError) else contained(name, partial(restated, answer, stated))
+    return without_facts(name, found) if isinstance(found, GpuprovError) else found
 
 
 def _survey_shard(lock: Lock, dispatch: Dispatch, names: Mapping[str, None]) -> dict[str, NodeDrift]:
