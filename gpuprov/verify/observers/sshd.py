@@ -104,7 +104,7 @@ class Sshd(Observed):
         here, ours = self.connection
         criteria = " ".join(self._blocks("match", options)).lower()
         ports = list(map(str, self.ports)) if "localport" in criteria else ["22"]
-        pairs = [(address, ours) for address in (here, FOREIGN[1], *addresses(r"\baddress", criteria))]
+        pairs = [(address, ours) for address in (here, FOREIGN[1], *addresses("address", criteria))]
         pairs += [(here, local) for local in addresses("localaddress", criteria)]
         contexts = [
             (user, address, local, port)
@@ -258,7 +258,7 @@ def configs(options: tuple[str, ...]) -> list[str]:
 
 def addresses(keyword: str, criteria: str) -> Iterator[str]:
     """Yield an address for each network or pattern after a keyword in the criteria of Match blocks."""
-    for listed in re.findall(rf"{regex(keyword)}[\s=]+\"?([\w.:/*?,-]+)", criteria):
+    for listed in re.findall(rf"\b{regex(keyword)}[\s=]+\"?([^\s\"]+)", criteria):
         for each in listed.split(","):
             try:
                 network = ipaddress.ip_network(each.replace("*", "1").replace("?", "1"), strict=False)

@@ -1,0 +1,71 @@
+"""What verify asks of sshd, and what it makes of the answers of a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuprov.verify.observers.sshd import Sshd, addresses
+
+MACHINE = {
+    "ps -ww -C sshd": "1 0 1 0 init\n9 0 1 0 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
+    "readlink /proc/": "/usr/sbin/sshd\n/usr/sbin/sshd\n",
+    "ss -Hltnp": 'LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:(("sshd",pid=9,fd=3))\n',
+}
+"""Beginnings of commands, and the answers of a node whose sshd has no Match blocks."""
+
+
+class Machine:
+    """A node that answers by the beginning of a command; `asked` are the commands."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, str] = dict(MACHINE)
+        self.asked: list[str] = []
+
+    def run(self, command: str, *words: str) -> SimpleNamespace:
+        """Return the answer to a command."""
+        command = command % words if words else command.replace("%%", "%")
+        self.asked.append(command)
+        out = next((text for start, text in self.answers.items() if command.startswith(start)), "")
+        if command.startswith("for who in"):
+            out = "== \nport 22\n" * command.count("user=")
+        return SimpleNamespace(stdout=out, stderr="", rc=0, succeeded=True, command=command.encode())
+
+
+def machine(answers: Mapping[str, str]) -> tuple[Machine, Any]:
+    """Return a node with some other answers, and its observer of sshd."""
+    node = Machine()
+    node.answers |= answers
+    return node, Sshd.get_module(node)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "criteria", "found"),
+    [
+        ("address", "address 10.0.0.0/8", ["10.0.0.1"]),
+        ("address", 'user root address="192.0.2.*,2001:db8::/64"', ["192.0.2.1", "2001:db8::1"]),
+        ("address", "address 10.0.0.0/8,!10.1.0.0/16,192.0.2.0/24", ["10.0.0.1", "192.0.2.1"]),
+        ("address", "localaddress 10.0.0.0/8", []),
+        ("localaddress", "address 10.0.0.0/8", []),
+        ("localaddress", "address 10.0.0.0/8 localaddress 172.16.0.5", ["172.16.0.5"]),
+    ],
+)
+def test_a_match_block_is_asked_for_its_addresses(keyword: str, criteria: str, found: list[str]) -> None:
+    assert [*addresses(keyword, criteria)] == found
+
+
+def test_sshd_is_asked_for_the_addresses_of_its_match_blocks() -> None:
+    blocks = "Match Address 10.0.0.0/8\nMatch LocalAddress 172.16.0.0/12\n"
+    node, observer = machine({"grep -rshiE": blocks})
+    observer.answers("ops")
+    [asked] = [command for command in node.asked if command.startswith("for who in")]
+    assert set(re.findall(r",addr=(\S+?),laddr=(\S+?),", asked)) == {
+        ("127.0.0.1", "127.0.0.1"),
+        ("198.51.100.1", "127.0.0.1"),
+        ("10.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "172.16.0.1"),
+    }
