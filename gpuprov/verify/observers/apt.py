@@ -266,7 +266,7 @@ def _stanzas(text: str) -> Iterator[list[str]]:
 
 _PACKAGE = re.compile(r"\n(?=[a-z0-9])")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
-_ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(\[[^]]*\])?[ \t]*(\S+)")
+_ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(?:(\[[^]]*\])[ \t]*)?(\S+)")
 _UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
 
 

@@ -23,6 +23,7 @@ ASK = 'for who in{}; do echo "== "; sshd -T{} -C "$who" || exit; done'
 FOLDER = "/etc/ssh/sshd_config.d"
 CONFIGS = ("/etc/ssh/sshd_config", FOLDER)
 BLOCKS = "grep -rshiE '^[[:space:]\"]*(match|include)[[:space:]\"=]'"
+BLANK = r" \t\r\f\v"
 AT_START = "/etc/default/ssh /etc/sysconfig/sshd"
 TIMES = "date +%%s; cat %s; echo; find -L{} -maxdepth 0 -printf '%%T@ %%p\\n'"
 FOREIGN = "gpuprov-unknown", "198.51.100.1"
@@ -129,7 +130,7 @@ class Sshd(Observed):
         """Return what follows a keyword, `match` or `include`, in sshd's files."""
         paths = configs(options) or CONFIGS
         text = self.run(BLOCKS + " %s" * len(paths), *paths).stdout
-        return re.findall(rf"(?im)^[\s\"]*{regex(keyword)}[\s\"=]+(.*)$", text)
+        return re.findall(rf"(?im)^[{BLANK}\"]*{regex(keyword)}[{BLANK}\"=]+(.*)$", text)
 
     @cached_property
     def listeners(self) -> list[Listener]:
@@ -241,7 +242,7 @@ def arguments(text: str) -> Iterator[str]:
     Raises:
         NodeFailed: an argument is not known.
     """
-    for part in re.split(r"\s+(?=-)", text.strip()) if text.strip() else ():
+    for part in re.split(r"(?<!\s)\s+(?=-)", text.strip()) if text.strip() else ():
         found = VALUED.fullmatch(part)
         if found and found[1] in CHANGES_ANSWER:
             if found[1] == "f" and not found[2].startswith("/"):

@@ -41,7 +41,7 @@ from gpuprov.probe.parse.loading import DryRun
 from gpuprov.topology import driver_error, matrix, parse_topology
 from gpuprov.untrusted import gates, openpgp, secrecy, urls
 from gpuprov.verify.observers import apt as observers_apt
-from gpuprov.verify.observers import gpu, secure_boot
+from gpuprov.verify.observers import gpu, secure_boot, sshd
 from gpuprov.verify.observers.base import Observed
 from tests.unit.hostile.timing import SECONDS, seconds_of
 
@@ -97,12 +97,23 @@ SIGNS = (
 )
 MARK = "0123456789abcdef"
 """The mark of a question to a node, which sees it."""
+LONG_BLANK, LONG_OPTION = "deb" + 4000 * " " + "\n", "deb [a]" + 4000 * "\t" + "\n"
+"""Lines of sources without a URL, each shorter than the lines that readers cut."""
 MORE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nftables": (("", "\tset a {\n", ""), ("\tset a {\n", "elements = {", "\n\t}\n")),
     "access": (("", "\tset ssh {\n", ""), ("\tset ssh {\n", "elements = {", "\n\t}\n")),
     "server": (("", "physical id : 1\n", ""),),
     "tuning": (("a", " ", "b"),),
-    "apt": (("", "deb [\n", ""), ("URIs: ", "a ", "")),
+    "apt": (("", "deb [\n", ""), ("URIs: ", "a ", ""), ("", LONG_BLANK, ""), ("", LONG_OPTION, "")),
+    "sshd": (
+        ("", "\n", "x"),
+        ('match "', "\n", ""),
+        ("match ", '" ', "\n"),
+        ("-D a", " ", "b"),
+        ("-f /a", " ", "-"),
+        ("match address ", "1,", ""),
+        ("match address", " ", "!"),
+    ),
     "units": (("", "argv[]=", ""),),
     "terminal": (("", "expected ", ""),),
     "secure_boot": (("", "0\x82\xff\xff", ""),),
@@ -278,6 +289,17 @@ def _written(text: str) -> object:
     return observers_apt.parse_written(text[:half], text[half:])
 
 
+def _blocks(text: str) -> object:
+    host = sshd.Sshd.get_module(_Host(text))
+    return [host._blocks(keyword, ()) for keyword in ("match", "include")]
+
+
+def _arguments(text: str) -> object:
+    with suppress(GpuprovError):
+        return list(sshd.arguments(text))
+    return None
+
+
 def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
     for module in _modules(gpuprov.probe.parse):
         for name, reader in _parsers(module):
@@ -287,6 +309,9 @@ def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
         for name, reader in (*_parsers(module), *observed):
             yield name, module, reader
     yield "written", observers_apt, _written
+    yield "blocks", sshd, _blocks
+    yield "arguments", sshd, _arguments
+    yield "addresses", sshd, lambda text: list(sshd.addresses("address", text))
     yield "sources.list", apt, partial(apt.parse_sources, "a.list")
     yield "a.sources", apt, _deb822
     yield "a.repo", apt, partial(apt.parse_sources, "a.repo")
