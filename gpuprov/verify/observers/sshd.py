@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from gpuprov.access.pam import KINDS, admitting
@@ -36,6 +37,9 @@ VALUED = re.compile(r"-[46DGQRTdeiqrtV]*([CEbcfghkopu])\s*(\S.*)", re.DOTALL)
 CHANGES_ANSWER = "cfhop"
 RULES_OF_PAM = "grep -snHEv '^[[:space:]]*(#|$)' /etc/pam.d/* /usr/lib/pam.d/*"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
+
+LISTENERS_MAX, ASKED_MAX, PORTS_MAX = 8, 24, 8
+"""Listening processes with different options, questions to each of them, and ports from outside."""
 
 Read = Callable[[str, str | None], str | None]
 
@@ -101,18 +105,25 @@ class Sshd(Observed):
         return [answer for each, command in asked.items() for answer in self._answers(login, each, command)]
 
     def _answers(self, login: str, options: tuple[str, ...], listener: str) -> Iterator[Answer]:
-        """Yield answers for users, addresses and ports that Match blocks can tell apart."""
+        """Yield answers for users, addresses and ports that Match blocks can tell apart.
+
+        Raises:
+            NodeFailed: sshd does not answer, or would have to be asked too often.
+        """
         here, ours = self.connection
         criteria = " ".join(self._blocks("match", options)).lower()
         ports = list(map(str, self.ports)) if "localport" in criteria else ["22"]
         pairs = [(address, ours) for address in (here, FOREIGN[1], *addresses("address", criteria))]
         pairs += [(here, local) for local in addresses("localaddress", criteria)]
-        contexts = [
+        every = (
             (user, address, local, port)
             for user in dict.fromkeys((login, "root", FOREIGN[0]))
             for address, local in dict.fromkeys(pairs)
             for port in ports
-        ]
+        )
+        contexts = list(islice(every, ASKED_MAX + 1))
+        if len(contexts) > ASKED_MAX:
+            raise NodeFailed(f"too many Match blocks: more than {ASKED_MAX} questions to {listener}")
         asked = [
             f"user={user},host={address},addr={address},laddr={local},lport={port}"
             for user, address, local, port in contexts
@@ -137,7 +148,8 @@ class Sshd(Observed):
         """Listening sshd processes of root, without those of containers.
 
         Raises:
-            NodeFailed: one of them cannot be asked: another program, or arguments that are not known.
+            NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or they
+                are too many.
         """
         rows = [line.split(maxsplit=4) for line in self.ask(PROCESSES).splitlines()]
         ours = ["0", next((row[2] for row in rows if row[0] == "1"), "")]
@@ -156,6 +168,8 @@ class Sshd(Observed):
                 raise NodeFailed(f"process {pid} listens as {program}", expected=own)
             options = tuple(arguments(started[2] or ""))
             found.append(Listener(pid, int(age), (started[1] + (started[2] or ""))[:200], options))
+            if len({each.options for each in found}) > LISTENERS_MAX:
+                raise NodeFailed(f"more than {LISTENERS_MAX} processes of sshd listen with different options")
         return found
 
     @cached_property

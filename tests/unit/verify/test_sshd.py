@@ -1,4 +1,4 @@
-"""What verify asks of sshd, and what it makes of the answers of a node."""
+"""Commands for sshd in verify, and results from the answers of a node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuprov.verify.observers.sshd import Sshd, addresses
+from gpuprov.errors import NodeFailed
+from gpuprov.verify.observers.sshd import ASKED_MAX, LISTENERS_MAX, Sshd, addresses
 
 MACHINE = {
     "ps -ww -C sshd": "1 0 1 0 init\n9 0 1 0 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
@@ -69,3 +70,31 @@ def test_sshd_is_asked_for_the_addresses_of_its_match_blocks() -> None:
         ("10.0.0.1", "127.0.0.1"),
         ("127.0.0.1", "172.16.0.1"),
     }
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        "Match Address " + ",".join(f"10.0.{each}.0/24" for each in range(ASKED_MAX)),
+        "Match LocalAddress " + ",".join(f"10.0.0.{each}" for each in range(1, ASKED_MAX)),
+        "Match LocalPort 22",
+    ],
+)
+def test_too_many_match_blocks_are_a_failure_without_a_question(blocks: str) -> None:
+    ports = "".join(f'LISTEN 0 128 0.0.0.0:{each} 0.0.0.0:* users:(("sshd"\n' for each in range(1, 2000))
+    node, observer = machine({"grep -rshiE": f"{blocks}\n", "ss -Hltnp": ports})
+    with pytest.raises(NodeFailed, match="too many Match blocks"):
+        observer.answers("ops")
+    assert not [command for command in node.asked if command.startswith("for who in")]
+
+
+def test_too_many_different_listeners_are_a_failure() -> None:
+    title = "{0} 0 1 0 sshd: /usr/sbin/sshd -p {1} [listener] 0 of 10-100 startups\n"
+    same = "".join(title.format(9 + each, 22) for each in range(2 * LISTENERS_MAX))
+    other = "".join(title.format(9 + each, 22 + each) for each in range(2 * LISTENERS_MAX))
+    _, observer = machine({"ps -ww -C sshd": "1 0 1 0 init\n" + same})
+    assert len({each.options for each in observer.listeners}) == 1
+    node, observer = machine({"ps -ww -C sshd": "1 0 1 0 init\n" + other})
+    with pytest.raises(NodeFailed, match="more than 8 processes of sshd listen"):
+        observer.answers("ops")
+    assert len(node.asked) <= LISTENERS_MAX + 2
