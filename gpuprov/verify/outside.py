@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpuprov.errors import NodeFailed
@@ -13,6 +15,8 @@ from gpuprov.untrusted.programs import run_limited
 
 CONNECT_S = 3
 SECONDS = 15.0
+ALL_S = 20.0
+"""Time in which the ports of a node are asked; a port that is begun has `SECONDS`, with its second try."""
 LIMIT = 1 << 20
 TRIES = 2
 WITHOUT_CREDENTIALS = {
@@ -52,11 +56,12 @@ def offered(way: Route, port: int) -> list[str] | None:
         way, options = replace(way, jump=None, proxy_command=None), {**WITHOUT_CREDENTIALS, **ANY_KEY}
     argv = openssh.ssh_argv(replace(way, port=port), CONNECT_S)
     stated = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    said = ""
+    said, end = "", time.monotonic() + SECONDS
     for _ in range(TRIES):
-        answer = run_limited(
-            [argv[0], *stated, *argv[1:], "exit"], seconds=SECONDS, limit=LIMIT, kill_rest=True
-        )
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        answer = run_limited([argv[0], *stated, *argv[1:], "exit"], seconds=left, limit=LIMIT, kill_rest=True)
         said = answer.stderr.decode("utf-8", "replace")
         if LET_IN.search(said):
             return ["none"]
@@ -68,3 +73,19 @@ def offered(way: Route, port: int) -> list[str] | None:
     raise NodeFailed(
         f"sshd on port {port} offers no method: {last[0].strip()[:200] if last else 'no answer'}"
     )
+
+
+def each_offered(ask: Callable[[int], list[str]], own: int, others: Iterable[int]) -> dict[int, list[str]]:
+    """Return port → methods, from `ask`, for the port of the connection and then for others.
+
+    Raises:
+        NodeFailed: ports are left after `ALL_S`, or from `ask`.
+    """
+    end = time.monotonic() + ALL_S
+    found = {own: ask(own)}
+    left = sorted({*others} - {own})
+    for port in left:
+        if time.monotonic() >= end:
+            raise NodeFailed(f"no answer from port {port} within {ALL_S:g} s of asking {1 + len(left)} ports")
+        found[port] = ask(port)
+    return found

@@ -237,9 +237,20 @@ class Sshd(Observed):
         return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
 
     def ports_of_options(self, login: str) -> set[int]:
-        """Return the ports of each listening sshd by its options; `ss` is not needed."""
-        texts = [answer.text for answer in self.answers(login)]
-        return {int(port) for text in texts for port in re.findall(r"(?m)^port (\d{1,5})$", text)}
+        """Return the ports of each listening sshd by its options; `ss` is not needed.
+
+        Raises:
+            NodeFailed: they are more than `PORTS_MAX`, or one is no TCP port.
+        """
+        found = set()
+        for answer in self.answers(login):
+            for text in re.findall(r"(?m)^port ([^\n]*)$", answer.text):
+                if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 1 << 16:
+                    raise NodeFailed(f"sshd names the port {text[:80]}", expected="a number from 1 to 65535")
+                found.add(int(text))
+                if len(found) > PORTS_MAX:
+                    raise NodeFailed(f"sshd names more than {PORTS_MAX} ports")
+        return found
 
     @property
     def undone(self) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from gpuprov.access.shipped import compared
 from gpuprov.model.lock import LockedGroup
 from gpuprov.verify.nodes import NodeUnderTest
+from gpuprov.verify.outside import each_offered
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -54,8 +55,8 @@ def test_no_other_method_is_offered_from_outside(
     node: NodeUnderTest, host: Node, group: LockedGroup, expected: list[str]
 ) -> None:
     """Check the methods that each reachable port of sshd offers to a connection without credentials."""
-    ports = {node.way.port, *host.sshd.ports_of_options(group.login)}
-    found = {port: node.offered(port) for port in sorted(ports)}
+    others = host.sshd.ports_of_options(group.login)
+    found = each_offered(node.offered, node.way.port, others)
     other = {port: sorted({*methods} - {*expected}) for port, methods in found.items()}
     assert {port: methods for port, methods in other.items() if methods} == {}
 

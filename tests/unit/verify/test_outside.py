@@ -74,3 +74,35 @@ def test_a_port_of_the_route_without_a_method_is_tried_twice_and_unknown(
     with pytest.raises(NodeFailed, match="sshd on port 2201 offers no method: "):
         outside.offered(WAY, 2201)
     assert len(argv) == 2
+
+
+def test_both_tries_of_a_port_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    now = [100.0]
+
+    def run(_: list[str], *, seconds: float, **__: Any) -> Answer:
+        given.append(seconds)
+        now[0] += 10
+        return Answer(255, b"", CLOSED.encode())
+
+    monkeypatch.setattr(outside, "run_limited", run)
+    monkeypatch.setattr(outside.time, "monotonic", lambda: now[0])
+    with pytest.raises(NodeFailed, match="offers no method"):
+        outside.offered(WAY, 2201)
+    assert given == [15, 5]
+
+
+def test_ports_are_asked_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, called = [100.0], []
+
+    def ask(port: int) -> list[str]:
+        called.append(port)
+        now[0] += 3
+        return ["publickey"]
+
+    monkeypatch.setattr(outside.time, "monotonic", lambda: now[0])
+    assert list(outside.each_offered(ask, 2201, {22, 2201})) == [2201, 22]
+    called.clear()
+    with pytest.raises(NodeFailed, match="no answer from port 7 within 20 s of asking 13 ports"):
+        outside.each_offered(ask, 2201, range(1, 13))
+    assert called == [2201, *range(1, 7)]
