@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_both_tries_of_a_port_share_its_time(monkeypatch: pytest.MonkeyPatch) ->
         return Answer(255, b"", CLOSED.encode())
 
     monkeypatch.setattr(outside, "run_limited", run)
-    monkeypatch.setattr(outside.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with pytest.raises(NodeFailed, match="offers no method"):
         outside.offered(WAY, 2201)
     assert given == [15, 5]
@@ -100,7 +101,7 @@ def test_ports_are_asked_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) ->
         now[0] += 3
         return ["publickey"]
 
-    monkeypatch.setattr(outside.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     assert list(outside.each_offered(ask, 2201, {22, 2201})) == [2201, 22]
     called.clear()
     with pytest.raises(NodeFailed, match="no answer from port 7 within 20 s of asking 13 ports"):
