@@ -15,7 +15,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import regex
 from gpuprov.verify.observers.base import Observed
 
-PROCESSES = "ps -ww -C sshd -p 1 -o pid=,euid=,pidns=,etimes=,args="
+PROCESSES = "ps -ww -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes=,args="
 CONTROLLER = (
     'p=$$; while [ "$p" -gt 1 ]; do tr "\\0" "\\n" </proc/$p/environ | grep ^SSH_CONNECTION= && exit;'
     ' p=$(ps -o ppid= -p "$p" | tr -d " "); done; :'
@@ -23,10 +23,13 @@ CONTROLLER = (
 ASK = 'for who in{}; do echo "== "; sshd -T{} -C "$who" || exit; done'
 FOLDER = "/etc/ssh/sshd_config.d"
 CONFIGS = ("/etc/ssh/sshd_config", FOLDER)
-BLOCKS = "grep -rshiE '^[[:space:]\"]*(match|include)[[:space:]\"=]'"
+BLOCKS = "grep -D skip -rshiE '^[[:space:]\"]*(match|include)[[:space:]\"=]'"
 BLANK = r" \t\r\f\v"
+PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+-]+")
 AT_START = "/etc/default/ssh /etc/sysconfig/sshd"
-TIMES = "date +%%s; cat %s; echo; find -L{} -maxdepth 0 -printf '%%T@ %%p\\n'"
+TIMES = (
+    "date +%%s; [ ! -f %s ] || head -c 64 %s | tr -cd 0-9; echo; find -L{} -maxdepth 0 -printf '%%T@ %%p\\n'"
+)
 FOREIGN = "gpuprov-unknown", "198.51.100.1"
 """A user that no node has, and an address of documentation (RFC 5737)."""
 TITLE = re.compile(r"sshd: (/\S*sshd)( .*?)? \[listener\] .*")
@@ -151,9 +154,9 @@ class Sshd(Observed):
             NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or they
                 are too many.
         """
-        rows = [line.split(maxsplit=4) for line in self.ask(PROCESSES).splitlines()]
-        ours = ["0", next((row[2] for row in rows if row[0] == "1"), "")]
-        found = []
+        rows = [line.split(maxsplit=5) for line in self.ask(PROCESSES).splitlines()]
+        ours = ["0", "0", next((row[3] for row in rows if row[0] == "1"), "")]
+        found, different = [], set()
         for pid, *place, age, title in rows:
             is_session = title.startswith("sshd: ") and not title.startswith("sshd: /")
             if pid == "1" or place != ours or is_session or title.endswith("<defunct>"):
@@ -168,7 +171,8 @@ class Sshd(Observed):
                 raise NodeFailed(f"process {pid} listens as {program}", expected=own)
             options = tuple(arguments(started[2] or ""))
             found.append(Listener(pid, int(age), (started[1] + (started[2] or ""))[:200], options))
-            if len({each.options for each in found}) > LISTENERS_MAX:
+            different.add(options)
+            if len(different) > LISTENERS_MAX:
                 raise NodeFailed(f"more than {LISTENERS_MAX} processes of sshd listen with different options")
         return found
 
@@ -198,13 +202,15 @@ class Sshd(Observed):
             pattern.rpartition("/")[0] for pattern in patterns if "*" not in pattern.rpartition("/")[0]
         }
         places = " ".join(sorted({*patterns, *folders}))
-        pidfile = option(answer.text, "pidfile") or "none"
+        stated = option(answer.text, "pidfile") or "none"
+        pidfile = stated if PLAIN_PATH.fullmatch(stated) else "/dev/null"
         named = [pidfile, *(configs(listener.options) or CONFIGS[:1])]
         command = TIMES.format(" %s" * len(named) + f" {places} {AT_START}")
-        now, owner, *rows = self.run(command, pidfile, *named).stdout.splitlines()
+        now, owner, *rows = self.run(command, pidfile, pidfile, *named).stdout.splitlines()
         changed = {path: float(when) for when, _, path in (row.partition(" ") for row in rows if row)}
         begun = int(now) - listener.age_s + 2
-        read_at = changed.pop(pidfile, 0.0) if owner == listener.pid else begun
+        written = changed.pop(pidfile, 0.0)
+        read_at = written if owner == listener.pid else begun
         for path, when in changed.items():
             if when > (begun if path in AT_START.split() else read_at):
                 yield path

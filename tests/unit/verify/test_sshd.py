@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuprov.errors import NodeFailed
-from gpuprov.verify.observers.sshd import ASKED_MAX, LISTENERS_MAX, Sshd, addresses
+from gpuprov.verify.observers.sshd import ASKED_MAX, LISTENERS_MAX, TIMES, Answer, Listener, Sshd, addresses
 
 MACHINE = {
-    "ps -ww -C sshd": "1 0 1 0 init\n9 0 1 0 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
+    "ps -ww -C sshd": "1 0 0 1 0 init\n9 0 0 1 0 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
     "readlink /proc/": "/usr/sbin/sshd\n/usr/sbin/sshd\n",
     "ss -Hltnp": 'LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:(("sshd",pid=9,fd=3))\n',
 }
@@ -33,7 +37,7 @@ class Machine:
 
     def run(self, command: str, *words: str) -> SimpleNamespace:
         """Return the answer to a command."""
-        command = command % words if words else command.replace("%%", "%")
+        command %= tuple(map(shlex.quote, words))
         self.asked.append(command)
         out = next((text for start, text in self.answers.items() if command.startswith(start)), "")
         if command.startswith("for who in"):
@@ -65,7 +69,7 @@ def test_a_match_block_is_asked_for_its_addresses(keyword: str, criteria: str, f
 
 def test_sshd_is_asked_for_the_addresses_of_its_match_blocks() -> None:
     blocks = "Match Address 10.0.0.0/8\nMatch LocalAddress 172.16.0.0/12\n"
-    node, observer = machine({"grep -rshiE": blocks})
+    node, observer = machine({"grep -D skip -rshiE": blocks})
     observer.answers("ops")
     [asked] = [command for command in node.asked if command.startswith("for who in")]
     assert set(re.findall(r",addr=(\S+?),laddr=(\S+?),", asked)) == {
@@ -86,19 +90,19 @@ def test_sshd_is_asked_for_the_addresses_of_its_match_blocks() -> None:
 )
 def test_too_many_match_blocks_are_a_failure_without_a_question(blocks: str) -> None:
     ports = "".join(f'LISTEN 0 128 0.0.0.0:{each} 0.0.0.0:* users:(("sshd"\n' for each in range(1, 2000))
-    node, observer = machine({"grep -rshiE": f"{blocks}\n", "ss -Hltnp": ports})
+    node, observer = machine({"grep -D skip -rshiE": f"{blocks}\n", "ss -Hltnp": ports})
     with pytest.raises(NodeFailed, match="too many Match blocks"):
         observer.answers("ops")
     assert not [command for command in node.asked if command.startswith("for who in")]
 
 
 def test_too_many_different_listeners_are_a_failure() -> None:
-    title = "{0} 0 1 0 sshd: /usr/sbin/sshd -p {1} [listener] 0 of 10-100 startups\n"
+    title = "{0} 0 0 1 0 sshd: /usr/sbin/sshd -p {1} [listener] 0 of 10-100 startups\n"
     same = "".join(title.format(9 + each, 22) for each in range(2 * LISTENERS_MAX))
     other = "".join(title.format(9 + each, 22 + each) for each in range(2 * LISTENERS_MAX))
-    _, observer = machine({"ps -ww -C sshd": "1 0 1 0 init\n" + same})
+    _, observer = machine({"ps -ww -C sshd": "1 0 0 1 0 init\n" + same})
     assert len({each.options for each in observer.listeners}) == 1
-    node, observer = machine({"ps -ww -C sshd": "1 0 1 0 init\n" + other})
+    node, observer = machine({"ps -ww -C sshd": "1 0 0 1 0 init\n" + other})
     with pytest.raises(NodeFailed, match="more than 8 processes of sshd listen"):
         observer.answers("ops")
     assert len(node.asked) <= LISTENERS_MAX + 2
@@ -124,3 +128,35 @@ def test_ports_of_sshd_are_those_of_its_options() -> None:
     node, observer = machine({})
     node.told = "\n".join(f"port {each}" for each in (22, 22, *range(2001, 2008)))
     assert observer.ports_of_options("ops") == {22, *range(2001, 2008)}
+
+
+def test_a_setuid_program_named_sshd_is_no_listener() -> None:
+    started = "1 0 0 1 0 init\n9 0 0 1 0 /usr/sbin/sshd -D\n10 0 1000 1 0 sshd -o PermitRootLogin=yes\n"
+    _, observer = machine({"ps -ww -C sshd": started})
+    assert [each.pid for each in observer.listeners] == ["9"]
+
+
+@pytest.mark.parametrize("path", ["none", "run/sshd.pid", "/run/a b", "/run/$(id)", "/run/\N{EM DASH}", "-x"])
+def test_only_a_plain_path_is_read_as_sshd_s_pid_file(path: str) -> None:
+    node, observer = machine({"date +%s": "1000\n\n"})
+    answer = Answer("ops", "127.0.0.1", "sshd", f"pidfile {path}\n")
+    assert [*observer._unread(Listener("9", 5, "sshd", ()), answer)] == []
+    [asked] = [command for command in node.asked if command.startswith("date")]
+    assert path not in shlex.split(asked)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "large", "lines", "none"])
+def test_a_pid_file_is_read_only_if_it_is_a_regular_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "pid"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind in ("large", "lines"):
+        path.write_text("9\n" + ("9 /etc/x\n" if kind == "lines" else "a" * (1 << 20)))
+    command = TIMES.format(" /etc") % ((shlex.quote(str(path)),) * TIMES.count(" %s"))
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=5)
+    now, number, *rows = said.stdout.splitlines()
+    assert now.isdecimal()
+    assert number == {"large": "9", "lines": "99"}.get(kind, "")
+    assert [row.rpartition(" ")[2] for row in rows] == ["/etc"]
