@@ -13,10 +13,13 @@ CUDNN_HEADERS = (
 )
 # Regular files that a program would load: the linker's cache, its search folders, and LD_LIBRARY_PATH. A
 # package's file is in one of dpkg's lists, under either name if /lib is a link. An empty file is no library.
+# Only words that begin with a slash reach find: others could be its expressions.
 UNPACKAGED = (
     "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
-    " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 $(printf %%s %s | tr : ' ')"
-    " $(sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf) -maxdepth 2 -name 'lib*.so*' 2>/dev/null; }"
+    " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64"
+    " $({ printf '%%s\\n' %s; sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf; }"
+    " | tr ': \\t' '\\n\\n\\n' | grep '^/')"
+    " -maxdepth 2 -name 'lib*.so*' 2>/dev/null; }"
     " | grep -E '/lib(cuda|nvidia-ml|cudnn[_a-z]*|nccl|cudart|cublas[a-zA-Z]*)\\.so'"
     " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
     " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
