@@ -84,10 +84,12 @@ def test_no_shell_behind_the_login_is_the_node_failing(login: str, reason: str) 
 
 def test_backend_asks_once(tmp_path: object) -> None:
     backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10)
+    backend.shared = lambda command, arguments: arguments == ("a b",)
     first = backend.run("date +%%N; echo %s", "a b")
     assert first.stdout.endswith("a b\n")
     assert backend.run("date +%%N; echo %s", "a b").stdout == first.stdout
-    assert backend.asked == ["date +%N; echo 'a b'"]
+    backend.run("echo %s", "other")
+    assert backend.sharable == ["date +%N; echo 'a b'"]
     backend.shell.close()
 
 
