@@ -157,7 +157,8 @@ def ask_all_ahead(first: NodeUnderTest, others: list[NodeUnderTest]) -> None:
     Results are cached. A command with text of the first node, and one that only one of the others needs, runs
     in its test.
     """
-    stated = {22, *((first.group.setting("ssh") or {}).get("ports") or ())}
-    commands, ports = first.backend.sharable, [port for port in first.ports if port in stated]
+    stated = first.wanted.get("ssh.ports")
+    known = {22, first.way.port, *(stated.expected if stated else ())}
+    commands, ports = first.backend.sharable, [port for port in first.ports if port in known]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda node: node.ask_ahead(commands, ports), others))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib.machinery import SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 from gpuprov.model.lock import Lock
@@ -59,18 +59,18 @@ def constants() -> frozenset[str]:
 @cache
 def _constants(names: tuple[str, ...]) -> frozenset[str]:
     """Return all texts in the code of these modules, and the values of their constants."""
-    modules = [sys.modules[name] for name in names]
-    return frozenset(text for module in modules for text in _module_texts(module))
+    return frozenset().union(*map(_module_texts, names))
 
 
-def _module_texts(module: ModuleType) -> Iterator[str]:
-    """Yield the literals of a module's code, and the values of its constants, which may be composed.
+@cache
+def _module_texts(name: str) -> frozenset[str]:
+    """Return the literals of a module's code, and the values of its constants, which may be composed.
 
     pytest's own loader has the code with its changes only.
     """
-    if module.__file__:
-        yield from _texts(SourceFileLoader(module.__name__, module.__file__).get_code(module.__name__))
-    yield from _texts(tuple(vars(module).values()))
+    module = sys.modules[name]
+    code = SourceFileLoader(name, module.__file__).get_code(name) if module.__file__ else None
+    return frozenset(_texts((code, *vars(module).values())))
 
 
 def _texts(value: Any) -> Iterator[str]:

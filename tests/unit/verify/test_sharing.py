@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.roles import Expectation
+from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead
 from gpuprov.verify.sharing import rules
 from tests.unit.verify.nodes_on_paper import Answers, judge, lock_of, locked_group, paper_node
 
@@ -51,3 +53,18 @@ def test_only_words_and_texts_of_the_code_are_shared(
     command: str, arguments: list[str], shared: bool
 ) -> None:
     assert rules(lock_of("one"))["one"](command, arguments) is shared
+
+
+def test_ports_are_asked_ahead_if_the_lock_states_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, asked = locked_group("one", "two"), list[tuple[str, int]]()
+    first, other = (paper_node(name, group, lambda _: None) for name in ("one", "two"))
+    first.__dict__["wanted"] = {"ssh.ports": Expectation("ssh.ports", [2222], "ssh_hardening")}
+    first.ports = {22: [], 2222: [], 4444: []}
+
+    def offered(node: NodeUnderTest, port: int) -> list[str]:
+        asked.append((node.name, port))
+        return []
+
+    monkeypatch.setattr(NodeUnderTest, "offered", offered)
+    ask_all_ahead(first, [other])
+    assert asked == [("two", 22), ("two", 2222)]
