@@ -66,13 +66,11 @@ def propose(
     return Proposal(found, narrowed(plans, roles) if roles else plans)
 
 
-def with_verification(
-    proposal: Proposal, lock: Lock, names: Collection[str], options: Options
-) -> tuple[Proposal, Verdict]:
-    """Verify nodes without drift, and plan what fails like drift; return the new proposal and the verdict."""
+def with_verification(proposal: Proposal, lock: Lock, names: Collection[str], options: Options) -> Proposal:
+    """Verify nodes without drift; return the proposal with the verdict, and with what failed planned too."""
     verdict = run_verification(lock, names, dispatch=options.dispatch)
     judged = {node.name: node for node in as_drift(lock, verdict)}
     plans = {name: plan_node(node) for name, node in judged.items() if node.reason is None}
     found = [judged.get(node.name, node) for node in proposal.found]
     answered = [plan for plan in proposal.plans if plan.name not in judged or plan.name in plans]
-    return Proposal(found, [plans.get(plan.name, plan) for plan in answered], verdict), verdict
+    return Proposal(found, [plans.get(plan.name, plan) for plan in answered], verdict)

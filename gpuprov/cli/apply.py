@@ -169,8 +169,9 @@ def _propose(
     if not unknown:
         return proposal
     options.note(f"verifying {fold(unknown)}: no drift, but no passed verification of this lock is known")
-    proposal, verdict = with_verification(proposal, chosen.lock, unknown, how)
-    keep_verdict(chosen.lock, chosen.lock_path, verdict, options.note)
+    proposal = with_verification(proposal, chosen.lock, unknown, how)
+    if proposal.verdict:
+        keep_verdict(chosen.lock, chosen.lock_path, proposal.verdict, options.note)
     return proposal
 
 

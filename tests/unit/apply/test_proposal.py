@@ -41,7 +41,7 @@ def proposed(lock: Lock, monkeypatch: pytest.MonkeyPatch, judged: Verdict) -> Pr
     monkeypatch.setattr(proposing, "run_verification", lambda *_, **__: judged)
     [name] = lock.hosts()
     silent = NodeDrift(name, "in_sync")
-    return with_verification(Proposal([silent], [plan_node(silent)]), lock, [name], Options())[0]
+    return with_verification(Proposal([silent], [plan_node(silent)]), lock, [name], Options())
 
 
 def test_a_failed_check_that_drift_does_not_see_is_planned(
