@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpuprov.model.lock import LockedGroup
@@ -11,6 +12,9 @@ from gpuprov.roles.overruling import fails, mends
 FOREIGN_MODULES = ("nouveau", "nova_core")
 LOADED = ("nvidia", "nvidia-uvm")
 """Modules that CUDA needs: the others (modeset, drm) are for displays, and sites disable them on purpose."""
+_FILE = r"nvidia(?:[-_](?:current|tesla))?(?:[-_]\d+)?(?:[-_]open)?"
+FILES = {"nvidia": re.compile(_FILE), "nvidia-uvm": re.compile(rf"{_FILE}[-_]uvm")}
+"""Module → names of its file, in either spelling: Debian has its own. The probe has them too, as `FILE`."""
 NARROWING = ("NVreg_ExcludedGpus", "NVreg_GpuBlacklist", "NVreg_AssignGpus", "NVreg_NvLinkDisable")
 """Options of the module that take GPUs or links away, unless they are empty or 0."""
 GUARD = "/etc/default/grub.d/zz-gpuprov.cfg"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from gpuprov.roles import Expectation
 from gpuprov.roles.nvidia_driver import (
     DKMS_FOLDERS,
     DKMS_HOOKS,
+    FILES,
     FOREIGN_MODULES,
     GUARD,
     LOADED,
@@ -131,11 +131,6 @@ def _keeps_from_building(facts: Facts, expectation: Expectation) -> Iterator[str
 
 Hindrance = tuple[str, tuple[str | None, ...]]
 """Reason why the module is not loaded, and the places that state it."""
-OWN = {
-    "nvidia": re.compile(r"nvidia(?:_(?:current|tesla))?(?:_\d+)?(?:_open)?"),
-    "nvidia-uvm": re.compile(r"nvidia(?:_(?:current|tesla))?(?:_\d+)?(?:_open)?_uvm"),
-}
-"""Module → names of its file in the kernel's spelling: Debian has its own."""
 
 
 def _hindrances(facts: Facts, expectation: Expectation) -> Iterator[Hindrance]:
@@ -184,7 +179,7 @@ def _refused(loading: Loading, run: DryRun, stated: Modprobe, shut: Container[st
 def _result(steps: Sequence[Step], name: str, absent: Container[str]) -> str | None:
     """Return what the steps of a request do in place of loading its module; None if they load it."""
     for step in steps:
-        if OWN[name].fullmatch(step.module):
+        if FILES[name].fullmatch(step.module):
             return "has no file" if step.what in absent else None
         if step.kind == "command":
             return f"runs {step.what}"
@@ -202,13 +197,13 @@ def _lines(stated: Modprobe, name: str) -> Iterator[str]:
             "alias": not rest.startswith("nvidia"),
             "softdep": any(foreign in rest for foreign in FOREIGN_MODULES),
         }
-        if OWN[name].fullmatch(module) and theirs.get(verb):
+        if FILES[name].fullmatch(module) and theirs.get(verb):
             yield place
 
 
 def _narrowed(run: DryRun, stated: Modprobe) -> Iterator[Hindrance]:
     """Yield the options that take GPUs or links away."""
-    names = [name for name in run.answers if OWN["nvidia"].fullmatch(module_name(name))]
+    names = [name for name in run.answers if FILES["nvidia"].fullmatch(module_name(name))]
     for option, value in run.options(names).items():
         if option in NARROWING and value not in ("", "0"):
             places = (stated.places.get((module_name(name), option)) for name in names)
@@ -274,6 +269,6 @@ def _module(facts: Facts, kernel: str) -> DiskModule | None:
     """
     modules = facts.disk_modules.get(kernel, {})
     run = facts.loading.kernels.get(kernel, DryRun({}))
-    loaded = [step.module for step in run.steps("nvidia") if OWN["nvidia"].fullmatch(step.module)]
+    loaded = [step.module for step in run.steps("nvidia") if FILES["nvidia"].fullmatch(step.module)]
     names = (*loaded, "nvidia", "nvidia_current", "nvidia_current_open")
     return next((modules[name] for name in names if name in modules), None)

@@ -9,6 +9,7 @@ from functools import cached_property
 from gpuprov.roles.nvidia_driver import (
     DKMS_FOLDERS,
     DKMS_HOOKS,
+    FILES,
     FOREIGN_MODULES,
     GUARD,
     LOADED,
@@ -57,8 +58,6 @@ for source in /var/lib/dkms/nvidia*/$1/source; do
     echo "AUTOINSTALL $AUTOINSTALL"
 done' bash %s 2>/dev/null"""
 BLACKLISTING = re.compile(r"(?:modprobe\.blacklist|module_blacklist)=")
-CORE = r"nvidia([-_](current|tesla))?([-_]\d+)?([-_]open)?"
-NAMES = {"nvidia": re.compile(CORE), "nvidia-uvm": re.compile(rf"{CORE}[-_]uvm")}
 
 
 class ModuleLoading(Observed):
@@ -75,7 +74,7 @@ class ModuleLoading(Observed):
             for verb, what in self._requested(kernel, "nvidia")
             if verb == "insmod"
         )
-        return next(filter(NAMES["nvidia"].fullmatch, files), None)
+        return next(filter(FILES["nvidia"].fullmatch, files), None)
 
     def hindrances(self, kernel: str) -> list[str]:
         """Return what keeps modprobe from loading the driver as it is under a kernel that has it."""
@@ -125,7 +124,7 @@ class ModuleLoading(Observed):
             module = what.rpartition("/")[2].partition(".ko")[0]
             if verb == "install":
                 return f"runs {what[:SHOWN]}"
-            if NAMES[wanted].fullmatch(module):
+            if FILES[wanted].fullmatch(module):
                 return "" if self._host.file(what).exists else "has no file"
             last = module.replace("-", "_")
             if last in FOREIGN_MODULES:
@@ -191,7 +190,7 @@ def narrowing(config: str) -> list[str]:
     """Return the options in the output of `modprobe --showconfig` that take GPUs or links away."""
     rows = [line.split() for line in lines_of(config) if line.startswith("options nvidia")]
     words = [
-        word.partition("=") for _, module, *rest in rows if NAMES["nvidia"].fullmatch(module) for word in rest
+        word.partition("=") for _, module, *rest in rows if FILES["nvidia"].fullmatch(module) for word in rest
     ]
     values = {option: value.strip("\"'") for option, _, value in words}
     return [
