@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuprov.model.lock import LockedGroup
@@ -101,14 +101,24 @@ def not_as_shipped(config: Mapping[str, Any], default: Mapping[str, Any]) -> lis
     """Return `KEY = VALUE` of the keys, with dots, whose value no package of the toolkit ships.
 
     Args:
-        default: the values that the installed toolkit prints; empty if it cannot.
+        config: the document of the toolkit's configuration.
+        default: the document that the installed toolkit prints; empty if it cannot.
     """
-    found = []
-    for key, value in config.items():
-        known = LDCONFIGS if key == LDCONFIG and LDCONFIG not in default else SHIPPED.get(key, ())
-        if value not in (*known, *(default[name] for name in (key,) if name in default)):
+    found, own = [], dict(_leaves(default))
+    for key, value in _leaves(config):
+        known = LDCONFIGS if key == LDCONFIG and key not in own else SHIPPED.get(key, ())
+        if value not in known and not (key in own and value == own[key]):
             found.append(f"{key} = {json.dumps(value, default=str)}")
     return found
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a document with their keys, joined with dots; an empty table has none."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

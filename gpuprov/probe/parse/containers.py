@@ -31,7 +31,7 @@ class Specification:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """NVIDIA's container toolkit: its configuration and the default one by key with dots, CDI files."""
+    """NVIDIA's container toolkit: its configuration and the default one as documents, CDI files."""
 
     config: Mapping[str, Any]
     default: Mapping[str, Any]
@@ -50,15 +50,7 @@ def parse_toolkit(raw: Mapping[str, Any]) -> Toolkit:
         )
         for path, each in raw["cdi"].items()
     }
-    return Toolkit(_flat(read_toml(raw["config"])), _flat(read_toml(raw["default"])), found)
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the values of a document by their key with dots; an empty table has none."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found
+    return Toolkit(read_toml(raw["config"]), read_toml(raw["default"]), found)
 
 
 def parse_containerd(text: str) -> Containerd:

@@ -7,7 +7,6 @@ containers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -100,14 +99,14 @@ class Containers(Observed):
 
     @cached_property
     def toolkit(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The container toolkit's configuration, and the one that it has by default; key with dots → value.
+        """The container toolkit's configuration, and the one that it has by default, as documents.
 
         Raises:
             ValueError: one is too large, or not TOML.
         """
         default = self.run(DEFAULTS)
         texts = self.run(TOOLKIT).stdout, default.stdout if default.succeeded else ""
-        config, shipped = (dict(leaves(read_toml(text))) for text in texts)
+        config, shipped = map(read_toml, texts)
         return config, shipped
 
     def unfit_specifications(self, driver: str) -> list[str]:
@@ -132,15 +131,6 @@ class Containers(Observed):
 
     def __repr__(self) -> str:
         return "<containers>"
-
-
-def leaves(table: dict[str, Any], *above: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a document with their keys, joined with dots."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from leaves(value, *above, key)
-        else:
-            yield ".".join((*above, key)), value
 
 
 def sentence(said: str) -> str:
