@@ -21,6 +21,8 @@ OVERRULED = (
 )
 
 
+ADDED = ": components that this node's own sources leave out"
+"""End of the first line of an archive's part, after its id, in the role's template."""
 HEAD = "# Written by gpuprov, role repositories: changes here are overwritten."
 
 

@@ -10,6 +10,7 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.apt import Source
 from gpuprov.roles import Expectation
+from gpuprov.roles.repositories import ADDED
 
 OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
 """The file written by the role `repositories`."""
@@ -50,9 +51,8 @@ def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
             yield source
 
 
-_TITLE = ": components that this node's own sources leave out"
 _ADDED = re.compile(
-    rf"# (\S+){_TITLE}\nTypes: deb\nURIs: \S+\n"
+    rf"# (\S+){ADDED}\nTypes: deb\nURIs: \S+\n"
     r"Suites: (\S+)\nComponents: ([^\n]+)(?:\nSigned-By:[^\n]*(?:\n [^\n]*)*)?"
 )
 
@@ -69,7 +69,7 @@ def _file(facts: Facts, expectation: Expectation) -> Any:
         added = _ADDED.fullmatch(text)
         if added and added[1] in archives and _within(added[2], added[3], archives[added[1]]):
             continue
-        name = text.partition("\n")[0].removeprefix("# ").removesuffix(_TITLE)
+        name = text.partition("\n")[0].removeprefix("# ").removesuffix(ADDED)
         name = "head" if name.startswith("Written by") else name
         found[f"{name} again" if name in found and name not in archives else name] = digest
     return found

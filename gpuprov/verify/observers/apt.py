@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from gpuprov.roles.repositories import ADDED
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
@@ -17,7 +18,6 @@ CANDIDATES = "apt-cache policy %s"
 POLICY = "apt-cache policy"
 WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
 STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
-ADDED = ": components that this node's own sources leave out"
 OWN = "cat /etc/apt/sources.list.d/gpuprov.sources"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
