@@ -91,7 +91,7 @@ def differing(packages: "list[str]") -> "list[Row]":
     Of a package without a record only missing, empty and diverted files.
     """
     folder, known = record()
-    copied = folder != _folder()
+    copied = folder != lists_inode()
     rows, suspects = [], []  # type: list[Row], list[Suspect]
     for found in listed(packages):
         rows += found.rows
@@ -155,7 +155,7 @@ def _digest(numbers: "array[int]") -> str:
     return hashlib.sha256(numbers.tobytes()).hexdigest()[:32]
 
 
-def _folder() -> str:
+def lists_inode() -> str:
     """Return the inode of dpkg's folder of lists."""
     return str(os.stat(INFO).st_ino)
 

@@ -45,7 +45,7 @@ def renewed(packages: list[str]) -> tuple[list[files.Row], str]:
     rows = sorted({*rows, *files.other_content(suspects)})
     for name in {row[0] for row in rows}:
         texts[name] = f"# {name} {' '.join(known[name][:3])}\n{known[name].text}" if name in known else ""
-    return rows, f"@ {Path(files.INFO).stat().st_ino}\n{''.join(texts.values())}"
+    return rows, f"@ {files.lists_inode()}\n{''.join(texts.values())}"
 
 
 def to_read(found: files.Listed) -> list[files.Suspect]:
