@@ -30,7 +30,7 @@ SETTLE_S = 60.0
 """Seconds that a node may take after a boot until the settings of its units can be read."""
 START_S = 10.0
 """The same after roles have run without a boot."""
-BY_HAND = {
+REMEDIES = {
     "pins.files": "on the node, bring back the package's files with `apt-get install --reinstall"
     " --allow-change-held-packages NAME=VERSION`, end a diversion with dpkg-divert, or state another mode"
     " with dpkg-statoverride",
@@ -223,7 +223,7 @@ def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
         return NodeOutcome()
     said = "; ".join(f"{each.check} is still {_words(each.actual)}{_because(each)}" for each in left)
     ways = dict.fromkeys(
-        BY_HAND.get(each.check, "remove that setting or state it in the lock") for each in left
+        REMEDIES.get(each.check, "remove that setting or state it in the lock") for each in left
     )
     do = f"{'; '.join(ways)}, then: gpuprov apply -l {plan.name}"
     event = {"host": plan.name, "role": left[0].role, "task": "Look again", "status": "failed"}
