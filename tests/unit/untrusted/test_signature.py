@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from gpuprov.errors import Refused
@@ -33,10 +36,16 @@ def test_what_gpgv_writes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
             verify_inline(key.clear_signed(large * 20_000), key.binary(), "InRelease")
 
 
-def test_a_signature_that_is_never_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signature, "GPGV_S", 0.0001)
-    with signing_key() as key, pytest.raises(Refused, match=r"gpgv did not end within 0\.0001 s"):
-        verify_inline(key.clear_signed(bytes(30_000_000)), key.binary(), "InRelease")
+def test_a_gpgv_that_does_not_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with signing_key() as key:
+        signed, keyring = key.clear_signed(TEXT), key.binary()
+    gpgv = tmp_path / "gpgv"
+    gpgv.write_text("#!/bin/sh\nexec sleep 60\n")
+    gpgv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(signature, "GPGV_S", 0.1)
+    with pytest.raises(Refused, match=r"gpgv did not end within 0\.1 s"):
+        verify_inline(signed, keyring, "InRelease")
 
 
 def test_a_signature_that_names_its_signer_is_valid() -> None:
