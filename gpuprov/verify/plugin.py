@@ -18,6 +18,9 @@ import pytest
 from gpuprov.errors import Exit, GpuprovError, Unreachable
 from gpuprov.model.lock import read_lock
 from gpuprov.model.selection import narrowed
+from gpuprov.ssh.contained import contained
+from gpuprov.untrusted import shown
+from gpuprov.untrusted.parsing import require_printable
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
@@ -32,6 +35,8 @@ SHOWN = 4096
 nodes are in memory and in the report together.
 """
 ITEMS = 1000
+SUMMARY = 240
+"""Maximum length of a value in the message of a failed comparison."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,12 +71,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.pluginmanager.register(Verification(nodes, EventLog(option.account)))
 
 
+class Differs(AssertionError):
+    """A failed comparison with its actual and its expected value."""
+
+    def __init__(self, op: str, actual: Any, expected: Any) -> None:
+        super().__init__(" ".join((shown(_printable(actual), SUMMARY), op, shown(expected, SUMMARY))))
+        self.actual, self.expected = actual, expected
+
+
 class Verification:
     """One session's nodes and the hooks that test them; an instance connects to the nodes."""
 
     def __init__(self, nodes: list[NodeUnderTest], events: EventLog) -> None:
         self.nodes, self.events = nodes, events
-        self.compared: tuple[Any, Any] | None = None
         self.begun: list[NodeUnderTest] = []
         connect_all(nodes)
         for node in nodes:
@@ -135,9 +147,15 @@ class Verification:
             if other.lost:
                 self.events.lost(other.name, other.lost)
 
-    def pytest_assertrepr_compare(self, left: Any, right: Any) -> None:
-        """Keep the actual and the expected value of a failed comparison; pytest explains it as usual."""
-        self.compared = (left, right)
+    def pytest_assertrepr_compare(self, op: str, left: Any, right: Any) -> None:
+        """End the test with the two values of its failed comparison, in place of pytest's explanation.
+
+        pytest would normalize texts of a node and compare their lines, in more than linear time.
+
+        Raises:
+            Differs: always.
+        """
+        raise Differs(op, left, right)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -148,7 +166,6 @@ class Verification:
         If the connection broke, the node is lost instead and the test has no result.
         """
         report = yield
-        compared, self.compared = self.compared, None
         node = _node(item)
         ran = report.failed or (report.when == "call" and report.passed)
         if node is None or node.lost or not ran:
@@ -158,11 +175,20 @@ class Verification:
             node.lost = error
             self.events.lost(node.name, error)
             return report
-        result = _result(item, node, report, error, compared)
+        failure = contained(node.name, lambda: self._record(item, node, report, error))
+        if failure:
+            node.lost = failure
+            self.events.lost(node.name, failure)
+        return report
+
+    def _record(
+        self, item: pytest.Item, node: NodeUnderTest, report: pytest.TestReport, error: BaseException | None
+    ) -> None:
+        """Log the result of a test, and add its detail to the report."""
+        result = _result(item, node, report, error)
         if result.detail:
             report.sections.append((f"{result.check} on {node.name}", result.detail))
         self.events.result(node.name, result)
-        return report
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Close the shells and the log.
@@ -213,7 +239,6 @@ def _result(
     node: NodeUnderTest,
     report: pytest.TestReport,
     error: BaseException | None,
-    compared: tuple[Any, Any] | None,
 ) -> CheckResult:
     """Return the result of a test.
 
@@ -223,7 +248,6 @@ def _result(
 
     Args:
         error: None if the test passed.
-        compared: actual and expected value of the failed comparison, if it was one.
     """
     check, *look = _mark(item).args
     expectation = node.wanted[check]
@@ -232,9 +256,20 @@ def _result(
     if error is None:
         value = _plain(expectation.expected)
         return CheckResult(check, "passed", value, value, "\n".join(notes), seconds)
-    actual, expected = compared or (str(error), expectation.expected)
+    expected, actual = expectation.expected, str(error)
+    if isinstance(error, Differs):
+        expected, actual = error.expected, error.actual
     detail = "\n".join([*notes, *_seen_now(node, look), to_mend(expectation, node.name)])
-    return CheckResult(check, "failed", _plain(expected), _plain(actual), detail, seconds)
+    return CheckResult(check, "failed", _plain(expected), _printable(actual), detail, seconds)
+
+
+def _printable(actual: Any) -> Any:
+    """Return a value from a node for JSON; if it cannot be printed, why."""
+    try:
+        require_printable(actual)
+    except ValueError as error:
+        return f"a value that cannot be printed: {error}"
+    return _plain(actual)
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
