@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
@@ -20,35 +21,54 @@ OWN = ("gpuprov.", "testinfra.modules.")
 """Prefixes of the modules whose texts are known."""
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+~:@=-]{0,127}")
 """An argument that is harmless from any node, such as a kernel's or a package's name: no path, no option."""
+COMMANDS_WITH_WORDS = 32
+"""Maximum number of commands with such arguments: they take time on all nodes of the group.
 
+The recorded node, whose kernel and packages the lock states, has 3.
+"""
 
 Rule = Callable[[str, Sequence[str]], bool]
 """Function of a command and its arguments: whether they may run on all nodes of a group."""
 
 
 def rules(lock: Lock) -> dict[str, Rule]:
-    """Return the rule of each node, the same one for all nodes of a group."""
+    """Return a rule for each node."""
     found: dict[str, Rule] = {}
     for group in lock.groups.values():
         stated = frozenset(_leaves(group.model_dump(mode="json")))
-        found |= dict.fromkeys(group.hosts, partial(_is_shared, stated))
+        found |= {name: _NodeRule(stated).is_shared for name in group.hosts}
     return found
 
 
-def _is_shared(stated: frozenset[str], command: str, arguments: Sequence[str]) -> bool:
-    """Return whether a command is a text of gpuprov's code, and its arguments of the code, the lock or words.
+@dataclass
+class _NodeRule:
+    """One node's commands that may run on all nodes of its group.
 
-    Args:
+    Attributes:
         stated: texts of the lock.
-        command: with `%s` for each argument.
+        left: how many more commands may have words that neither the lock nor the code has.
     """
-    known = constants()
-    base = command
-    while base.endswith(" %s"):
-        base = base.removesuffix(" %s")
-    if command.startswith("%") or not {command, base} & known:
-        return False
-    return all(each in stated or each in known or WORD.fullmatch(each) for each in arguments)
+
+    stated: frozenset[str]
+    left: int = COMMANDS_WITH_WORDS
+
+    def is_shared(self, command: str, arguments: Sequence[str]) -> bool:
+        """Return whether a command is a text of the code, with arguments of the code, the lock or words.
+
+        Args:
+            command: with `%s` for each argument.
+        """
+        known = constants()
+        base = command
+        while base.endswith(" %s"):
+            base = base.removesuffix(" %s")
+        if command.startswith("%") or not {command, base} & known:
+            return False
+        words = [each for each in arguments if each not in self.stated and each not in known]
+        if not words:
+            return True
+        self.left -= 1
+        return self.left >= 0 and all(map(WORD.fullmatch, words))
 
 
 def constants() -> frozenset[str]:

@@ -32,6 +32,8 @@ NODE_BYTES = 32 * 1024 * 1024
 The recorded node has 24 kB; the files of an initramfs and the aliases of all modules are some MiB. In memory
 a character has up to four bytes.
 """
+COMMANDS = 4096
+"""Maximum number of commands of a node: a node can name any number of things, and each is a command."""
 LAST_WORDS_S = 5
 """Seconds to wait for the end of a shell whose output has ended."""
 TOO_MUCH = "the node's answers are larger than its limit"
@@ -251,6 +253,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             Unreachable: the connection broke; this is not cached.
         """
         if command not in self._answers:
+            if len(self._answers) >= COMMANDS:
+                return NoAnswer(f"`{command}` was not run: the node needs more than {COMMANDS} commands")
             self._answers[command] = self._ask(command)
         return self._answers[command]
 

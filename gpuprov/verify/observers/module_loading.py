@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 
 from gpuprov.roles.nvidia_driver import (
     DKMS_FOLDERS,
@@ -25,9 +26,11 @@ NAMES_MAX = 8
 """Maximum number of modules in the install lines of one request."""
 SHOWN = 80
 """Characters of a command that are reported."""
+DEVICES_MAX = 4
+"""Maximum number of kinds of GPUs."""
 DEVICES = (
     "grep -hsxE 'pci:v000010DE[[:alnum:]]+bc03[[:alnum:]]+' /sys/bus/pci/devices/*/modalias"
-    " | sort -u | head -4"
+    f" | sort -u | head -{DEVICES_MAX}"
 )
 BOOT_LINES = r"grep -hsE '^\s*linux\w*\s+\S*/vmlinuz-' /boot/grub/grub.cfg"
 HOOKS = (
@@ -172,8 +175,7 @@ class ModuleLoading(Observed):
     @cached_property
     def _devices(self) -> list[str]:
         """Modaliases of NVIDIA's GPUs."""
-        found: list[str] = self.run(DEVICES).stdout.split()
-        return found
+        return list(islice(filter(None, lines_of(self.run(DEVICES).stdout)), DEVICES_MAX))
 
     def __repr__(self) -> str:
         return "<module_loading>"
