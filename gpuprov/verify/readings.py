@@ -60,7 +60,11 @@ def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
     parts = re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout)
     for part in parts:
         for value in re.findall(r"(?m)^[ \t]*ExecStart[ \t]*=(.*)$", part):
-            setter, commands = part, [*commands, value.strip()] if value.strip() else []
+            setter = part
+            if value.strip():
+                commands.append(value.strip())
+            else:
+                commands.clear()
     theirs = re.match(r"# /(?:etc|run)/", setter) and "# Written by gpuprov" not in setter
     if state != "enabled":
         return state
