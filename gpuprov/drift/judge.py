@@ -12,6 +12,7 @@ from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import Expectation, Severity
 from gpuprov.ssh.contained import contained
+from gpuprov.untrusted.parsing import require_printable
 
 Status = Literal["in_sync", "drifted", "unreachable", "error"]
 EXIT_OF: dict[Status, Exit] = {
@@ -27,6 +28,9 @@ class Difference:
     """One expectation that does not hold; of mappings and lists only the items that differ.
 
     `by` is the place that sets the actual value, `path:line`, if the facts show it.
+
+    Raises:
+        ValueError: the actual value cannot be printed.
     """
 
     check: str
@@ -36,6 +40,10 @@ class Difference:
     role: str | None
     reboot: bool
     by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the actual value, also one that an observer calculated: one node must not end a report."""
+        require_printable(self.actual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,19 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
-from pydantic_core import PydanticSerializationError, ValidationError
+from pydantic_core import PydanticSerializationError, ValidationError, from_json
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.untrusted import printable
-from gpuprov.untrusted.parsing import count_values
+from gpuprov.untrusted.parsing import DEPTH, count_values, require_printable
 
 ERRORS: Mapping[str, type[GpuprovError]] = {
     kind.__name__: kind for kind in (GpuprovError, NodeFailed, InvalidInput, Unreachable, Refused)
 }
 TEXT = 4000
 """Maximum length of each part of an error, in characters."""
+OWN_DEPTH = 16
+"""Depth that results themselves have, in which documents of nodes are."""
 
 
 def error_document(error: GpuprovError) -> dict[str, str]:
@@ -80,10 +82,11 @@ def read_answer(text: str, answer: Any) -> Any:
     """Return the result in a JSON text.
 
     Raises:
-        NodeFailed: the result has too many values, or is not of the type.
+        NodeFailed: the result has too many values, cannot be printed, or is not of the type.
     """
     try:
         count_values(text.encode("utf-8", "surrogatepass"))
+        require_printable(from_json(text), DEPTH + OWN_DEPTH)
         return _adapter(answer).validate_json(text, strict=True)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False, include_input=False)

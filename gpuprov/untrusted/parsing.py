@@ -29,6 +29,11 @@ TOML_BYTES = 64 << 10
 TOML_DOTS = 512
 """Maximum number of dots on a line of TOML: tomllib's time is the depth of keys times their number."""
 
+DEPTH = 64
+"""Maximum depth of lists and mappings in each other: what prints or compares documents calls itself."""
+LARGEST_NUMBER = (1 << 64) - 1
+"""Largest whole number, also below zero. Python prints no number of more than 4300 digits."""
+TOO_DEEP = "nested too deeply"
 
 _LONE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -78,7 +83,7 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
 
     Raises:
         ValueError: the text is larger, has more values, is not UTF-8 or not JSON, has a number that is not
-            finite, or is nested too deeply.
+            finite, or `require_printable` refuses the document.
     """
     if isinstance(data, str):
         data = _LONE.sub(REPLACEMENT, data).encode()
@@ -90,8 +95,31 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
     try:
         document = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    require_printable(document)
     return without_surrogates(document) if _ESCAPED.search(data) else document
+
+
+def require_printable(document: object, depth: int = DEPTH) -> None:
+    """Check that lists, mappings and numbers of a document can be printed, compared and copied.
+
+    Raises:
+        ValueError: they are nested in more than `depth` levels, or a whole number exceeds `LARGEST_NUMBER`.
+    """
+    level = [document]
+    for _ in range(depth + 1):
+        parts: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                parts += value.values()
+            elif isinstance(value, list | tuple | set | frozenset):
+                parts += value
+            elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+                raise ValueError(f"a whole number of {value.bit_length()} bits")
+        if not parts:
+            return
+        level = parts
+    raise ValueError(TOO_DEEP)
 
 
 def without_surrogates(document: Document) -> Document:
@@ -141,18 +169,28 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refused(text[:20])
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number of at most 18 decimal digits that a text is; None for any other text.
+
+    No number that is calculated from it is too large to print.
+    """
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
 def read_toml(text: str) -> dict[str, Any]:
     """Return the TOML document in a text of at most `TOML_BYTES`.
 
     Raises:
-        ValueError: the text is larger, has more than `TOML_DOTS` dots in a line, is nested too deeply,
-            or is not TOML.
+        ValueError: the text is larger, has more than `TOML_DOTS` dots in a line, is not TOML, or
+            `require_printable` refuses the document.
     """
     if len(text) > TOML_BYTES or len(text.encode("utf-8", "surrogatepass")) > TOML_BYTES:
         raise ValueError(f"larger than {TOML_BYTES >> 10} KiB")
     if any(line.count(".") > TOML_DOTS for line in text.split("\n")):
         raise ValueError(f"a line with more than {TOML_DOTS} dots")
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    require_printable(document)
+    return document

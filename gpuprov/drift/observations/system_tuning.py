@@ -10,6 +10,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.limits import PamLimit
 from gpuprov.roles import Expectation
 from gpuprov.roles.system_tuning import DEBUGGING
+from gpuprov.untrusted.parsing import whole_number
 
 IN_KIBIBYTES = ("memlock", "stack")  # limits.conf(5)
 
@@ -136,11 +137,13 @@ def _applies(row: PamLimit, item: str, kind: str, domain: str) -> bool:
 
 def _limit(row: PamLimit) -> int | str:
     """Return a line's value: bytes of sizes, else a number; `unlimited`, or text that is no number."""
-    if not row.value.isdecimal():
+    number = whole_number(row.value)
+    if number is None:
         return "unlimited" if row.value in ("unlimited", "infinity", "-1") else row.value
-    return int(row.value) * (1024 if row.item in IN_KIBIBYTES else 1)
+    return number * (1024 if row.item in IN_KIBIBYTES else 1)
 
 
 def _bytes(text: str | None) -> int | str | None:
     """Return systemd's value as a number of bytes, `unlimited` for `infinity`; others unchanged."""
-    return int(text) if text and text.isdecimal() else "unlimited" if text == "infinity" else text
+    number = whole_number(text or "")
+    return ("unlimited" if text == "infinity" else text) if number is None else number

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
-from gpuprov.untrusted.parsing import read_json, read_toml
+from gpuprov.untrusted.parsing import read_json, read_toml, whole_number
 from gpuprov.verify.observers.base import Observed
 
 IMAGE = "gpuprov-verify"
@@ -151,7 +151,7 @@ def parse_inside(text: str) -> Inside:
         NodeFailed: a value is missing.
     """
     said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
-    size = re.search(r"^\S+ +(\d+) .*/dev/shm$", text, re.MULTILINE)
+    size = re.search(r"^\S+ +(\d{1,18}) .*/dev/shm$", text, re.MULTILINE)
     if missing := {"memlock", "stack", "gpus"} - set(said):
         raise NodeFailed(f"the container did not report {', '.join(sorted(missing))}: {text[:200]!r}")
     found = [path for path in said.get("gpus", "").split() if not path.endswith("*")]
@@ -160,4 +160,5 @@ def parse_inside(text: str) -> Inside:
 
 def _bytes(limit: str) -> int | str:
     """Return a limit in KiB as bytes; other text, such as `unlimited`, unchanged."""
-    return int(limit) * 1024 if limit.isdecimal() else limit
+    number = whole_number(limit)
+    return limit if number is None else number * 1024

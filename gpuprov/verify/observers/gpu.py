@@ -8,6 +8,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
+from gpuprov.untrusted.parsing import whole_number
 from gpuprov.verify.observers.base import Observed
 
 NVIDIA = "0x10de"
@@ -182,4 +183,4 @@ def _rows(text: str) -> list[list[str]]:
 
 def _mhz(cell: str) -> int | None:
     """Parse `1980` as a number; `[N/A]`, `[Not Supported]` and other text as None."""
-    return int(cell) if cell.isdecimal() else None
+    return whole_number(cell)

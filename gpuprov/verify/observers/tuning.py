@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gpuprov.untrusted import lines_of, regex
+from gpuprov.untrusted.parsing import whole_number
 from gpuprov.verify.observers.base import Observed
 
 OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
@@ -165,4 +166,5 @@ def parse_session(text: str) -> LoginSession:
 def _limit(name: str, found: re.Match[str] | None) -> Limit:
     """Return a limit in bytes (`nofile`: as it is), another text unchanged, or `not set` without a match."""
     text = found[1] if found else "not set"
-    return int(text) * (1024 if name in IN_KIBIBYTES else 1) if text.isdecimal() else text
+    number = whole_number(text)
+    return text if number is None else number * (1024 if name in IN_KIBIBYTES else 1)

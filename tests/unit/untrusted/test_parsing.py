@@ -18,6 +18,7 @@ from gpuprov.untrusted.parsing import (
     memory_limit_of,
     read_json,
     read_toml,
+    whole_number,
     without_surrogates,
 )
 from tests import ROOT
@@ -90,6 +91,45 @@ def test_no_text_hides_its_values(text: bytes) -> None:
 def test_what_is_no_document(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each has its own message
         read_json(text, 2 if text == b"{} " else 10_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 65 + "1" + "]" * 65,
+        '{"a":' * 65 + "1" + "}" * 65,
+        f"[-{1 << 64}]",
+        "9" * 4300,
+        f'{{"a": [{1 << 64}]}}',
+    ],
+    ids=["lists", "mappings", "below zero", "digits", "inside"],
+)
+def test_what_python_might_not_print_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply|a whole number of \d+ bits"):
+        read_json(text, 10_000)
+
+
+def test_the_deepest_document_and_the_largest_numbers_are_read() -> None:
+    assert read_json("[" * 63 + "{}" + "]" * 63, 1000)
+    assert read_json(f"[-{(1 << 64) - 1}, {(1 << 64) - 1}, true]", 1000)
+
+
+@pytest.mark.parametrize(
+    "text", ["a = 0x" + "f" * 17, "a = " + "[" * 64 + "1" + "]" * 64, "a = " + "9" * 4300]
+)
+def test_configuration_that_python_might_not_print_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply|a whole number of \d+ bits"):
+        read_toml(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("9" * 18, 10**18 - 1)])
+def test_whole_numbers(text: str, number: int) -> None:
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "9" * 19, "1 ", "1\n", "\N{ARABIC-INDIC DIGIT NINE}", "1.0"])
+def test_other_texts_are_no_whole_numbers(text: str) -> None:
+    assert whole_number(text) is None
 
 
 @pytest.mark.parametrize(
