@@ -90,6 +90,7 @@ def _process(result: Result, first: int, count: int, number: int) -> tuple[int, 
         sys.executable,
         "-m",
         "tests.campaign._hostile.trial",
+        each.make.__module__,
         each.key,
         *map(str, (first, count, number)),
     ]

@@ -1,12 +1,14 @@
 """Process for the tries of one way; each try and each reached goal is printed as a line of JSON.
 
-    python -m tests.campaign._hostile.trial WAY FIRST COUNT SEED
+    python -m tests.campaign._hostile.trial MODULE WAY FIRST COUNT SEED
 
+MODULE has the way; importing all of them takes longer than most tries.
 The parent (`tests.campaign.hostile`) kills it when a try takes longer than its limit.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -20,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.campaign._hostile import ways as ways  # registers them
 from tests.campaign._hostile.field import WAYS, Field, Reached, Way
 
 MOST = 6 << 30
@@ -86,7 +87,8 @@ def _peak_mib(*, reset: bool = False) -> float:
 
 def main() -> None:
     """Run the way and the tries in the arguments."""
-    key, first, count, seed = sys.argv[1], *map(int, sys.argv[2:5])
+    module, key, first, count, seed = *sys.argv[1:3], *map(int, sys.argv[3:6])
+    importlib.import_module(module)  # registers the way
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)

@@ -138,45 +138,58 @@ def one(path: tuple[str | int, ...], shape: str, way: Callable[[str, str], str])
     return result
 
 
-@pytest.mark.parametrize("shape", [WORD, *SHAPES])
-@pytest.mark.parametrize("place", ["units", "kernel_log", "nvlink", "smi", "packages", "name"])
-def test_no_shape_enters_through_what_is_chosen(shape: str, place: str) -> None:
+@pytest.mark.parametrize("place", ["units", "kernel_log", "nvlink", "packages", "name"])
+def test_no_shape_enters_through_what_is_chosen(place: str) -> None:
     """Keep secrets out of selected lines too: each shape is in a line with a valid beginning."""
+    shapes = [WORD, *SHAPES]
+    if WORD in texts(chosen(place, shapes)):
+        assert [shape for shape in shapes if WORD in texts(chosen(place, [shape]))] == []
+        pytest.fail("a secret enters if it is beside others")
+
+
+def chosen(place: str, shapes: list[str]) -> dict[str, Any]:
+    """Return a machine with each shape in lines that are selected."""
     result = machine()
-    if place == "units":
-        result["units"]["text"] += f"\nResult={shape}\nStatusText={shape}\nId={shape}.service\n"
-    elif place == "kernel_log":
-        for start in (
-            "NVRM: Xid (PCI:0000:00:06): 79, pid=1, name=",
-            "NVRM: ",
-            "nvidia: ",
-            "EXT4-fs error (",
-            "",
-        ):
-            result["kernel_log"]["kept"].append([1.0, start + shape])
-    elif place == "nvlink":
-        result["nvlink"]["status"] += f"\nGPU 7: {shape}\nLink 0: {shape}\n"
-        result["topo"]["text"] += f"\nGPU0 {shape} X\n"
-    elif place == "smi":
-        text = result["smi"]["stdout"]
-        for tag in (
-            "product_name",
-            "vbios_version",
-            "persistence_mode",
-            "gpu_temp",
-            "uuid",
-            "board_part_number",
-        ):
-            text = re.sub(rf"<{tag}>[^<]*<", lambda _m, t=tag: f"<{t}>{escape(shape)}<", text)
-        result["smi"]["stdout"] = text
-    elif place == "packages":
-        result["packages"]["text"] += (
-            f"\ncuda-x\tamd64\t{shape}\tx\tinstall ok installed\n{shape}\tamd64\t1\tx\tx"
-        )
-    else:
-        for name in ("pci_links", "sysctls", "cpu", "libraries", "counters"):
-            result[name][shape] = next(iter(result[name].values()))
-        result["cpu"]["numa"][shape] = "0-1"
+    for shape in shapes:
+        if place == "units":
+            result["units"]["text"] += f"\nResult={shape}\nStatusText={shape}\nId={shape}.service\n"
+        elif place == "kernel_log":
+            for start in (
+                "NVRM: Xid (PCI:0000:00:06): 79, pid=1, name=",
+                "NVRM: ",
+                "nvidia: ",
+                "EXT4-fs error (",
+                "",
+            ):
+                result["kernel_log"]["kept"].append([1.0, start + shape])
+        elif place == "nvlink":
+            result["nvlink"]["status"] += f"\nGPU 7: {shape}\nLink 0: {shape}\n"
+            result["topo"]["text"] += f"\nGPU0 {shape} X\n"
+        elif place == "packages":
+            result["packages"]["text"] += (
+                f"\ncuda-x\tamd64\t{shape}\tx\tinstall ok installed\n{shape}\tamd64\t1\tx\tx"
+            )
+        else:
+            for name in ("pci_links", "sysctls", "cpu", "libraries", "counters"):
+                result[name][shape] = next(iter(result[name].values()))
+            result["cpu"]["numa"][shape] = "0-1"
+    return result
+
+
+@pytest.mark.parametrize("shape", [WORD, *SHAPES])
+def test_no_shape_enters_through_nvidia_smi(shape: str) -> None:
+    result = machine()
+    text = result["smi"]["stdout"]
+    for tag in (
+        "product_name",
+        "vbios_version",
+        "persistence_mode",
+        "gpu_temp",
+        "uuid",
+        "board_part_number",
+    ):
+        text = re.sub(rf"<{tag}>[^<]*<", lambda _m, t=tag: f"<{t}>{escape(shape)}<", text)
+    result["smi"]["stdout"] = text
     assert WORD not in texts(result)
 
 
