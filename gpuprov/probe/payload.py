@@ -46,8 +46,6 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 """Maximum size of an answer in bytes, compressed and uncompressed."""
 _UNPACKING = Lock()
 """Lock of the unpacking: memory for it is needed once, and not for each connection."""
-DEPTH_LIMIT = 64
-"""Maximum nesting of an answer; a daemon.json is its most deeply nested part."""
 
 
 @dataclass(frozen=True)
@@ -272,19 +270,9 @@ def _unpack(body: bytes) -> dict[str, Any]:
         raise NodeFailed(
             f"the answer is no document: {str(error)[:100]}", do="check the node's python3"
         ) from None
-    if not isinstance(document, dict) or _deeper(document, DEPTH_LIMIT):
-        raise NodeFailed(f"the answer is no mapping of at most {DEPTH_LIMIT} levels")
+    if not isinstance(document, dict):
+        raise NodeFailed("the answer is no mapping")
     return document
-
-
-def _deeper(document: object, levels: int) -> bool:
-    """Return whether mappings and lists are nested more deeply than `levels`."""
-    level = [document]
-    while level and levels:
-        nested = [each for each in level if isinstance(each, (dict, list))]
-        level = [item for each in nested for item in (each.values() if isinstance(each, dict) else each)]
-        levels -= 1
-    return any(isinstance(each, (dict, list)) for each in level)
 
 
 def _last_words(stdout: bytes, stderr: bytes) -> str:

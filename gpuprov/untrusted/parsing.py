@@ -30,7 +30,10 @@ TOML_DOTS = 512
 """Maximum number of dots on a line of TOML: tomllib's time is the depth of keys times their number."""
 
 DEPTH = 64
-"""Maximum depth of lists and mappings in each other: what prints or compares documents calls itself."""
+"""Maximum depth of lists and mappings in each other: what prints or compares documents calls itself.
+
+Recorded answers of nodes have up to 8.
+"""
 LARGEST_NUMBER = (1 << 64) - 1
 """Largest whole number, also below zero. Python prints no number of more than 4300 digits."""
 TOO_DEEP = "nested too deeply"

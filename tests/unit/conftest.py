@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +15,17 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def shared_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def shared_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """State folder for fixtures that outlive a test."""
+    folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)
-def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """State folder of each test."""
-    folder = tmp_path_factory.mktemp("state")
+def own_state(shared_state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """State folder of each test; `mktemp` would read the names of all others first."""
+    folder = Path(tempfile.mkdtemp(dir=shared_state))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder

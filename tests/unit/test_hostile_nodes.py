@@ -35,10 +35,10 @@ MALFORMED: dict[str, tuple[Answer, str]] = {
     "zlib": (raw(b"AAAA"), "the answer is no document"),
     "json": (packed(b"{"), "the answer is no document"),
     "depth": (packed(b"[" * 100_000 + b"]" * 100_000), "the answer is no"),
-    "nested": (packed(b"[" * 500 + b"]" * 500), "no mapping of at most 64 levels"),
+    "nested": (packed(b"[" * 500 + b"]" * 500), "nested too deeply"),
     "huge integer": (packed(b'{"schema": ' + b"9" * 5000 + b"}"), "the answer is no document"),
     "utf-8": (packed(b'{"schema": "\xff"}'), "the answer is no document"),
-    "list": (answering([]), "no mapping of at most 64 levels"),
+    "list": (answering([]), "the answer is no mapping"),
     "seconds": (answering({**healthy(), "seconds": "long"}), "took no number of seconds"),
     "no number": (packed(b'{"seconds": NaN}'), "NaN is not a number"),
 }
