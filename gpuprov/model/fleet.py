@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -279,7 +280,8 @@ def fleet_of(document: Marked) -> Fleet:
     """Validate a parsed fleet.yml, and return it with the places of its hosts and names.
 
     Raises:
-        InvalidInput: with file and line of the error; also for a host in two groups and unknown names.
+        InvalidInput: with file and line of the error; also for a host in two groups, unknown names, and
+            internal variables of roles.
     """
     if not isinstance(document.data, dict):
         seen = "the file is empty" if document.data is None else "not a mapping"
@@ -289,6 +291,7 @@ def fleet_of(document: Marked) -> Fleet:
     _refuse_hosts_in_two_groups(fleet, document)
     _refuse_unknown_names(fleet, document)
     _refuse_this_machine_twice(fleet, document)
+    _refuse_internal_variables(fleet, document)
     for group, stated in fleet.groups.items():
         for host in stated.hosts:
             fleet._places[host] = f"{document.name}:{document.line(('groups', group, 'hosts', host))}"
@@ -344,3 +347,19 @@ def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
         if host not in hosts:
             seen = f"host_vars names {host}, which is in no group"
             raise document.wrong("unknown-name", ("host_vars", host), seen)
+
+
+def _refuse_internal_variables(fleet: Fleet, document: Marked) -> None:
+    """Raise InvalidInput for the first variable with the name of an internal one of roles or playbooks."""
+    stated: dict[tuple[str, ...], Collection[str]] = {
+        **{("groups", name, "vars"): group.vars for name, group in fleet.groups.items()},
+        **{("also", name, "vars"): further.vars for name, further in fleet.also.items()},
+        **{("host_vars", host): variables for host, variables in fleet.host_vars.items()},
+    }
+    for place, names in stated.items():
+        for name in names:
+            if name.startswith("__"):
+                seen = f"{'.'.join(place)} states {name}, an internal variable of the roles"
+                raise document.wrong(
+                    "wrong-value", (*place, name), seen, expected="names without a leading __"
+                )
