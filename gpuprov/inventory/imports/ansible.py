@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import InvalidInput
-from gpuprov.files.resources import share
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
@@ -26,7 +25,14 @@ from gpuprov.inventory.ansible import (
     AnsibleGroup,
     AnsibleInventory,
 )
-from gpuprov.inventory.imports.machine import ImportHints, fold_entries, fold_hosts, host_entry
+from gpuprov.inventory.imports.left_out import role_prefixes
+from gpuprov.inventory.imports.machine import (
+    ImportHints,
+    fold_entries,
+    fold_hosts,
+    host_entry,
+    refuse_many,
+)
 from gpuprov.inventory.imports.reading import check_shapes, parsed, refuse_aliases, refuse_links, run_bounded
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
 from gpuprov.untrusted import shell, unmarked
@@ -121,8 +127,9 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
             host with an earlier one.
 
     Raises:
-        InvalidInput: the profile or system of a group is not stated.
+        InvalidInput: the profile or system of a group is not stated, or there are too many hosts.
     """
+    refuse_many(len(inventory.hosts))
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     owners = _owners(inventory, list(ours) or list(wanted))
     shown = {name: _shown(inventory, name) for name in {**inventory.groups, **owners}}
@@ -205,13 +212,12 @@ def _said_of(name: str, said: ImportHints) -> dict[str, str]:
 
 def _own(stated: Mapping[str, Any], lifted: Collection[str], *, ours: bool = False) -> dict[str, Any]:
     """Return the site's variables, without those that the fleet states in other keys."""
-    roles = tuple(f"{role.name}_" for role in share("roles").iterdir())
     return {
         key: value
         for key, value in stated.items()
         if key not in OURS
         and key not in lifted
-        and not (ours and (key in CONNECTION or key.startswith(roles)))
+        and not (ours and (key in CONNECTION or key.startswith(role_prefixes())))
     }
 
 
@@ -223,7 +229,7 @@ def _further(
 ) -> dict[str, Any]:
     """Return the groups that own no host, with their hosts, children and variables."""
     found = {}
-    computed = _vars(inventory, "all").get(KINDS_VARIABLE, ())
+    computed = set(_vars(inventory, "all").get(KINDS_VARIABLE, ()))
     for name, group in inventory.groups.items():
         if name in owners or name in computed or name == "ungrouped":
             continue

@@ -171,10 +171,18 @@ def _reason(name: str, value: object) -> str:
     return EXPANDS if _has_template({name: value}) else ""
 
 
-@cache
 def _prefixes() -> tuple[str, ...]:
-    """Return the starts of names of variables that Ansible, gpuprov or its roles read."""
-    return ("ansible_", "gpuprov_", *(f"{role.name}_" for role in share("roles").iterdir()))
+    """Return the starts of names of variables that Ansible, gpuprov or its roles read.
+
+    Names with a leading `_` are internal: `__docker_configured` is a result of a task of the role docker.
+    """
+    return ("_", "ansible_", "gpuprov_", *role_prefixes())
+
+
+@cache
+def role_prefixes() -> tuple[str, ...]:
+    """Return the starts of names of the roles' public variables."""
+    return tuple(f"{role.name}_" for role in share("roles").iterdir())
 
 
 def _has_template(value: object) -> bool:

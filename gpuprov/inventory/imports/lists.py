@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpuprov.errors import InvalidInput
-from gpuprov.inventory.imports.machine import Machine
+from gpuprov.inventory.imports.machine import Machine, listed_of
 from gpuprov.model.connection import Destination, parse_destination
 from gpuprov.model.nodeset import expand
 from gpuprov.untrusted import shown
 
+IN_PARTITIONS = 1_000_000
+"""Maximum number of nodes of all partitions together; a node of several partitions counts for each."""
 MOST_DIGITS = 4
 """Maximum number of digits of the number of GPUs of a node."""
 
@@ -50,23 +52,17 @@ def slurm(text: str) -> tuple[list[Machine], dict[str, list[str]]]:
     the GPUs; nodes are grouped by it.
 
     Raises:
-        InvalidInput: not a set of nodes.
+        InvalidInput: not a set of nodes, or too many nodes.
     """
     joined = re.sub(r"\\\n", " ", text)
     lines = [_pairs(line) for line in joined.splitlines()]
     if not any("NodeName" in line for line in lines):
         first = (line.split()[0] for line in text.splitlines() if line.strip() and not _is_heading(line))
-        return list(hosts("\n".join(dict.fromkeys(first)))), {}
-    machines = [
+        return listed_of(hosts("\n".join(dict.fromkeys(first)))), {}
+    machines = listed_of(
         machine for line in lines if line.get("NodeName", "DEFAULT") != "DEFAULT" for machine in _nodes(line)
-    ]
-    known = {machine.name for machine in machines}
-    partitions = {
-        line["PartitionName"]: _partition(line.get("Nodes", "ALL"), known)
-        for line in lines
-        if line.get("PartitionName", "DEFAULT") != "DEFAULT"
-    }
-    return machines, partitions
+    )
+    return machines, _partitions(lines, {machine.name for machine in machines})
 
 
 def _is_heading(line: str) -> bool:
@@ -98,8 +94,25 @@ def _nodes(line: dict[str, str]) -> Iterator[Machine]:
         yield Machine(name, address, group, gpu=gpu.replace("_", " ") if gpu else None, gpu_count=count)
 
 
-def _partition(nodes: str, known: set[str]) -> list[str]:
-    return sorted(known) if nodes == "ALL" else [each for each in _expanded(nodes, "Nodes") if each in known]
+def _partitions(lines: Iterable[dict[str, str]], known: set[str]) -> dict[str, list[str]]:
+    """Return partition → those of its nodes that are known; of lines with the same name the last counts.
+
+    Raises:
+        InvalidInput: not a set of nodes, or more nodes than `IN_PARTITIONS`.
+    """
+    stated = {
+        line["PartitionName"]: line.get("Nodes", "ALL")
+        for line in lines
+        if line.get("PartitionName", "DEFAULT") != "DEFAULT"
+    }
+    every, left = sorted(known), IN_PARTITIONS
+    partitions: dict[str, list[str]] = {}
+    for name, nodes in stated.items():
+        names = every if nodes == "ALL" else _expanded(nodes, "Nodes")
+        if (left := left - len(names)) < 0:
+            raise InvalidInput(f"the partitions have more than {IN_PARTITIONS} nodes together")
+        partitions[name] = [each for each in names if each in known]
+    return partitions
 
 
 def _expanded(text: str, place: str) -> list[str]:

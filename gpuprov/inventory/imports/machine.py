@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any
 
 from gpuprov.catalog import Catalog
@@ -13,7 +15,7 @@ from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
-from gpuprov.model.nodeset import expand, fold
+from gpuprov.model.nodeset import LARGEST, expand, fold
 from gpuprov.model.profile import load_profile, shipped_profiles
 from gpuprov.untrusted.names import host_name
 
@@ -56,16 +58,33 @@ class ImportHints:
         return stated.get(group) or stated.get("")
 
 
+def listed_of(machines: Iterable[Machine]) -> list[Machine]:
+    """Return machines as a list.
+
+    Raises:
+        InvalidInput: there are more than `LARGEST`; no more are made.
+    """
+    listed = list(islice(machines, LARGEST + 1))
+    refuse_many(len(listed))
+    return listed
+
+
+def refuse_many(machines: int) -> None:
+    """Raise InvalidInput if an import has more than `LARGEST` machines."""
+    if machines > LARGEST:
+        raise InvalidInput(f"more than {LARGEST} machines", do="import them in parts, as several fleets")
+
+
 def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) -> dict[str, Any]:
     """Return the keys of a fleet: its groups, and the variables of hosts.
 
     A group with machines of different kinds becomes several groups, `train`, `train-2`, ….
 
     Raises:
-        InvalidInput: there is no machine, the profile or system of a group is not stated, or a name appears
-            twice or is not a valid host name.
+        InvalidInput: there is no machine, or too many, the profile or system of a group is not stated, or a
+            name appears twice or is not a valid host name.
     """
-    listed = list(machines)
+    listed = listed_of(machines)
     for machine in listed:
         try:
             host_name(machine.name)
@@ -77,9 +96,14 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
         raise InvalidInput(seen)
     groups: dict[str, dict[str, Any]] = {}
     host_vars: dict[str, Any] = {}
+    names: dict[tuple[str, str], str] = {}
+    further: dict[str, Iterator[str]] = {}
     for machine in listed:
-        kind = _kind(machine, said, catalog)
-        name = next(name for name in _names(machine.group or "gpu") if _is(groups.get(name), kind))
+        kind, stated = _kind(machine, said, catalog), machine.group or "gpu"
+        if (key := (stated, json.dumps(kind, sort_keys=True))) not in names:
+            left = further.setdefault(stated, _names(stated))
+            names[key] = next(name for name in left if _is(groups.get(name), kind))
+        name = names[key]
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = machine
         if machine.vars:
             host_vars[machine.name] = dict(machine.vars)
@@ -122,9 +146,9 @@ def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:
     return folded if expand(folded) == list(hosts) else ",".join(hosts)
 
 
-def _names(group: str) -> Iterable[str]:
+def _names(group: str) -> Iterator[str]:
     yield group
-    yield from (f"{group}-{number}" for number in range(2, 10_000))
+    yield from (f"{group}-{number}" for number in count(2))
 
 
 def _is(group: dict[str, Any] | None, kind: dict[str, Any]) -> bool:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import inventory_of
-from gpuprov.inventory.imports import ImportHints, import_fleet, left_out, recognise
+from gpuprov.inventory.imports import ImportHints, import_fleet, left_out, machine, recognise
+from gpuprov.inventory.imports.machine import Machine, groups_of
 from gpuprov.model.connection import Connection
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, Group, parse_fleet
@@ -438,11 +440,13 @@ def test_variables_of_roles_are_left_out(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "hosts.ini").write_text(
         "[g]\nn1 ssh_hardening_user_ca=x\n[g:vars]\nnvidia_driver_builders=x\ngpuprov_x=1\nrack=1\n"
+        "__docker_configured={'/etc/sudoers': None}\n_x=1\n"
     )
     found = import_fleet([tmp_path / "hosts.ini"], ALL, "ansible", narrate=lines.append)
     assert (found["groups"]["g"]["vars"], found.get("host_vars")) == ({"rack": 1}, None)
-    for name in ("gpuprov_x (group g)", "nvidia_driver_builders (group g)", "ssh_hardening_user_ca (n1)"):
-        assert name in lines[0]
+    for name in ("gpuprov_x", "nvidia_driver_builders", "__docker_configured", "_x"):
+        assert f"{name} (group g)" in lines[0]
+    assert "ssh_hardening_user_ca (n1)" in lines[0]
 
 
 def test_only_text_counts_as_marked() -> None:
@@ -478,3 +482,65 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
         deep = [deep]
     with pytest.raises(InvalidInput, match="nested too deeply"):
         import_fleet([inventory_with(tmp_path / "hosts.json", vars={"a": deep})], ALL, "ansible")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("list", "".join(f"a{n}x[1-20]\n" for n in range(6)), "more than 100 machines"),
+        ("slurm.conf", "".join(f"NodeName=a{n}x[1-20]\n" for n in range(6)), "more than 100 machines"),
+        ("slurm.conf", "NODELIST\n" + "".join(f"a{n}x[1-20]\n" for n in range(6)), "more than 100 machines"),
+        ("hosts", "[g]\na[1:60]\nb[1:60]\n", "more than 100 machines"),
+        (
+            "slurm.conf",
+            "NodeName=n[1-50]\n" + "".join(f"PartitionName=p{n}\n" for n in range(5)),
+            "the partitions have more than 200 nodes together",
+        ),
+        (
+            "slurm.conf",
+            "NodeName=n1\n" + "".join(f"PartitionName=p{n} Nodes=x[1-50]\n" for n in range(5)),
+            "the partitions have more than 200 nodes together",
+        ),
+    ],
+)
+def test_the_limits_of_machines_are_for_all_lines_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, said: str
+) -> None:
+    monkeypatch.setattr("gpuprov.inventory.imports.machine.LARGEST", 100)
+    monkeypatch.setattr("gpuprov.inventory.imports.lists.IN_PARTITIONS", 200)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        import_fleet([tmp_path / name], ALL, "ansible" if name == "hosts" else None)
+
+
+def test_a_list_is_read_only_up_to_its_limit() -> None:
+    made = (Machine(f"n{number}") for number in range(100_010))
+    with pytest.raises(InvalidInput, match="more than 100000 machines"):
+        groups_of(made, ALL, load())
+    assert next(made).name == "n100001"
+
+
+def test_many_kinds_of_a_group_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count comparisons with groups; each kind is compared once with each name that it could have."""
+    compared = []
+    monkeypatch.setattr(
+        "gpuprov.inventory.imports.machine._is",
+        lambda group, kind, real=machine._is: compared.append(kind) or real(group, kind),
+    )
+    made = [Machine(f"n{number}", group="g", site=f"z{number % 300}") for number in range(600)]
+    groups = groups_of(made, ALL, load())["groups"]
+    assert list(groups) == ["g", *(f"g-{number}" for number in range(2, 301))]
+    assert groups["g-300"]["hosts"] == "n[299,599]"
+    assert len(compared) == 300
+
+
+def test_more_kinds_than_ten_thousand() -> None:
+    made = (Machine(f"n{number}", group="g", site=f"z{number}") for number in range(10_500))
+    assert len(groups_of(made, ALL, load())["groups"]) == 10_500
+
+
+def test_a_further_kind_joins_a_group_of_its_name() -> None:
+    made = [Machine("a", group="g-2", site="y"), Machine("b", group="g"), Machine("c", group="g", site="y"),
+            Machine("d", group="g", site="z")]  # fmt: skip
+    groups = groups_of(made, ALL, load())["groups"]
+    assert {name: group["hosts"] for name, group in groups.items()} == {"g-2": "a,c", "g": "b", "g-3": "d"}
