@@ -11,11 +11,14 @@ import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from gpuprov.inventory.ansible import AnsibleInventory
+from gpuprov.errors import InvalidInput
+from gpuprov.inventory.ansible import AnsibleGroup, AnsibleInventory
 from gpuprov.inventory.imports.machine import in_common
 from gpuprov.model.connection import parse_destination
+from gpuprov.untrusted import on_one_line
 
 WAY_IN = {
     "ansible_user": "user",
@@ -27,8 +30,11 @@ WAY_IN = {
 }
 """Ansible's variables → keys of `ssh:`; of two names for the same value the first is the newer."""
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+CONNECTION = (*WAY_IN, *ARGUMENTS)
 PORT = r"[0-9]{1,5}"
 Stated = dict[str, Any]
+Told = dict[str, tuple[tuple[int, str], Any]]
+"""Connection variable → its value, after the depth and the name of the group that states it."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,12 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
 
     Args:
         owners: group of the fleet → its hosts.
+
+    Raises:
+        InvalidInput: groups contain each other.
     """
-    result = {host: _told(inventory, host) for hosts in owners.values() for host in hosts}
+    told = _told(inventory)
+    result = {host: told.get(host, {}) for hosts in owners.values() for host in hosts}
     templates = {
         key for variables in result.values() for key in WAY_IN if "{{" in str(variables.get(key, ""))
     }
@@ -62,27 +72,52 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
     return Ways(groups, {host: ssh for host, ssh in own.items() if ssh}, fleet, frozenset(lifted))
 
 
-def _told(inventory: AnsibleInventory, host: str) -> Stated:
-    """Return a host's variables: groups further from `all` take precedence, at equal depth the later name."""
-    depth = {"all": 0}
-    queue = deque(["all", *(name for name in inventory.groups if name != "all")])
-    while queue:
-        name = queue.popleft()
-        depth.setdefault(name, 1)
-        for child in inventory.groups[name].children if name in inventory.groups else ():
-            if depth.get(child, 0) <= depth[name] < len(inventory.groups):
-                depth[child] = depth[name] + 1
-                queue.append(child)
-    members = {name for name, group in inventory.groups.items() if host in group.hosts} | {"all"}
-    while (
-        grown := {name for name, group in inventory.groups.items() if members.intersection(group.children)}
-        - members
-    ):
-        members |= grown
-    variables: Stated = {}
-    for name in sorted(members, key=lambda name: (depth.get(name, 1), name)):
-        variables |= inventory.groups[name].vars if name in inventory.groups else {}
-    return variables | inventory.host_vars.get(host, {})
+def _told(inventory: AnsibleInventory) -> dict[str, Stated]:
+    """Return host → its connection variables: those of groups further from `all` take precedence, at equal
+    depth those of the later name.
+    """
+    of_groups = _of_groups(inventory)
+    of_hosts: dict[str, list[Told]] = {}
+    for name, group in inventory.groups.items():
+        for host in group.hosts:
+            of_hosts.setdefault(host, [of_groups["all"]]).append(of_groups[name])
+    return {
+        host: {key: value for key, (_, value) in _latest(told).items()} | inventory.host_vars.get(host, {})
+        for host, told in of_hosts.items()
+    }
+
+
+def _of_groups(inventory: AnsibleInventory) -> dict[str, Told]:
+    """Return group → its connection variables and those of the groups that contain it.
+
+    Raises:
+        InvalidInput: groups contain each other.
+    """
+    within: dict[str, list[str]] = {name: ["all"] for name in inventory.groups} | {"all": []}
+    for name, group in inventory.groups.items():
+        for child in group.children:
+            within.setdefault(child, ["all"]).append(name)
+    depth: dict[str, int] = {}
+    told: dict[str, Told] = {}
+    try:
+        for name in TopologicalSorter(within).static_order():
+            depth[name] = max((depth[above] + 1 for above in within[name]), default=0)
+            stated = inventory.groups.get(name, AnsibleGroup()).vars
+            own: Told = {key: ((depth[name], name), stated[key]) for key in CONNECTION if key in stated}
+            told[name] = _latest([own, *(told[above] for above in within[name])])
+    except CycleError as error:
+        raise InvalidInput(f"groups contain each other: {on_one_line(', '.join(error.args[1]))}") from None
+    return told
+
+
+def _latest(told: Iterable[Told]) -> Told:
+    """Return of each variable the value that takes precedence."""
+    found: Told = {}
+    for each in told:
+        for key, (place, value) in each.items():
+            if key not in found or found[key][0] < place:
+                found[key] = (place, value)
+    return found
 
 
 def _ssh(variables: Mapping[str, Any], left: set[str]) -> Stated:

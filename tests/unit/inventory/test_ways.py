@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
 import yaml
 
 from gpuprov.errors import InvalidInput
-from gpuprov.inventory.ansible import dynamic, inventory_of
+from gpuprov.inventory.ansible import AnsibleGroup, AnsibleInventory, dynamic, inventory_of
 from gpuprov.inventory.imports import ImportHints, import_fleet
 from gpuprov.inventory.imports.ansible import fleet_of
+from gpuprov.inventory.imports.ways import ways_of
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet
 from gpuprov.model.lock import render_lock
@@ -234,3 +236,27 @@ def test_why_ansible_cannot_read_an_inventory_is_passed_on(
     assert str(raised.value).endswith(f"or names a plugin: {written}, then import hosts.yml")
     assert "\n" not in str(raised.value)
     assert "No inventory was parsed" not in str(raised.value)
+
+
+def test_deep_groups_take_precedence_and_many_take_linear_time() -> None:
+    """Each group contains the next, in an order in which none is read after those that contain it."""
+    many = 3000
+    groups = {
+        f"g{number}": AnsibleGroup(
+            (f"n{number}",), (f"g{number + 1}",) * (number < many - 1), {"ansible_user": f"u{number}"}
+        )
+        for number in reversed(range(many))
+    }
+    inventory = AnsibleInventory(groups | {"all": AnsibleGroup(vars={"ansible_port": 2200})}, {})
+    start = process_time()
+    ways = ways_of(inventory, {f"g{number}": [f"n{number}"] for number in range(many)})
+    assert process_time() - start < 5
+    assert ways.fleet == {"port": 2200}
+    assert ways.groups["g2999"] == {"user": "u2999"}
+    assert ways.groups["g7"] == {"user": "u7"}
+
+
+def test_groups_that_contain_each_other_are_refused() -> None:
+    groups = {"a": AnsibleGroup(("n1",), ("b",)), "b": AnsibleGroup((), ("a",))}
+    with pytest.raises(InvalidInput, match=r"groups contain each other: [ab], [ab], [ab]"):
+        ways_of(AnsibleInventory(groups, {}), {"a": ["n1"]})
