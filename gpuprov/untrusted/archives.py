@@ -8,7 +8,24 @@ import zlib
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compression methods that zipfile unpacks piece by piece; of the others it unpacks a whole file at once."""
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError)
-"""Exceptions of zipfile for damaged archives, and of `read_member`."""
+"""Exceptions of zipfile for damaged archives, and of this module's functions."""
+
+
+def member_names(archive: zipfile.ZipFile, limit: int) -> list[str]:
+    """Return the names of the files in an archive.
+
+    Args:
+        limit: maximum number of files.
+
+    Raises:
+        ValueError: there are more files, or two of the same name, each of which would be unpacked.
+    """
+    names = archive.namelist()
+    if len(names) > limit:
+        raise ValueError(f"{len(names)} files; expected at most {limit}")
+    if len(set(names)) < len(names):
+        raise ValueError("several files of the same name")
+    return names
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:

@@ -13,10 +13,11 @@ from gpuprov.apply.kernel_modules.store import ABOUT, ARCHIVE, Kept, Store, buil
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.stack import IMAGE
-from gpuprov.untrusted.archives import DAMAGED, read_member
+from gpuprov.untrusted.archives import DAMAGED, member_names, read_member
 
 ABOUT_LIMIT = 64 << 10
 BUILDS_LIMIT = 32
+MEMBERS_LIMIT = 1000
 EXPECTED = "what --modules-out of `gpuprov apply --image` or of `gpuprov inventory export cloud-init` writes"
 
 
@@ -95,7 +96,7 @@ def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> li
 def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
     """Yield contents of about.json and of the archive for each build in a zip file, up to `BUILDS_LIMIT`."""
     with zipfile.ZipFile(file) as archive:
-        abouts = [name for name in archive.namelist() if name.endswith(f"/{ABOUT}")]
+        abouts = [name for name in member_names(archive, MEMBERS_LIMIT) if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:
             packed = read_member(archive, name.removesuffix(ABOUT) + ARCHIVE, PACKED_LIMIT)
             yield read_member(archive, name, ABOUT_LIMIT), packed

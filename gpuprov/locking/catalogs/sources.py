@@ -16,13 +16,15 @@ from pathlib import Path
 from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
-from gpuprov.untrusted.archives import DAMAGED, read_member
+from gpuprov.untrusted.archives import DAMAGED, member_names, read_member
 
 PACKAGE = "gpuprov-catalog"
 INSIDE = "gpuprov_catalog"
 """The wheel's folder with the files."""
 LARGEST = 10_000_000
 """Maximum size of all files of a release in bytes; a release has 600 KB."""
+MEMBERS = 100
+"""Maximum number of files of a wheel; gpuprov's has about 20."""
 PATIENCE_S = 300
 
 
@@ -116,16 +118,16 @@ def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
     """Return the files of a release in a wheel, by name and unverified; empty if it contains none.
 
     Raises:
-        InvalidInput: not a wheel, or its files are too large.
+        InvalidInput: not a wheel, its files are too large or too many, or some have the same name.
     """
     found: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(BytesIO(content)) as wheel:
-            for entry in wheel.infolist():
-                folder, _, file = entry.filename.rpartition("/")
+            for member in member_names(wheel, MEMBERS):
+                folder, _, file = member.rpartition("/")
                 if folder == INSIDE and _belongs(file):
                     room = LARGEST - sum(map(len, found.values()))
-                    found[file] = read_member(wheel, entry.filename, room)
+                    found[file] = read_member(wheel, member, room)
     except DAMAGED as error:
         raise InvalidInput(f"{name}: {error}", expected="a wheel of gpuprov-catalog") from error
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import tracemalloc
 import zipfile
 
@@ -10,7 +11,7 @@ import pytest
 
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.catalogs.sources import INSIDE, read_wheel
-from gpuprov.untrusted.archives import read_member
+from gpuprov.untrusted.archives import member_names, read_member
 
 METHODS = {
     "stored": zipfile.ZIP_STORED,
@@ -61,3 +62,46 @@ def test_a_wheel_that_states_small_sizes_takes_little_memory(method: str) -> Non
         assert tracemalloc.get_traced_memory()[1] < 25_000_000
     finally:
         tracemalloc.stop()
+
+
+def repeated(name: str, times: int) -> bytes:
+    """Return an archive whose directory lists its only file several times."""
+    plain = packed("deflated", b" " * 1000, name)
+    start = plain.index(b"PK\1\2")
+    end = plain.index(b"PK\5\6")
+    directory = plain[start:end] * times
+    counts = struct.pack("<HHL", times, times, len(directory))
+    return plain[:start] + directory + plain[end : end + 8] + counts + plain[end + 16 :]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (repeated(f"{INSIDE}/gpus.json", 2), "several files of the same name"),
+        (repeated(f"{INSIDE}/gpus.json", 60_000), "60000 files; expected at most 100"),
+    ],
+    ids=["twice", "many"],
+)
+def test_a_file_of_a_wheel_is_unpacked_once(
+    content: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuprov.locking.catalogs.sources.read_member", lambda *_: pytest.fail("unpacked"))
+    with pytest.raises(InvalidInput, match=said):
+        read_wheel(content, "catalog.whl")
+
+
+def test_all_files_of_a_wheel_have_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuprov.locking.catalogs.sources.LARGEST", 2500)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in "abc":
+            archive.writestr(f"{INSIDE}/{name}.json", b" " * 1000)
+    with pytest.raises(InvalidInput, match=r"c\.json is larger than"):
+        read_wheel(buffer.getvalue(), "catalog.whl")
+
+
+def test_names_of_an_archive_up_to_the_limit() -> None:
+    with zipfile.ZipFile(io.BytesIO(packed("stored", b"x"))) as archive:
+        assert member_names(archive, 1) == ["file"]
+        with pytest.raises(ValueError, match="1 files; expected at most 0"):
+            member_names(archive, 0)

@@ -197,9 +197,13 @@ SINKS = {
         "LimitedTransport, which bounds packets, banners, prompts and windows",
     ),
     "a zip archive": Sink(
-        {"archive.read", "archive.open", "wheel.read", "wheel.open", "archive.extractall", "archive.extract"},
+        {
+            f"{archive}.{method}"
+            for archive in ("archive", "wheel")
+            for method in ("read", "open", "extract", "extractall", "infolist", "namelist")
+        },
         lambda *_: False,
-        "read_member, which unpacks within a limit",
+        "member_names, which refuses repeated names, and read_member, which unpacks within a limit",
         ("gpuprov/untrusted/archives.py",),
     ),
     "a log": Sink({"logging.Formatter"}, lambda *_: False, "LogFormatter", (GATES,)),

@@ -99,7 +99,9 @@ def test_a_tree_that_compiled_nothing_exports_nothing(lock: Lock) -> None:
         export_modules(lock, group_of(lock))
 
 
-@pytest.mark.parametrize("what", ["other bytes", "half", "nothing", "huge", "another's name", "no kernel"])
+@pytest.mark.parametrize(
+    "what", ["other bytes", "half", "nothing", "huge", "another's name", "no kernel", "twice"]
+)
 def test_what_is_no_such_file_is_not_taken(
     lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -121,6 +123,8 @@ def test_what_is_no_such_file_is_not_taken(
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
+        if what == "twice":
+            archive.filelist.append(archive.getinfo(about))
     if what == "nothing":
         file.write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match=r"cannot be used|has no module for this lock"):
