@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from heapq import nlargest
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -25,6 +26,8 @@ LIBRARIES: dict[str, Kind] = {
     **{f"nvidia-nccl-cu{major}": "nccl" for major in (11, 12, 13)},
     "cuda-toolkit": "cuda",
 }
+NEWEST = 20
+"""Maximum number of new versions of a framework whose requirements are read, as pip runs for each."""
 FRAMEWORKS: dict[str, Kind] = {"torch": "torch", "tensorflow": "tensorflow"}
 _VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}")
 _AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0\Z")
@@ -34,17 +37,19 @@ _AS_RELEASE = re.compile(r"(?<=\d\.\d\.\d)\.0\Z")
 def read_wheels(catalog: Catalog, day: str) -> Readings:
     """Read the versions of cuDNN, NCCL, CUDA and the frameworks.
 
-    Versions of frameworks are read only if newer than the catalog's, with their requirements. Returns one
-    reading if any list was read, and a `NotRead` for each list that was not.
+    Of frameworks only the newest versions are read (`NEWEST`), if newer than the catalog's, with their
+    requirements. Returns one reading if any list was read, and a `NotRead` for each list that was not.
     """
     seen: list[Seen] = []
     failed: list[NotRead] = []
     lists: list[str] = []
     for name, kind in {**LIBRARIES, **FRAMEWORKS}.items():
         try:
-            versions = list(_versions(name))
+            versions = list(dict.fromkeys(_versions(name)))
             if kind in FRAMEWORKS.values():
-                seen += [_asked_for(name, kind, each) for each in versions if each > _newest(catalog, kind)]
+                known = _newest(catalog, kind)
+                newer = nlargest(NEWEST, (each for each in versions if each > known))
+                seen += [_asked_for(name, kind, each) for each in newer]
             else:
                 major = {"major": name.rpartition("-cu")[2]} if "-cu" in name else {}
                 seen += [Seen(kind, each, name, major) for each in versions]

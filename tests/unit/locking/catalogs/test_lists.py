@@ -110,6 +110,25 @@ def test_wheels_are_read_as_pip_has_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert (torch["python"], torch["min_driver_minor_compat"]) == (">=3.11", "580.65.06")
 
 
+def test_only_the_newest_versions_of_a_framework_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = ", ".join(f"9.{number}.0" for number in range(50))
+    asked = []
+
+    def pip(*arguments: str) -> str:
+        if arguments[0] == "index":
+            return f"torch (9.49.0)\nAvailable versions: {listed}, {listed}\n"
+        asked.append(arguments[-1])
+        return json.dumps({"install": [{"metadata": {}}]})
+
+    monkeypatch.setattr(wheels, "_pip", pip)
+    monkeypatch.setattr(wheels, "LIBRARIES", {})
+    monkeypatch.setattr(wheels, "FRAMEWORKS", {"torch": "torch"})
+    [reading] = wheels.read_wheels(load(), DAY)
+    assert isinstance(reading, Reading)
+    assert asked == [f"torch==9.{number}.0" for number in range(49, 29, -1)]
+    assert [f"torch=={seen.version}" for seen in reading.seen] == asked
+
+
 def archive(root: Path, suite: str, *specs: PackageSpec) -> AptSource:
     empty: dict[str, tuple[PackageSpec, ...]] = {"contrib": (), "non-free-firmware": (), "main": ()}
     apt.build_suite(root, suite, {**empty, "non-free": specs}, "amd64", None)
