@@ -14,12 +14,12 @@ def check_site(
 ) -> list[Finding]:
     """Return findings about a site's value; none for a correct value or a variable that names no device."""
     if name == "NCCL_SOCKET_IFNAME":
-        return _interfaces(name, matching(value, [nic.name for nic in nics]), value, nics)
+        return _interfaces(name, {*matching(value, [nic.name for nic in nics])}, value, nics)
     if name == "GLOO_SOCKET_IFNAME":
-        wanted = [part.strip() for part in value.split(",")]
-        return _interfaces(name, [nic.name for nic in nics if nic.name in wanted], value, nics)
+        wanted = {part.strip() for part in value.split(",")}
+        return _interfaces(name, {nic.name for nic in nics if nic.name in wanted}, value, nics)
     if name == "NCCL_IB_HCA":
-        return _ports(matching(value, [str(hca) for hca in hcas]), value, hcas)
+        return _ports({*matching(value, [str(hca) for hca in hcas])}, value, hcas)
     return []
 
 
@@ -45,7 +45,7 @@ def _begins(name: str, part: str) -> bool:
     return name.startswith(part)
 
 
-def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[NetworkInterface]) -> list[Finding]:
+def _interfaces(name: str, chosen: set[str], value: str, nics: Sequence[NetworkInterface]) -> list[Finding]:
     """Return findings if a value selects no interface, or ones that cannot carry traffic between nodes."""
     if not chosen:
         have = ", ".join(nic.name for nic in nics) or "none"
@@ -59,7 +59,7 @@ def _interfaces(name: str, chosen: list[str], value: str, nics: Sequence[Network
     return []
 
 
-def _ports(chosen: list[str], value: str, hcas: Sequence[RdmaPort]) -> list[Finding]:
+def _ports(chosen: set[str], value: str, hcas: Sequence[RdmaPort]) -> list[Finding]:
     """Return findings if a value selects no RDMA port, or ports that are not active."""
     if not chosen:
         have = ", ".join(map(str, hcas)) or "none"

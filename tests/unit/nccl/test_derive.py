@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from gpuprov.nccl.derive import agree, derive
 from gpuprov.nccl.networks import NetworkInterface
 from gpuprov.nccl.rdma import Gid, RdmaPort, gid_index
-from gpuprov.nccl.site import matching
+from gpuprov.nccl.site import check_site, matching
 
 LO = NetworkInterface("lo", "virtual", addresses=("127.0.0.1/8", "::1/128"))
 DOCKER = NetworkInterface("docker0", "bridge", addresses=("172.17.0.1/16",))
@@ -368,6 +369,16 @@ def test_the_sites_value_is_checked(name: str, value: str, rule: str, words: str
 )
 def test_lists_as_nccl_reads_them(value: str, chosen: list[str]) -> None:
     assert matching(value, ["eth0", "eth1", "docker0", "lo"]) == chosen
+
+
+def test_a_sites_value_is_checked_in_linear_time() -> None:
+    nics = [NetworkInterface(f"eth{number}", addresses=("10.0.0.1/24",)) for number in range(20_000)]
+    hcas = [RdmaPort(f"mlx5_{number}", state="DOWN") for number in range(20_000)]
+    start = process_time()
+    check_site("NCCL_SOCKET_IFNAME", "eth", nics, [])
+    check_site("GLOO_SOCKET_IFNAME", ",".join(nic.name for nic in nics), nics, [])
+    check_site("NCCL_IB_HCA", "mlx5", [], hcas)
+    assert process_time() - start < 3
 
 
 def test_a_device_without_port_means_all_its_ports() -> None:
