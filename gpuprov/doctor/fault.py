@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuprov.untrusted import ShellLine
+from gpuprov.untrusted import ShellLine, shell
 
 if TYPE_CHECKING:
     from gpuprov.doctor.examination import Examination
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 Severity = Literal["broken", "degraded", "risk", "hint"]
 SEVERITIES: tuple[Severity, ...] = ("broken", "degraded", "risk", "hint")
 """Levels: no GPU work or wrong results; slower than necessary; works now but may fail; information."""
+FAULTS = 64
+"""Maximum number of faults of one rule on one node: of eight GPUs with eight faults each."""
+LINES, CHARACTERS = 16, 1000
+"""Maximum numbers of a fault's values and actions, and of characters in each of its texts.
+
+They bound what a rule can make of a node's answer, by repeating one text in many faults.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,33 @@ def rule(name: str, *rows: str, source: str, after: tuple[str, ...] = ()) -> Cal
         return predicate
 
     return enter
+
+
+def limited(faults: Iterable[Fault]) -> list[Fault]:
+    """Return the first `FAULTS` faults, shortened to `LINES` and `CHARACTERS`; no further one is made."""
+    return [_shortened(fault) for fault in islice(faults, FAULTS)]
+
+
+def _shortened(fault: Fault) -> Fault:
+    """Return a fault with shorter texts; a command that is too long is left out, because a part of it would
+    be another command.
+    """
+    return replace(
+        fault,
+        text=shortened(fault.text),
+        seen=tuple(map(shortened, fault.seen[:LINES])),
+        cause=shortened(fault.cause),
+        mend=tuple(
+            line if len(line) <= CHARACTERS else shell("a command of {} characters, left out", len(line))
+            for line in fault.mend[:LINES]
+        ),
+        keep=shortened(fault.keep),
+    )
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most `CHARACTERS`; the end of a longer one is replaced by an ellipsis."""
+    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
 
 
 def listed(things: list[str], most: int = 4) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gpuprov.doctor import concerns
 from gpuprov.doctor.examination import Examination
-from gpuprov.doctor.fault import RULES, SEVERITIES, Fault, Rule
+from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, limited, shortened
 from gpuprov.errors import Exit, GpuprovError
 from gpuprov.ssh.contained import unexpected
 
@@ -81,20 +81,22 @@ def rules() -> list[Rule]:
 
 
 def diagnose(seen: Examination, name: str = "") -> Diagnosis:
-    """Judge one machine by every rule; a rule that lacks a value or fails is listed as unknown, with the
-    reason.
+    """Judge one machine by every rule; a rule that lacks a value, fails or finds `FAULTS` is listed as
+    unknown, with the reason.
     """
     found: list[Fault] = []
     unknown: dict[str, str] = {}
     for rule in rules():
         try:
-            faults = list(rule.predicate(seen))
+            faults = limited(rule.predicate(seen))
         except GpuprovError as error:
-            unknown[rule.name] = str(error)
+            unknown[rule.name] = shortened(str(error))
         except Exception as error:  # noqa: BLE001 - untrusted input, or an error in a rule
-            unknown[rule.name] = str(unexpected(name or seen.host, error))
+            unknown[rule.name] = shortened(str(unexpected(name or seen.host, error)))
         else:
             found += [replace(fault, rule=rule.name, source=titles(rule.source)) for fault in faults]
+            if len(faults) == FAULTS:
+                unknown[rule.name] = f"it reports at most {FAULTS} faults of a machine"
     return Diagnosis(
         name or seen.host,
         tuple(in_order(found)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuprov.doctor.fault import Fault, listed
+from gpuprov.doctor.fault import Fault, limited, listed
 from gpuprov.doctor.judge import titles
 from gpuprov.doctor.load import gpus, host, programs
 from gpuprov.doctor.load.questions import LoadRule, figures, workers
@@ -40,7 +40,8 @@ def judge_load(raw: Any) -> list[Fault]:
     sample = Sample(raw)
     found: list[Fault] = []
     for name, known in LOAD_RULES.items():
-        found += [replace(each, rule=name, source=titles(known.rule.source)) for each in known.judge(sample)]
+        faults = limited(known.judge(sample))
+        found += [replace(each, rule=name, source=titles(known.rule.source)) for each in faults]
     return found or [_nothing(sample)]
 
 
