@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from gpuprov.probe.facts import Facts, Missing, part
@@ -59,6 +60,14 @@ class Program:
     own_namespace: bool
 
 
+PROGRAMS, DEVICES = 64, 64
+"""Maximum numbers of programs, which is also the probe's, and of device files of a program; further ones are
+ignored.
+"""
+NAME, CPU_LIST = 200, 4096
+"""Characters of a program's name and state, and of a list of processors, that are read; the kernel's names
+have up to 127.
+"""
 LOG_LINE = 1000
 """Characters of a line of a log or of a tool's output that are searched; the probe sends at most 600 of the
 kernel log.
@@ -122,7 +131,7 @@ class Examination(Facts):
     @part
     def programs(self) -> tuple[Program, ...]:
         """Programs that use GPUs."""
-        return tuple(_program(row) for row in self.raw("programs")["holders"])
+        return tuple(_program(row) for row in islice(self.raw("programs")["holders"], PROGRAMS))
 
     @part
     def growth(self) -> Mapping[str, int]:
@@ -208,12 +217,12 @@ def _program(row: Mapping[str, Any]) -> Program:
     uid = str(row.get("uid") or "")
     return Program(
         pid=int(row["pid"]),
-        name=str(row.get("name") or ""),
-        state=str(row.get("state") or ""),
+        name=str(row.get("name") or "")[:NAME],
+        state=str(row.get("state") or "")[:NAME],
         uid=int(uid) if uid.isdigit() else None,
-        cpus=str(row.get("cpus") or ""),
-        waits=str(row.get("waits") or ""),
-        gpus=tuple(map(str, row.get("gpus") or ())),
+        cpus=str(row.get("cpus") or "")[:CPU_LIST],
+        waits=str(row.get("waits") or "")[:NAME],
+        gpus=tuple(islice(dict.fromkeys(str(device)[:NAME] for device in row.get("gpus") or ()), DEVICES)),
         memlock=row.get("memlock"),
         nofile=row.get("nofile"),
         variables={str(name): str(value) for name, value in (row.get("variables") or {}).items()},

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from gpuprov.doctor.concerns.errors import age
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import CPU_LIST, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
 from gpuprov.untrusted import ShellLine, shell
+from gpuprov.untrusted.parsing import whole_number
 
 DMA_BUF_KERNEL = (5, 12)
 """First Linux version with which GPUDirect RDMA needs no peer-memory module, with the open kernel modules."""
@@ -79,9 +82,10 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
 @rule("network.nccl_variables", "U16", source="nccl-doc")
 def nccl_variables(seen: Examination) -> Iterator[Fault]:
     """Report variables of logins, /etc/nccl.conf and running programs that restrict NCCL."""
+    devices, interfaces = sorted(hca.name for hca in seen.hcas), sorted(seen.nics)
     for place, values in _settings(seen).items():
         for name, value in values.items():
-            text = _bound(seen, name, value)
+            text = _bound(seen, name, value, devices, interfaces)
             if text:
                 yield Fault(
                     "degraded" if text[0] else "risk",
@@ -115,24 +119,29 @@ def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
     return found
 
 
-def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
-    """Return whether a value certainly slows down NCCL, and how; None for a harmless value."""
+def _bound(
+    seen: Examination, name: str, value: str, devices: list[str], interfaces: list[str]
+) -> tuple[bool, str] | None:
+    """Return whether a value certainly slows down NCCL, and how; None for a harmless value.
+
+    Args:
+        devices, interfaces: sorted names of RDMA devices and of network interfaces.
+    """
     value = value.strip()
     if name in SWITCHES_OFF and value == "1":
         matters = len(seen.pci_gpus) > 1 if name != "NCCL_IB_DISABLE" else bool(seen.hcas)
         return (True, f"switches off a path: {SWITCHES_OFF[name]}") if matters else None
-    if name == "NCCL_IB_HCA" and seen.hcas and not value.startswith("^"):
+    if name == "NCCL_IB_HCA" and devices and not value.startswith("^"):
         wanted = [each.strip("=").partition(":")[0] for each in value.split(",") if each]
-        known = [hca.name for hca in seen.hcas]
-        lost = [each for each in wanted if each and not any(hca.startswith(each) for hca in known)]
+        lost = [each for each in wanted if each and not _any_begins(devices, each)]
         return (
-            (True, f"names devices that do not exist ({listed(lost)}); existing: {listed(known)}")
+            (True, f"names devices that do not exist ({listed(lost)}); existing: {listed(devices)}")
             if lost
             else None
         )
     if name == "NCCL_SOCKET_IFNAME" and not value.startswith("^"):
         names = [each.lstrip("=") for each in value.split(",") if each]
-        lost = [each for each in names if not any(nic.startswith(each) for nic in seen.nics)]
+        lost = [each for each in names if not _any_begins(interfaces, each)]
         return (
             (True, f"names interfaces that do not exist: {listed(lost)}")
             if lost and len(lost) == len(names)
@@ -141,10 +150,16 @@ def _bound(seen: Examination, name: str, value: str) -> tuple[bool, str] | None:
     return None
 
 
+def _any_begins(names: list[str], start: str) -> bool:
+    """Return whether any of the sorted names begins with a text."""
+    at = bisect_left(names, start)
+    return at < len(names) and names[at].startswith(start)
+
+
 @rule("network.numa", "D100", source="oci-hc")
 def far_programs(seen: Examination) -> Iterator[Fault]:
     """Report programs bound to processors of other NUMA nodes than their GPU's, on a machine with several."""
-    nodes = {node: _cpus(text) for node, text in seen.cpu.numa_nodes.items()}
+    nodes = seen.cpu.numa_nodes
     if len(nodes) < 2:
         return
     by_minor = {gpu.minor: gpu.pci_address for gpu in seen.gpus}
@@ -152,9 +167,9 @@ def far_programs(seen: Examination) -> Iterator[Fault]:
     for program in seen.programs:
         bound = _cpus(program.cpus)
         for device in program.gpus:
-            number = device.removeprefix("nvidia")
-            node = numa.get(by_minor.get(int(number)) or "") if number.isdigit() else None
-            if node is None or node not in nodes or not bound or bound & nodes[node]:
+            minor = whole_number(device.removeprefix("nvidia"))
+            node = None if minor is None else numa.get(by_minor.get(minor) or "")
+            if node is None or node not in nodes or not bound or bound & _cpus(nodes[node][:CPU_LIST]):
                 continue
             yield Fault(
                 "degraded",
@@ -163,7 +178,7 @@ def far_programs(seen: Examination) -> Iterator[Fault]:
                 f"processors ({program.cpus[:40]})",
                 (
                     f"/proc/{program.pid}/status: Cpus_allowed_list {program.cpus[:60]}",
-                    f"node {node}: {seen.cpu.numa_nodes[node][:60]}",
+                    f"node {node}: {nodes[node][:60]}",
                 ),
                 "each copy to the GPU crosses the processors' interconnect",
                 (
@@ -173,17 +188,14 @@ def far_programs(seen: Examination) -> Iterator[Fault]:
             )
 
 
-PROCESSORS = 16384
-
-
-def _cpus(text: str) -> set[int]:
-    """Parse a list of processors such as `0-3,8`; stop at `PROCESSORS` of them."""
-    found: set[int] = set()
-    listed = 0
+@lru_cache(maxsize=256)
+def _cpus(text: str) -> int:
+    """Parse a list of processors such as `0-3,8` → a number whose bits are the processors; it takes 12 kB at
+    most.
+    """
+    found = 0
     for first, last in re.findall(r"(?:^|,)([0-9]{1,5})(?:-([0-9]{1,5}))?(?=,|\Z)", text):
-        several = range(int(first), int(last or first) + 1)
-        listed += len(several)
-        if listed > PROCESSORS:  # each is listed once
-            break
-        found.update(several)
+        low, high = int(first), int(last or first)
+        if low <= high:
+            found |= (1 << high + 1) - (1 << low)
     return found

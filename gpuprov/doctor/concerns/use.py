@@ -174,9 +174,9 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
             )
     if not seen.is_root or seen.in_container:
         return
+    opened = {device for program in working for device in program.gpus}
     for gpu in seen.gpus:
-        device = f"nvidia{gpu.minor}"
-        unseen = not gpu.processes and not any(device in program.gpus for program in working)
+        unseen = not gpu.processes and f"nvidia{gpu.minor}" not in opened
         if unseen and (gpu.memory_used_mib or 0) > HELD_MIB and not gpu.mig.current:
             yield Fault(
                 "degraded",
