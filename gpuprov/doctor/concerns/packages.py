@@ -6,16 +6,27 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import ShellLine, shell, shell_words
 
 OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^kernel")
-PATTERNS = 200
-"""Maximum number of patterns of unattended-upgrades that are read."""
-SIMPLE = re.compile(r"(?:\((?:\?:)?[\w.|-]*+\)(?![*+?{])|\\[.+-]|[\w.:$^~-][*?]?|[*+]){1,200}+")
-"""A pattern of names without a repeated group; the number of its `*` and `+` is checked separately."""
+PATTERNS, DRIVERS = 200, 64
+"""Maximum numbers of patterns of unattended-upgrades, and of packages of the driver, that are compared."""
+LENGTH = 100
+"""Maximum length of a pattern."""
+SIMPLE = re.compile(r"(?:\((?:\?:)?[\w.|-]*+\)(?![*+?{])|(?:\\[.+-]|[\w.:$^~-])[*+?]?)++")
+"""A pattern of names without a repeated group; the number of its repetitions and groups is checked
+separately.
+"""
+CHOICE = re.compile(r"(?<![\\(])[*+?]|\(")
+"""A repetition or a group of a pattern: each multiplies the number of ways to match a name, so that the time
+of several grows exponentially.
+"""
+CHOICES = 2
+"""Maximum number of repetitions and groups in a pattern, as in `linux-(image|headers).*`."""
 DRIVER = re.compile(
     r"(?:lib)?nvidia-(?:driver|kernel|compute|utils|dkms|open)|cuda-drivers|libcuda1|libnvidia-compute"
 )
@@ -54,8 +65,9 @@ def unattended(seen: Examination) -> Iterator[Fault]:
         return
     if "unattended-upgrades" in seen.packages.by_name and not seen.packages.version("unattended-upgrades"):
         return
-    drivers = [name for name in seen.packages.by_name if DRIVER.match(name) and seen.packages.version(name)]
-    free = [name for name in drivers if name not in seen.packages.held and not _excluded(seen, name)]
+    drivers = (name for name in seen.packages.by_name if DRIVER.match(name) and seen.packages.version(name))
+    held = seen.packages.held
+    free = [name for name in islice(drivers, DRIVERS) if name not in held and not _excluded(seen, name)]
     if free:
         yield Fault(
             "risk",
@@ -77,17 +89,20 @@ def _excluded(seen: Examination, name: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _safe(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """Return the first `PATTERNS` patterns whose time is bounded: `linux-(image|headers).*`, without repeated
-    groups and with at most two repetitions.
-    """
-    simple = [each for each in patterns if SIMPLE.fullmatch(each) and sum(map(each.count, "*+")) <= 2]
+    """Return the first `PATTERNS` patterns whose time is bounded."""
     found = []
-    for each in simple[:PATTERNS]:
+    for each in islice(filter(_is_bounded, patterns), PATTERNS):
         try:
             found.append(re.compile(each))
         except re.error:
             continue
     return tuple(found)
+
+
+def _is_bounded(pattern: str) -> bool:
+    """Return whether a pattern is short and simple, with at most `CHOICES`."""
+    simple = len(pattern) <= LENGTH and SIMPLE.fullmatch(pattern)
+    return bool(simple) and len(CHOICE.findall(pattern)) <= CHOICES
 
 
 @rule("packages.reboots", "D01", source="project")
