@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -137,10 +138,9 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _index(seen: Examination, gpu: str) -> str:
-    """Return nvidia-smi's index of a GPU by its PCI address; the address itself if it is not listed."""
-    known = {(each.pci_address or "")[:-2]: str(each.index) for each in seen.smi.gpus}
-    return known.get(gpu, gpu)
+def _indexes(seen: Examination) -> dict[str, str]:
+    """Return PCI address, without the function → nvidia-smi's index of a GPU."""
+    return {(each.pci_address or "")[:-2]: str(each.index) for each in seen.smi.gpus}
 
 
 @rule("errors.recovery", "X154", source="oci-xid nvml", after=("bus.lost",))
@@ -160,11 +160,12 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
         if health.recovery_action is not None and health.pci_address:
             where = f"nvidia-smi -q, GPU {health.index}: GPU Recovery Action {health.recovery_action}"
             wanted[health.pci_address[:-2]] = (health.recovery_action, where)
+    indexes = _indexes(seen)
     for gpu, (action, where) in wanted.items():
         folded = action.lower()
         if folded == "none":
             continue
-        number = _index(seen, gpu)
+        number = indexes.get(gpu, gpu)
         yield Fault(
             "degraded" if folded == "drain p2p" else "broken",
             f"the driver recommends for GPU {number}: {action}",
@@ -211,14 +212,15 @@ def xids(seen: Examination) -> Iterator[Fault]:
     settled = {
         each.pci_address[:-2] for each in _health(seen) if each.pci_address and each.recovery_action == "none"
     }
+    indexes, gpus_with = _indexes(seen), Counter(code for _, code in groups)
     for (gpu, code), events in sorted(groups.items(), key=lambda item: _weight(item[0][1])):
         known = meanings().get(
             code, Meaning("a code that is not in the catalogue", "unknown", "ask the vendor", "risk")
         )
         last = events[-1]
         over = (gpu in settled and last.line.age_s > OLD_S) or last.line.age_s > cleared.get(gpu, math.inf)
-        severity, why = _weigh(known, events, groups, over=over)
-        number = _index(seen, gpu)
+        severity, why = _weigh(known, events, gpus_with[code], over=over)
+        number = indexes.get(gpu, gpu)
         who = _program(last.text)
         yield Fault(
             severity,
@@ -249,9 +251,7 @@ def _program(text: str) -> str:
     )
 
 
-def _weigh(
-    known: Meaning, events: list[Event], groups: Mapping[tuple[str, int], list[Event]], *, over: bool
-) -> tuple[Severity, str]:
+def _weigh(known: Meaning, events: list[Event], gpus: int, *, over: bool) -> tuple[Severity, str]:
     """Return the severity of a code's events on one GPU, and why it differs from the catalogue's, or an empty
     string.
 
@@ -260,18 +260,11 @@ def _weigh(
     `REPEATED` times on, if no other GPU has it.
 
     Args:
-        groups: the events of all GPUs, by GPU and code.
+        gpus: number of GPUs that have the code.
     """
-    gpu, code = events[0].gpu, events[0].code
     if known.severity in ("broken", "degraded") and over:
         return "risk", "the driver recommends no action any more: no action unless it recurs"
-    elsewhere = [other for other, its in groups if its == code and other != gpu]
-    if (
-        known.severity == "hint"
-        and "application" in known.whose
-        and len(events) >= REPEATED
-        and not elsewhere
-    ):
+    if known.severity == "hint" and "application" in known.whose and len(events) >= REPEATED and gpus == 1:
         return "risk", "only on this GPU: test it (dcgmi diag -r 3, when it is idle)"
     return known.severity, ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 
 from gpuprov.catalog import Catalog, load
 from gpuprov.doctor.examination import Examination
@@ -16,6 +17,10 @@ from gpuprov.untrusted import shell
 
 AT_RUN_TIME = ("cuda", "framework", "cudnn", "nccl", "container")
 """Prefixes of rules about the start of programs; the others concern installation, which is already done."""
+FRAMEWORKS = 40
+"""Maximum number of frameworks that are checked, which is also the probe's number of environments: an answer
+of the resolver takes some milliseconds.
+"""
 
 
 @cache
@@ -59,19 +64,31 @@ def frameworks(seen: Examination) -> Iterator[Fault]:
     if request is None:
         return
     accepted = {finding.text for finding in _ask(request).violations}
-    for row in seen.raw("frameworks"):
+    answers: dict[str, Answer | None] = {}
+    for row in islice(seen.raw("frameworks"), FRAMEWORKS):
         result = f"{row['name']}=={row['version']}"
-        asked = Request(
-            gpus=request.gpus, os=request.os, arch=request.arch, driver=request.driver, framework=result
-        )
-        try:
-            answer = resolve(asked, catalog())
-        except InvalidInput:
-            continue  # a version that is not in the catalog
+        if result not in answers:
+            answers[result] = _framework(request, result)
+        answer = answers[result]
+        if answer is None:
+            continue
         for finding in answer.violations:
             if finding.text not in accepted:
                 fault = _fault("risk", finding, (f"{row['folder']}: {result}, CUDA {row['cuda']}",), answer)
                 yield fault
+
+
+def _framework(request: Request, framework: str) -> Answer | None:
+    """Return the resolver's answer for a framework with a machine's driver and GPUs; None if its version is
+    not in the catalog.
+    """
+    asked = Request(
+        gpus=request.gpus, os=request.os, arch=request.arch, driver=request.driver, framework=framework
+    )
+    try:
+        return resolve(asked, catalog())
+    except InvalidInput:
+        return None
 
 
 def _ask(request: Request) -> Answer:
