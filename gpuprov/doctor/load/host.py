@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
+from gpuprov.doctor.concerns.host import count_cpus
+from gpuprov.doctor.examination import NAME
 from gpuprov.doctor.fault import Fault, listed
 from gpuprov.doctor.load.questions import (
     BUSY,
@@ -20,6 +23,8 @@ from gpuprov.doctor.load.sample import Sample
 from gpuprov.untrusted import shell
 
 WAITS_FOR_DISKS = 0.2
+SHOWN_PORTS = 8
+"""Maximum number of interfaces and RDMA ports whose rates a fault lists."""
 
 
 @load_rule("load.swap", "U04")
@@ -77,13 +82,13 @@ def one_core(sample: Sample) -> Iterator[Fault]:
         mine = [gpu for gpu in starved_gpus(sample) if gpu.index in program.gpus]
         family = family_of(sample, program.pid)
         full = [each for each in family if each.busiest >= FULL_CORE]
-        bound = [each for each in family if _processors(each.allowed) == 1 and each.cores >= FULL_CORE]
+        bound = [each for each in family if each.cores >= FULL_CORE and count_cpus(each.allowed) == 1]
         many = len(full) >= max(2, len(sample.cores) // 2)
         if not mine or not (full or bound) or many:
             continue
         worst = max(full or bound, key=lambda each: each.busiest)
         where = (
-            "" if _processors(worst.allowed) != 1 else f", and may use one processor only ({worst.allowed})"
+            "" if count_cpus(worst.allowed) != 1 else f", and may use one processor only ({worst.allowed})"
         )
         yield Fault(
             "degraded",
@@ -104,16 +109,6 @@ def one_core(sample: Sample) -> Iterator[Fault]:
                 ),
             ),
         )
-
-
-def _processors(text: str) -> int:
-    """Return the number of processors in a list such as `0-3,8`."""
-    total = 0
-    for piece in filter(None, text.split(",")):
-        first, _, last = piece.partition("-")
-        if first.isdigit() and (last.isdigit() or not last):
-            total += int(last or first) - int(first) + 1
-    return total
 
 
 @load_rule("load.all_cores", "U02")
@@ -165,15 +160,20 @@ def network(sample: Sample) -> Iterator[Fault]:
     """Report interfaces above 70 % of their rate while GPUs are in use, and that InfiniBand is quiet
     meanwhile.
     """
+    if not used_gpus(sample):
+        return
     fast = {name: each for name, each in sample.network.items() if "/" in name}
+    rates = tuple(
+        f"{name[:NAME]}: {rate:.2f} GB/s" for name, (rate, _) in islice(sample.network.items(), SHOWN_PORTS)
+    )
     for name, (speed, share) in sample.network.items():
-        if share is not None and share > 0.7 and used_gpus(sample):
+        if share is not None and share > 0.7:
             slow = bool(fast) and name not in fast and all(other < 0.1 * speed for other, _ in fast.values())
             yield Fault(
                 "degraded",
-                f"{name} carries {speed:.1f} GB/s, {share:.0%} of its rate"
+                f"{name[:NAME]} carries {speed:.1f} GB/s, {share:.0%} of its rate"
                 + (", and InfiniBand is quiet: NCCL fell back to sockets" if slow else ""),
-                tuple(f"{each}: {rate:.2f} GB/s" for each, (rate, _) in sample.network.items()),
+                rates,
                 "collectives between nodes are bound by the network",
                 (shell("gpuprov nccl derive HOST; NCCL_DEBUG=INFO; gpuprov doctor for ports and GPUDirect"),),
             )

@@ -9,6 +9,9 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
+from gpuprov.doctor.examination import CPU_LIST, NAME
+from gpuprov.untrusted.parsing import whole_number
+
 _LANE_KB = {1: 250e3, 2: 500e3, 3: 984.6e3, 4: 1969.2e3, 5: 3938.5e3, 6: 7563e3}
 """kB/s and lane in one direction, by PCIe generation (PCI-SIG's base specifications)."""
 PROGRAMS, GPUS, PORTS = 400, 64, 256
@@ -102,7 +105,7 @@ class Sample:
         for index, rows in self.raw["processes"].items():
             for pid, _ in rows:
                 of.setdefault(str(pid), set()).add(int(index))
-        both = islice(((pid, row) for pid, row in second.items() if pid in first), PROGRAMS)
+        both = islice(((pid, row) for pid, row in second.items() if pid in first and _is_pid(pid)), PROGRAMS)
         return tuple(self._program(pid, first[pid], row, of.get(pid, set())) for pid, row in both)
 
     def _program(
@@ -123,16 +126,16 @@ class Sample:
             read = (int(now["read"]) - int(before["read"])) / self.seconds / 1e6
         return ProgramLoad(
             pid=int(pid),
-            name=str(now["name"]),
+            name=str(now["name"])[:NAME],
             holder=int(now["holder"]),
             gpus=tuple(sorted(gpus or set(map(int, now.get("gpus") or ()))))[:GPUS],
             cores=sum(share for _, share in shares.values()),
             busiest=busiest[1],
-            busiest_name=str(busiest[0]),
+            busiest_name=str(busiest[0])[:NAME],
             asleep=states.count("D") / len(states) if states else 0.0,
             read_mbs=read,
-            waits=str(now.get("waits") or ""),
-            allowed=str(now.get("allowed") or ""),
+            waits=str(now.get("waits") or "")[:NAME],
+            allowed=str(now.get("allowed") or "")[:CPU_LIST],
             quota=now.get("quota"),
             variables=dict(now.get("variables") or {}),
         )
@@ -195,6 +198,12 @@ class Sample:
                 most = max(received - first[name][0], sent - first[name][1]) / self.seconds
                 found[name] = (most / 1e9, most * 8 / rate if rate else None)
         return found
+
+
+def _is_pid(text: str) -> bool:
+    """Return whether a text is a whole number as Python prints it; ` 7` and `07` would be a second 7."""
+    number = whole_number(text)
+    return number is not None and str(number) == text
 
 
 def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
