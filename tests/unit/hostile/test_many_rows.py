@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from gpuprov.accept.judge import judge as judge_acceptance
 from gpuprov.doctor import judge
+from gpuprov.doctor.fault import CHARACTERS, FAULTS, LINES, Fault, limited
 from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.drift.majority import majority
 from gpuprov.nccl.log import read_log
@@ -21,11 +22,13 @@ from gpuprov.nccl.verdict import judge_log
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.health import parse_health
 from gpuprov.probe.parse.mig import parse_mig
+from gpuprov.probe.parse.packages import parse_rpm
 from gpuprov.probe.parse.smi import parse_smi
 from gpuprov.probe.payload import Answered
 from gpuprov.topology import driver_error, judge_topology, nearest_nics, parse_topology
+from gpuprov.untrusted import shell
 from tests import ROOT
-from tests.unit.doctor.machines import as_examined, bare_metal
+from tests.unit.doctor.machines import as_examined, bare_metal, holder
 from tests.unit.hostile.timing import SECONDS, seconds_of
 
 Raw = dict[str, Any]
@@ -105,10 +108,86 @@ def _slower_ports() -> None:
     _examined(hcas=[{**row, "name": f"m{at}", "rate": f"{1 + at % 9000} Gb/sec"} for at in range(12_000)])
 
 
+UPGRADES = 'APT::Periodic::Unattended-Upgrade "1";\n'
+
+
+def _driver_packages() -> None:
+    text = _numbered("libcuda1#\ta\t1\ts\tinstall ok installed\n", 20_000)
+    _examined(sources={"config": UPGRADES}, packages={"text": text})
+
+
+def _patterns() -> None:
+    excluded = "".join(
+        f'Unattended-Upgrade::Package-Blacklist:: "{sign * (60 // len(sign))}{at}";\n'
+        for at, sign in enumerate(("a?", ".?", "(a|a)", "(?:a|a|a)") * 16)
+    )
+    text = _numbered(f"nvidia-driver-{'a' * 90}#\ta\t1\ts\tinstall ok installed\n", 7_000)
+    _examined(sources={"config": UPGRADES + excluded}, packages={"text": text})
+
+
+def _version_locks() -> object:
+    name = "a" * 120
+    rows = _numbered(f"{name}#\tx\t0:1-{'a' * 100}\ts\n", 262)
+    return parse_rpm(rows, tuple(f"*{'[ab]' * 100}{at}" for at in range(360)))
+
+
+def _xids() -> None:
+    kept = [[1.0, f"NVRM: Xid (PCI:{at:x}): 13, "] for at in range(36_000)]
+    _examined(kernel_log={"kept": kept})
+
+
+def _frameworks() -> None:
+    row = {"name": "torch", "version": "2.5.1", "folder": "/a", "cuda": "12.4"}
+    _examined(frameworks=[row] * 24_000)
+
+
+def _named_devices() -> None:
+    named = ",".join(["z"] * 50_000)
+    _examined(
+        hcas=[{"name": f"m{at}", "state": "ACTIVE"} for at in range(18_000)],
+        environment={"/etc/environment": {"NCCL_IB_HCA": named, "NCCL_SOCKET_IFNAME": named}},
+    )
+
+
+def _on_two_nodes(raw: Raw) -> None:
+    """Change a machine to one whose first GPU is at processors 0 to 8191 of twice as many."""
+    raw["cpu"]["numa"] = {"0": "0-8191", "1": "8192-16383"}
+    for row in raw["pci"]:
+        row[6] = "0"
+
+
+def _bound_programs() -> None:
+    raw = bare_metal()
+    _on_two_nodes(raw)
+    holders = [{"pid": 1, "cpus": f"0-16382,{at}"} for at in range(30_000)]
+    _examined(cpu=raw["cpu"], programs={"holders": holders})
+
+
+def _devices_of_a_program() -> None:
+    raw = bare_metal()
+    _on_two_nodes(raw)
+    far = holder(cpus="8192-16383", gpus=["nvidia0"] * 100_000)
+    _examined(cpu=raw["cpu"], pci=raw["pci"], programs={"holders": [far]})
+
+
+def _sampled() -> Raw:
+    """Return a recorded load sample."""
+    raw: Raw = json.loads((ROOT / "tests/recorded/doctor/load-onecore.json").read_text())
+    return deepcopy(raw["collectors"]["load"])
+
+
+def _one_program_often() -> object:
+    raw = _sampled()
+    row = {"name": "p", "holder": 7, "threads": {}, "read": 0}
+    names = [" " * (at // 20) + "0" * (at % 20) + "7" for at in range(400)]
+    raw["first"]["programs"] = dict.fromkeys(names, row)
+    raw["second"]["programs"] = {name: {**row, "allowed": "1-1," * 300} for name in names}
+    return judge_load(raw)
+
+
 def _sample(programs: int, gpus: int, ports: int) -> object:
     """Judge a load sample whose programs all use all GPUs, which wait."""
-    raw: Raw = json.loads((ROOT / "tests/recorded/doctor/load-onecore.json").read_text())
-    raw = deepcopy(raw["collectors"]["load"])
+    raw = _sampled()
     row = {"name": "p", "threads": {}, "read": 0}
     many = {str(at): {**row, "holder": at} for at in range(programs)}
     reading = [{"index": at, "gpu": 10, "used_mib": 9000, "total_mib": 10000} for at in range(gpus)]
@@ -219,6 +298,15 @@ READERS: dict[str, Callable[[], object]] = {
     "programs in the kernel": _stuck,
     "RDMA ports": _ports,
     "rates of RDMA ports": _slower_ports,
+    "packages of the driver": _driver_packages,
+    "patterns of unattended upgrades": _patterns,
+    "version locks": _version_locks,
+    "Xids": _xids,
+    "frameworks": _frameworks,
+    "devices that a variable names": _named_devices,
+    "programs bound to processors": _bound_programs,
+    "devices of a program": _devices_of_a_program,
+    "names of one program": _one_program_often,
     "programs of a sample": lambda: _sample(8_000, 64, 1),
     "GPUs of a sample": lambda: _sample(1_500, 15_000, 1),
     "ports of a sample": lambda: _sample(1, 2, 6_000),
@@ -239,3 +327,45 @@ READERS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", READERS)
 def test_no_number_of_rows_takes_long(name: str) -> None:
     assert seconds_of(READERS[name]) < SECONDS
+
+
+def _characters(faults: Iterable[Fault]) -> int:
+    """Return the number of characters in all texts of faults."""
+    return len(json.dumps([each.as_dict() for each in faults], ensure_ascii=False))
+
+
+def test_rules_do_not_multiply_a_long_name() -> None:
+    raw, name = bare_metal(), "x" * (3 << 20)
+    _on_two_nodes(raw)
+    raw["programs"]["holders"] = [holder(name=name, cpus="9000", gpus=["nvidia0"] * 20)]
+    found = judge.diagnose(as_examined(raw)).faults
+    assert "network.numa" in {fault.rule for fault in found}
+    assert _characters(found) < len(name) // 10
+
+
+def test_no_load_rule_multiplies_long_names() -> None:
+    raw = _sampled()
+    names = [f"{at}/{'x' * 10_000}" for at in range(200)]
+    raw["first"]["network"] = {name: [0, 0, 1] for name in names}
+    raw["second"]["network"] = {name: [10**9, 10**9, 1] for name in names}
+    found = judge_load(raw)
+    assert "load.network" in {fault.rule for fault in found}
+    assert _characters(found) < sum(map(len, names))
+
+
+def test_a_rule_has_a_limited_number_of_short_faults() -> None:
+    long = "x" * (CHARACTERS + 1)
+    fault = Fault("risk", long, (long,) * 99, long, (shell("rm {}", long),) * 99, long)
+    one, *others = limited(fault for _ in range(9 * FAULTS))
+    assert len(others) == FAULTS - 1
+    assert {len(text) for text in (one.text, *one.seen, one.cause, one.keep)} == {CHARACTERS}
+    assert len(one.seen) == len(one.mend) == LINES
+    assert set(one.mend) == {f"a command of {CHARACTERS + 4} characters, left out"}
+
+
+def test_faults_that_are_left_out_are_told() -> None:
+    raw = bare_metal()
+    raw["host_state"]["space"] = [[f"/m{at}", "ext4", 10**6, 1, 0, 0, "rw"] for at in range(9 * FAULTS)]
+    found = judge.diagnose(as_examined(raw))
+    assert sum(fault.rule == "storage.full" for fault in found.faults) == FAULTS
+    assert "storage.full" in dict(found.unknown)

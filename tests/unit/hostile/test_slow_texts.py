@@ -94,6 +94,8 @@ SIGNS = (
     "|",
     "0\x82",
     "MIIC",
+    ".?",
+    "(a|a)",
 )
 MARK = "0123456789abcdef"
 """The mark of a question to a node, which sees it."""
@@ -243,7 +245,9 @@ def _compiled(module: ModuleType) -> list[re.Pattern[str]]:
 
 
 def _excluded(text: str) -> object:
-    seen: Any = SimpleNamespace(apt=SimpleNamespace(unattended_blacklist=(text, text[:150])))
+    seen: Any = SimpleNamespace(
+        apt=SimpleNamespace(unattended_blacklist=(f"{text[:95]}X", f"{text[:150]}X", text[:150], text))
+    )
     return doctor_packages._excluded(seen, "a" * 128)
 
 
