@@ -224,22 +224,21 @@ def links_down(seen: Examination) -> Iterator[Fault]:
     links = read_nvlink(seen.raw("nvlink")["status"])
     active = {gpu: [link for link, text in each.items() if "GB/s" in text] for gpu, each in links.items()}
     most = max(map(len, active.values()), default=0)
-    for gpu, each in links.items():
-        down = sorted(set(each) - set(active[gpu]))
-        if most and len(active[gpu]) < most and (active[gpu] or _switched(seen)):
-            yield Fault(
-                "degraded",
-                f"GPU {gpu}: {len(active[gpu])} NVLinks are up, other GPUs here have {most}",
-                (
-                    f"nvidia-smi nvlink -s: GPU {gpu}, inactive links "
-                    f"{listed([str(link) for link in down], 8)}",
-                ),
-                "a link, a bridge or a switch is down",
-                (
-                    shell("drain the node, then: sudo reboot"),
-                    shell("if it stays: sudo nvidia-bug-report.sh, replacement"),
-                ),
-            )
+    fewer = [gpu for gpu in links if len(active[gpu]) < most]
+    if not all(active[gpu] for gpu in fewer) and not _switched(seen):
+        fewer = [gpu for gpu in fewer if active[gpu]]
+    for gpu in fewer:
+        down = sorted(set(links[gpu]) - set(active[gpu]))
+        yield Fault(
+            "degraded",
+            f"GPU {gpu}: {len(active[gpu])} NVLinks are up, other GPUs here have {most}",
+            (f"nvidia-smi nvlink -s: GPU {gpu}, inactive links {listed([str(link) for link in down], 8)}",),
+            "a link, a bridge or a switch is down",
+            (
+                shell("drain the node, then: sudo reboot"),
+                shell("if it stays: sudo nvidia-bug-report.sh, replacement"),
+            ),
+        )
 
 
 @rule("fabric.link_errors", "D80", source="aws-hc stas-debug", after=("fabric.links_down",))

@@ -32,6 +32,8 @@ DRIVER = re.compile(
 )
 
 
+NVIDIA = "developer.download.nvidia"
+"""Text in the addresses of NVIDIA's repositories."""
 NEEDED_MIB = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
 """Free space needed, in MiB (our choice: a kernel with its initramfs has 60 to 90, a driver about 400)."""
 
@@ -157,11 +159,11 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
 def several_repositories(seen: Examination) -> Iterator[Fault]:
     """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release."""
     uris = sorted({source.uri for source in seen.apt.sources if source.enabled})
-    nvidia = [uri for uri in uris if "developer.download.nvidia" in uri]
+    nvidia = [uri for uri in uris if NVIDIA in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
-    releases = {result[1] for uri in nvidia if (result := re.search(r"/repos/([a-z]+\d+)", uri))}
+    releases = {release for uri in nvidia if (release := _release(uri))}
     own = f"{seen.os.id}{seen.os.version.replace('.', '') if seen.os.id == 'ubuntu' else seen.os.major}"
-    foreign = sorted(release for release in releases if seen.os.id in ("ubuntu", "debian") and release != own)
+    foreign = releases - {own} if seen.os.id in ("ubuntu", "debian") else set()
     if nvidia and others:
         yield Fault(
             "risk",
@@ -171,11 +173,11 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
             (shell("keep one of them; a preference in /etc/apt/preferences.d decides between them"),),
             "stack.repository: nvidia",
         )
-    files = sorted({each.path for each in seen.apt.sources if each.enabled and _of(each.uri, foreign)})
+    files = sorted({each.path for each in seen.apt.sources if each.enabled and _release(each.uri) in foreign})
     if foreign:
         yield Fault(
             "risk",
-            f"NVIDIA's repository is for {listed(foreign)}, and this system is {own}",
+            f"NVIDIA's repository is for {listed(sorted(foreign))}, and this system is {own}",
             tuple(f"sources: {uri}" for uri in nvidia[:4]),
             "packages of another release bring dependencies that do not fit",
             (
@@ -186,9 +188,10 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
         )
 
 
-def _of(uri: str, releases: list[str]) -> bool:
-    """Return whether a repository's address contains one of the releases."""
-    return any(f"/repos/{release}/" in uri for release in releases)
+def _release(uri: str) -> str | None:
+    """Return the release in the address of one of NVIDIA's repositories, as `ubuntu2404`; None for others."""
+    found = re.search(r"/repos/([a-z]{1,32}\d{1,8})(?:/|\Z)", uri) if NVIDIA in uri else None
+    return found[1] if found else None
 
 
 def _set_aside(path: str) -> ShellLine:
