@@ -125,6 +125,31 @@ def _patterns() -> None:
     _examined(sources={"config": UPGRADES + excluded}, packages={"text": text})
 
 
+def _repositories() -> None:
+    line = "deb http://developer.download.nvidia/repos/a#/ /\n"
+    _examined(sources={"files": {"/etc/apt/sources.list.d/a.list": _numbered(line, 19_000)}})
+
+
+def _keys_of_modules() -> None:
+    raw = bare_metal()
+    kernel = raw["system"]["kernel"]
+    text = raw["disk_modules"][kernel].replace("signer: ", f"signer: {'z' * 900_000}")
+    _examined(
+        secure_boot={"keys": [f"{at}q" for at in range(100_000)]},
+        state={"secure_boot": True},
+        modules={"driver": None, "loaded": ""},
+        disk_modules={kernel: text},
+    )
+
+
+def _links_down() -> None:
+    rows = [[f"{at:04x}:00:00.0", "0x8086", "0x1", "0x02", "0x1", "0x1", "0", ""] for at in range(12_000)]
+    gpus = [row for row in bare_metal()["pci"] if row[3].startswith("0x03")]
+    down = _numbered("GPU #:\n  Link 0: inactive\n", 9_999)
+    status = down + "GPU 9999:\n  Link 0: 26 GB/s\n"
+    _examined(pci=[*rows, *gpus], nvlink={"status": status, "errors": ""})
+
+
 def _version_locks() -> object:
     name = "a" * 120
     rows = _numbered(f"{name}#\tx\t0:1-{'a' * 100}\ts\n", 262)
@@ -300,6 +325,9 @@ READERS: dict[str, Callable[[], object]] = {
     "rates of RDMA ports": _slower_ports,
     "packages of the driver": _driver_packages,
     "patterns of unattended upgrades": _patterns,
+    "repositories": _repositories,
+    "keys that modules are signed by": _keys_of_modules,
+    "NVLinks that are down": _links_down,
     "version locks": _version_locks,
     "Xids": _xids,
     "frameworks": _frameworks,
