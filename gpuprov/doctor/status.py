@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
-from gpuprov.doctor.load.sample import THROTTLED
+from gpuprov.doctor.load.sample import GPUS, THROTTLED
 from gpuprov.errors import Exit, GpuprovError, NodeFailed
 from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts
@@ -26,6 +27,8 @@ STALE = 3
 """Intervals without a reading, in addition to a connection's time limit, after which the last one is
 outdated.
 """
+PROGRAMS = 8
+"""Maximum number of programs of a GPU, which is also the probe's. Further ones are ignored."""
 LEAVE_S = 3.0
 """Time limit in seconds for closing all connections together; a silent node is not waited for longer."""
 _QUESTION = Parameters(collectors=("status",))
@@ -72,10 +75,13 @@ def read_node(name: str, facts: Facts) -> NodeNow:
     """Parse a node's reading.
 
     Raises:
-        NodeFailed: it lists no GPU.
+        NodeFailed: it lists no GPU, more than `GPUS`, or one twice.
     """
     raw = facts.raw("status")
-    programs = {int(index): rows for index, rows in raw["programs"].items()}
+    indices = [int(row["index"]) for row in raw["gpus"]]
+    if len(indices) > GPUS or len(set(indices)) < len(indices):
+        raise NodeFailed("the reading lists too many GPUs, or one twice", expected=f"at most {GPUS}")
+    programs = {int(index): rows[:PROGRAMS] for index, rows in raw["programs"].items()}
     gpus = tuple(_gpu(row, programs.get(int(row["index"]), [])) for row in raw["gpus"])
     return NodeNow(name, gpus, read_at=time.time(), load=str(raw["load"]))
 
@@ -122,12 +128,18 @@ def _age(seconds: int) -> str:
 
 
 def usual(nodes: Iterable[NodeNow]) -> dict[str, Any]:
-    """Return name of `COMPARED` → the value of more than half of all GPUs; None without a majority."""
-    every = [gpu for node in nodes for gpu in node.gpus]
+    """Return name of `COMPARED` → the value with more than half of the votes; None without a majority.
+
+    Each node with GPUs has one vote, which its GPUs share equally.
+    """
+    every = [node.gpus for node in nodes if node.gpus]
     found: dict[str, Any] = {}
     for name in COMPARED:
-        counted = Counter(getattr(gpu, name) for gpu in every).most_common(1)
-        found[name] = counted[0][0] if counted and counted[0][1] * 2 > len(every) else None
+        votes: defaultdict[Any, Fraction] = defaultdict(Fraction)
+        for gpus in every:
+            for gpu in gpus:
+                votes[getattr(gpu, name)] += Fraction(1, len(gpus))
+        found[name] = next((value for value, share in votes.items() if share * 2 > len(every)), None)
     return found
 
 

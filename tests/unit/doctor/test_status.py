@@ -80,6 +80,30 @@ def test_a_power_cap_and_idleness_are_nothing_odd() -> None:
     assert [odd(gpu, usual([node])) for gpu in node.gpus] == [(), (), ()]
 
 
+@pytest.mark.parametrize("changed", [[{"index": 0}] * 2, [{}] * 65])
+def test_gpus_that_no_node_has_are_the_error_of_their_node(changed: list[dict[str, Any]]) -> None:
+    with pytest.raises(NodeFailed, match="too many GPUs, or one twice; expected at most 64"):
+        read_node("gpu01", facts(*changed))
+    assert len(read_node("gpu01", facts(*[{}] * 64)).gpus) == 64
+
+
+def test_only_as_many_programs_as_the_probe_lists_are_read() -> None:
+    rows = [[pid, "python", "alice", 60, 1] for pid in range(100)]
+    [gpu] = read_node("gpu01", facts({}, **{"0": rows})).gpus
+    assert gpu.programs == tuple(f"python {pid} alice 1 min" for pid in range(8))
+
+
+def test_each_node_has_one_vote_on_what_is_usual() -> None:
+    honest = [read_node(f"gpu{n}", facts({}, {})) for n in range(10)]
+    other = read_node("other", facts(*[{"name": "H100", "persistence": 0}] * 64))
+    for order in ([*honest, other], [other, *honest]):
+        common = usual([*order, NodeNow("lost", failure="no route")])
+        assert (common["name"], common["persistence"]) == ("NVIDIA H200", 1)
+        assert odd(other.gpus[0], common) == ("name H100, not NVIDIA H200", "persistence 0, not 1")
+    assert usual([honest[0], other])["name"] is None
+    assert usual([]) == dict.fromkeys(status.COMPARED)
+
+
 def test_as_json() -> None:
     document = status_document(nodes())
     assert document["schema"] == "gpuprov.status/1"

@@ -14,7 +14,9 @@ from gpuprov.accept.judge import judge as judge_acceptance
 from gpuprov.doctor import judge
 from gpuprov.doctor.fault import CHARACTERS, FAULTS, LINES, Fault, limited
 from gpuprov.doctor.load.verdict import judge_load
+from gpuprov.doctor.status import read_node
 from gpuprov.drift.majority import majority
+from gpuprov.errors import NodeFailed
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.networks import NetworkInterface, choose
 from gpuprov.nccl.rdma import RdmaPort, choose_rails
@@ -297,6 +299,14 @@ def _measured() -> object:
     return judge_acceptance({"gpu1": document})
 
 
+def _status() -> object:
+    """Read 24,000 rows of one GPU and 6,000 programs of it, which 512 KiB hold."""
+    rows = {"gpus": [{"index": 0}] * 24_000, "programs": {"0": [[1, "", "", None, 0]] * 6_000}, "load": ""}
+    with pytest.raises(NodeFailed):
+        read_node("n", Facts("n", "", 0.0, {"status": rows}))
+    return True
+
+
 def _dribble() -> bool:
     whole, said = Answered("0" * 16), bytearray(b"x" * (1 << 20))
     for _ in range(100_000):
@@ -347,6 +357,7 @@ READERS: dict[str, Callable[[], object]] = {
     "GPUs of nvidia-smi": _smi,
     "GPU instances": _instances,
     "GPUs of a measurement": _measured,
+    "GPUs and programs of a status": _status,
     "pieces of an answer": _dribble,
     "keys of one node among many nodes": _keys,
 }
