@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -149,8 +149,12 @@ def _judged(
 ) -> Acceptance:
     """Judge a node's measurements: rates below floors, faults of the run, frameworks, DCGM, differences
     between its GPUs, and, with an earlier document, rates that fell.
+
+    Raises:
+        NodeFailed: as `_check_rows`.
     """
     measured = tuple(rates(result, site))
+    _check_rows(measured, len(result["gpus"]))
     found = [
         *(_floor(rate) for rate in measured if rate.level != "ok"),
         *findings(result),
@@ -161,6 +165,19 @@ def _judged(
     if before is not None and not has_too_many_gpus(before):
         found += slower(measured, rates(before, site))
     return Acceptance(name, measured, tuple(found), document=result)
+
+
+def _check_rows(measured: Sequence[Rate], gpus: int) -> None:
+    """Check the number of rates of a node with this number of GPUs.
+
+    Raises:
+        NodeFailed: a rate is there twice, or there are more pairs of GPUs than the node can have.
+    """
+    if len({(rate.gpu, rate.measure) for rate in measured}) < len(measured):
+        raise NodeFailed("the answer holds a rate twice", expected="each once")
+    pairs, most = sum(rate.measure == "peer" for rate in measured), gpus * (gpus - 1)
+    if pairs > most:
+        raise NodeFailed(f"the answer holds {pairs} pairs of GPUs", expected=f"at most {most}")
 
 
 def _floor(rate: Rate) -> Finding:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import lcm
 
 from gpuprov.accept.rates import Rate
 from gpuprov.accept.reference import RULE_OF_NODE, rules
@@ -37,21 +39,37 @@ def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]
     """Yield node and fault for each rate that is a slow outlier among those of all the nodes' GPUs; nothing
     for fewer than `FEWEST` values of a measurement.
     """
-    alike: dict[tuple[str, str], list[tuple[str, Rate]]] = defaultdict(list)
+    alike: dict[tuple[str, str], dict[str, list[Rate]]] = defaultdict(lambda: defaultdict(list))
     for node, rates in nodes.items():
         for rate in rates:
-            alike[rate.measure, rate.unit].append((node, rate))
+            alike[rate.measure, rate.unit][node].append(rate)
     for (measure, _), measured in alike.items():
-        if len(measured) < FEWEST:
+        count = sum(map(len, measured.values()))
+        if count < FEWEST:
             continue
-        values = [rate.value for _, rate in measured]
-        middle = median(values)
-        mad = median(abs(value - middle) for value in values)
-        for node, rate in measured:
+        values = [[rate.value for rate in rates] for rates in measured.values()]
+        middle = middle_of_nodes(values)
+        mad = middle_of_nodes([[abs(value - middle) for value in own] for own in values])
+        for node, rate in ((node, rate) for node, rates in measured.items() for rate in rates):
             below = middle - rate.value
             if below > SPREAD * middle and 0.6745 * below > OUTLYING * mad:
-                text = f"{rate.told}, the median of {len(values)} is {middle:.1f} (MAD {mad:.1f})"
+                text = f"{rate.told}, the median of {count} is {middle:.1f} (MAD {mad:.1f})"
                 yield node, Finding("bad", f"{measure}.outlier", text)
+
+
+def middle_of_nodes(values: Iterable[Sequence[float]]) -> float:
+    """Return the weighted median: each node has one vote, which its values share equally, so that a node
+    with many values does not outvote the others.
+
+    Args:
+        values: of each node, at least one.
+    """
+    voting = list(values)
+    whole = lcm(*map(len, voting))
+    votes = sorted((value, whole // len(own)) for own in voting for value in own)
+    passed, total = list(accumulate(weight for _, weight in votes)), whole * len(voting)
+    low, high = bisect_left(passed, -(-total // 2)), bisect_right(passed, total // 2)
+    return votes[low][0] / 2 + votes[high][0] / 2
 
 
 def slower(now: Iterable[Rate], before: Iterable[Rate]) -> Iterator[Finding]:

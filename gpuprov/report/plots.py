@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gpuprov.accept.neighbours import middle_of_nodes
 from gpuprov.accept.rates import part_name
 from gpuprov.errors import InvalidInput
 from gpuprov.files.runs import run_folders, state_dir
@@ -142,14 +143,16 @@ def measures(runs: Sequence[Kept]) -> Iterator[Measure]:
     now = runs[-1]
     units = {rate["measure"]: rate["unit"] for node in now.nodes for rate in node.get("rates", ())}
     for name, unit in units.items():
-        alike = [rate for rates in now.values(name).values() for rate in rates]
+        of_nodes = now.values(name).values()
+        alike = [rate for rates in of_nodes for rate in rates]
         everything = [
             rate["value"] for kept in runs for rates in kept.values(name).values() for rate in rates
         ]
         peak = max((rate["peak"] for rate in alike if rate["peak"]), default=None)
         least = max((rate["floor"]["bad"] for rate in alike if rate["floor"]), default=None)
         top = 1.06 * max(*everything, *(value for value in (peak, least) if value), 1e-9)
-        rules = _rules(top, peak, least, median(rate["value"] for rate in alike), unit)
+        middle = middle_of_nodes([[rate["value"] for rate in rates] for rates in of_nodes])
+        rules = _rules(top, peak, least, middle, unit)
         time = _over_time(runs, name, top, unit) if len(runs) > 1 else None
         yield Measure(name, unit, _over_nodes(now, name, top, unit, rules), time)
 
