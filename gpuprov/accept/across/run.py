@@ -189,7 +189,7 @@ class _Conductor:
         answers = self._mesh.ask(orders, ROUND_S)
         for group in groups:
             if group.nodes[0] in orders:
-                heard |= {node: self._heard(answers[node], group) for node in group.nodes}
+                heard |= {node: self._heard(answers[node], group, node) for node in group.nodes}
         self._outcome.rounds.append([_summary(group, heard) for group in groups])
         rates = [rate for each in heard.values() for rate in each.rates.values()]
         if rates:
@@ -214,23 +214,20 @@ class _Conductor:
             for place, node in enumerate(group.nodes)
         }
 
-    def _heard(self, result: Result, group: Group) -> Heard:
+    def _heard(self, result: Result, group: Group, node: str) -> Heard:
         """Return a node's answer as a report; wrong sums of the all-reduce without a corrupted exchange are
-        an error of the group.
+        an error of the group. What it states about an exchange with itself is ignored.
         """
         if isinstance(result, GpuprovError):
             return Heard(lost=str(result))
         if "error" in result:
-            step, member = number(result.get("step")), number(result.get("member"))
-            known = step is not None and step >= 0 and member is not None and 0 <= member < len(group.nodes)
-            stuck = (int(step or 0), group.nodes[int(member or 0)]) if known else None
+            step, peer = number(result.get("step")), _peer(result, group, node)
+            stuck = (int(step), peer) if step is not None and step >= 0 and peer is not None else None
             return Heard(error=str(result["error"]), stuck=stuck)
         rates, times, wrong = {}, {}, set()
         for row in rows(result, "value", "exchange"):
-            place = number(row.get("member"))
-            if place is None or not 0 <= place < len(group.nodes):
+            if (peer := _peer(row, group, node)) is None:
                 continue
-            peer = group.nodes[int(place)]
             if (rate := number(row.get("value"))) is not None:
                 rates[peer] = rate
             if (time := number(row.get("us"))) is not None:
@@ -265,6 +262,15 @@ _OF_PATHS = {"intra.transport", "inter.transport", "inter.gdrdma", "interface.lo
 _HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
 """Host name at the start of a line of NCCL's log; replaced by the inventory's name, as host names may repeat.
 """
+
+
+def _peer(row: Mapping[str, Any], group: Group, node: str) -> str | None:
+    """Return the other node of its group that a node's row names; None if it names none."""
+    place = number(row.get("member"))
+    if place is None or not 0 <= place < len(group.nodes):
+        return None
+    peer = group.nodes[int(place)]
+    return None if peer == node else peer
 
 
 def _of(place: int, steps: list[list[tuple[int, int]]]) -> list[list[int]]:

@@ -136,8 +136,8 @@ def test_a_node_in_use_is_refused_and_the_others_are_measured() -> None:
         ({"gpus": list(range(65))}, "gpus is not a list"),
         ({"gpus": [0, "1"]}, "gpus has an index that is not a number from 0 to 1023"),
         ({"gpus": [True]}, "gpus has an index"),
-        ({"gpus": [10**400]}, "gpus has an index"),
-        ({"nvlinks": 10**400}, "nvlinks is not a number from 0 to 1023"),
+        ({"gpus": [10**18]}, "gpus has an index"),
+        ({"nvlinks": 10**18}, "nvlinks is not a number from 0 to 1023"),
         ({"rdma": [{}] * 1025}, "rdma is not a list of at most 1024 ports"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_node_that_is_lost_is_named_and_the_others_go_on() -> None:
 def nonsense(name: str, order: dict[str, Any]) -> dict[str, Any]:
     result = sound(name, order)
     if order["do"] == "join" and name == "gpu04":
-        exchange = [{"member": 99, "value": "fast"}, {"member": 10**400, "value": 10**400}, 7]
+        exchange = [{"member": 99, "value": "fast"}, {"member": 10**18, "value": 10**18}, 7]
         return {"value": {"exchange": exchange, "reduced": [], "log": 5}}
     return result
 
@@ -357,3 +357,19 @@ def test_the_sites_floors_between_nodes() -> None:
     assert set(found) == {"across_nodes.slow"}
     assert "gpu02" in found["across_nodes.slow"]
     assert {each.node: each.verdict for each in outcome.judged()}["gpu02"] == "rejected"
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_node_that_names_itself_as_its_peer_stops_nobody(stuck: bool) -> None:
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        result = sound(name, order)
+        if name == "gpu04" and order["do"] == "join":
+            me = order["with"]["me"]
+            if stuck:
+                return {"error": "it hangs", "step": 0, "member": me}
+            result["value"]["exchange"].append({"member": me, "value": 1.0, "us": 1.0, "wrong": True})
+        return result
+
+    outcome = search(NAMES, answer)
+    assert {each.node for each in outcome.judged() if each.verdict == "rejected"} <= {"gpu04"}
+    assert all(len(seen.link) == 2 for seen in outcome.search.evidence.seen)
