@@ -7,7 +7,7 @@ and ranks are matched by the order in which they join communicators of one size.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -117,6 +117,12 @@ class Communicators:
             communicator.complete.add(member.rank)
         if member.stage == "gone":
             self._pointers.pop((process, member.pointer), None)
+
+    def place(self, hosts: Sequence[str]) -> None:
+        """Set the hosts of all ranks of the communicators with as many ranks, where the log has not all."""
+        for comm in self:
+            if comm.nranks == len(hosts):
+                comm.hosts = dict(enumerate(hosts))
 
     @property
     def largest(self) -> Communicator | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -39,9 +40,10 @@ class Outcome:
 
     Args:
         refused: node → why it was not loaded.
-        paths: findings about NCCL's paths, each once, with the nodes of the group.
+        paths: findings about NCCL's paths and rates below floors, each once, with the nodes at fault.
         documents: node → its description of itself.
         rounds: for each round, the groups with the GB/s of their all-reduce and of their slowest exchange.
+        reports: the groups of all rounds, each with its nodes' reports.
     """
 
     search: Search
@@ -49,6 +51,11 @@ class Outcome:
     paths: dict[Finding, tuple[str, ...]] = field(default_factory=dict)
     documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     rounds: list[list[dict[str, Any]]] = field(default_factory=list)
+    reports: list[Mapping[str, Heard]] = field(default_factory=list)
+
+    def blame(self, found: Finding, nodes: Iterable[str]) -> None:
+        """Add nodes to those of a finding."""
+        self.paths[found] = tuple(dict.fromkeys((*self.paths.get(found, ()), *nodes)))
 
     def judged(self) -> list[Acceptance]:
         """Return every node with its findings; a finding about a link counts for both ends."""
@@ -98,7 +105,8 @@ def search_across(
         size = ", ".join(f"{count} of {nodes}" for nodes, count in _sizes(groups).items())
         note(f"round {outcome.search.rounds}: {size}")
         outcome.search.take(conductor.round(groups))
-    outcome.paths |= _below(outcome.rounds, floors or {})
+    for found, nodes in _below(outcome.reports, floors or {}):
+        outcome.blame(found, nodes)
     return outcome
 
 
@@ -118,30 +126,51 @@ def _objection(document: Mapping[str, Any]) -> str | None:
 
 
 def _below(
-    rounds: list[list[dict[str, Any]]], floors: Mapping[str, Mapping[str, float]]
-) -> dict[Finding, tuple[str, ...]]:
-    """Return finding → nodes, for groups whose least rate in any round is below the highest of the site's
+    reports: Iterable[Mapping[str, Heard]], floors: Mapping[str, Mapping[str, float]]
+) -> Iterator[tuple[Finding, list[str]]]:
+    """Yield finding and nodes at fault, for groups with a rate in any round below the highest of the site's
     floors for their nodes.
+
+    Args:
+        reports: the groups of all rounds, each with its nodes' reports.
     """
-    least: dict[tuple[str, str, tuple[str, ...]], float] = {}
-    for group in (group for groups in rounds for group in groups):
-        for name, key, what in _FLOORED:
-            if group[key] is not None:
-                place = (name, what, tuple(group["nodes"]))
-                least[place] = min(group[key], least.get(place, group[key]))
-    found = {}
-    for (name, what, nodes), value in least.items():
-        limit = max((floors[node][name] for node in nodes if name in floors.get(node, {})), default=0.0)
-        if value < limit:
-            text = f"{what} {fold(nodes)}: {value:.1f} GB/s; at least {limit:g} is expected (the site's own)"
-            found[Finding("bad", f"{name}.slow", text)] = nodes
-    return found
+    low: dict[tuple[str, str, tuple[str, ...], float], dict[tuple[str, ...], float]] = defaultdict(dict)
+    for heard in reports:
+        for name, what, values in _floored(heard):
+            limit = max((floors[node][name] for node in heard if name in floors.get(node, {})), default=0.0)
+            found = low[name, what, tuple(heard), limit]
+            for place, value in values.items():
+                if value < limit:
+                    found[place] = min(value, found.get(place, value))
+    for (name, what, nodes, limit), found in low.items():
+        if found:
+            text = f"{what} {fold(nodes)}: {min(found.values()):.1f} GB/s"
+            text += f"; at least {limit:g} is expected (the site's own)"
+            yield Finding("bad", f"{name}.slow", text), _at_fault(found, nodes)
 
 
-_FLOORED = (
-    ("between_nodes", "slowest", "from node to node of"),
-    ("across_nodes", "all_reduce", "all-reduce of"),
-)
+def _floored(heard: Mapping[str, Heard]) -> Iterator[tuple[str, str, Mapping[tuple[str, ...], float]]]:
+    """Yield the measurements of a group that can have a floor: name, text, and rates in GB/s by sender and
+    receiver, or by the node that reports it.
+    """
+    rates: dict[tuple[str, ...], float] = {
+        (peer, node): rate for node, each in heard.items() for peer, rate in each.rates.items()
+    }
+    yield "between_nodes", "from node to node of", rates
+    reduced: dict[tuple[str, ...], float] = {
+        (node,): each.reduced for node, each in heard.items() if each.reduced is not None
+    }
+    yield "across_nodes", "all-reduce of", reduced
+
+
+def _at_fault(low: Collection[tuple[str, ...]], nodes: Sequence[str]) -> list[str]:
+    """Return the nodes of a group to which rates that are too low are attributed: those that send to, or
+    receive from, more than half of the others so slowly, and both ends of other links.
+    """
+    times = Counter((node, end) for place in low for end, node in enumerate(place))
+    mostly = {node for (node, _), count in times.items() if 2 * count > len(nodes) - 1}
+    blamed = mostly.union(*(place for place in low if not mostly & set(place)))
+    return [node for node in nodes if node in blamed]
 
 
 def expected_fabric(documents: Any) -> Inter | None:
@@ -191,6 +220,7 @@ class _Conductor:
             if group.nodes[0] in orders:
                 heard |= {node: self._heard(answers[node], group, node) for node in group.nodes}
         self._outcome.rounds.append([_summary(group, heard) for group in groups])
+        self._outcome.reports += [{node: heard[node] for node in group.nodes} for group in groups]
         rates = [rate for each in heard.values() for rate in each.rates.values()]
         if rates:
             self._bytes = (
@@ -245,20 +275,35 @@ class _Conductor:
         `FEW` nodes, or with a missing log.
         """
         for group in groups:
-            logs = [str(part(answers.get(node), "value").get("log", "")) for node in group.nodes]
-            if len(group.nodes) > FEW or not all(logs):
-                continue
-            links = [number(self._outcome.documents[node].get("nvlinks")) or 0 for node in group.nodes]
-            several = all(len(self._outcome.documents[node]["gpus"]) > 1 for node in group.nodes)
-            expected = ExpectedPaths("nvlink" if several and min(links) > 0 else None, self._inter)
-            named = (_HOST.sub(f"{node}:", log) for node, log in zip(group.nodes, logs, strict=True))
-            for found in judge_log(read_log(io.StringIO(log) for log in named), expected):
-                if found.rule in _OF_PATHS:
-                    judged = Finding(found.level, f"nccl.{found.rule}", found.text)
-                    self._outcome.paths.setdefault(judged, group.nodes)
+            logs = {node: str(part(answers.get(node), "value").get("log", "")) for node in group.nodes}
+            if len(group.nodes) <= FEW and all(logs.values()):
+                self._judge_paths({node: _HOST.sub(f"{node}:", log) for node, log in logs.items()})
+
+    def _judge_paths(self, logs: Mapping[str, str]) -> None:
+        """Add the findings from the logs of a group's nodes. What a log shows of its node is judged for that
+        node alone; only what several logs show together counts for all.
+        """
+        documents = {node: self._outcome.documents[node] for node in logs}
+        ranks = [node for node, document in documents.items() for _ in document["gpus"]]
+        of_node = _OF_NODE | ({"inter.transport"} if self._inter else set())
+        for node, text in logs.items():
+            log = read_log([io.StringIO(text)])
+            log.communicators.place(ranks)
+            linked = len(documents[node]["gpus"]) > 1 and documents[node].get("nvlinks", 0) > 0
+            expected = ExpectedPaths("nvlink" if linked else None, self._inter)
+            self._blame(judge_log(log, expected), of_node, [node])
+        whole = read_log(io.StringIO(text) for text in logs.values())
+        self._blame(judge_log(whole, ExpectedPaths(inter=self._inter)), _OF_PATHS - of_node, logs)
+
+    def _blame(self, findings: Iterable[Finding], rules: Collection[str], nodes: Iterable[str]) -> None:
+        """Add nodes to the findings of these rules."""
+        for found in findings:
+            if found.rule in rules:
+                self._outcome.blame(Finding(found.level, f"nccl.{found.rule}", found.text), nodes)
 
 
-_OF_PATHS = {"intra.transport", "inter.transport", "inter.gdrdma", "interface.local", "version.mixed"}
+_OF_NODE = {"intra.transport", "inter.gdrdma", "interface.local"}
+_OF_PATHS = {*_OF_NODE, "inter.transport", "version.mixed"}
 _HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
 """Host name at the start of a line of NCCL's log; replaced by the inventory's name, as host names may repeat.
 """

@@ -359,6 +359,92 @@ def test_the_sites_floors_between_nodes() -> None:
     assert {each.node: each.verdict for each in outcome.judged()}["gpu02"] == "rejected"
 
 
+def test_a_slow_exchange_counts_for_the_node_at_fault_or_the_ends_of_its_link() -> None:
+    """A node that reports low rates from all others rejects itself; a low rate of one link its two ends."""
+    floors = {name: {"between_nodes": 20.0} for name in NAMES}
+    found = {each.node: each.verdict for each in search(NAMES, slow, floors=floors).judged()}
+    assert [name for name, verdict in found.items() if verdict == "rejected"][1:] == ["gpu07"], "its pair"
+
+    def of_link(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        result = sound(name, order)
+        if order["do"] == "join" and name == "gpu03" and len(order["with"]["members"]) == 8:
+            result["value"]["exchange"][0]["value"] = 9.0
+        return result
+
+    outcome = search(NAMES, of_link, floors=floors)
+    [nodes] = [nodes for path, nodes in outcome.paths.items() if path.rule == "between_nodes.slow"]
+    assert len(nodes) == 2
+    assert "gpu03" in nodes
+
+
+def test_an_all_reduce_below_the_floor_counts_for_the_nodes_that_report_it() -> None:
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        result = sound(name, order)
+        if order["do"] == "join" and name in blamed:
+            result["value"]["reduced"]["value"] = 30.0
+        return result
+
+    floors = {name: {"across_nodes": 40.0} for name in NAMES}
+    for blamed in (["gpu05"], NAMES):
+        judged = search(NAMES, answer, floors=floors).judged()
+        found = [each.node for each in judged if "across_nodes.slow" in [one.rule for one in each.faults]]
+        assert found == blamed
+
+
+def logged(rank: int, ranks: int, transport: str, interface: str = "eth0", version: str = "2.28.3") -> str:
+    """Return the log of a node with one GPU that sends to the next rank."""
+    lines = (
+        f"NCCL version {version}+cuda13.0",
+        f"NET/Socket : Using [0]{interface}:192.0.2.2<0>",
+        f"comm 0x1 rank {rank} nranks {ranks} cudaDev 0 busId 1 commId 0x9 - Init COMPLETE",
+        f"Channel 00/0 : {rank}[0] -> {(rank + 1) % ranks}[0] [send] via {transport}",
+    )
+    return "".join(f"vm:1:1 [0] NCCL INFO {line}\n" for line in lines)
+
+
+def with_log(**stated: dict[str, str]) -> Answer:
+    """Return the answers of nodes with one GPU, whose logs differ from an InfiniBand node's as stated."""
+
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        if order["do"] == "look":
+            return {**LOOK, "gpus": [0]}
+        if order["do"] == "id":
+            return {"value": "00" * 128}
+        count = len(order["with"]["members"])
+        log = logged(order["with"]["me"], count, **{"transport": "NET/IB/0", **stated.get(name, {})})
+        exchange = [
+            {"member": sum(pair) - order["with"]["me"], "value": 48.0, "us": 20.0}
+            for _, *pair in order["with"]["steps"]
+        ]
+        return {"value": {"exchange": exchange, "reduced": {"value": 45.0}, "log": log}}
+
+    return answer
+
+
+def rejected(outcome: Outcome) -> list[str]:
+    return [each.node for each in outcome.judged() if each.verdict == "rejected"]
+
+
+def test_an_equal_finding_counts_for_the_nodes_of_all_groups() -> None:
+    sockets = {name: {"transport": "NET/Socket/0"} for name in NAMES}
+    outcome = search(NAMES, with_log(**sockets), inter="ib")
+    assert rejected(outcome) == NAMES
+    assert [path.level for path in outcome.paths if path.rule == "nccl.inter.transport"] == ["bad"]
+
+
+@pytest.mark.parametrize("stated", [{"transport": "NET/Socket/0"}, {"interface": "docker0"}])
+def test_the_log_of_a_node_rejects_that_node_alone(stated: dict[str, str]) -> None:
+    stated = {"transport": "NET/IB/0", **stated}
+    assert rejected(search(NAMES, with_log(), inter="ib")) == []
+    assert rejected(search(NAMES, with_log(gpu03=stated), inter="ib")) == ["gpu03"]
+
+
+def test_different_versions_of_nccl_count_for_both_nodes() -> None:
+    found = rejected(search(NAMES, with_log(gpu03={"version": "2.20.5"}), inter="ib"))
+    assert len(found) == 3
+    assert "gpu03" in found
+
+
 @pytest.mark.parametrize("stuck", [False, True])
 def test_a_node_that_names_itself_as_its_peer_stops_nobody(stuck: bool) -> None:
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
@@ -371,5 +457,5 @@ def test_a_node_that_names_itself_as_its_peer_stops_nobody(stuck: bool) -> None:
         return result
 
     outcome = search(NAMES, answer)
-    assert {each.node for each in outcome.judged() if each.verdict == "rejected"} <= {"gpu04"}
+    assert set(rejected(outcome)) <= {"gpu04"}
     assert all(len(seen.link) == 2 for seen in outcome.search.evidence.seen)
