@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +55,8 @@ BY_LINK = {*(name for name, measure in OF_GPU.items() if measure.peak == "pcie")
 GPUS = 64
 """Maximum number of GPUs in a node's document: rates look each of them up among all."""
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
+LARGEST = 1e30
+"""Largest value of a measurement; far larger ones become infinite in medians and scales of plots."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,14 @@ def part_name(gpu: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """Return the value as a float, or None if it is not a finite number."""
+    """Return the value as a float, or None if it is not a number from -`LARGEST` to `LARGEST`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         found = float(value)
     except OverflowError:  # an integer of more than 308 digits
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) <= LARGEST else None
 
 
 def part(document: object, *names: str) -> Mapping[str, Any]:

@@ -49,6 +49,26 @@ def test_heights_are_in_proportion() -> None:
     assert all(TOP <= dot.y <= BASE for dot in panel.dots)
 
 
+def test_the_median_is_that_of_the_nodes() -> None:
+    answers = {f"gpu0{at}": recorded("quick") for at in (1, 2, 3)}
+    for name, told in answers.items():
+        count, value = (200, 99.0) if name == "gpu03" else (2, 7.0)
+        told["host_devices"] = {
+            "drives": [{"name": f"nvme{at}n1", "read": {"value": value}} for at in range(count)]
+        }
+    drawn = {each.name: each for each in measures([Kept("a", document(judge(answers))["nodes"])])}
+    [middle] = [rule.text for rule in drawn["nvme_read"].over_nodes.rules if rule.kind == "middle"]
+    assert middle == "median 7.0 GB/s"
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308])
+def test_a_value_that_no_scale_can_have_is_none(value: float) -> None:
+    answers = {"gpu01": recorded("quick"), "gpu02": recorded("quick")}
+    answers["gpu02"]["gpus"][0]["matrix"]["bf16"]["value"] = value
+    drawn = {each.name: each for each in measures([Kept("a", document(judge(answers))["nodes"])])}
+    assert len(drawn["bf16"].over_nodes.dots) == 3
+
+
 def test_over_time_each_node_is_a_line() -> None:
     panel = {each.name: each for each in measures([FIRST, SECOND])}["h2d"].over_time
     assert panel is not None
