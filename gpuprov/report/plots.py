@@ -192,15 +192,17 @@ def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[
     ]
 
 
-def _blamed(node: Mapping[str, Any], measure: str, gpu: str) -> bool:
-    """Return whether a finding of the node concerns the measurement of this GPU, drive or port."""
+def _blamed(node: Mapping[str, Any], measure: str) -> set[str]:
+    """Return the GPUs, pairs, drives and ports that the node's findings about the measurement concern, and
+    `all` if there is such a finding.
+    """
     rules = (f"{measure}.", "across.") if measure == "between_nodes" else (f"{measure}.",)
-    return any(
-        found["level"] == "bad" and found["rule"].startswith(rules) and (
-            gpu == "all" or found["text"].startswith((f"GPU {gpu} ", f"{gpu} "))
-        )
+    texts = [
+        found["text"]
         for found in node.get("findings", ())
-    )  # fmt: skip
+        if found["level"] == "bad" and found["rule"].startswith(rules)
+    ]
+    return {"all", *(text.removeprefix("GPU ").split(" ", 1)[0] for text in texts)} if texts else set()
 
 
 def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) -> Panel:
@@ -210,8 +212,9 @@ def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) 
     by_name = {str(node["node"]): node for node in now.nodes}
     panel = Panel("over the nodes", rules, scale=_scale(top), places=_labelled(places, found, 8))
     for x, (node, rates) in zip(places, found.items(), strict=True):
+        blamed = _blamed(by_name[node], name)
         for rate in rates:
-            kind = "bad" if _blamed(by_name[node], name, rate["gpu"]) else "fine"
+            kind = "bad" if rate["gpu"] in blamed else "fine"
             who = node if rate["gpu"] == "all" else f"{node} {part_name(rate['gpu'])}"
             panel.dots.append(Dot(x, _y(rate["value"], top), kind, f"{who}: {rate['value']:.1f} {unit}"))
     return panel
@@ -229,7 +232,7 @@ def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
             middle = median(rate["value"] for rate in rates)
             y = _y(middle, top)
             lines[node].append((x, y))
-            bad = any(_blamed(by_name[node], name, rate["gpu"]) for rate in rates)
+            bad = not _blamed(by_name[node], name).isdisjoint(rate["gpu"] for rate in rates)
             title = f"{node}, {kept.run}: {middle:.1f} {unit}"
             panel.dots.append(Dot(x, y, "bad" if bad else "fine", title))
     for node, points in lines.items():

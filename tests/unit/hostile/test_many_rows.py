@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuprov.accept.judge import document
 from gpuprov.accept.judge import judge as judge_acceptance
 from gpuprov.doctor import judge
 from gpuprov.doctor.fault import CHARACTERS, FAULTS, LINES, Fault, limited
@@ -27,6 +28,7 @@ from gpuprov.probe.parse.mig import parse_mig
 from gpuprov.probe.parse.packages import parse_rpm
 from gpuprov.probe.parse.smi import parse_smi
 from gpuprov.probe.payload import Answered
+from gpuprov.report.plots import Kept, measures
 from gpuprov.topology import driver_error, judge_topology, nearest_nics, parse_topology
 from gpuprov.untrusted import shell
 from tests import ROOT
@@ -299,6 +301,19 @@ def _measured() -> object:
     return judge_acceptance({"gpu1": document})
 
 
+def _slow_drives() -> object:
+    """Draw a node with many drives, each slower than those of the others."""
+    measured: Raw = json.loads((ROOT / "tests/recorded/accept/h200x2-quick.json").read_text())
+    answers = {f"gpu{at}": deepcopy(measured) for at in range(1, 5)}
+    for name, told in answers.items():
+        count, value = (10_000, 0.1) if name == "gpu4" else (4, 7.0)
+        drives = [{"name": f"nvme{at}n1", "read": {"value": value}} for at in range(count)]
+        told["host_devices"] = {"drives": drives}
+    judged = judge_acceptance(answers)
+    assert [each.verdict for each in judged] == ["accepted"] * 3 + ["rejected"]
+    return list(measures([Kept("a", document(judged)["nodes"])]))
+
+
 def _status() -> object:
     """Read 24,000 rows of one GPU and 6,000 programs of it, which 512 KiB hold."""
     rows = {"gpus": [{"index": 0}] * 24_000, "programs": {"0": [[1, "", "", None, 0]] * 6_000}, "load": ""}
@@ -357,6 +372,7 @@ READERS: dict[str, Callable[[], object]] = {
     "GPUs of nvidia-smi": _smi,
     "GPU instances": _instances,
     "GPUs of a measurement": _measured,
+    "drives of a measurement": _slow_drives,
     "GPUs and programs of a status": _status,
     "pieces of an answer": _dribble,
     "keys of one node among many nodes": _keys,
