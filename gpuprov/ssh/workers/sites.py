@@ -290,15 +290,15 @@ class SiteCrew:
         """Yield failures for the unanswered nodes of an order whose service is lost.
 
         Raises:
-            CrewLost: nodes were being changed, or no other service is left.
+            CrewLost: no other service is left.
         """
         self._forget(orders, order)
         order.link.lost = order.link.lost or said
-        where = ""
-        if changes and "still running" not in said:
-            where = f"; still running, until their leases end: {fold(order.names)}"
-        if changes or all(link.lost for link in self._links):
-            raise CrewLost(said + where, do=do or "start it again, then run the same command")
+        do = do or "start it again, then run the same command"
+        if changes and order.waiting and "still running" not in said:
+            said += f"; still running, until their leases end: {fold(order.waiting)}"
+        if all(link.lost for link in self._links):
+            raise CrewLost(said, do=do)
         yield from ((name, Unreachable(said, do=do)) for name in order.names if name in order.waiting)
 
     def _forget(self, orders: dict[int, _Order], order: _Order) -> None:

@@ -402,6 +402,20 @@ def test_nodes_that_a_lost_service_may_still_change_are_named(folder: Path) -> N
         ask(address, folder, {"n1": "east"}, changes=True)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_lost_service_ends_no_work_at_another_site(folder: Path, changes: bool) -> None:
+    def west(message: dict[str, Any]) -> bytes:
+        time.sleep(0.3)
+        return in_sync(message, "w1", "w2")
+
+    with site(folder, "east", lambda _: frame([])) as one, site(folder, "west", west) as other:
+        sites_of = {"e1": "east", "w1": "west", "w2": "west"}
+        found = ask(f"{one},{other}", folder, sites_of, changes=changes)
+    assert isinstance(found["e1"], Unreachable)
+    assert ("still running, until their leases end: e1" in str(found["e1"])) is changes
+    assert [found[name].status for name in ("w1", "w2")] == ["in_sync", "in_sync"]
+
+
 def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "ORDER_BYTES", 1 << 20)
     monkeypatch.setattr(sites, "NODE_BYTES", 0)
