@@ -12,7 +12,7 @@ from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import Expectation, Severity
 from gpuprov.ssh.contained import contained
-from gpuprov.untrusted.parsing import require_printable
+from gpuprov.untrusted.parsing import printable_value
 
 Status = Literal["in_sync", "drifted", "unreachable", "error"]
 EXIT_OF: dict[Status, Exit] = {
@@ -29,8 +29,7 @@ class Difference:
 
     `by` is the place that sets the actual value, `path:line`, if the facts show it.
 
-    Raises:
-        ValueError: the actual value cannot be printed.
+    An actual value that cannot be printed is replaced by the reason.
     """
 
     check: str
@@ -42,8 +41,8 @@ class Difference:
     by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the actual value, also one that an observer calculated: one node must not end a report."""
-        require_printable(self.actual)
+        """Replace an actual value that cannot be printed: one node must not end the report of all."""
+        object.__setattr__(self, "actual", printable_value(self.actual))
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,11 @@ def read_answer(text: str, answer: Any) -> Any:
     """Return the result in a JSON text.
 
     Raises:
-        NodeFailed: the result has too many values, cannot be printed, or is not of the type.
+        NodeFailed: the result has too many values, `require_printable` refuses it, or it is not of the type.
     """
     try:
         count_values(text.encode("utf-8", "surrogatepass"))
-        require_printable(from_json(text), DEPTH + OWN_DEPTH)
+        require_printable(from_json(text, allow_inf_nan=False), DEPTH + OWN_DEPTH)
         return _adapter(answer).validate_json(text, strict=True)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False, include_input=False)

@@ -107,7 +107,8 @@ def require_printable(document: object, depth: int = DEPTH) -> None:
     """Check that lists, mappings and numbers of a document can be printed, compared and copied.
 
     Raises:
-        ValueError: they are nested in more than `depth` levels, or a whole number exceeds `LARGEST_NUMBER`.
+        ValueError: they are nested in more than `depth` levels, a whole number exceeds `LARGEST_NUMBER`, or
+            a number is not finite.
     """
     level = [document]
     for _ in range(depth + 1):
@@ -119,10 +120,21 @@ def require_printable(document: object, depth: int = DEPTH) -> None:
                 parts += value
             elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
                 raise ValueError(f"a whole number of {value.bit_length()} bits")
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{value} is not a number")
         if not parts:
             return
         level = parts
     raise ValueError(TOO_DEEP)
+
+
+def printable_value(value: Any) -> Any:
+    """Return a value of a node; a text with the reason if `require_printable` refuses it."""
+    try:
+        require_printable(value)
+    except ValueError as error:
+        return f"a value that cannot be printed: {error}"
+    return value
 
 
 def without_surrogates(document: Document) -> Document:

@@ -20,7 +20,7 @@ from gpuprov.model.lock import read_lock
 from gpuprov.model.selection import narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.untrusted import shown
-from gpuprov.untrusted.parsing import require_printable
+from gpuprov.untrusted.parsing import printable_value
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
@@ -75,7 +75,9 @@ class Differs(AssertionError):
     """A failed comparison with its actual and its expected value."""
 
     def __init__(self, op: str, actual: Any, expected: Any) -> None:
-        super().__init__(" ".join((shown(_printable(actual), SUMMARY), op, shown(expected, SUMMARY))))
+        super().__init__(
+            " ".join((shown(_plain(printable_value(actual)), SUMMARY), op, shown(expected, SUMMARY)))
+        )
         self.actual, self.expected = actual, expected
 
 
@@ -260,16 +262,7 @@ def _result(
     if isinstance(error, Differs):
         expected, actual = error.expected, error.actual
     detail = "\n".join([*notes, *_seen_now(node, look), to_mend(expectation, node.name)])
-    return CheckResult(check, "failed", _plain(expected), _printable(actual), detail, seconds)
-
-
-def _printable(actual: Any) -> Any:
-    """Return a value from a node for JSON; if it cannot be printed, why."""
-    try:
-        require_printable(actual)
-    except ValueError as error:
-        return f"a value that cannot be printed: {error}"
-    return _plain(actual)
+    return CheckResult(check, "failed", _plain(expected), _plain(printable_value(actual)), detail, seconds)
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:

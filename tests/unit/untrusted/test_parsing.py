@@ -16,6 +16,7 @@ from gpuprov.untrusted.parsing import (
     VALUES,
     count_values,
     memory_limit_of,
+    printable_value,
     read_json,
     read_toml,
     whole_number,
@@ -120,6 +121,17 @@ def test_the_deepest_document_and_the_largest_numbers_are_read() -> None:
 def test_configuration_that_python_might_not_print_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested too deeply|a whole number of \d+ bits"):
         read_toml(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 81 + "1" + "]" * 81, str(1 << 64), "[1e999]", "[Infinity]", "[NaN]"])
+def test_a_result_that_python_might_not_print_is_refused(text: str) -> None:
+    with pytest.raises(NodeFailed, match="the answer cannot be read"):
+        read_answer(text, Any)
+
+
+def test_a_value_that_cannot_be_printed_is_replaced_by_the_reason() -> None:
+    assert printable_value([float("inf")]) == "a value that cannot be printed: inf is not a number"
+    assert printable_value({"a": [1, 1.5, None]}) == {"a": [1, 1.5, None]}
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("9" * 18, 10**18 - 1)])
