@@ -145,7 +145,7 @@ def _shortened(said: str) -> str:
     return said if len(said) <= LONGEST else said[: LONGEST - 3].rpartition(" ")[0] + "..."
 
 
-def quietly() -> None:
+def set_environment() -> None:
     """Set the environment of apt and dpkg: no questions, no restarts of services, messages in English."""
     os.environ.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1", LC_ALL="C.UTF-8")
 
@@ -260,12 +260,12 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
             call("apt-get", "--quiet", option, *command)
     except Failed:
         with contextlib.suppress(Failed):
-            settle()
+            make_requested_initramfs()
         raise
-    settle()
+    make_requested_initramfs()
 
 
-def settle() -> None:
+def make_requested_initramfs() -> None:
     """Make the initramfs that package scripts have requested; do nothing without a request.
 
     Raises:
@@ -276,7 +276,7 @@ def settle() -> None:
         initramfs.clear_request()
 
 
-def alike(lock_seconds: int) -> "list[str]":
+def common_options(lock_seconds: int) -> "list[str]":
     """Return apt-get's options for every installation: no questions, and files that users changed stay.
 
     Args:
@@ -352,7 +352,7 @@ def purge(names: "Iterable[str]") -> None:
         call("dpkg", "--purge", "--force-depends", "--force-hold", *harmless)
 
 
-def purged(name: str) -> bool:
+def is_to_be_purged(name: str) -> bool:
     """Return whether a package is to be removed with its configuration, by `PURGED` and its postrm script."""
     return PURGED.match(name) is not None and not purge_deletes_data(name)
 

@@ -23,7 +23,7 @@ TAKEN = {
 """Folders of the Filesystem Hierarchy Standard → content that a file system mounted there would hide."""
 
 
-def objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
+def format_objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
     """Return the reason not to format a device, and the UUID of gpuprov's file system on it.
 
     `(None, UUID)` for a device that gpuprov formatted with this file system already, `(None, None)` for one
@@ -88,7 +88,7 @@ def empty(path: str) -> bool:
     return True
 
 
-def hidden(mount: str) -> "str | None":
+def mount_objection(mount: str) -> "str | None":
     """Return the reason not to mount at a path where nothing is mounted; None if it may be done.
 
     Reasons are: a folder of `TAKEN`, a mount below the path, a path that is not a folder, and a folder that

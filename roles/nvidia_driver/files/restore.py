@@ -36,7 +36,7 @@ def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeo
     now = present()
     back, new = words(now, before), now.keys() - before.keys()
     if back:
-        command = [*apt.alike(lock_timeout), "--allow-downgrades", "install", *back]
+        command = [*apt.common_options(lock_timeout), "--allow-downgrades", "install", *back]
         apt.fetch_packages(command, new, FETCH_S)
         apt.transact(command, [])
         apt.purge(new - set(left))
@@ -50,7 +50,7 @@ def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeo
 
 def main() -> None:
     """Print the document."""
-    apt.quietly()
+    apt.set_environment()
     asked = json.loads(sys.argv[1])
     changed, failure = False, None
     try:

@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
 def main() -> None:
     """Print the document."""
-    apt.quietly()
+    apt.set_environment()
     asked, found = Order(**json.loads(sys.argv[1])), look()
     order = joined(asked, found)
     plan = planned(order, found)
@@ -91,7 +91,7 @@ def main() -> None:
                     order, plan = alone, planned(alone, found)
                     fetch(order, plan)
                 transact(order, plan)
-            apt.settle()  # also after a transaction that was killed
+            apt.make_requested_initramfs()  # also after a transaction that was killed
             remember({name: order.sets[name] for name in plan.remembers})
         except apt.Failed as error:
             failure = apt.failure(intent(order, plan), error)
@@ -151,7 +151,7 @@ def planned(order: Order, found: Found) -> Plan:
             if found.installed.get(package) != version
         )
         + sorted(f"{package}-" for package in going & found.installed.keys()),
-        sorted(name for name in going & found.left.keys() if apt.purged(name)),
+        sorted(name for name in going & found.left.keys() if apt.is_to_be_purged(name)),
         [name for name in sets if sorted(found.records.get(name, [])) != sorted(order.sets[name])],
     )
 
@@ -197,7 +197,7 @@ def transact(order: Order, plan: Plan) -> None:
 def command(order: Order, plan: Plan) -> list[str]:
     """Return the arguments of apt-get."""
     downgrades = f"--option=APT::Get::allow-downgrades={str(order.allow_downgrade).lower()}"
-    return [*apt.alike(order.lock_timeout), downgrades, "install", *plan.transaction]
+    return [*apt.common_options(order.lock_timeout), downgrades, "install", *plan.transaction]
 
 
 def idle(order: Order) -> None:

@@ -20,12 +20,12 @@ LOCK_S = 300
 
 def main() -> None:
     """Print the document."""
-    apt.quietly()
+    apt.set_environment()
     asked = json.loads(sys.argv[1])
     # apt itself would choose the newest version of a missing package, which conflicts with held packages.
     words = sorted(f"{name}={asked['packages'][name]}" for name in asked["lost"] if name in asked["packages"])
     ours = {name for path in RECORDS.glob("*") for name in path.read_text().split()}
-    command = [*apt.alike(LOCK_S), "--fix-broken", "install", *words]
+    command = [*apt.common_options(LOCK_S), "--fix-broken", "install", *words]
     failure = None
     try:
         apt.refuse_removals(command, ours.union(asked["packages"]))

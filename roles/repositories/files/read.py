@@ -18,7 +18,7 @@ LOCK_S = 150  # wait for another apt that reads lists
 
 def main() -> None:
     """Print the document."""
-    apt.quietly()
+    apt.set_environment()
     asked = json.loads(sys.argv[1])
     alone = (
         "--error-on=any",

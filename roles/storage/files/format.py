@@ -15,7 +15,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from gpuprov_devices import LABEL, objection
+from gpuprov_devices import LABEL, format_objection
 
 MKFS_S = 3600
 IN_USE = "{} is in use by another program, or by the kernel"
@@ -58,7 +58,7 @@ def make(path: str, filesystem: str) -> None:
                 raise
             raise Refused(IN_USE.format(path)) from None
         try:
-            against, uuid = objection(path, filesystem)
+            against, uuid = format_objection(path, filesystem)
         finally:
             os.close(alone)
         if against or uuid:

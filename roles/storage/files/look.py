@@ -19,7 +19,7 @@ import json
 import sys
 from pathlib import Path
 
-from gpuprov_devices import hidden, objection
+from gpuprov_devices import format_objection, mount_objection
 from gpuprov_node import output
 
 MARK = "x-gpuprov"  # option in the role's lines of fstab; x- options have no effect (mount(8))
@@ -42,13 +42,13 @@ def judge(asked: dict) -> dict:
         reason = f"{wanted['device']} matches {seen}, not one device"
         return {**row, "read_ahead_off": False, "objection": reason}
     row["path"] = paths[0]
-    row["objection"], row["uuid"] = objection(paths[0], wanted["filesystem"])
+    row["objection"], row["uuid"] = format_objection(paths[0], wanted["filesystem"])
     there = mounted(wanted["mount"])
     row["mounted"] = bool(there) and there == row["uuid"]
     if there and there != row["uuid"]:
         row["objection"] = f"another file system is mounted at {wanted['mount']}"
     elif not there:
-        row["hidden"] = hidden(wanted["mount"])
+        row["hidden"] = mount_objection(wanted["mount"])
     ahead = int(output("blockdev", "--getra", paths[0]) or 0) // 2  # sectors of 512 bytes
     return {**row, "read_ahead_off": wanted["read_ahead_kib"] not in (None, ahead)}
 

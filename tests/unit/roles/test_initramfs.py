@@ -65,8 +65,8 @@ def test_after_a_transaction_that_fails_it_is_made_and_apts_word_counts(node: Pa
 def test_what_a_transaction_that_was_cut_off_owes_is_made_by_the_next(node: Path) -> None:
     (node / "lib").mkdir()
     (node / "lib/owed").touch()
-    apt.settle()
-    apt.settle()
+    apt.make_requested_initramfs()
+    apt.make_requested_initramfs()
     assert made(node) == ["-u"]
 
 

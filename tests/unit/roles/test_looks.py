@@ -425,14 +425,14 @@ def test_only_an_empty_device_or_our_own_is_not_objected_to(
     monkeypatch.setattr(gpuprov_devices, "signature", lambda _: found)
     monkeypatch.setattr(gpuprov_devices, "uses_of", lambda _: used)
     monkeypatch.setattr(gpuprov_devices, "empty", lambda _: True)
-    assert gpuprov_devices.objection("D", "ext4") == result
+    assert gpuprov_devices.format_objection("D", "ext4") == result
 
 
 @pytest.mark.parametrize("taken", ["/", "/home", "/var", "/usr", "/etc", "/root", "/boot", "/opt", "/srv"])
 def test_nothing_is_mounted_over_what_a_system_needs(taken: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(taken)
     for mount in (taken, str(tmp_path / "link"), f"/x/..{taken}"):
-        assert str(gpuprov_devices.hidden(mount)).startswith(f"{mount} has ")
+        assert str(gpuprov_devices.mount_objection(mount)).startswith(f"{mount} has ")
 
 
 def test_nothing_is_mounted_over_files_or_other_mounts(
@@ -440,15 +440,15 @@ def test_nothing_is_mounted_over_files_or_other_mounts(
 ) -> None:
     place = tmp_path / "scratch"
     monkeypatch.setattr(gpuprov_devices, "mounts", lambda: ["/", f"{tmp_path}/scratching"])
-    assert gpuprov_devices.hidden(str(place)) is None
+    assert gpuprov_devices.mount_objection(str(place)) is None
     place.mkdir()
-    assert gpuprov_devices.hidden(str(place)) is None
+    assert gpuprov_devices.mount_objection(str(place)) is None
     for name in "cabd":
         (place / name).touch()
-    assert gpuprov_devices.hidden(str(place)) == f"{place} is not empty: a, b, c and 1 more"
-    assert gpuprov_devices.hidden(str(place / "a")) == f"{place}/a is not a folder"
+    assert gpuprov_devices.mount_objection(str(place)) == f"{place} is not empty: a, b, c and 1 more"
+    assert gpuprov_devices.mount_objection(str(place / "a")) == f"{place}/a is not a folder"
     monkeypatch.setattr(gpuprov_devices, "mounts", lambda: ["/", f"{place}/jobs"])
-    assert gpuprov_devices.hidden(str(place)) == f"below {place}, {place}/jobs is mounted"
+    assert gpuprov_devices.mount_objection(str(place)) == f"below {place}, {place}/jobs is mounted"
 
 
 def test_package_of_ours_that_somebody_took_away_is_lost(

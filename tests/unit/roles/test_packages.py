@@ -225,7 +225,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ran: list[list[str]] = []
     monkeypatch.setattr(transaction, "RECORDS", tmp_path / "gpuprov/packages")
     monkeypatch.setattr(transaction.node, "packages", list)
-    monkeypatch.setattr(apt, "quietly", lambda: None)
+    monkeypatch.setattr(apt, "set_environment", lambda: None)
     monkeypatch.setattr(apt, "simulated", lambda _: "")
     monkeypatch.setattr(apt, "call", lambda *command: ran.append(list(command)))
     return ran
