@@ -174,6 +174,14 @@ MUTATIONS = (
         undo="rm /etc/systemd/system.conf.d/zz-site.conf; systemctl daemon-reexec",
     ),
     _mutation(
+        "a limit of services lifted by a drop-in for all of them",
+        "tuning.service_limits",
+        "mkdir -p /etc/systemd/system/service.d;"
+        " printf '[Service]\\nLimitNOFILE=2048\\n' >/etc/systemd/system/service.d/zz-site.conf;"
+        " systemctl daemon-reload",
+        undo="rm -r /etc/systemd/system/service.d; systemctl daemon-reload",
+    ),
+    _mutation(
         "a variable of logins taken away", "tuning.environment", "sed -i /OMP_NUM_THREADS/d /etc/environment"
     ),
     _mutation(

@@ -12,6 +12,7 @@ from gpuprov.probe.node.base import (
     Failed,
     blot_value,
     collector,
+    dropped_in,
     find_program,
     lines_of,
     link_name,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from gpuprov.probe.node.base import Values
 
+FRESH_UNIT = "getty@gpuprov.service"
+"""Instance of systemd's own template that nobody starts, so that it is loaded when it is asked about."""
 HASH_LIMIT = 16 * 1024 * 1024
 """Maximum size in bytes of a file that is hashed."""
 REGISTRIES = re.compile(r"^[ \t]*\[[^\n]*\bregistry\b[^\n]*\n(?:(?![ \t]*\[).*\n?)*", re.M)
@@ -123,13 +126,23 @@ def hugepages(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def limits(parameters: "Values") -> "Any":
-    """Return lines of pam_limits' files in reading order, and systemd's default limits with their lines."""
+    """Return lines of pam_limits' files in reading order, and the limits of services with their lines.
+
+    The limits are those of a unit that systemd loads now: systemd's defaults, changed by drop-ins for all
+    services. Both are reported by the names of the defaults.
+    """
     paths = ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
     rows = [list(row) for path in paths for row in lines_of(path)]
     wanted = ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE")
-    shown = run("systemctl", "show", *["--property=DefaultLimit" + name for name in wanted])
+    shown = run("systemctl", "show", FRESH_UNIT, *["--property=Limit" + name for name in wanted])
     lines = [list(row) for row in systemd_lines() if row[1].startswith("DefaultLimit")]
-    return {"pam": rows, "systemd": shown, "systemd_lines": lines}
+    for path in dropped_in("systemd/system/service.d"):
+        lines += [[place, "Default" + text] for place, text in lines_of(path) if text.startswith("Limit")]
+    return {
+        "pam": rows,
+        "systemd": re.sub(r"(?m)^Limit", "DefaultLimit", shown),
+        "systemd_lines": lines,
+    }
 
 
 @collector(seconds=5)
