@@ -12,8 +12,8 @@ from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_C
 
 
 def _versions(facts: Facts, expectation: Expectation) -> Any:
-    """Return expected package → its installed version, or None."""
-    return {name: facts.packages.version(name) for name in expectation.expected}
+    """Return expected package → its version, or None if it is not completely installed."""
+    return {name: facts.packages.complete(name) for name in expectation.expected}
 
 
 def _absent(facts: Facts, expectation: Expectation) -> Any:

@@ -46,4 +46,4 @@ def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
 @observes("storage.clients", "packages")
 def _clients(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected packages that are installed."""
-    return [name for name in expectation.expected if facts.packages.version(name)]
+    return [name for name in expectation.expected if facts.packages.complete(name)]

@@ -79,12 +79,14 @@ def sources(parameters: "Values") -> "Any":
 
     `cleared` are places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold.
     """
-    paths = ["/etc/apt/sources.list"] + glob.glob("/etc/apt/sources.list.d/*.list")
-    paths += glob.glob("/etc/apt/sources.list.d/*.sources") + glob.glob("/etc/yum.repos.d/*.repo")
+    config = run("apt-config", "dump") if find_program("apt-config") else ""
+    folder = _configured(config, "Dir::Etc::sourceparts", "/etc/apt/sources.list.d")
+    paths = [_configured(config, "Dir::Etc::sourcelist", "/etc/apt/sources.list")]
+    paths += [path for kind in ("list", "sources") for path in glob.glob(f"{folder}/*.{kind}")]
+    paths += glob.glob("/etc/yum.repos.d/*.repo")
     texts = {path: _without_comments(read_or_none(path)) for path in sorted(paths) if os.path.isfile(path)}
     pins = ["/etc/apt/preferences"] + sorted(glob.glob("/etc/apt/preferences.d/*"))
     pins = [path for path in pins if os.path.isfile(path) and re.search(r"(/[^./]+|\.pref)\Z", path)]
-    config = run("apt-config", "dump") if find_program("apt-config") else ""
     upgrades = re.findall(r"^(?:Unattended-Upgrade::|APT::Periodic::|APT::Ignore-Hold ).*$", config, re.M)
     return {
         "files": texts,
@@ -99,6 +101,23 @@ def sources(parameters: "Values") -> "Any":
             if re.search(r"#clear\s+Unattended-Upgrade\b|\bIgnore-Hold\b", line)
         ],
     }
+
+
+def _configured(config: str, name: str, usual: str) -> str:
+    """Return the path that an item of apt's configuration names; a relative one is inside its parent item.
+
+    Args:
+        config: output of `apt-config dump`; if the item is not in it, the path is `usual`.
+    """
+    found = dict(re.findall(r'(?i)^(dir[:a-z]*) "([^"]*)";$', config, re.M))
+    stated = {item.lower(): value for item, value in found.items()}
+    path, item = "", name.lower()
+    while item:
+        path = os.path.join(stated.get(item, ""), path) if path else stated.get(item, "")
+        if os.path.isabs(path):
+            return path
+        item = item.rpartition("::")[0]
+    return usual
 
 
 def _said(path: str) -> "Iterator[tuple[str, str]]":

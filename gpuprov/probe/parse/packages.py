@@ -56,6 +56,11 @@ class Packages:
         package = self.by_name.get(name)
         return package.version if package and package.state not in ("not-installed", "config-files") else None
 
+    def complete(self, name: str) -> str | None:
+        """Return the version of a completely installed package; `None` if it is only unpacked, or missing."""
+        package = self.by_name.get(name)
+        return package.version if package and package.state == "installed" else None
+
     @property
     def held(self) -> frozenset[str]:
         """Names of packages that the package manager will not change by itself."""

@@ -111,3 +111,26 @@ def test_a_manual_edit_is_seen_in_its_part(
 
 def test_a_file_that_is_gone_has_no_part(group: LockedGroup, tmp_path: Path) -> None:
     assert seen(group, "", tmp_path) == {"head": None, "cuda": None, "docker": None}
+
+
+DIRECTORIES = """\
+Dir "/";
+Dir::Etc "etc/apt";
+Dir::Etc::sourcelist "sources.list";
+Dir::Etc::sourceparts "sources.list.d";
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "folder"),
+    [
+        ("", "", "/etc/apt/sources.list.d"),
+        ('"sources.list.d"', '"/srv/none"', "/srv/none"),
+        ('"etc/apt"', '"/srv/apt"', "/srv/apt/sources.list.d"),
+        (DIRECTORIES, "", "/usual"),
+    ],
+    ids=["usual", "parts", "parent", "without apt"],
+)
+def test_the_folder_of_sources_is_the_one_that_apt_reads(old: str, new: str, folder: str) -> None:
+    config = DIRECTORIES.replace(old, new) if old else DIRECTORIES
+    assert packages._configured(config, "Dir::Etc::sourceparts", "/usual") == folder

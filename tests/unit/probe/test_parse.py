@@ -105,6 +105,10 @@ def test_dpkg() -> None:
     assert found.version("absent") is None
     assert found.held == {"nvidia-driver"}
     assert [package.name for package in found.broken] == ["nvidia-kernel-dkms"]
+    assert (found.version("nvidia-kernel-dkms"), found.complete("nvidia-kernel-dkms")) == (
+        "535.309.01-1",
+        None,
+    )
 
 
 def test_rpm_and_its_locks() -> None:
