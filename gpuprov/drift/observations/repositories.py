@@ -16,9 +16,20 @@ OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
 """The file written by the role `repositories`."""
 
 
-@observes("repositories.sources", "sources")
+def _require_readable(facts: Facts) -> None:
+    """Check that apt can read its sources; one conflict of options, and it uses none of them.
+
+    Raises:
+        Missing: it cannot.
+    """
+    if "candidates" in facts.collectors and facts.packages.manager == "dpkg":
+        facts.raw("candidates")
+
+
+@observes("repositories.sources", "sources", "candidates", "packages")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected repositories that an enabled source names, with a note if another file does too."""
+    _require_readable(facts)
     used = {
         f"{source.uri.rstrip('/')} {suite}"
         for source in facts.apt.sources
@@ -87,9 +98,10 @@ def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     return iter([OUR_FILE])
 
 
-@observes("repositories.foreign", "offers")
+@observes("repositories.foreign", "offers", "candidates", "packages")
 def _foreign(facts: Facts, expectation: Expectation) -> Any:
     """Return the offers of locked packages by other sources, as text."""
+    _require_readable(facts)
     return [str(offer) for offer in facts.offers]
 
 

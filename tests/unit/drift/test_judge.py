@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuprov.drift.judge import Difference, NodeDrift, exit_code, judge, without_facts
+from gpuprov.drift.observations import repositories
 from gpuprov.errors import Exit, NodeFailed, Unreachable
 from gpuprov.model.lock import LockedGroup, Setting, read_lock
 from gpuprov.probe.facts import Facts
@@ -99,3 +101,15 @@ def test_a_value_that_is_unknown_while_the_driver_answers_is_left_to_the_role(
 def test_a_difference_has_a_value_that_can_be_printed(actual: Any) -> None:
     found = Difference("tuning.limits", 1, actual, "warning", None, False)
     assert found.actual.startswith("a value that cannot be printed: a whole number of")
+
+
+def test_sources_that_apt_cannot_read_are_unknown(answer: dict[str, Any], group: LockedGroup) -> None:
+    answer["collectors"]["candidates"] = {"error": "E: Conflicting values set for option Trusted"}
+    different = found(answer, group)
+    unknown = {name for name, each in different.items() if "Conflicting values" in str(each.actual)}
+    assert unknown == {"pins.candidates", "repositories.foreign"}
+
+
+def test_without_apt_no_apt_has_to_read_sources() -> None:
+    without = SimpleNamespace(collectors={"candidates": {}}, packages=SimpleNamespace(manager="rpm"))
+    repositories._require_readable(without)  # type: ignore[arg-type]
