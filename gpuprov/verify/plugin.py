@@ -26,7 +26,7 @@ from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
 from gpuprov.verify.observers import register
 from gpuprov.verify.verdict import CheckResult
-from gpuprov.verify.wanted import to_mend
+from gpuprov.verify.wanted import remedy
 
 LAST_LINES = 15
 """Number of lines of a command's output in the detail of a failed check."""
@@ -261,7 +261,7 @@ def _result(
     expected, actual = expectation.expected, str(error)
     if isinstance(error, Differs):
         expected, actual = error.expected, error.actual
-    detail = "\n".join([*notes, *_seen_now(node, look), to_mend(expectation, node.name)])
+    detail = "\n".join([*notes, *_seen_now(node, look), remedy(expectation, node.name)])
     return CheckResult(check, "failed", _plain(expected), _plain(printable_value(actual)), detail, seconds)
 
 

@@ -120,7 +120,7 @@ def _in_bytes(size: int | str | None) -> int | str | None:
     return int(digits) * {"k": 2**10, "m": 2**20, "g": 2**30}.get(size[len(digits) :], 1)
 
 
-def to_mend(expectation: Expectation, node: str) -> str:
+def remedy(expectation: Expectation, node: str) -> str:
     """Return the command or action that corrects the expectation on a node.
 
     `gpuprov apply`, with `--reboot` if it needs one; a hint to check the node if no role corrects it.

@@ -126,14 +126,14 @@ class Containers(Observed):
         """
         answer = self.run(TRIAL % asks)
         if answer.failed:
-            raise NodeFailed(sentence(answer.stderr) or f"the container ended with status {answer.rc}")
+            raise NodeFailed(docker_error(answer.stderr) or f"the container ended with status {answer.rc}")
         return parse_inside(answer.stdout)
 
     def __repr__(self) -> str:
         return "<containers>"
 
 
-def sentence(said: str) -> str:
+def docker_error(said: str) -> str:
     """Return Docker's error output as one line, without advice such as `See 'docker run --help'.`"""
     lines = (line.strip() for line in said.splitlines())
     return " ".join(line for line in lines if line and not _ADVICE.match(line))

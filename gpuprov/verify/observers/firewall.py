@@ -37,7 +37,7 @@ class Firewall(Observed):
                 found[name] = [each.strip() for each in elements.split(",")]
         return found
 
-    def loaded_again(self, rules: str) -> list[str]:
+    def reloading_actions(self, rules: str) -> list[str]:
         """Return the actions of nftables.service (`reload`, `start`, `stop`) that also load gpuprov's rules.
 
         Only the last ExecStartPost=, ExecReload= or ExecStopPost= line in the unit's files counts. Sorted.

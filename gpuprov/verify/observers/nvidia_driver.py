@@ -79,7 +79,7 @@ class NvidiaDriver(Observed):
         images = self.run("ls -1v /boot | grep '^vmlinuz-[0-9]'").stdout.split()
         return booted_next([image.removeprefix("vmlinuz-") for image in images], self.run(GRUB).stdout)
 
-    def called(self, kernel: str) -> str:
+    def label(self, kernel: str) -> str:
         """Return a kernel's release, with a note in parentheses if it boots next or is held back."""
         if kernel == self.boot.held_back:
             return f"{kernel} (held back: {self.boot.release} boots next)"

@@ -72,7 +72,7 @@ class Tuning(Observed):
         return parse_session(self.ask(SERVICE))
 
     @cached_property
-    def users(self) -> dict[str, str]:
+    def user_service_environment(self) -> dict[str, str]:
         """Variables of services of a user's own systemd, from its environment generators.
 
         Empty without these.
@@ -83,7 +83,7 @@ class Tuning(Observed):
     def others(self) -> list[dict[str, str]]:
         """Variables of services, of users' services, of a command over ssh, and of bash's terminals."""
         asked = (parse_session(self.ask(command)).environment for command in (COMMAND, TERMINAL))
-        return [self.service.environment, self.users, *asked]
+        return [self.service.environment, self.user_service_environment, *asked]
 
     def variable(self, name: str, wanted: str | None) -> str | None:
         """Return a variable of root's fresh login; None if it is not set anywhere.

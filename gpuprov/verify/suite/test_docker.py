@@ -27,7 +27,7 @@ def test_docker_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
 
 
 @pytest.mark.check("docker.config", CONFIG, f"systemctl cat {DOCKER_UNIT}")
-def test_docker_is_told_what_the_lock_says(host: Node, expected: dict[str, Any]) -> None:
+def test_docker_has_the_locked_settings(host: Node, expected: dict[str, Any]) -> None:
     """Check that daemon.json has the locked settings; other settings in it are ignored.
 
     If the daemon reads another file, all settings are missing.

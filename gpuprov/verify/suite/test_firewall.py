@@ -24,7 +24,7 @@ def test_rules_come_back_at_boot(host: Node, node: NodeUnderTest, expected: str)
 @pytest.mark.check("firewall.survives", "systemctl cat nftables.service")
 def test_rules_outlive_the_unit_that_flushes_all_tables(host: Node, expected: list[str]) -> None:
     """Check that each action of nftables.service that flushes all tables loads gpuprov's rules again."""
-    assert host.firewall.loaded_again(FIREWALL_RULES) == expected
+    assert host.firewall.reloading_actions(FIREWALL_RULES) == expected
 
 
 @pytest.mark.check("firewall.networks", "nft list sets table inet gpuprov")

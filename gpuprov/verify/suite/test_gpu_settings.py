@@ -69,7 +69,7 @@ def test_compute_mode_reads_back(host: Node, group: LockedGroup, expected: str) 
 
 
 @pytest.mark.check("gpu.ecc_pending", MODES_JOURNAL)
-def test_ecc_is_asked_for(host: Node, group: LockedGroup, expected: bool) -> None:
+def test_pending_ecc_mode(host: Node, group: LockedGroup, expected: bool) -> None:
     """Check that the pending ECC mode of every GPU, in effect after a reset, is the expected one."""
     assert mode(host, "ecc_pending", expected) == on_every_gpu(expected, group)
 
@@ -81,7 +81,7 @@ def test_ecc_is_as_wanted(host: Node, group: LockedGroup, expected: bool) -> Non
 
 
 @pytest.mark.check("gpu.mig_pending", MODES_JOURNAL)
-def test_mig_is_asked_for(host: Node, group: LockedGroup, expected: bool) -> None:
+def test_pending_mig_mode(host: Node, group: LockedGroup, expected: bool) -> None:
     """Check that the pending MIG mode of every GPU, in effect after a reset, is the expected one."""
     assert mode(host, "mig_pending", expected) == on_every_gpu(expected, group)
 

@@ -27,7 +27,7 @@ def test_dcgm_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
 
 
 @pytest.mark.check("monitoring.textfile")
-def test_prometheus_is_told_what_is_expected(node: NodeUnderTest, expected: str) -> None:
+def test_prometheus_has_the_expected_settings(node: NodeUnderTest, expected: str) -> None:
     """Check the SHA-256 of the textfile with the expectations, which node_exporter reads."""
     path = str(node.wanted["monitoring.textfile"].subject)
     said = node.host.run("sha256sum %s", path).stdout

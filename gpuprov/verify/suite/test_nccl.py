@@ -20,7 +20,7 @@ def test_nccl_library_has_the_version(host: Node, expected: list[str]) -> None:
 
 
 @pytest.mark.check("nccl.configuration", "cat /etc/nccl.conf /root/.nccl.conf", "env | grep NCCL_")
-def test_nccl_is_told_what_the_lock_says(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
+def test_nccl_has_the_locked_settings(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
     """Check the effective value of each NCCL setting, from variables and NCCL's files; no other is set."""
     login, libraries = group.login, host.libraries
     others = set(filter(changes_connections, libraries.nccl_variables(login)))

@@ -38,7 +38,7 @@ def test_dkms_built_the_module(host: Node, kernels: list[str], expected: dict[st
 def test_module_on_disk_has_the_version(host: Node, kernels: list[str], expected: str) -> None:
     """Check that the module that modprobe would load has the locked version, for every kernel."""
     driver = host.nvidia_driver
-    modules = {driver.called(kernel): driver.on_disk(kernel) for kernel in kernels}
+    modules = {driver.label(kernel): driver.on_disk(kernel) for kernel in kernels}
     versions = {kernel: module and module.version for kernel, module in modules.items()}
     assert versions == dict.fromkeys(modules, expected)
 

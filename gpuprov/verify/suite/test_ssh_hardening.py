@@ -20,7 +20,7 @@ PAM = "grep -n '^[[:space:]]*[^#[:space:]]' /etc/pam.d/sshd /etc/pam.d/common-au
 
 
 @pytest.mark.check("ssh.options", LISTENERS, LINES)
-def test_sshd_goes_by_the_locked_options(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
+def test_sshd_has_the_locked_options(host: Node, group: LockedGroup, expected: dict[str, str]) -> None:
     """Check that every listening sshd has the locked options, for each user and address."""
     assert host.sshd.in_effect(group.login, expected) == expected
 
