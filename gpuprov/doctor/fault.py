@@ -20,7 +20,7 @@ FAULTS = 64
 LINES, CHARACTERS = 16, 1000
 """Maximum numbers of a fault's values and actions, and of characters in each of its texts.
 
-They bound what a rule can make of a node's answer, by repeating one text in many faults.
+They limit the memory of a rule's faults, which can repeat one text of a node's answer.
 """
 
 

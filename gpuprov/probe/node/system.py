@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 FRESH_UNIT = "getty@gpuprov.service"
-"""Instance of systemd's own template that nobody starts, so that it is loaded when it is asked about."""
+"""Instance of systemd's own template that is never started: systemd loads it when it is shown."""
 HASH_LIMIT = 16 * 1024 * 1024
 """Maximum size in bytes of a file that is hashed."""
 REGISTRIES = re.compile(r"^[ \t]*\[[^\n]*\bregistry\b[^\n]*\n(?:(?![ \t]*\[).*\n?)*", re.M)

@@ -239,7 +239,7 @@ def test_why_ansible_cannot_read_an_inventory_is_passed_on(
 
 
 def test_deep_groups_take_precedence_and_many_take_linear_time() -> None:
-    """Each group contains the next, in an order in which none is read after those that contain it."""
+    """Read groups that each contain the next, in an order in which none follows those that contain it."""
     many = 3000
     groups = {
         f"g{number}": AnsibleGroup(

@@ -360,7 +360,7 @@ def test_the_sites_floors_between_nodes() -> None:
 
 
 def test_a_slow_exchange_counts_for_the_node_at_fault_or_the_ends_of_its_link() -> None:
-    """A node that reports low rates from all others rejects itself; a low rate of one link its two ends."""
+    """Reject a node that reports low rates from all others; for a low rate of a link, reject its two ends."""
     floors = {name: {"between_nodes": 20.0} for name in NAMES}
     found = {each.node: each.verdict for each in search(NAMES, slow, floors=floors).judged()}
     assert [name for name, verdict in found.items() if verdict == "rejected"][1:] == ["gpu07"], "its pair"
