@@ -22,6 +22,7 @@ from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Reboots
 from gpuprov.model.nodeset import fold
 from gpuprov.roles import BY_NAME
+from gpuprov.roles.causes import BY_HAND
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import targets
 from gpuprov.verify import Verdict, run_verification
@@ -30,13 +31,6 @@ SETTLE_S = 60.0
 """Seconds that a node may take after a boot until the settings of its units can be read."""
 START_S = 10.0
 """The same after roles have run without a boot."""
-REMEDIES = {
-    "pins.files": "on the node, bring back the package's files with `apt-get install --reinstall"
-    " --allow-change-held-packages NAME=VERSION`, end a diversion with dpkg-divert, or state another mode"
-    " with dpkg-statoverride",
-    "pins.candidates": "remove that preference",
-}
-"""Check → what to do about a difference that apply leaves; for all others the setting must be removed."""
 
 
 @dataclass
@@ -223,7 +217,7 @@ def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
         return NodeOutcome()
     said = "; ".join(f"{each.check} is still {_words(each.actual)}{_because(each)}" for each in left)
     ways = dict.fromkeys(
-        REMEDIES.get(each.check, "remove that setting or state it in the lock") for each in left
+        BY_HAND.get(each.check, "remove that setting or state it in the lock") for each in left
     )
     do = f"{'; '.join(ways)}, then: gpuprov apply -l {plan.name}"
     event = {"host": plan.name, "role": left[0].role, "task": "Look again", "status": "failed"}

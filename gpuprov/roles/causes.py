@@ -1,4 +1,4 @@
-"""Expectations that fail because another one fails, for which a reboot would be proposed in vain."""
+"""Expectations that a role or a reboot does not correct, and what corrects them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ DRIVER_FILES = ("driver.library", "driver.unpackaged")
 """Checks of the libraries that programs load to reach the driver. The next boot loads the same ones."""
 KERNEL = ("driver.loaded", "nouveau.loaded", "reboot.not_required")
 """Checks that a reboot corrects whichever libraries are installed."""
+
+BY_HAND = {
+    "pins.files": "on the node, bring back the package's files with `apt-get install --reinstall"
+    " --allow-change-held-packages NAME=VERSION`, end a diversion with dpkg-divert, or state another mode"
+    " with dpkg-statoverride",
+    "pins.candidates": "on the node, remove that preference",
+}
+"""Check → what a person has to do, as its role changes no files and preferences of others."""
 
 
 def causes(check: str, failed: Collection[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from gpuprov.access.shipped import as_shipped
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles import Expectation, expectations
+from gpuprov.roles.causes import BY_HAND
 from gpuprov.roles.docker import daemon_config
 
 
@@ -123,8 +124,11 @@ def _in_bytes(size: int | str | None) -> int | str | None:
 def remedy(expectation: Expectation, node: str) -> str:
     """Return the command or action that corrects the expectation on a node.
 
-    `gpuprov apply`, with `--reboot` if it needs one; a hint to check the node if no role corrects it.
+    `gpuprov apply`, with `--reboot` if it needs one, or after what only a person can do; a hint to check the
+    node if no role corrects it.
     """
+    if expectation.check in BY_HAND:
+        return f"{BY_HAND[expectation.check]}, then: gpuprov apply -l {node}"
     if expectation.reboot:
         return f"gpuprov apply --reboot -l {node}"
     if expectation.role:
