@@ -77,7 +77,8 @@ def command(
     silent = [host for host, error in failed.items() if host in of_networks and isinstance(error, NotThere)]
     failed = {host: failed[host] for host in asked if host in failed and host not in silent}
     names = names_of({host: facts for host, (facts, _) in found.items()})
-    proposal = propose(found, names, way, catalog)
+    proposal, unproposed = propose(found, names, way, catalog)
+    failed |= unproposed
     _show(found, failed, proposal, names, output)
     if not found and not failed:
         raise Unreachable(

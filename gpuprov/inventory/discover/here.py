@@ -11,8 +11,8 @@ from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.drift import hardware
 from gpuprov.errors import Refused
 from gpuprov.inventory.discover.match import Kind, Match, lacking, match
-from gpuprov.inventory.discover.propose import system_of
-from gpuprov.model.connection import HOST_NAME, LOCAL
+from gpuprov.inventory.discover.propose import own_name, system_of
+from gpuprov.model.connection import LOCAL
 from gpuprov.probe.facts import Facts
 
 PLAIN = "base"
@@ -57,7 +57,7 @@ def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[d
         [kind] = [each for each in kinds if each.profile == nearest.profile][:1]
         group["hardware"] = _laid_over(facts, kind)
     group |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
-    group["hosts"] = {_name(facts): LOCAL}
+    group["hosts"] = {own_name(facts) or "here": LOCAL}
     login = os.environ.get("SUDO_USER") or "root"
     ways = {"ssh": {"user": login}} if login != "root" else {}
     return {"groups": {nearest.profile or "gpu": group}, **ways}, nearest
@@ -74,9 +74,3 @@ def _laid_over(facts: Facts, kind: Kind) -> dict[str, Any]:
         count = sum(number for gpu, number in ours.items() if gpu in kind.hardware.gpu_pci_ids)
         less["gpu"] = {"count": count, **less["gpu"]}
     return less
-
-
-def _name(facts: Facts) -> str:
-    """Return the machine's host name without domain; `here` if it is not a valid name."""
-    own = facts.host.partition(".")[0]
-    return own if HOST_NAME.fullmatch(own) and own != LOCAL else "here"

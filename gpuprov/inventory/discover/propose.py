@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import count
 from typing import Any
 
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.identity import find_system
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.inventory.discover.match import Match
 from gpuprov.inventory.imports.machine import fold_hosts
-from gpuprov.model.connection import LOCAL, Connection, parse_destination
+from gpuprov.model.connection import HOST_NAME, LOCAL, Connection, parse_destination
 from gpuprov.probe.facts import Facts
+from gpuprov.ssh.contained import contained
 
 
 def propose(
@@ -20,10 +23,12 @@ def propose(
     names: Mapping[str, str],
     connection: Connection,
     catalog: Catalog,
-) -> dict[str, Any]:
-    """Return the keys of a fleet with a group for each profile, system and architecture.
+) -> tuple[dict[str, Any], dict[str, GpuprovError]]:
+    """Return the keys of a fleet with a group for each profile, system and architecture; address → error of a
+    host that is in no group because of it.
 
-    A group has the profile's name; a second one of that profile also has the system, then the architecture.
+    A group has the profile's name; a second one of that profile also has the system, then the architecture,
+    then a number.
 
     Args:
         found: address → the host's facts and its match; hosts without a profile are left out.
@@ -31,33 +36,52 @@ def propose(
         connection: SSH settings of the fleet.
     """
     groups: dict[str, dict[str, Any]] = {}
+    failed: dict[str, GpuprovError] = {}
     for address, (facts, match) in found.items():
         if match.profile is None:
             continue
-        kind = {"profile": match.profile, "os": system_of(facts, catalog)}
-        kind |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
+        kind = contained(address, partial(_kind, match.profile, facts, catalog))
+        if isinstance(kind, GpuprovError):
+            failed[address] = kind
+            continue
         name = next(name for name in _names(match.profile, kind) if _same(groups.get(name), kind))
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][names[address]] = address
     folded = {name: {**group, "hosts": fold_hosts(group["hosts"])} for name, group in groups.items()}
-    return {"groups": folded, "ssh": connection.model_dump(mode="json", exclude_defaults=True)}
+    return {"groups": folded, "ssh": connection.model_dump(mode="json", exclude_defaults=True)}, failed
+
+
+def _kind(profile: str, facts: Facts, catalog: Catalog) -> dict[str, str]:
+    """Return the keys that all hosts of a group share: profile, system, and architecture unless x86_64."""
+    arch = {"arch": facts.arch} if facts.arch != "x86_64" else {}
+    return {"profile": profile, "os": system_of(facts, catalog), **arch}
 
 
 def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     """Return host as given → its name in the fleet: as given, or its host name for an address or `local`.
 
-    The user is left out, a given port is appended (`gpu01-2222`). An own host name that is taken is not used.
+    The user is left out, a given port is appended (`gpu01-2222`). A host's own name is not used if it is
+    invalid in a fleet, that of an earlier host, or a name as given of any host.
     """
-    taken: set[str] = set()
-    names = {}
+    names = {host: _as_given(host) for host in found}
+    taken = set(names.values())
     for host, facts in found.items():
-        own = facts.host.partition(".")[0]
-        to = parse_destination(host)
-        called = f"{to.host}-{to.port}" if to.port else to.host
-        nameless = _is_address(to.host) or host == LOCAL
-        name = own if nameless and own and own not in taken else called
-        taken.add(name)
-        names[host] = name
+        own = own_name(facts)
+        if own and own not in taken and (host == LOCAL or _is_address(parse_destination(host).host)):
+            names[host] = own
+            taken.add(own)
     return names
+
+
+def own_name(facts: Facts) -> str | None:
+    """Return a host's own name without domain; None if a fleet cannot have it as a host's name."""
+    own = facts.host.partition(".")[0]
+    return own if HOST_NAME.fullmatch(own) and own != LOCAL else None
+
+
+def _as_given(host: str) -> str:
+    """Return the name in the fleet of a host `[USER@]HOST[:PORT]`: HOST and PORT, with `-` for each `:`."""
+    to = parse_destination(host)
+    return "-".join([to.host.replace(":", "-").strip("-"), *([str(to.port)] if to.port else [])])
 
 
 def _is_address(host: str) -> bool:
@@ -79,9 +103,13 @@ def system_of(facts: Facts, catalog: Catalog) -> str:
     return system.id if system else named
 
 
-def _names(profile: str, kind: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the possible names of a group, the shortest first."""
-    return (profile, f"{profile}-{kind['os']}", f"{profile}-{kind['os']}-{kind.get('arch', 'x86_64')}")
+def _names(profile: str, kind: Mapping[str, str]) -> Iterator[str]:
+    """Yield the possible names of a group, the shortest first, and then numbered ones without end."""
+    yield profile
+    yield f"{profile}-{kind['os']}"
+    longest = f"{profile}-{kind['os']}-{kind.get('arch', 'x86_64')}"
+    yield longest
+    yield from (f"{longest}-{number}" for number in count(2))
 
 
 def _same(group: Mapping[str, Any] | None, kind: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.drift.judge import judge
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
-from gpuprov.inventory.discover import kinds, match, propose, within
+from gpuprov.inventory.discover import Match, kinds, match, names_of, propose, within
 from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.roles.hardware import server as expectations
@@ -174,13 +174,77 @@ def test_the_proposal_groups_by_profile_and_system() -> None:
     among = kinds(load())
     names = {"10.0.0.1": "a", "10.0.0.2": "b", "c": "c"}
     both = {host: (each, match(each, among)) for host, each in facts.items()}
-    assert propose(both, names, Connection(user="ops"), load()) == {
+    proposal, failed = propose(both, names, Connection(user="ops"), load())
+    assert failed == {}
+    assert proposal == {
         "groups": {
             "dev-t4": {"profile": "dev-t4", "os": "ubuntu24.04", "hosts": {"a": "10.0.0.1"}},
             "dev-t4-debian12": {"profile": "dev-t4", "os": "debian12", "hosts": {"b": "10.0.0.2"}},
             "hgx-h100-8": {"profile": "hgx-h100-8", "os": "ubuntu24.04", "hosts": "c"},
         },
         "ssh": {"user": "ops"},
+    }
+
+
+def with_system(name: str, version: str, arch: str = "x86_64", host: str = "n1") -> Facts:
+    """Return the facts of a server whose system and architecture have these names."""
+
+    def change(raw: dict[str, Any]) -> None:
+        raw["system"] |= {"os_release": f'ID={name}\nVERSION_ID="{version}"\n', "machine": arch}
+
+    return simulated("t4x1", change, host)
+
+
+def test_systems_whose_names_are_those_of_other_groups_take_no_group_from_others() -> None:
+    """Choose the systems of three hosts so that every name of the last one's group is another group's."""
+    chosen = [with_system("a", "1"), with_system("a", "1-aarch64"), with_system("a", "1", "aarch64")]
+    facts = [with_system("ubuntu", "24.04"), *chosen, with_system("debian", "12")]
+    found = {f"h{at}": (each, Match("dev-t4")) for at, each in enumerate(facts)}
+    proposal, failed = propose(found, {host: host for host in found}, Connection(), load())
+    assert failed == {}
+    assert {name: group["hosts"] for name, group in proposal["groups"].items()} == {
+        "dev-t4": "h0",
+        "dev-t4-a1": "h1",
+        "dev-t4-a1-aarch64": "h2",
+        "dev-t4-a1-aarch64-2": "h3",
+        "dev-t4-debian12": "h4",
+    }
+
+
+def test_a_host_that_cannot_be_proposed_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(facts: Facts, _catalog: object) -> str:
+        if facts.host == "bad":
+            raise RuntimeError(facts.host)
+        return "ubuntu24.04"
+
+    monkeypatch.setitem(propose.__globals__, "system_of", broken)
+    found = {each: (simulated("t4x1", name=each), Match("dev-t4")) for each in ("bad", "good")}
+    proposal, failed = propose(found, {"bad": "bad", "good": "good"}, Connection(), load())
+    assert proposal["groups"]["dev-t4"]["hosts"] == "good"
+    assert list(failed) == ["bad"]
+    assert "RuntimeError" in str(failed["bad"])
+
+
+def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
+    own = {
+        "10.0.0.1": "gpu07.example",
+        "10.0.0.2": "gpu02",
+        "10.0.0.3:2222": "gpu02",
+        "2001:db8::1": "gpu02",
+        "10.0.0.4": "10-0-0-5",
+        "10.0.0.5": "local",
+        "10.0.0.6": "_x-",
+        "ops@gpu07": "other",
+    }
+    assert names_of({host: simulated("t4x1", name=name) for host, name in own.items()}) == {
+        "10.0.0.1": "10.0.0.1",
+        "10.0.0.2": "gpu02",
+        "10.0.0.3:2222": "10.0.0.3-2222",
+        "2001:db8::1": "2001-db8--1",
+        "10.0.0.4": "10-0-0-5",
+        "10.0.0.5": "10.0.0.5",
+        "10.0.0.6": "10.0.0.6",
+        "ops@gpu07": "gpu07",
     }
 
 
