@@ -29,6 +29,8 @@ outdated.
 """
 PROGRAMS = 8
 """Maximum number of programs of a GPU, which is also the probe's. Further ones are ignored."""
+NAME = 64
+"""Maximum length of the name of a GPU, a program or a user; the rest of a longer one is left out."""
 LEAVE_S = 3.0
 """Time limit in seconds for closing all connections together; a silent node is not waited for longer."""
 _QUESTION = Parameters(collectors=("status",))
@@ -83,7 +85,7 @@ def read_node(name: str, facts: Facts) -> NodeNow:
         raise NodeFailed("the reading lists too many GPUs, or one twice", expected=f"at most {GPUS}")
     programs = {int(index): rows[:PROGRAMS] for index, rows in raw["programs"].items()}
     gpus = tuple(_gpu(row, programs.get(int(row["index"]), [])) for row in raw["gpus"])
-    return NodeNow(name, gpus, read_at=time.time(), load=str(raw["load"]))
+    return NodeNow(name, gpus, read_at=time.time(), load=str(raw["load"])[:NAME])
 
 
 def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
@@ -97,7 +99,7 @@ def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
     busy, persistence = number("gpu"), number("persistence")
     return GpuNow(
         index=int(row["index"]),
-        name=str(row.get("name") or ""),
+        name=str(row.get("name") or "")[:NAME],
         busy=None if busy is None else busy / 100,
         used_mib=number("used_mib"),
         total_mib=number("total_mib"),
@@ -116,7 +118,7 @@ def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
 def _who(pid: int, name: str, user: str, age: int | None, mib: int) -> str:
     """Return a program as text: `python 4711 alice 3 h`; without its age if that is unknown."""
     since = "" if age is None else f" {_age(int(age))}"
-    return f"{name or 'process'} {int(pid)} {user}{since}".strip()
+    return f"{str(name or 'process')[:NAME]} {int(pid)} {str(user)[:NAME]}{since}".strip()
 
 
 def _age(seconds: int) -> str:

@@ -93,6 +93,23 @@ def test_only_as_many_programs_as_the_probe_lists_are_read() -> None:
     assert gpu.programs == tuple(f"python {pid} alice 1 min" for pid in range(8))
 
 
+def test_long_names_of_a_node_are_cut() -> None:
+    long, row = "x" * 10_000, {"name": "y" * 10_000}
+    node = read_node("gpu01", facts(row, **{"0": [[1, long, long, 60, 1]] * 8}))
+    [gpu] = node.gpus
+    assert gpu.name == "y" * status.NAME
+    assert gpu.programs[0] == f"{'x' * status.NAME} 1 {'x' * status.NAME} 1 min"
+    assert len(json.dumps(status_document([node]))) < 5000
+
+
+def test_one_node_does_not_widen_the_lines_of_others() -> None:
+    other = read_node("gpu01", facts({}, **{"0": [[1, "x" * 100_000, "u", 60, 1]]}))
+    sound = read_node("gpu02", facts({}))
+    failed = NodeNow("gpu03", failure="x" * 100_000)
+    assert max(map(len, status_lines([other, sound]))) < 200
+    assert max(map(len, list(status_lines([sound, failed]))[:-1])) < 200
+
+
 def test_each_node_has_one_vote_on_what_is_usual() -> None:
     honest = [read_node(f"gpu{n}", facts({}, {})) for n in range(10)]
     other = read_node("other", facts(*[{"name": "H100", "persistence": 0}] * 64))
