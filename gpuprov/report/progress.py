@@ -15,6 +15,8 @@ from gpuprov.untrusted import on_one_line
 SLOW_S = 10.0
 SILENCE_S = 60.0
 """Seconds after which a task that still runs is reported again, without a terminal."""
+LINES, DIFF_LINES = 40, 400
+"""Maximum numbers of lines that are reported of a message and of a difference."""
 TOLD = ("changed", "failed", "unreachable")
 
 
@@ -114,12 +116,21 @@ class Progress:
             seconds = max(float(event.get("seconds") or 0) for event in events)
             took = f" ({seconds:.0f} s)" if seconds >= SLOW_S else ""
             names = fold(str(event.get("host")) for event in events)
-            first, *more = said.splitlines() or [""]
+            first, *more = _beginning(said, LINES) or [""]
             self._tell(f"    {names}  {status}  {events[0].get('task')}{took}{f': {first}' if first else ''}")
-            for line in [*more, *(diff.splitlines() if self._diffs else ())]:
+            for line in [*more, *(_beginning(diff, DIFF_LINES) if self._diffs else ())]:
                 self._tell(f"        {line}")
 
     def _tell(self, line: str) -> None:
         """Report a line, and restart the time of silence."""
         self._quiet_since = time.monotonic()
         self._say(line)
+
+
+def _beginning(text: str, most: int) -> list[str]:
+    """Return the first lines of a text, and after `most` lines the number of the others and their place."""
+    lines = text.splitlines()
+    left = len(lines) - most
+    if left <= 0:
+        return lines
+    return [*lines[:most], f"… {left} more lines: in *-events.jsonl among the logs of this run"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuprov.report import progress as module
-from gpuprov.report.progress import Progress
+from gpuprov.report.progress import DIFF_LINES, LINES, Progress
 
 DIFF = "--- /etc/nccl.conf\n+++ /etc/nccl.conf\n+NCCL_IB_DISABLE=1\n"
 
@@ -64,6 +64,24 @@ def test_what_a_failed_program_said_stands_below() -> None:
         "    a1  failed  Write the configuration: E: no room",
         "        W: old",
     ]
+
+
+def test_a_long_message_is_shown_in_part_and_its_log_is_named() -> None:
+    failed = result("a1", "failed", msg="E: no room\n" * 262_144)
+    said = lines(start("x"), failed)[1:]
+    assert said == [
+        "    a1  failed  Write the configuration: E: no room",
+        *["        E: no room"] * (LINES - 1),
+        f"        … {262_144 - LINES} more lines: in *-events.jsonl among the logs of this run",
+    ]
+    whole = result("a1", "failed", msg="E: no room\n" * LINES)
+    assert len(lines(start("x"), whole)[1:]) == LINES
+
+
+def test_a_long_difference_is_shown_in_part() -> None:
+    said = lines(start("x"), result("a1", diff="+x\n" * 262_144), diffs=True)[2:]
+    assert len(said) == DIFF_LINES + 1
+    assert said[-1].startswith(f"        … {262_144 - DIFF_LINES} more lines")
 
 
 def test_a_reboot_belongs_to_no_role() -> None:
