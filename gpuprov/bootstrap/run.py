@@ -30,6 +30,8 @@ NAMED = re.compile(r"login as the user \"([a-z_][a-z0-9_-]*)\"")
 """cloud-init's message to root: `disable_root_opts` of its module cc_ssh."""
 EXPIRED = re.compile(r"(?i)password (?:change required|has expired)|must change your password")
 """pam_unix's messages about a password that the provider has set to expire."""
+ROWS = 100
+"""Maximum number of lines of each kind that are read from the script's output on a node."""
 Pinned = Callable[[Route], HostKeys]
 Confirm = Callable[[dict[str, str]], bool]
 
@@ -217,7 +219,8 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
     result: dict[str, list[str]] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
-        result.setdefault(word, []).append(on_one_line(rest))
+        if len(rows := result.setdefault(word, [])) < ROWS:
+            rows.append(on_one_line(rest))
     if "failed" in result:
         raise NodeFailed(result["failed"][0])
     if "done" not in result:
