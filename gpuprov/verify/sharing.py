@@ -21,11 +21,13 @@ OWN = ("gpuprov.", "testinfra.modules.")
 """Prefixes of the modules whose texts are known."""
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+~:@=-]{0,127}")
 """An argument that is harmless from any node, such as a kernel's or a package's name: no path, no option."""
-COMMANDS_WITH_WORDS = 32
-"""Maximum number of commands with such arguments: they take time on all nodes of the group.
+COMMANDS = 256
+"""Maximum number of a node's commands that run on the others of its group too, and take time there.
 
-The recorded node, whose kernel and packages the lock states, has 3.
+The recorded node has 64. A further command runs on each node when its check needs it.
 """
+COMMANDS_WITH_WORDS = 32
+"""Maximum number of those with words of the node: the recorded one, whose kernel the lock states, has 3."""
 
 Rule = Callable[[str, Sequence[str]], bool]
 """Function of a command and its arguments: whether they may run on all nodes of a group."""
@@ -46,11 +48,13 @@ class _NodeRule:
 
     Attributes:
         stated: texts of the lock.
-        left: how many more commands may have words that neither the lock nor the code has.
+        left: how many more commands may be shared.
+        with_words: how many of these may have words that neither the lock nor the code has.
     """
 
     stated: frozenset[str]
-    left: int = COMMANDS_WITH_WORDS
+    left: int = COMMANDS
+    with_words: int = COMMANDS_WITH_WORDS
 
     def is_shared(self, command: str, arguments: Sequence[str]) -> bool:
         """Return whether a command is a text of the code, with arguments of the code, the lock or words.
@@ -58,6 +62,8 @@ class _NodeRule:
         Args:
             command: with `%s` for each argument.
         """
+        if not self.left:
+            return False
         known = constants()
         base = command
         while base.endswith(" %s"):
@@ -65,10 +71,11 @@ class _NodeRule:
         if command.startswith("%") or not {command, base} & known:
             return False
         words = [each for each in arguments if each not in self.stated and each not in known]
-        if not words:
-            return True
+        if words and not (self.with_words and all(map(WORD.fullmatch, words))):
+            return False
+        self.with_words -= bool(words)
         self.left -= 1
-        return self.left >= 0 and all(map(WORD.fullmatch, words))
+        return True
 
 
 def constants() -> frozenset[str]:

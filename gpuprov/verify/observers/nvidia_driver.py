@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from functools import cached_property
+from itertools import islice
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
@@ -19,6 +20,8 @@ INITRAMFS = (
 )
 FILE_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open")
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
+BLACKLISTS_MAX = 16
+"""Maximum number of such files that are compared with an initramfs."""
 REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null"
 GRUB = (
     "grep -Hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
@@ -163,7 +166,8 @@ class NvidiaDriver(Observed):
         Raises:
             NodeFailed: it cannot be listed.
         """
-        blacklists = self.run(BLACKLISTS).stdout.split()
+        listed = filter(None, lines_of(self.run(BLACKLISTS).stdout))
+        blacklists = list(islice(listed, BLACKLISTS_MAX))
         if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
             return []
         return foreign_modules(self.ask(INITRAMFS, kernel, kernel), blacklists)

@@ -8,7 +8,7 @@ import pytest
 
 from gpuprov.roles import Expectation
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead
-from gpuprov.verify.sharing import rules
+from gpuprov.verify.sharing import COMMANDS, COMMANDS_WITH_WORDS, constants, rules
 from tests.unit.verify.nodes_on_paper import Answers, judge, lock_of, locked_group, paper_node
 
 HOSTILE = "/etc/shadow -fprint"
@@ -68,3 +68,11 @@ def test_ports_are_asked_ahead_if_the_lock_states_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(NodeUnderTest, "offered", offered)
     ask_all_ahead(first, [other])
     assert asked == [("two", 22), ("two", 2222)]
+
+
+def test_a_node_shares_a_limited_number_of_commands_and_fewer_with_its_own_words() -> None:
+    rule = rules(lock_of("one"))["one"]
+    assert sum(rule("dkms status -k %s", [f"6.1.{number}"]) for number in range(5000)) == COMMANDS_WITH_WORDS
+    known = sorted(constants())
+    assert len(known) > 1000
+    assert sum(rule("dkms status -k %s", [each]) for each in known) == COMMANDS - COMMANDS_WITH_WORDS
