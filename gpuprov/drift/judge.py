@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -119,7 +119,14 @@ def differing(expected: Any, actual: Any) -> tuple[Any, Any]:
         keys = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
         return {key: expected.get(key) for key in keys}, {key: actual.get(key) for key in keys}
     if isinstance(expected, list) and isinstance(actual, list):
-        return [item for item in expected if item not in actual], [
-            item for item in actual if item not in expected
-        ]
+        return _without(expected, actual), _without(actual, expected)
     return expected, actual
+
+
+def _without(items: list[Any], others: list[Any]) -> list[Any]:
+    """Return the items that are not among the others; in linear time if all others can be hashed."""
+    try:
+        known: Collection[Any] = set(others)
+        return [item for item in items if item not in known]
+    except TypeError:
+        return [item for item in items if item not in others]

@@ -9,7 +9,6 @@ shown when it fails.
 from __future__ import annotations
 
 from collections.abc import Generator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,16 @@ from gpuprov.model.lock import read_lock
 from gpuprov.model.selection import narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.untrusted import shown
-from gpuprov.untrusted.parsing import printable_value
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
 from gpuprov.verify.observers import register
+from gpuprov.verify.values import SHOWN, cut, plain
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import remedy
 
 LAST_LINES = 15
 """Number of lines of a command's output in the detail of a failed check."""
-SHOWN = 4096
-"""Maximum length of a text from a node in a result, and `ITEMS` that of a list or a mapping: results of all
-nodes are in memory and in the report together.
-"""
-ITEMS = 1000
 SUMMARY = 240
 """Maximum length of a value in the message of a failed comparison."""
 
@@ -75,9 +69,7 @@ class Differs(AssertionError):
     """A failed comparison with its actual and its expected value."""
 
     def __init__(self, op: str, actual: Any, expected: Any) -> None:
-        super().__init__(
-            " ".join((shown(_plain(printable_value(actual)), SUMMARY), op, shown(expected, SUMMARY)))
-        )
+        super().__init__(" ".join((shown(plain(actual), SUMMARY), op, shown(expected, SUMMARY))))
         self.actual, self.expected = actual, expected
 
 
@@ -254,15 +246,15 @@ def _result(
     check, *look = _mark(item).args
     expectation = node.wanted[check]
     seconds = round(report.duration, 3)
-    notes = [_cut(str(value)) for name, value in report.user_properties if name == "note"]
+    notes = [cut(str(value)) for name, value in report.user_properties if name == "note"]
     if error is None:
-        value = _plain(expectation.expected)
+        value = plain(expectation.expected)
         return CheckResult(check, "passed", value, value, "\n".join(notes), seconds)
     expected, actual = expectation.expected, str(error)
     if isinstance(error, Differs):
         expected, actual = error.expected, error.actual
     detail = "\n".join([*notes, *_seen_now(node, look), remedy(expectation, node.name)])
-    return CheckResult(check, "failed", _plain(expected), _plain(printable_value(actual)), detail, seconds)
+    return CheckResult(check, "failed", plain(expected), plain(actual), detail, seconds)
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
@@ -274,24 +266,5 @@ def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
             lines = said[-LAST_LINES * SHOWN :].splitlines()
         except GpuprovError as error:
             lines = [str(error)]
-        seen += [f"$ {command}", *(_cut(line) for line in lines[-LAST_LINES:])]
+        seen += [f"$ {command}", *(cut(line) for line in lines[-LAST_LINES:])]
     return seen
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value for JSON: sets become sorted lists, unknown types text; longer values are cut.
-
-    A list or mapping keeps `ITEMS` entries, a text `SHOWN` characters.
-    """
-    if isinstance(value, dict):
-        return {_cut(str(key)): _plain(item) for key, item in islice(value.items(), ITEMS)}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, islice(value, ITEMS)))
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value[:ITEMS]]
-    return value if isinstance(value, (int, float, bool, type(None))) else _cut(str(value))
-
-
-def _cut(text: str) -> str:
-    """Return a text with at most `SHOWN` characters; `…` replaces the rest."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

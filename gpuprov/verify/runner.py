@@ -17,13 +17,16 @@ from gpuprov.files.runs import now
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
 from gpuprov.model.selection import narrowed
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work
 from gpuprov.ssh.wording import NO_SUCH_NAME
 from gpuprov.untrusted import json_text
 from gpuprov.verify.connection import TimeLimits, with_absolute_paths
 from gpuprov.verify.event_log import read_events
 from gpuprov.verify.junit import junit_xml
+from gpuprov.verify.restated import restated
 from gpuprov.verify.verdict import NodeVerdict, Verdict
+from gpuprov.verify.wanted import wanted
 
 NODES_IN_A_PROCESS = 32  # each has one ssh process: bounds memory and file descriptors
 START_S = 60.0  # pytest's own start and the connections, on a busy controller
@@ -74,10 +77,26 @@ def run_verification(
         return partial(_verify_all, narrowed(lock, some), how, dispatch.forks)
 
     found = dict(dispatch.spread(part, dict.fromkeys(names), answer=NodeVerdict))
+    if dispatch.crew is not None:
+        found = _restated(lock, found)
     judged = [_judged(name, found[name]) for name in lock.hosts() if name in found]
     verdict = Verdict(checked_at, [_placed(node, lock) for node in judged])
     _write_reports(verdict, junit, json)
     return verdict
+
+
+def _restated(
+    lock: Lock, found: Mapping[str, NodeVerdict | GpuprovError]
+) -> dict[str, NodeVerdict | GpuprovError]:
+    """Return the verdicts of workers as `restated` does; one that contradicts the lock becomes an error."""
+    stated = {name: wanted(group) for name, group in lock.groups.items()}
+    group_of = {host: name for name, group in lock.groups.items() for host in group.hosts}
+    return {
+        name: answer
+        if isinstance(answer, GpuprovError)
+        else contained(name, partial(restated, answer, stated[group_of[name]]))
+        for name, answer in found.items()
+    }
 
 
 def _judged(name: str, answer: NodeVerdict | GpuprovError) -> NodeVerdict:

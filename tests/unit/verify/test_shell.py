@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.verify.plugin import ITEMS, SHOWN, _plain
 from gpuprov.verify.shell import NoAnswer, Shell, ShellBackend
+from gpuprov.verify.values import ITEMS, SHOWN, plain
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_node_has_a_budget_of_bytes() -> None:
 
 
 def test_values_of_a_result_are_cut() -> None:
-    result = _plain({"x" * 9000: ["y" * 9000] * 2000, "z": {"a" * 9000}})
+    result = plain({"x" * 9000: ["y" * 9000] * 2000, "z": {"a" * 9000}})
     assert [len(key) for key in result] == [SHOWN + 1, 1]
     items = result["x" * SHOWN + "…"]
     assert len(items) == ITEMS

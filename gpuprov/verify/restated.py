@@ -1,0 +1,45 @@
+"""Verdicts of workers: the checks and remedies of the lock, with values of limited size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuprov.errors import NodeFailed
+from gpuprov.roles import Expectation
+from gpuprov.untrusted import on_one_line, shown
+from gpuprov.verify.values import cut, plain
+from gpuprov.verify.verdict import CheckResult, NodeVerdict
+from gpuprov.verify.wanted import remedy
+
+DETAIL_LINES = 200
+"""Maximum number of lines of a check's detail."""
+
+
+def restated(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeVerdict:
+    """Return a worker's verdict, with the remedies of the lock, and values and details of limited size.
+
+    Args:
+        stated: check → the node's expectation.
+
+    Raises:
+        NodeFailed: a check is not one of the lock, or is there twice, or the status contradicts the checks.
+    """
+    checks: dict[str, CheckResult] = {}
+    for each in node.checks:
+        if each.check not in stated or each.check in checks:
+            seen = "twice" if each.check in checks else "which the lock does not have for this node"
+            raise NodeFailed(f"a worker answered with the check {shown(each.check)}, {seen}")
+        checks[each.check] = _of_lock(each, stated[each.check], node.name)
+    failed = any(each.status == "failed" for each in checks.values())
+    if node.status in ("passed", "failed") and failed is (node.status == "passed"):
+        raise NodeFailed(f"a worker answered {node.status}, which its checks contradict")
+    return NodeVerdict(node.name, node.status, list(checks.values()), on_one_line(cut(node.message)))
+
+
+def _of_lock(result: CheckResult, expectation: Expectation, node: str) -> CheckResult:
+    """Return one result; if it failed, the last line of its detail is the remedy of the lock."""
+    expected, actual = plain(result.expected), plain(result.actual)
+    lines: list[str] = [on_one_line(cut(line)) for line in result.detail.split("\n")[:DETAIL_LINES]]
+    if result.status == "failed":
+        lines[-1:] = [remedy(expectation, node)]
+    return CheckResult(result.check, result.status, expected, actual, "\n".join(lines), result.seconds)
