@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov_lab import Lab, lab_names
+from gpuprov_lab.host import CACHE, locked
 from tests.lab.command_line import end_what_was_left
 
 NUMBERS = count(1)
@@ -26,11 +27,15 @@ def _interruptible() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_leftovers() -> None:
-    """Removal of killed sessions' labs: a lab's name has its owner's process id and start time."""
-    for name in lab_names():
-        owner = re.fullmatch(r"test-(\d+)-(\d+)-\d+", name)
-        if owner and owner[2] != started(int(owner[1])):
-            Lab(name).down()
+    """Removal of killed sessions' labs: a lab's name has its owner's process id and start time.
+
+    One worker at a time: another would not find the files of a lab that is being removed.
+    """
+    with locked(CACHE / "leftovers.lock"):
+        for name in lab_names():
+            owner = re.fullmatch(r"test-(\d+)-(\d+)-\d+", name)
+            if owner and owner[2] != started(int(owner[1])):
+                Lab(name).down()
 
 
 @pytest.fixture(autouse=True)
