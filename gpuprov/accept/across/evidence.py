@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Literal
 
@@ -52,7 +53,7 @@ class Seen:
     value: float = 0.0
     middle: float = 0.0
 
-    @property
+    @cached_property
     def link(self) -> frozenset[str]:
         """Return both ends of the link."""
         return frozenset((self.sender, self.receiver))
@@ -114,11 +115,20 @@ class Evidence:
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
+        self._links: dict[frozenset[str], dict[int, bool]] = {}
+        """Link → round → whether it was bad in it."""
+        self._faults: dict[str, list[Seen]] = defaultdict(list)
+        """Node → the bad observations of its links."""
         self._bad: tuple[int, list[str]] = (0, [])
 
     def add(self, seen: Iterable[Seen]) -> None:
         """Add the observations of a round."""
-        self.seen += seen
+        for each in seen:
+            bad, told = each.kind != "fine", self._links.setdefault(each.link, {})
+            told[each.round] = told.get(each.round, False) or bad
+            for node in each.link if bad else ():
+                self._faults[node].append(each)
+            self.seen.append(each)
 
     def bad_nodes(self) -> list[str]:
         """Return nodes that were bad in two rounds with different peers while those peers are not; worst
@@ -176,22 +186,19 @@ class Evidence:
     def bad_links(self, explained: Iterable[str]) -> dict[frozenset[str], list[Seen]]:
         """Return link → its bad observations, for links between nodes that are not in `explained`."""
         found: dict[frozenset[str], list[Seen]] = defaultdict(list)
+        left_out = set(explained)
         for seen in self.seen:
-            if seen.kind != "fine" and not seen.link & set(explained):
+            if seen.kind != "fine" and not seen.link & left_out:
                 found[seen.link].append(seen)
         return found
 
-    def of_link(self, link: frozenset[str]) -> dict[int, bool]:
+    def of_link(self, link: frozenset[str]) -> Mapping[int, bool]:
         """Return round → whether the link was bad in it, for the rounds in which it was measured."""
-        told: dict[int, bool] = {}
-        for seen in self.seen:
-            if seen.link == link:
-                told[seen.round] = told.get(seen.round, False) or seen.kind != "fine"
-        return told
+        return self._links.get(link, {})
 
-    def of_node(self, node: str) -> Iterator[Seen]:
+    def of_node(self, node: str) -> Sequence[Seen]:
         """Return the bad observations of a node's links."""
-        return (seen for seen in self.seen if node in seen.link and seen.kind != "fine")
+        return self._faults.get(node, ())
 
     def fine_between(self, nodes: Iterable[str]) -> bool:
         """Return whether all links among the nodes were measured and none was ever bad; False for fewer than
