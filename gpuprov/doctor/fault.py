@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprov.finding import CHARACTERS, shortened
 from gpuprov.untrusted import ShellLine, shell
 
 if TYPE_CHECKING:
@@ -17,11 +18,8 @@ SEVERITIES: tuple[Severity, ...] = ("broken", "degraded", "risk", "hint")
 """Levels: no GPU work or wrong results; slower than necessary; works now but may fail; information."""
 FAULTS = 64
 """Maximum number of faults of one rule on one node: of eight GPUs with eight faults each."""
-LINES, CHARACTERS = 16, 1000
-"""Maximum numbers of a fault's values and actions, and of characters in each of its texts.
-
-They limit the memory of a rule's faults, which can repeat one text of a node's answer.
-"""
+LINES = 16
+"""Maximum numbers of a fault's values and of its actions."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +117,6 @@ def _shortened(fault: Fault) -> Fault:
         ),
         keep=shortened(fault.keep),
     )
-
-
-def shortened(text: str) -> str:
-    """Return a text of at most `CHARACTERS`; the end of a longer one is replaced by an ellipsis."""
-    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
 
 
 def listed(things: list[str], most: int = 4) -> str:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from gpuprov.doctor import concerns
 from gpuprov.doctor.examination import Examination
-from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, limited, shortened
+from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, limited
 from gpuprov.errors import Exit, GpuprovError
+from gpuprov.finding import shortened
 from gpuprov.ssh.contained import unexpected
 
 SCHEMA = "gpuprov.doctor/1"

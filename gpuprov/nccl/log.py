@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, TextIO
 
 from gpuprov.nccl import lines
@@ -28,7 +29,7 @@ _DRIVER_CUDA = re.compile(r"cudaDriverVersion (\d{1,18})\b")
 
 
 class NcclLog:
-    """Contents of a log; `feed` it line by line, then read the properties."""
+    """Contents of a log; `feed` it line by line, then read the properties. Some are computed once."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -152,7 +153,7 @@ class NcclLog:
         job = self.communicators.largest
         return job.nranks if job else len(self._listed_ranks) or None
 
-    @property
+    @cached_property
     def hosts(self) -> list[str]:
         """Return the hosts that appear in the log."""
         named = {host for comm in self.communicators for host in comm.hosts.values() if host}
@@ -175,7 +176,7 @@ class NcclLog:
             return hosts
         return claimed
 
-    @property
+    @cached_property
     def transports(self) -> dict[str, dict[str, int]]:
         """Return the connections by transport, within nodes (`intra`) and between them (`inter`).
 

@@ -6,11 +6,11 @@ Rules are named by what they judge (`intra.transport`); each is one function of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuprov.finding import Finding, Level
+from gpuprov.finding import Finding, Level, limited
 from gpuprov.nccl.log import NcclLog
 
 Intra = Literal["p2p", "nvlink"]
@@ -38,7 +38,8 @@ class ExpectedPaths:
 
 def judge_log(log: NcclLog, expected: ExpectedPaths | None = None) -> list[Finding]:
     """Judge a log; return findings about the job, paths within nodes, paths between nodes, then settings. A
-    log without NCCL's lines and without a bandwidth gives only `log.empty`.
+    log without NCCL's lines and without a bandwidth gives only `log.empty`. Number and length of the findings
+    are limited.
     """
     wanted = expected or ExpectedPaths()
     if not log.messages and log.results.peak is None:
@@ -48,18 +49,23 @@ def judge_log(log: NcclLog, expected: ExpectedPaths | None = None) -> list[Findi
             )
         ]
     found = (rule(log, wanted) for rule in _RULES)
-    return [finding for findings in found for finding in findings]
+    return limited(finding for findings in found for finding in findings)
 
 
 # --- the job as a whole ---------------------------------------------------------------------------------
 
 
 def _versions(log: NcclLog, _: ExpectedPaths) -> list[Finding]:
+    """Judge the versions in a log as `mixed_versions`."""
+    return mixed_versions(version for version, _cuda in log.versions)
+
+
+def mixed_versions(versions: Iterable[str]) -> list[Finding]:
     """Judge whether all ranks have one NCCL version; no finding if so."""
-    versions = sorted({version for version, _cuda in log.versions})
-    if len(versions) < 2:
+    several = sorted(set(versions))
+    if len(several) < 2:
         return []
-    text = f"the ranks run different NCCL versions ({', '.join(versions)}): they can hang or crash"
+    text = f"the ranks run different NCCL versions ({', '.join(several)}): they can hang or crash"
     return [Finding("bad", "version.mixed", text)]
 
 
