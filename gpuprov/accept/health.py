@@ -6,8 +6,9 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gpuprov.accept.node.nccl import LOG_LIMIT
 from gpuprov.accept.program import KINDS
-from gpuprov.accept.rates import OF_GPU, links_up, model, number, part, rates, rows
+from gpuprov.accept.rates import COLLECTIVES, OF_GPU, links_up, model, number, part, rates, rows
 from gpuprov.finding import Finding
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.verdict import ExpectedPaths, judge_log
@@ -105,7 +106,7 @@ def _arrived(document: Document) -> Iterator[Finding]:
             text = f"GPU {row.get('from')}>{row.get('to')}: the received data differs from the sent data"
             yield Finding("bad", "peer.wrong", text)
     for size in rows(document, "between", "nccl", "sizes"):
-        for name in size:
+        for name in COLLECTIVES:
             if wrong := part(size, name, "wrong"):
                 yield Finding("bad", f"{name}.wrong", f"{name}: wrong values on rank {wrong.get('rank')}")
 
@@ -248,6 +249,7 @@ def _transport(document: Document) -> Iterator[Finding]:
     log = part(document, "between", "nccl").get("log")
     if not isinstance(log, str):
         return
+    log = log[:LOG_LIMIT]
     expected = ExpectedPaths("nvlink" if links_up(document) else None)
     for found in judge_log(read_log([io.StringIO(log)]), expected):
         # acceptance itself disables NVLS; any other variable was set on the node

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 from gpuprov.accept import dcgm, frameworks
 from gpuprov.accept.health import findings
 from gpuprov.accept.neighbours import across, slower, within
-from gpuprov.accept.rates import BY_LINK, GPUS, Rate, has_too_many_gpus, part, rates, rows
+from gpuprov.accept.rates import BY_LINK, Rate, part, rates, rows, too_many
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
-from gpuprov.finding import Finding
+from gpuprov.finding import Finding, limited
 from gpuprov.ssh.contained import contained
 
 SCHEMA = "gpuprov.accept/1"
@@ -103,13 +105,19 @@ def judge(
     judged = {
         name: _one(name, answer, floors[name], (baseline or {}).get(name)) for name, answer in answers.items()
     }
+    outliers: dict[str, list[Finding]] = defaultdict(list)
     for gpu in {each.gpu for each in judged.values() if each.failure is None}:
         alike = {
             name: each.rates for name, each in judged.items() if each.gpu == gpu and each.failure is None
         }
         for name, found in across(alike):
-            judged[name] = replace(judged[name], findings=(*judged[name].findings, found))
-    return list(judged.values())
+            outliers[name].append(found)
+    return [_with_more(each, outliers[name]) for name, each in judged.items()]
+
+
+def _with_more(judged: Acceptance, found: Iterable[Finding]) -> Acceptance:
+    """Return a node's result with more findings, whose number and length are limited."""
+    return replace(judged, findings=(*judged.findings, *limited(found)))
 
 
 def _one(
@@ -124,9 +132,9 @@ def _one(
         return Acceptance(name, failure=refusal(str(refused)), document=answer)
     if answer.get("schema") != MEASURED or not rows(answer, "gpus"):
         return Acceptance(name, failure=NodeFailed("the answer holds no measurements"), document=answer)
-    if has_too_many_gpus(answer):
-        many = NodeFailed("the answer holds too many GPUs", expected=f"at most {GPUS}")
-        return Acceptance(name, failure=many, document=answer)
+    if many := too_many(answer):
+        failure = NodeFailed(f"the answer holds too many {many[0]}", expected=f"at most {many[1]}")
+        return Acceptance(name, failure=failure, document=answer)
     result = contained(name, lambda: _judged(name, answer, site, before))
     return Acceptance(name, failure=result, document=answer) if isinstance(result, GpuprovError) else result
 
@@ -148,23 +156,23 @@ def _judged(
     name: str, result: Mapping[str, Any], site: Mapping[str, float], before: Mapping[str, Any] | None
 ) -> Acceptance:
     """Judge a node's measurements: rates below floors, faults of the run, frameworks, DCGM, differences
-    between its GPUs, and, with an earlier document, rates that fell.
+    between its GPUs, and, with an earlier document, rates that fell. Number and length of the findings are
+    limited.
 
     Raises:
         NodeFailed: as `_check_rows`.
     """
     measured = tuple(rates(result, site))
     _check_rows(measured, len(result["gpus"]))
-    found = [
-        *(_floor(rate) for rate in measured if rate.level != "ok"),
-        *findings(result),
-        *frameworks.findings(result),
-        *dcgm.findings(result),
-        *within(measured),
-    ]
-    if before is not None and not has_too_many_gpus(before):
-        found += slower(measured, rates(before, site))
-    return Acceptance(name, measured, tuple(found), document=result)
+    found = chain(
+        (_floor(rate) for rate in measured if rate.level != "ok"),
+        findings(result),
+        frameworks.findings(result),
+        dcgm.findings(result),
+        within(measured),
+        slower(measured, () if before is None or too_many(before) else rates(before, site)),
+    )
+    return Acceptance(name, measured, tuple(limited(found)), document=result)
 
 
 def _check_rows(measured: Sequence[Rate], gpus: int) -> None:

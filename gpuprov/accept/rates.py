@@ -54,6 +54,19 @@ BY_LINK = {*(name for name, measure in OF_GPU.items() if measure.peak == "pcie")
 """Measurements whose peak is the rate of the PCIe link in use."""
 GPUS = 64
 """Maximum number of GPUs in a node's document: rates look each of them up among all."""
+DEVICES = 256
+"""Maximum number of drives, of ports and of sizes of collectives in a node's document."""
+_LISTS: dict[tuple[str, ...], tuple[str, int]] = {
+    ("gpus",): ("GPUs", GPUS),
+    ("before", "gpus"): ("GPUs", GPUS),
+    ("before", "counters"): ("GPUs", GPUS),
+    ("after", "gpus"): ("GPUs", GPUS),
+    ("after", "counters"): ("GPUs", GPUS),
+    ("host_devices", "drives"): ("drives", DEVICES),
+    ("host_devices", "ports"): ("ports", DEVICES),
+    ("between", "nccl", "sizes"): ("sizes of collectives", DEVICES),
+}
+"""Keys of a list in a node's document → its rows and their maximum number."""
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
 LARGEST = 1e30
 """Largest value of a measurement; far larger ones become infinite in medians and scales of plots."""
@@ -143,10 +156,11 @@ def rows(document: object, *names: str) -> list[Mapping[str, Any]]:
     return [row for row in told if isinstance(row, Mapping)] if isinstance(told, list) else []
 
 
-def has_too_many_gpus(document: object) -> bool:
-    """Return whether a list of a node's document has more than `GPUS` GPUs."""
-    lists = (("gpus",), *((when, what) for when in ("before", "after") for what in ("gpus", "counters")))
-    return any(len(rows(document, *names)) > GPUS for names in lists)
+def too_many(document: object) -> tuple[str, int] | None:
+    """Return the rows of a list that is longer than permitted, and their maximum number; None if all lists of
+    a node's document are short enough.
+    """
+    return next((kind for names, kind in _LISTS.items() if len(rows(document, *names)) > kind[1]), None)
 
 
 def rates(document: Mapping[str, Any], site: Mapping[str, float]) -> Iterator[Rate]:

@@ -12,6 +12,7 @@ from gpuprov.accept.judge import Acceptance, document, judge
 from gpuprov.accept.neighbours import middle_of_nodes
 from gpuprov.accept.rates import COLLECTIVES, OF_GPU, rates
 from gpuprov.errors import Exit, Unreachable
+from gpuprov.finding import CHARACTERS, FINDINGS, Finding, limited
 from gpuprov.model.floors import NAMES
 from tests.unit.accept.recorded import recorded
 
@@ -297,6 +298,57 @@ def test_an_answer_with_more_gpus_than_any_machine_is_not_judged() -> None:
         "the answer holds too many GPUs; expected at most 64",
     )
     assert one(told, baseline={"gpu01": {**told, "gpus": many}}).verdict == "accepted"
+
+
+@pytest.mark.parametrize("what", ["drives", "ports", "sizes of collectives"])
+def test_an_answer_with_too_many_rows_is_not_judged(what: str) -> None:
+    told = recorded("quick")
+    many = [{"name": f"d{at}"} for at in range(257)]
+    if what == "sizes of collectives":
+        told["between"]["nccl"]["sizes"] = many
+    else:
+        told["host_devices"] = {what: many}
+    judged = one(told)
+    assert judged.verdict == "failed"
+    assert str(judged.failure) == f"the answer holds too many {what}; expected at most 256"
+
+
+def test_the_findings_of_a_node_are_limited_in_number_and_length() -> None:
+    """Limit the findings of a node's measurements, and those of its comparison with the others."""
+    fleet = {f"gpu{at}": recorded("quick") for at in range(5)}
+    for name, told in fleet.items():
+        count, value = (200, 1.0) if name == "gpu4" else (2, 380.0)
+        told["host_devices"] = {
+            "drives": [{"name": f"{at}{'x' * 5000}", "read": {"value": value}} for at in range(count)],
+            "ports": [{"name": f"{at}{'x' * 5000}", "gbits": value} for at in range(count)],
+        }
+    floors = {"nvme_read": 300.0, "nic": 300.0}
+    [*others, judged] = judge(fleet, floors)
+    assert {each.verdict for each in others} == {"accepted"}
+    assert judged.verdict == "rejected"
+    assert len(judged.findings) == 2 * (FINDINGS + 1)
+    assert max(len(found.text) for found in judged.findings) == CHARACTERS
+    assert sum(found.rule == "findings.more" for found in judged.findings) == 2
+
+
+def test_of_many_findings_the_worst_are_kept_in_their_order() -> None:
+    found = [Finding("ok", "a.b", str(at)) for at in range(FINDINGS)]
+    found += [
+        Finding("bad", "a.b", "first"),
+        Finding("warn", "a.b", "x" * 9999),
+        Finding("bad", "a.b", "last"),
+    ]
+    kept = limited(iter(found))
+    assert [each.text for each in kept[-4:]] == ["first", "x" * 999 + "…", "last", "3 more findings"]
+    assert kept[-1].level == "ok"
+    assert limited(found[:FINDINGS]) == found[:FINDINGS]
+    assert limited([found[-1]] * 999)[-1].level == "bad"
+
+
+def test_names_of_collectives_are_not_those_of_the_node() -> None:
+    told = recorded("quick")
+    told["between"]["nccl"]["sizes"][0]["x" * 999] = {"wrong": {"rank": 0}}
+    assert one(told).verdict == "accepted"
 
 
 def test_a_node_with_many_rows_does_not_outvote_the_others() -> None:

@@ -10,15 +10,20 @@ from typing import Any
 
 import pytest
 
-from gpuprov.accept.judge import document
+from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.rounds import Group
+from gpuprov.accept.across.search import FEW, Search
+from gpuprov.accept.judge import MEASURED, document
 from gpuprov.accept.judge import judge as judge_acceptance
+from gpuprov.accept.rates import DEVICES
 from gpuprov.doctor import judge
-from gpuprov.doctor.fault import CHARACTERS, FAULTS, LINES, Fault, limited
+from gpuprov.doctor.fault import FAULTS, LINES, Fault, limited
 from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.doctor.status import read_node
 from gpuprov.drift.majority import majority
 from gpuprov.errors import NodeFailed
-from gpuprov.nccl.log import read_log
+from gpuprov.finding import CHARACTERS
+from gpuprov.nccl.log import NcclLog, read_log
 from gpuprov.nccl.networks import NetworkInterface, choose
 from gpuprov.nccl.rdma import RdmaPort, choose_rails
 from gpuprov.nccl.verdict import judge_log
@@ -306,12 +311,39 @@ def _slow_drives() -> object:
     measured: Raw = json.loads((ROOT / "tests/recorded/accept/h200x2-quick.json").read_text())
     answers = {f"gpu{at}": deepcopy(measured) for at in range(1, 5)}
     for name, told in answers.items():
-        count, value = (10_000, 0.1) if name == "gpu4" else (4, 7.0)
+        count, value = (DEVICES, 0.1) if name == "gpu4" else (4, 7.0)
         drives = [{"name": f"nvme{at}n1", "read": {"value": value}} for at in range(count)]
         told["host_devices"] = {"drives": drives}
     judged = judge_acceptance(answers)
     assert [each.verdict for each in judged] == ["accepted"] * 3 + ["rejected"]
     return list(measures([Kept("a", document(judged)["nodes"])]))
+
+
+def _slow_ports() -> object:
+    """Judge a node with 40,000 ports, each slower than the port of every other node."""
+
+    def told(ports: list[Raw]) -> Raw:
+        return {"schema": MEASURED, "gpus": [{"index": 0}], "host_devices": {"ports": ports}}
+
+    sound = {f"gpu{at}": told([{"name": "mlx5_0", "gbits": 380.0}]) for at in range(5)}
+    ports = [{"name": f"p{at}", "gbits": 1} for at in range(40_000)]
+    return judge_acceptance({**sound, "gpu9": told(ports)})
+
+
+def _links_of_a_search() -> object:
+    """Search among 400 nodes, one of which reports low rates from nearly half of the others."""
+    names = [f"gpu{at:03}" for at in range(400)]
+    search = Search(names)
+
+    def report(node: str, group: Group) -> Heard:
+        peers = [peer for peer in group.nodes if peer != node]
+        low = peers[: (len(peers) - 1) // 2] if node == names[200] and len(group.nodes) > FEW else []
+        rates = {peer: 1.0 if peer in low else 50.0 for peer in peers}
+        return Heard(rates=rates if group.exchange else {}, reduced=48.0)
+
+    while groups := search.next():
+        search.take({node: report(node, group) for group in groups for node in group.nodes})
+    return search.verdicts()
 
 
 def _status() -> object:
@@ -373,6 +405,8 @@ READERS: dict[str, Callable[[], object]] = {
     "GPU instances": _instances,
     "GPUs of a measurement": _measured,
     "drives of a measurement": _slow_drives,
+    "slow ports of a measurement": _slow_ports,
+    "slow links of a search": _links_of_a_search,
     "GPUs and programs of a status": _status,
     "pieces of an answer": _dribble,
     "keys of one node among many nodes": _keys,
@@ -382,6 +416,20 @@ READERS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", READERS)
 def test_no_number_of_rows_takes_long(name: str) -> None:
     assert seconds_of(READERS[name]) < SECONDS
+
+
+def test_each_path_of_a_log_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look up once whether a path stays on its machine, which takes time for each communicator."""
+    looked_up: list[object] = []
+    within = NcclLog._within
+
+    def counted(log: NcclLog, *path: Any) -> bool | None:
+        looked_up.append(path)
+        return within(log, *path)
+
+    monkeypatch.setattr(NcclLog, "_within", counted)
+    _log(_numbered(f"{LINE}Channel 00/0 : 0[0] -> #[1] [send] via NET/IB/0\n", 50))
+    assert len(looked_up) == 50
 
 
 def _characters(faults: Iterable[Fault]) -> int:
