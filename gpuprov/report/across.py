@@ -28,7 +28,7 @@ def across_lines(outcome: Outcome) -> Iterator[str]:
     """
     for node, error in outcome.refused.items():
         yield f"{node}: {on_one_line(str(error))}"
-    found = [(verdict.level, verdict.finding) for verdict in outcome.search.verdicts()]
+    found = [(verdict.level, verdict.finding) for verdict in outcome.verdicts]
     found += [(path.level, path) for path in outcome.paths]
     for level, finding in sorted(found, key=lambda pair: pair[0] != "bad"):
         yield f"{level:<5} {on_one_line(finding.text)}  [{finding.rule}]"
@@ -85,7 +85,7 @@ def across_document(outcome: Outcome) -> dict[str, Any]:
                 "round": each.round,
                 "text": each.text,
             }
-            for each in outcome.search.verdicts()
+            for each in outcome.verdicts
         ],
         "rounds": outcome.rounds,
     }

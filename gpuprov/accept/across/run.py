@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
@@ -14,13 +15,16 @@ from gpuprov.accept.across.evidence import Heard
 from gpuprov.accept.across.mesh import Mesh, Result, failed
 from gpuprov.accept.across.rounds import Group, tournament
 from gpuprov.accept.across.search import FEW, Search
+from gpuprov.accept.across.verdicts import Verdict
 from gpuprov.accept.judge import Acceptance, refusal
+from gpuprov.accept.node.nccl import LOG_LIMIT
 from gpuprov.accept.rates import GPUS, number, part, rows
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.finding import Finding
+from gpuprov.finding import Finding, shortened
 from gpuprov.model.nodeset import fold
 from gpuprov.nccl.log import read_log
-from gpuprov.nccl.verdict import ExpectedPaths, Inter, judge_log
+from gpuprov.nccl.verdict import ExpectedPaths, Inter, judge_log, mixed_versions
+from gpuprov.ssh.contained import contained
 
 MIB = 2**20
 START_S, ROUND_S = 90.0, 120.0
@@ -31,6 +35,8 @@ SHORT_S = 0.01
 REDUCED_BYTES, REDUCED_TURNS = 256 * MIB, 8
 INDICES, PORTS = 1024, 1024
 """Limits of a node's description of itself: of an index or a number of links, and of its RDMA ports."""
+ID = re.compile(r"[0-9a-f]{256}")
+"""The id of a communicator, 128 bytes in hexadecimal: the only text of a node that others receive."""
 Note = Callable[[str], None]
 
 
@@ -57,10 +63,15 @@ class Outcome:
         """Add nodes to those of a finding."""
         self.paths[found] = tuple(dict.fromkeys((*self.paths.get(found, ()), *nodes)))
 
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts of the search after its end; they are computed once."""
+        return self.search.verdicts()
+
     def judged(self) -> list[Acceptance]:
         """Return every node with its findings; a finding about a link counts for both ends."""
         found: dict[str, list[Finding]] = {name: [] for name in (*self.search.nodes, *self.refused)}
-        for verdict in self.search.verdicts():
+        for verdict in self.verdicts:
             for node in (*verdict.nodes, *verdict.others) or self.search.nodes:
                 found[node].append(verdict.finding)
         for path, nodes in self.paths.items():
@@ -90,14 +101,11 @@ def search_across(
     looks = mesh.ask({name: {"do": "look"} for name in names}, START_S)
     outcome = Outcome(Search([]))
     for name, result in looks.items():
-        if isinstance(result, GpuprovError):
-            outcome.refused[name] = result
-        elif why := result.get("refused") or result.get("error"):
-            outcome.refused[name] = refusal(str(why))
-        elif why := _objection(result):
-            outcome.refused[name] = NodeFailed(f"its description of itself is invalid: {why}")
+        description = contained(name, partial(_description, result))
+        if isinstance(description, GpuprovError):
+            outcome.refused[name] = description
         else:
-            outcome.documents[name] = result
+            outcome.documents[name] = description
     outcome.search = Search([name for name in names if name in outcome.documents])
     wanted = inter or expected_fabric(outcome.documents.values())
     conductor = _Conductor(mesh, outcome, wanted)
@@ -108,6 +116,21 @@ def search_across(
     for found, nodes in _below(outcome.reports, floors or {}):
         outcome.blame(found, nodes)
     return outcome
+
+
+def _description(result: Result) -> Mapping[str, Any]:
+    """Return a node's description of itself.
+
+    Raises:
+        GpuprovError: there is none, the node refuses the load, or its description cannot be used.
+    """
+    if isinstance(result, GpuprovError):
+        raise result
+    if why := result.get("refused") or result.get("error"):
+        raise refusal(shortened(str(why)))
+    if why := _objection(result):
+        raise NodeFailed(f"its description of itself is invalid: {why}")
+    return result
 
 
 def _objection(document: Mapping[str, Any]) -> str | None:
@@ -209,16 +232,16 @@ class _Conductor:
         orders: dict[str, Mapping[str, Any]] = {}
         heard: dict[str, Heard] = {}
         for group in groups:
-            result = ids[group.nodes[0]]
-            if (failure := failed(result)) is not None:
+            made = contained(group.nodes[0], partial(_id, ids[group.nodes[0]]))
+            if isinstance(made, GpuprovError):
                 heard |= {node: Heard(error=f"{group.nodes[0]} made no id") for node in group.nodes}
-                heard[group.nodes[0]] = Heard(lost=str(failure))
+                heard[group.nodes[0]] = Heard(lost=shortened(str(made)))
             else:
-                orders |= self._orders(group, str(part(result).get("value", "")))
+                orders |= self._orders(group, made)
         answers = self._mesh.ask(orders, ROUND_S)
         for group in groups:
             if group.nodes[0] in orders:
-                heard |= {node: self._heard(answers[node], group, node) for node in group.nodes}
+                heard |= {node: _heard(answers[node], group, node) for node in group.nodes}
         self._outcome.rounds.append([_summary(group, heard) for group in groups])
         self._outcome.reports += [{node: heard[node] for node in group.nodes} for group in groups]
         rates = [rate for each in heard.values() for rate in each.rates.values()]
@@ -244,32 +267,6 @@ class _Conductor:
             for place, node in enumerate(group.nodes)
         }
 
-    def _heard(self, result: Result, group: Group, node: str) -> Heard:
-        """Return a node's answer as a report; wrong sums of the all-reduce without a corrupted exchange are
-        an error of the group. What it states about an exchange with itself is ignored.
-        """
-        if isinstance(result, GpuprovError):
-            return Heard(lost=str(result))
-        if "error" in result:
-            step, peer = number(result.get("step")), _peer(result, group, node)
-            stuck = (int(step), peer) if step is not None and step >= 0 and peer is not None else None
-            return Heard(error=str(result["error"]), stuck=stuck)
-        rates, times, wrong = {}, {}, set()
-        for row in rows(result, "value", "exchange"):
-            if (peer := _peer(row, group, node)) is None:
-                continue
-            if (rate := number(row.get("value"))) is not None:
-                rates[peer] = rate
-            if (time := number(row.get("us"))) is not None:
-                times[peer] = time
-            if row.get("wrong"):
-                wrong.add(peer)
-        reduced = part(result, "value", "reduced")
-        value = None if reduced.get("wrong") else number(reduced.get("value"))
-        if reduced.get("wrong") and not wrong:
-            return Heard(rates=rates, times=times, error="all-reduce gives wrong sums")
-        return Heard(rates=rates, times=times, wrong=frozenset(wrong), reduced=value)
-
     def _paths(self, groups: list[Group], answers: Mapping[str, Result]) -> None:
         """Add findings from NCCL's own logs about the paths between these nodes; skip groups of more than
         `FEW` nodes, or with a missing log.
@@ -277,23 +274,43 @@ class _Conductor:
         for group in groups:
             logs = {node: str(part(answers.get(node), "value").get("log", "")) for node in group.nodes}
             if len(group.nodes) <= FEW and all(logs.values()):
-                self._judge_paths({node: _HOST.sub(f"{node}:", log) for node, log in logs.items()})
+                self._judge_paths(
+                    {node: _HOST.sub(f"{node}:", log[:LOG_LIMIT]) for node, log in logs.items()}
+                )
 
     def _judge_paths(self, logs: Mapping[str, str]) -> None:
-        """Add the findings from the logs of a group's nodes. What a log shows of its node is judged for that
-        node alone; only what several logs show together counts for all.
+        """Add the findings from the logs of a group's nodes. What a log shows of its node, such as several
+        versions, is judged for that node alone; only what several logs show together counts for all.
         """
-        documents = {node: self._outcome.documents[node] for node in logs}
-        ranks = [node for node, document in documents.items() for _ in document["gpus"]]
-        of_node = _OF_NODE | ({"inter.transport"} if self._inter else set())
+        ranks = [node for node in logs for _ in self._outcome.documents[node]["gpus"]]
+        versions: dict[str, str | None] = {}
         for node, text in logs.items():
-            log = read_log([io.StringIO(text)])
-            log.communicators.place(ranks)
-            linked = len(documents[node]["gpus"]) > 1 and documents[node].get("nvlinks", 0) > 0
-            expected = ExpectedPaths("nvlink" if linked else None, self._inter)
-            self._blame(judge_log(log, expected), of_node, [node])
-        whole = read_log(io.StringIO(text) for text in logs.values())
-        self._blame(judge_log(whole, ExpectedPaths(inter=self._inter)), _OF_PATHS - of_node, logs)
+            version = contained(node, partial(self._judge_node, node, text, ranks))
+            if isinstance(version, GpuprovError):
+                self._outcome.blame(Finding("bad", "nccl.log.unread", f"NCCL's log: {version}"), [node])
+            else:
+                versions[node] = version
+        stated = {node: version for node, version in versions.items() if version is not None}
+        self._blame(mixed_versions(stated.values()), {"version.mixed"}, stated)
+        if self._inter is None:
+            whole = read_log(io.StringIO(logs[node]) for node in versions)
+            self._blame(judge_log(whole), {"inter.transport"}, versions)
+
+    def _judge_node(self, node: str, text: str, ranks: Sequence[str]) -> str | None:
+        """Add the findings from one node's log and return its version of NCCL; None if it has not one.
+
+        Args:
+            ranks: the node of each rank of the group.
+        """
+        log = read_log([io.StringIO(text)])
+        log.communicators.place(ranks)
+        document = self._outcome.documents[node]
+        linked = len(document["gpus"]) > 1 and document.get("nvlinks", 0) > 0
+        expected = ExpectedPaths("nvlink" if linked else None, self._inter)
+        rules = _OF_NODE | ({"inter.transport"} if self._inter else set())
+        self._blame(judge_log(log, expected), rules, [node])
+        versions = {version for version, _cuda in log.versions}
+        return versions.pop() if len(versions) == 1 else None
 
     def _blame(self, findings: Iterable[Finding], rules: Collection[str], nodes: Iterable[str]) -> None:
         """Add nodes to the findings of these rules."""
@@ -302,11 +319,57 @@ class _Conductor:
                 self._outcome.blame(Finding(found.level, f"nccl.{found.rule}", found.text), nodes)
 
 
-_OF_NODE = {"intra.transport", "inter.gdrdma", "interface.local"}
-_OF_PATHS = {*_OF_NODE, "inter.transport", "version.mixed"}
+_OF_NODE = {"intra.transport", "inter.gdrdma", "interface.local", "version.mixed"}
 _HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
 """Host name at the start of a line of NCCL's log; replaced by the inventory's name, as host names may repeat.
 """
+
+
+def _id(result: Result) -> str:
+    """Return the id of a communicator that a node made.
+
+    Raises:
+        GpuprovError: the node made none, or its answer is none.
+    """
+    if (failure := failed(result)) is not None:
+        raise failure
+    made = part(result).get("value")
+    if not isinstance(made, str) or not ID.fullmatch(made):
+        raise NodeFailed("its id of a communicator is invalid", expected="256 hexadecimal digits")
+    return made
+
+
+def _heard(result: Result, group: Group, node: str) -> Heard:
+    """Return a node's answer as a report; a node whose answer cannot be read is lost."""
+    heard = contained(node, lambda: _report(result, group, node))
+    return Heard(lost=shortened(str(heard))) if isinstance(heard, GpuprovError) else heard
+
+
+def _report(result: Result, group: Group, node: str) -> Heard:
+    """Return a node's answer as a report; wrong sums of the all-reduce without a corrupted exchange are
+    an error of the group. What it states about an exchange with itself is ignored.
+    """
+    if isinstance(result, GpuprovError):
+        return Heard(lost=shortened(str(result)))
+    if "error" in result:
+        step, peer = number(result.get("step")), _peer(result, group, node)
+        stuck = (int(step), peer) if step is not None and step >= 0 and peer is not None else None
+        return Heard(error=shortened(str(result["error"])), stuck=stuck)
+    rates, times, wrong = {}, {}, set()
+    for row in rows(result, "value", "exchange"):
+        if (peer := _peer(row, group, node)) is None:
+            continue
+        if (rate := number(row.get("value"))) is not None:
+            rates[peer] = rate
+        if (time := number(row.get("us"))) is not None:
+            times[peer] = time
+        if row.get("wrong"):
+            wrong.add(peer)
+    reduced = part(result, "value", "reduced")
+    value = None if reduced.get("wrong") else number(reduced.get("value"))
+    if reduced.get("wrong") and not wrong:
+        return Heard(rates=rates, times=times, error="all-reduce gives wrong sums")
+    return Heard(rates=rates, times=times, wrong=frozenset(wrong), reduced=value)
 
 
 def _peer(row: Mapping[str, Any], group: Group, node: str) -> str | None:

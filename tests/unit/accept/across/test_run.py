@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import signal
@@ -11,16 +12,20 @@ import subprocess
 import threading
 import time
 import zlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
 
 import pytest
 
-from gpuprov.accept.across import mesh
+from gpuprov.accept.across import mesh, run
 from gpuprov.accept.across.mesh import Mesh, here
 from gpuprov.accept.across.run import Outcome, expected_fabric, search_across
+from gpuprov.accept.node.nccl import LOG_LIMIT
 from gpuprov.accept.program import fabric
 from gpuprov.errors import Unreachable
+from gpuprov.finding import CHARACTERS
+from gpuprov.nccl.log import NcclLog, read_log
+from gpuprov.nccl.verdict import Inter
 from gpuprov.report.across import across_document, across_lines
 from gpuprov.ssh.conversation import Conversation, PipeConversation
 from tests.unit.accept.recorded import recorded
@@ -459,3 +464,70 @@ def test_a_node_that_names_itself_as_its_peer_stops_nobody(stuck: bool) -> None:
     outcome = search(NAMES, answer)
     assert set(rejected(outcome)) <= {"gpu04"}
     assert all(len(seen.link) == 2 for seen in outcome.search.evidence.seen)
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["é" * 400_000, "00" * 127, "00" * 129, "00" * 128 + "\n", "0x" + "00" * 127, 5, None, ["00" * 128]],
+)
+def test_an_id_that_is_none_is_sent_to_no_other_node(made: object) -> None:
+    """Reject a node whose id of a communicator is invalid, and measure the others without it."""
+
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        return {"value": made} if name == "gpu01" and order["do"] == "id" else sound(name, order)
+
+    outcome = search(NAMES, answer)
+    assert rejected(outcome) == ["gpu01"]
+    [verdict] = outcome.verdicts
+    assert (verdict.rule, verdict.nodes) == ("lost", ("gpu01",))
+    assert verdict.text == ("gpu01: its id of a communicator is invalid; expected 256 hexadecimal digits")
+
+
+def test_several_versions_of_nccl_in_one_log_count_for_that_node_alone() -> None:
+    versions = "2.28.3+cuda13.0\n" + "\n".join(f"NCCL version 2.20.{at}" for at in range(5_000)) + "\n"
+    outcome = search(NAMES, with_log(gpu03={"version": versions}), inter="ib")
+    assert rejected(outcome) == ["gpu03"]
+    [text] = {path.text for path in outcome.paths if path.rule == "nccl.version.mixed"}
+    assert len(text) == CHARACTERS
+
+
+def test_a_log_is_read_up_to_the_limit_of_the_nodes_program() -> None:
+    beyond = "2.28.3\n" + "\n" * LOG_LIMIT + "NCCL version 2.20.5"
+    outcome = search(NAMES, with_log(gpu03={"version": beyond}), inter="ib")
+    assert "nccl.version.mixed" not in {path.rule for path in outcome.paths}
+
+
+@pytest.mark.parametrize("inter", ["ib", None])
+def test_a_log_that_cannot_be_judged_counts_for_its_node(
+    monkeypatch: pytest.MonkeyPatch, inter: Inter | None
+) -> None:
+    def read(streams: Iterable[TextIO]) -> NcclLog:
+        texts = [stream.read() for stream in streams]
+        if any("2.99.9" in text for text in texts):
+            raise RecursionError
+        return read_log(map(io.StringIO, texts))
+
+    monkeypatch.setattr(run, "read_log", read)
+    outcome = search(NAMES, with_log(gpu03={"version": "2.99.9"}), inter=inter)
+    assert rejected(outcome) == ["gpu03"]
+    assert {path.rule for path in outcome.paths if path.level == "bad"} == {"nccl.log.unread"}
+
+
+def test_a_long_error_of_a_node_is_shortened() -> None:
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        if name == "gpu04" and order["do"] == "join":
+            return {"error": "x" * 100_000, "step": 0, "member": 0}
+        return sound(name, order)
+
+    outcome = search(NAMES, answer)
+    assert "gpu04" in rejected(outcome)
+    assert max(len(verdict.text) for verdict in outcome.verdicts) < 3 * CHARACTERS
+    assert len(json.dumps(across_document(outcome))) < 100_000
+
+
+def test_verdicts_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = search(NAMES, slow)
+    assert outcome.verdicts
+    monkeypatch.setattr(outcome.search, "verdicts", None)
+    assert across_document(outcome)["verdicts"]
+    assert list(across_lines(outcome))
