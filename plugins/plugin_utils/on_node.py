@@ -23,6 +23,10 @@ CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 """Line of ssh about the end of a shared connection."""
 SIZE, VALUES = 8 << 20, 1 << 17
 """Maximum number of characters and of values (`[`, `{` and `,`) of a script's answer, before it is parsed."""
+ENTRIES, TEXTS = 1000, 8192
+"""Maximum number of entries of a list or mapping in an answer, and of one that has only texts: templates of
+tasks take the square of the number of some, and no time limit of a task includes its templates.
+"""
 LINES = 1 << 14
 """Maximum number of lines of a program's output: Ansible keeps all results of a run, each line apart."""
 
@@ -154,6 +158,8 @@ def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
         document = json.loads(last) if said["rc"] == 0 else None
     except (ValueError, RecursionError):
         document = None
+    if _has_many(document):
+        raise AnsibleActionFail(f"{script} gave no answer: a list in its document is too long")
     if not isinstance(document, dict):
         words = (said["stderr"].strip() or last).rpartition("\n")[2] or f"it exited with {said['rc']}"
         raise AnsibleActionFail(f"{script} gave no answer: {words}", result={"stderr": said["stderr"]})
@@ -164,6 +170,19 @@ def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
         "output": [*printed.splitlines(), *said["stderr"].splitlines()],
         **({"failed": True, "msg": _sentence(failure)} if failure else {}),
     }
+
+
+def _has_many(document: Any) -> bool:
+    """Return whether a list or mapping in a document has more than `ENTRIES`, or than `TEXTS` texts."""
+    rest = [document]
+    while rest:
+        part = rest.pop()
+        values = list(part.values()) if isinstance(part, dict) else part if isinstance(part, list) else []
+        other = [each for each in values if not isinstance(each, str)]
+        if len(values) > (ENTRIES if other else TEXTS):
+            return True
+        rest += other
+    return False
 
 
 def _sentence(failure: Any) -> str:

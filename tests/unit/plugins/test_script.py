@@ -30,6 +30,9 @@ SCRIPTS = {
     "babble.py": "print('nothing of use')",
     "leave.py": "import sys; sys.exit(3)",
     "fill.py": "print('{\"many\": [' + '[],' * 100_000 + '[]]}')",
+    "list.py": "print('{\"deep\": {\"many\": [' + '[],' * 1_000 + '[]]}}')",
+    "count.py": "print('{\"texts\": [' + '\"a\",' * 8_192 + '\"a\"]}')",
+    "name.py": "print('{\"texts\": [' + '\"a\",' * 8_000 + '\"a\"]}')",
 }
 OBJECTIONS = [
     {"holds": "{{ 1 > 0 }}", "says": "  the disk is full;\n  delete something "},
@@ -99,6 +102,10 @@ def test_a_script_may_import_what_scripts_share(answers: dict[str, Any]) -> None
     assert answers["share.py"]["document"] == {"said": "hi"}
 
 
+def test_many_names_are_an_answer(answers: dict[str, Any]) -> None:
+    assert len(answers["name.py"]["document"]["texts"]) == 8001
+
+
 def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any]) -> None:
     assert answers["change.py"]["changed"] is True
 
@@ -112,6 +119,8 @@ def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any
         ("babble.py", "babble.py gave no answer: nothing of use"),
         ("leave.py", "leave.py gave no answer: it exited with 3"),
         ("fill.py", "fill.py gave no answer: its document is too large"),
+        ("list.py", "list.py gave no answer: a list in its document is too long"),
+        ("count.py", "count.py gave no answer: a list in its document is too long"),
     ],
 )
 def test_a_failure_has_the_scripts_own_words(answers: dict[str, Any], script: str, words: str) -> None:
