@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 Address = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
@@ -52,9 +53,9 @@ class NetworkInterface:
     infiniband: bool = False
     default_route: bool = False
 
-    @property
+    @cached_property
     def routable(self) -> list[Address]:
-        """Return addresses that another node can reach: neither loopback nor link-local."""
+        """Addresses that another node can reach: neither loopback nor link-local."""
         parsed = (ipaddress.ip_interface(address) for address in self.addresses)
         return [address for address in parsed if not (address.is_link_local or address.is_loopback)]
 

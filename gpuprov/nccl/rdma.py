@@ -121,11 +121,12 @@ def _reason_against_roce(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) ->
     usable for IP; a port without known interfaces is usable.
     """
     mine = [nics[name] for name in hca.interfaces if name in nics]
-    carriers = {(nics.get(nic.master) or nic) if nic.master else nic for nic in mine}
-    reasons = {reason_against(nic) for nic in carriers}
+    found = ((nics.get(nic.master) or nic) if nic.master else nic for nic in mine)
+    carriers = {nic.name: nic for nic in found}
+    reasons = {reason_against(nic) for nic in carriers.values()}
     if not carriers or None in reasons:
         return None
-    names = ", ".join(sorted(nic.name for nic in carriers))
+    names = ", ".join(sorted(carriers))
     return f"stands on {names}: {', '.join(sorted(reason for reason in reasons if reason))}"
 
 

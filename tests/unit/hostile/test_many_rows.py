@@ -283,6 +283,16 @@ def _rails() -> object:
     return choose_rails([RdmaPort(f"mlx5_{at}", rate=float(at)) for at in range(20_000)], {})
 
 
+def _rails_of_one_interface() -> object:
+    """Read 5,000 ports of one interface with 20,000 addresses, none of which another node can reach."""
+    addresses = tuple(f"fe80::{at:x}/64" for at in range(20_000))
+    ports = [
+        RdmaPort(f"mlx5_{at}", state="ACTIVE", link_layer="Ethernet", interfaces=("e0",))
+        for at in range(5_000)
+    ]
+    return choose_rails(ports, {"e0": NetworkInterface("e0", addresses=addresses)})
+
+
 def _smi() -> object:
     gpu = (
         '<gpu id="0000:#:00.0"><processes>'
@@ -401,6 +411,7 @@ READERS: dict[str, Callable[[], object]] = {
     "paths of a rank in many communicators": _paths,
     "network interfaces": _interfaces,
     "rails": _rails,
+    "rails of one interface": _rails_of_one_interface,
     "GPUs of nvidia-smi": _smi,
     "GPU instances": _instances,
     "GPUs of a measurement": _measured,
