@@ -20,7 +20,7 @@ from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.transport import Session, Target, open_session, placed
-from gpuprov.untrusted import on_one_line
+from gpuprov.untrusted import lines_of, on_one_line
 
 if TYPE_CHECKING:
     from gpuprov.signing.certificate import Certificate
@@ -30,6 +30,8 @@ NAMED = re.compile(r"login as the user \"([a-z_][a-z0-9_-]*)\"")
 """cloud-init's message to root: `disable_root_opts` of its module cc_ssh."""
 EXPIRED = re.compile(r"(?i)password (?:change required|has expired)|must change your password")
 """pam_unix's messages about a password that the provider has set to expire."""
+WORDS = ("changed", "note", "hostkey", "passwords", "failed", "done")
+"""First words of the lines that first.sh prints for the result."""
 ROWS = 100
 """Maximum number of lines of each kind that are read from the script's output on a node."""
 Pinned = Callable[[Route], HostKeys]
@@ -215,11 +217,10 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
     script = settings + node_script("gpuprov.bootstrap", "first.sh")
     output = as_root(session, script, password)
-    lines = output.stdout.decode("utf-8", "replace").splitlines()
     result: dict[str, list[str]] = {}
-    for line in lines:
+    for line in lines_of(output.stdout.decode("utf-8", "replace")):
         word, _, rest = line.partition(" ")
-        if len(rows := result.setdefault(word, [])) < ROWS:
+        if word in WORDS and len(rows := result.setdefault(word, [])) < ROWS:
             rows.append(on_one_line(rest))
     if "failed" in result:
         raise NodeFailed(result["failed"][0])
