@@ -29,7 +29,6 @@ def _require_readable(facts: Facts) -> None:
 @observes("repositories.sources", "sources", "candidates", "packages")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected repositories that an enabled source names, with a note if another file does too."""
-    _require_readable(facts)
     used = {
         f"{source.uri.rstrip('/')} {suite}"
         for source in facts.apt.sources
@@ -37,11 +36,14 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
         for suite in source.suites
     }
     also = {source.uri.rstrip("/") for source in _also(facts, expectation)}
-    return [
+    found = [
         f"{each} in another file" if each.rpartition(" ")[0] in also else each
         for each in expectation.expected
         if each in used
     ]
+    if found == expectation.expected:
+        _require_readable(facts)
+    return found
 
 
 @names_who("repositories.sources")
@@ -101,8 +103,10 @@ def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 @observes("repositories.foreign", "offers", "candidates", "packages")
 def _foreign(facts: Facts, expectation: Expectation) -> Any:
     """Return the offers of locked packages by other sources, as text."""
-    _require_readable(facts)
-    return [str(offer) for offer in facts.offers]
+    found = [str(offer) for offer in facts.offers]
+    if not found:
+        _require_readable(facts)
+    return found
 
 
 @names_who("repositories.foreign")
