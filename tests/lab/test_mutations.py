@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprov.model.lock import read_lock
 from gpuprov_lab import Lab
-from tests.campaign._agree_node import Place
-from tests.campaign._agree_rounds import BAD, Rounds
-from tests.campaign._agree_trace import recorded
-from tests.campaign._agree_witnesses import bench
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Witnesses
 from tests.lab.overruling import WAYS, Tally, rounds, tried
 from tests.lab.provisioned_node import provision
@@ -36,8 +31,6 @@ def test_both_witnesses_see_it_and_it_is_mended(witnesses: Witnesses, name: str)
     assert witnesses.testify(BY_NAME[name]).complaints == []
 
 
-SEEDS = range(1, 11)
-BENIGN_SEEDS = (3, 7)
 SHORT = (
     "driver.unpackaged",
     "driver.loading",
@@ -59,18 +52,6 @@ def test_what_is_overruled_is_seen_by_both_and_apply_names_the_place(witnesses: 
     ]
     assert [(each.name, each.complaints) for each in outcomes if each.complaints] == []
     assert (tally.tried, tally.drift, tally.verify, tally.named) == (len(SHORT),) * 4
-
-
-def test_both_witnesses_say_the_same_of_random_changes(witnesses: Witnesses) -> None:
-    """Run some rounds; `scripts/campaign agree` runs hundreds on a node with the full stack."""
-    lock = read_lock(witnesses.folder / "fleet.lock.yml")
-    place = Place(witnesses.node, witnesses.group, recorded())
-    with bench(lock, witnesses.node.name) as both:
-        rounds = Rounds(place, both, thorough=False)
-        outcomes = [each for seed in SEEDS for each in rounds.run(seed, benign=seed in BENIGN_SEEDS)]
-        assert [str(each) for each in outcomes if each.result in BAD] == []
-        assert {"both", "silent"} <= {each.result for each in outcomes}
-        assert both.hear().every == set()
 
 
 def test_right_after_a_reboot_nothing_is_reported(witnesses: Witnesses) -> None:
