@@ -21,6 +21,8 @@ CONTROLLER = (
     ' p=$(ps -o ppid= -p "$p" | tr -d " "); done; :'
 )
 ASK = 'for who in{}; do echo "== "; sshd -T{} -C "$who" || exit; done'
+NO_FOLDER = "Missing privilege separation directory"
+"""Message of every sshd while its service, which makes this folder, does not run (Debian, Ubuntu)."""
 FOLDER = "/etc/ssh/sshd_config.d"
 CONFIGS = ("/etc/ssh/sshd_config", FOLDER)
 BLOCKS = "grep -D skip -rshiE '^[[:space:]\"]*(match|include)[[:space:]\"=]'"
@@ -94,18 +96,36 @@ class Sshd(Observed):
         return found
 
     def answers(self, login: str) -> list[Answer]:
-        """Return the answers of each listening sshd, without one those of its main file; [] without sshd.
+        """Return the answers of each listening sshd, without one those of its main file.
+
+        Empty without sshd, and if none listens and none could run, as its service does not.
 
         Raises:
             NodeFailed: sshd rejects a configuration, or a listening process cannot be asked.
         """
         if not self.listeners and not self.run("command -v sshd").succeeded:
             return []
+        if not self.listeners:
+            return self._without_listener(login)
         commands: dict[tuple[str, ...], str] = {}
         for each in self.listeners:
             commands.setdefault(each.options, each.command)
-        asked = commands or {(): "sshd"}
-        return [answer for each, command in asked.items() for answer in self._answers(login, each, command)]
+        return [
+            answer for each, command in commands.items() for answer in self._answers(login, each, command)
+        ]
+
+    def _without_listener(self, login: str) -> list[Answer]:
+        """Return the answers of sshd's main file; [] if no sshd could run now.
+
+        Raises:
+            NodeFailed: sshd rejects its configuration.
+        """
+        try:
+            return list(self._answers(login, (), "sshd"))
+        except NodeFailed as failure:
+            if NO_FOLDER in str(failure):
+                return []
+            raise
 
     def _answers(self, login: str, options: tuple[str, ...], listener: str) -> Iterator[Answer]:
         """Yield answers for users, addresses and ports that Match blocks can tell apart.

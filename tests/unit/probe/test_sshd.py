@@ -171,3 +171,12 @@ def test_a_program_that_a_user_runs_as_root_is_no_listener(
     monkeypatch.setattr(sshd, "read_or_none", lambda path: f"Name:\tsshd\nUid:\t{users}\nGid:\t0\t0\t0\t0\n")
     monkeypatch.setattr(sshd, "_link", lambda path: "pid:[1]")
     assert sshd._is_contained("7") == contained
+
+
+def test_where_no_sshd_could_run_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(monkeypatch)
+    monkeypatch.setattr(sshd, "find_program", lambda name: f"/usr/sbin/{name}")
+    monkeypatch.setattr(sshd, "run_anyway", lambda *words, **_: (255, "", f"{sshd.NO_FOLDER}: /run/sshd\n"))
+    assert collected(monkeypatch)["answers"] == collected(monkeypatch)["unclear"] == []
+    with pytest.raises(Failed, match="Missing privilege"):
+        collected(monkeypatch, ("1", "sshd", []))

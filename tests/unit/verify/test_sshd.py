@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,3 +160,20 @@ def test_a_pid_file_is_read_only_if_it_is_a_regular_file(tmp_path: Path, kind: s
     assert now.isdecimal()
     assert number == {"large": "9", "lines": "99"}.get(kind, "")
     assert [row.rpartition(" ")[2] for row in rows] == ["/etc"]
+
+
+def test_where_no_sshd_could_run_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(said: str) -> None:
+        def answers(*_: object) -> Iterator[Answer]:
+            raise NodeFailed(f"sshd -T of sshd ended with status 255: {said}")
+            yield
+
+        monkeypatch.setattr(observer, "_answers", answers)
+
+    _, observer = machine({})
+    observer.__dict__["listeners"] = []
+    refuse("Missing privilege separation directory: /run/sshd")
+    assert observer.answers("root") == []
+    refuse("line 1: Bad configuration option")
+    with pytest.raises(NodeFailed, match="Bad configuration"):
+        observer.answers("root")
