@@ -85,7 +85,7 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: StubDriverNode) ->
 
 def test_changed_lock_changes_just_that(driven: StubDriverNode) -> None:
     driven.state({"power_limit": 250, "mig": ("7g.80gb",)})
-    assert set(driven.drift("gpu.")) == {"gpu.power_limit", "gpu.mig_layout"}
+    assert set(driven.drift("gpu.")) == {"gpu.power_limit", "gpu.mig_layout", "gpu.modes_unit"}
     assert driven.apply(ROLE)[1] == ["Write the units that set GPUs at boot", SET]
     assert driven.failed("gpu.") == {}
 
