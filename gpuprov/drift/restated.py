@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.errors import NodeFailed
 from gpuprov.roles import Expectation
-from gpuprov.untrusted import on_one_line, shown
+from gpuprov.ssh.answers import require_stated
+from gpuprov.untrusted import on_one_line
 
 
 def restated(node: NodeDrift, stated: Mapping[str, Expectation]) -> NodeDrift:
@@ -22,14 +22,9 @@ def restated(node: NodeDrift, stated: Mapping[str, Expectation]) -> NodeDrift:
     """
     if node.status in ("unreachable", "error"):
         return NodeDrift(node.name, node.status, reason=on_one_line(node.reason or "no reason was given"))
-    found: dict[str, Difference] = {}
-    for each in node.drift:
-        expectation = stated.get(each.check)
-        if expectation is None or each.check in found:
-            seen = "twice" if each.check in found else "which the lock does not have for this node"
-            raise NodeFailed(f"a worker answered with the check {shown(each.check)}, {seen}")
-        found[each.check] = _of_lock(each, expectation)
-    return NodeDrift(node.name, "drifted" if found else "in_sync", tuple(found.values()))
+    require_stated((each.check for each in node.drift), stated)
+    found = tuple(_of_lock(each, stated[each.check]) for each in node.drift)
+    return NodeDrift(node.name, "drifted" if found else "in_sync", found)
 
 
 def _of_lock(difference: Difference, expectation: Expectation) -> Difference:

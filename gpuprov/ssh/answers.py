@@ -5,7 +5,7 @@ A worker can answer with nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 from pydantic_core import PydanticSerializationError, ValidationError, from_json
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
-from gpuprov.untrusted import printable
+from gpuprov.untrusted import printable, shown
 from gpuprov.untrusted.parsing import DEPTH, count_values, require_printable
 
 ERRORS: Mapping[str, type[GpuprovError]] = {
@@ -49,6 +49,20 @@ def read_error(document: object) -> GpuprovError:
 
 Failure = Annotated[GpuprovError, PlainValidator(read_error), PlainSerializer(error_document)]
 """An error as a part of an answer."""
+
+
+def require_stated(checks: Iterable[str], stated: Container[str]) -> None:
+    """Check that the checks in a worker's result are those of the lock, each of them once.
+
+    Raises:
+        NodeFailed: a check is not one of the lock, or is there twice.
+    """
+    known: set[str] = set()
+    for check in checks:
+        if check not in stated or check in known:
+            seen = "twice" if check in known else "which the lock does not have for this node"
+            raise NodeFailed(f"a worker answered with the check {shown(check)}, {seen}")
+        known.add(check)
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from gpuprov.errors import NodeFailed
 from gpuprov.roles import Expectation
-from gpuprov.untrusted import on_one_line, shown
+from gpuprov.ssh.answers import require_stated
+from gpuprov.untrusted import on_one_line
 from gpuprov.verify.values import cut, plain
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 from gpuprov.verify.wanted import remedy
@@ -24,16 +25,12 @@ def restated(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeVerdic
     Raises:
         NodeFailed: a check is not one of the lock, or is there twice, or the status contradicts the checks.
     """
-    checks: dict[str, CheckResult] = {}
-    for each in node.checks:
-        if each.check not in stated or each.check in checks:
-            seen = "twice" if each.check in checks else "which the lock does not have for this node"
-            raise NodeFailed(f"a worker answered with the check {shown(each.check)}, {seen}")
-        checks[each.check] = _of_lock(each, stated[each.check], node.name)
-    failed = any(each.status == "failed" for each in checks.values())
+    require_stated((each.check for each in node.checks), stated)
+    checks = [_of_lock(each, stated[each.check], node.name) for each in node.checks]
+    failed = any(each.status == "failed" for each in checks)
     if node.status in ("passed", "failed") and failed is (node.status == "passed"):
         raise NodeFailed(f"a worker answered {node.status}, which its checks contradict")
-    return NodeVerdict(node.name, node.status, list(checks.values()), on_one_line(cut(node.message)))
+    return NodeVerdict(node.name, node.status, checks, on_one_line(cut(node.message)))
 
 
 def _of_lock(result: CheckResult, expectation: Expectation, node: str) -> CheckResult:
