@@ -50,7 +50,8 @@ def sshd(parameters: "Values") -> "Any":
     listeners = {}  # type: dict[tuple[str, ...], tuple[str, list[str]]]
     for pid, command, options in _listeners(found["unclear"]):
         listeners.setdefault(tuple(options), (command, []))[1].append(pid)
-    if not listeners and not found["unclear"]:
+    listening = bool(listeners or found["unclear"])
+    if not listening:
         if find_program("sshd") is None:
             return found
         listeners[()] = ("sshd", [])
@@ -63,7 +64,7 @@ def sshd(parameters: "Values") -> "Any":
         found["unclear"].append(f"{len(listeners)} processes of sshd listen")
     if not found["answers"]:
         said = "; ".join(found["unclear"])
-        if NO_FOLDER not in said or any(pids for _command, pids in listeners.values()):
+        if listening or NO_FOLDER not in said:
             raise Failed(said)
         found["unclear"] = []
     return found

@@ -12,11 +12,14 @@ from gpuprov.drift.observations.units import commanded_by, enabled, own_unit_sta
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.node import services
+from gpuprov.probe.node import sshd as probe_sshd
 from gpuprov.probe.parse.units import parse_units
 from gpuprov.roles import Expectation
 from gpuprov.roles.gpu_settings import PERSISTENCE_UNIT
 from gpuprov.verify import readings
+from gpuprov.verify.observers import sshd as observer_sshd
 from gpuprov.verify.readings import unit_state
+
 
 SITES = "/etc/systemd/system/x.service"
 
@@ -172,3 +175,7 @@ def test_a_command_in_our_own_file_is_ours_only_as_stated(
     monkeypatch.setattr(readings, "unit_state", lambda host, unit: "enabled")
     node: Any = SimpleNamespace(run=lambda command, unit: SimpleNamespace(stdout=text))
     assert readings.own_unit_state(node, "gpuprov-gpu-clocks.service", "/x set 1410") == word
+
+
+def test_an_sshd_that_could_not_run_prints_one_message() -> None:
+    assert probe_sshd.NO_FOLDER == observer_sshd.NO_FOLDER
