@@ -124,8 +124,8 @@ class Evidence:
     def add(self, seen: Iterable[Seen]) -> None:
         """Add the observations of a round."""
         for each in seen:
-            bad, told = each.kind != "fine", self._links.setdefault(each.link, {})
-            told[each.round] = told.get(each.round, False) or bad
+            bad, rounds = each.kind != "fine", self._links.setdefault(each.link, {})
+            rounds[each.round] = rounds.get(each.round, False) or bad
             for node in each.link if bad else ():
                 self._faults[node].append(each)
             self.seen.append(each)
