@@ -20,7 +20,6 @@ from gpuprov.verify import readings
 from gpuprov.verify.observers import sshd as observer_sshd
 from gpuprov.verify.readings import unit_state
 
-
 SITES = "/etc/systemd/system/x.service"
 
 
