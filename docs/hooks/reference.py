@@ -243,7 +243,7 @@ def rules() -> str:
                 found.setdefault(rule, _said(function, functions))
                 levels[rule].add(level)
     refused = [rule for rule in sorted(found) if "violation" in levels[rule]]
-    told = [rule for rule in sorted(found) if "violation" not in levels[rule]]
+    warned = [rule for rule in sorted(found) if "violation" not in levels[rule]]
     rows = [
         [f"`{rule}`", found[rule], ", ".join(sorted(mends(rule))) if documented(rule) else ""]
         for rule in refused
@@ -252,7 +252,7 @@ def rules() -> str:
         "# Rules and refusals\n\nIf no stack is possible, `gpuprov lock` and `gpuprov resolve` end with exit code 5. The message names the "
         "rule in brackets, and which of the changes in the last column would satisfy it.\n\n"
         f"{MADE}\n## Rules that refuse a stack\n\n{table(['rule', 'condition', 'change one of'], rows)}\n"
-        f"## Rules that only warn\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in told))}\n"
+        f"## Rules that only warn\n\n{table(['rule', 'about'], ([f'`{rule}`', found[rule]] for rule in warned))}\n"
         + preflight()
         + gate()
     )

@@ -194,5 +194,5 @@ def _floor(rate: Rate) -> Finding:
     whose = "its PCIe link's" if rate.measure in BY_LINK else "the vendor's"
     share = "" if rate.share is None else f", {rate.share:.0%} of {whose} {rate.peak:.4g}"
     limit = rate.floor.bad if rate.level == "bad" else rate.floor.warn
-    text = f"{rate.told}{share}; at least {limit:g} is expected ({rate.floor.who})"
+    text = f"{rate.text}{share}; at least {limit:g} is expected ({rate.floor.who})"
     return Finding(rate.level, f"{rate.measure}.slow", text)

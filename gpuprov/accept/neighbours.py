@@ -31,7 +31,7 @@ def within(rates: Iterable[Rate]) -> Iterator[Finding]:
         best = max(alike, key=lambda rate: rate.value)
         for rate in alike:
             if measure in MATRICES and rate.value < rule["min"] * best.value:
-                text = f"{rate.told}, {rate.value / best.value:.0%} of GPU {best.gpu}'s {best.value:.1f}"
+                text = f"{rate.text}, {rate.value / best.value:.0%} of GPU {best.gpu}'s {best.value:.1f}"
                 yield Finding("bad", f"{measure}.node", f"{text}; {rule['who']} expects {rule['min']:.0%}")
 
 
@@ -53,7 +53,7 @@ def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]
         for node, rate in ((node, rate) for node, rates in measured.items() for rate in rates):
             below = middle - rate.value
             if below > SPREAD * middle and 0.6745 * below > OUTLYING * mad:
-                text = f"{rate.told}, the median of {count} is {middle:.1f} (MAD {mad:.1f})"
+                text = f"{rate.text}, the median of {count} is {middle:.1f} (MAD {mad:.1f})"
                 yield node, Finding("bad", f"{measure}.outlier", text)
 
 
@@ -81,7 +81,7 @@ def slower(now: Iterable[Rate], before: Iterable[Rate]) -> Iterator[Finding]:
         then = old.get((rate.gpu, rate.measure))
         if then is not None and rate.value < (1 - SPREAD) * then.value:
             lost = f"{1 - rate.value / then.value:.0%} slower than the {then.value:.1f} before"
-            text = f"{rate.told}, {lost}"
+            text = f"{rate.text}, {lost}"
             yield Finding("bad", f"{rate.measure}.slower", text)
 
 

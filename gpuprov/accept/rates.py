@@ -109,7 +109,7 @@ class Rate:
         return self.measure if self.gpu == "all" else f"{part_name(self.gpu)} {self.measure}"
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return the rate as text: `GPU 0 bf16: 688.0 TFLOP/s`."""
         return f"{self.where}: {self.value:.1f} {self.unit}"
 
@@ -152,8 +152,8 @@ def part(document: object, *names: str) -> Mapping[str, Any]:
 
 def rows(document: object, *names: str) -> list[Mapping[str, Any]]:
     """Return the mappings of a list inside a node's document; an empty list if it is missing."""
-    told = part(document, *names[:-1]).get(names[-1])
-    return [row for row in told if isinstance(row, Mapping)] if isinstance(told, list) else []
+    result = part(document, *names[:-1]).get(names[-1])
+    return [row for row in result if isinstance(row, Mapping)] if isinstance(result, list) else []
 
 
 def too_many(document: object) -> tuple[str, int] | None:
@@ -238,8 +238,8 @@ def _collectives(document: Mapping[str, Any], site: Mapping[str, float]) -> Iter
     peak = known.peak.get("nvlink_gb_s_per_direction") if linked else None
     for size in rows(document, "between", "nccl", "sizes"):
         for name, stem in COLLECTIVES.items():
-            told = part(size, name)
-            value, mib = number(told.get("value")), round((number(told.get("bytes")) or 0) / 2**20)
+            result = part(size, name)
+            value, mib = number(result.get("value")), round((number(result.get("bytes")) or 0) / 2**20)
             if value is None or mib != COMPARED_MIB:
                 continue
             floor = of_site(site, name)

@@ -44,7 +44,7 @@ class _Event(BaseModel):
     diff: _Text | None = None
 
 
-class _Told(BaseModel):
+class _WorkerMessage(BaseModel):
     """Message of a worker: exactly one of an event, a line, and a file with its text."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -93,7 +93,7 @@ def _read_failures(events: list[Event]) -> list[Event]:
 
 Failures = Annotated[list[dict[str, Any]], AfterValidator(_read_failures)]
 """Events of failed tasks, as part of an answer."""
-_TOLD = TypeAdapter(_Told)
+_WORKER_MESSAGE = TypeAdapter(_WorkerMessage)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class WorkerMessages:
             NodeFailed: the message is invalid, is about another node, or has a file that workers do not send.
         """
         try:
-            found = _TOLD.validate_python(message)
+            found = _WORKER_MESSAGE.validate_python(message)
             event = read_event(message["event"]) if found.event else {}
         except (ValueError, RecursionError):
             raise NodeFailed("a worker sent an event that cannot be read") from None

@@ -15,12 +15,12 @@ fail() {
 
 update() { # apt-get can wait for dpkg's lock, but not for the lock of its package lists
     until=$(($(date +%s) + wait))
-    while ! told=$(apt-get -q update 2>&1); do
-        case $told in *"Could not get lock"*) ;; *) break ;; esac
+    while ! output=$(apt-get -q update 2>&1); do
+        case $output in *"Could not get lock"*) ;; *) break ;; esac
         [ "$(date +%s)" -lt "$until" ] || break
         sleep 3
     done
-    echo "$told"
+    echo "$output"
 }
 
 install() {
@@ -39,7 +39,7 @@ install() {
 
 have() { # arguments: program, package
     command -v "$1" >/dev/null && return
-    told=$(install "$2" 2>&1) || fail "$2 cannot be installed: $(echo "$told" | tail -n 1)"
+    output=$(install "$2" 2>&1) || fail "$2 cannot be installed: $(echo "$output" | tail -n 1)"
     echo "changed $2 installed"
 }
 
@@ -60,8 +60,8 @@ if [ "$admin" != root ]; then
     if ! runuser -u "$admin" -- sudo -n true 2>/dev/null; then
         rule="$admin ALL=(ALL:ALL) NOPASSWD: ALL"
         file=/etc/sudoers.d/90-gpuprov
-        told=$(echo "$rule" | visudo -cqf - 2>&1) || fail "visudo rejects the rule for $admin: $told"
-        told=$(echo "$rule" | replace_file $file 440 2>&1) || fail "$file cannot be written: $told"
+        output=$(echo "$rule" | visudo -cqf - 2>&1) || fail "visudo rejects the rule for $admin: $output"
+        output=$(echo "$rule" | replace_file $file 440 2>&1) || fail "$file cannot be written: $output"
         runuser -u "$admin" -- sudo -n true || fail "sudo asks $admin for a password in spite of $file"
         echo "changed sudo for $admin"
     fi
@@ -73,11 +73,11 @@ set -f
 IFS='
 '
 # shellcheck disable=SC2086 # one key per line
-told=$(edit_keys authorize "$file" "$(echo "$account" | cut -d: -f3,4)" "$admin" $keys 2>&1) ||
-    fail "$admin's keys cannot be written: $(echo "$told" | tail -n 1)"
+output=$(edit_keys authorize "$file" "$(echo "$account" | cut -d: -f3,4)" "$admin" $keys 2>&1) ||
+    fail "$admin's keys cannot be written: $(echo "$output" | tail -n 1)"
 unset IFS
 set +f
-[ -z "$told" ] || echo "$told"
+[ -z "$output" ] || echo "$output"
 
 mkdir -p /run/sshd
 sshd -T -C "user=$admin,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22" |

@@ -50,7 +50,7 @@ class Catalog:
         """Boards by id in lower case."""
         return {gpu.id.lower(): gpu for gpu in self.boards}
 
-    def gpu(self, id: str) -> r.GpuModel | None:  # noqa: A002 - the word of the records
+    def gpu(self, id: str) -> r.GpuModel | None:  # noqa: A002 - as the records spell it
         """Return the GPU model with that id, in upper or lower case, or None."""
         return self._boards_by_id.get(id.lower()) or self.devices.get(id)
 

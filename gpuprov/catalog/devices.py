@@ -49,7 +49,7 @@ class Devices:
                 found.setdefault(device, []).append(key)
         return found
 
-    def get(self, id: str) -> GpuModel | None:  # noqa: A002 - the word of the records
+    def get(self, id: str) -> GpuModel | None:  # noqa: A002 - as the records spell it
         """Return the GPU with that id, in upper or lower case, or None."""
         key = id.lower()
         if key not in self._made:

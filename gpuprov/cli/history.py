@@ -65,8 +65,8 @@ def _journal(name: str, output: str) -> Exit:
     run = find_run(name, "upgrade", "rollback")
     entries = read(run)
     if output == "json":
-        entries_told = [asdict(entry) for entry in entries]
-        options.print_json({"schema": "gpuprov.journal/1", "run": run.name, "entries": entries_told})
+        documents = [asdict(entry) for entry in entries]
+        options.print_json({"schema": "gpuprov.journal/1", "run": run.name, "entries": documents})
         return Exit.OK
     for line in journal_lines(header(entries), entries):
         say(line)

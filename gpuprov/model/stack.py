@@ -13,7 +13,7 @@ def _version_text(stated: object) -> object:
     """Return a whole number as text, and other values unchanged; raise ValueError for a decimal number."""
     if isinstance(stated, float):
         said = f'a version in quotes, "{DECIMAL}": YAML reads it without quotes as the number {stated}'
-        raise ValueError(said)  # noqa: TRY004 - pydantic's word for it
+        raise ValueError(said)  # noqa: TRY004 - pydantic converts it
     return str(stated) if isinstance(stated, int) and not isinstance(stated, bool) else stated
 
 

@@ -38,11 +38,13 @@ def unexplained(result: Convergence, verdict: Verdict | None) -> list[str]:
     sorted.
     """
     judged = {node.name for node in verdict.nodes if node.status != "passed"} if verdict else set()
-    failed = {name for name, outcome in result.outcomes.items() if not all(map(_is_told, outcome.failed))}
+    failed = {
+        name for name, outcome in result.outcomes.items() if not all(map(_is_explained, outcome.failed))
+    }
     return sorted(failed | judged)
 
 
-def _is_told(failure: dict[str, Any]) -> bool:
+def _is_explained(failure: dict[str, Any]) -> bool:
     """Return whether a failure is a refusal, or names the file that overrides the lock."""
     return failure.get("role") == "preflight" or ", overruled by " in str(failure.get("msg"))
 

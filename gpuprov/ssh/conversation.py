@@ -142,7 +142,7 @@ class PipeConversation(Conversation):
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
         """See `Conversation`; kill a process that does not accept the input within `seconds`."""
-        assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+        assert self._process.stdin is not None  # noqa: S101 - a pipe was requested
         watch = threading.Timer(seconds, kill_group, [self._process])
         watch.daemon = True
         watch.start()
@@ -172,7 +172,7 @@ class PipeConversation(Conversation):
 
     def _piece(self, seconds: float) -> bytes | None:
         """See `Conversation`."""
-        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was requested
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             if not selector.select(seconds):
@@ -181,7 +181,7 @@ class PipeConversation(Conversation):
 
     def _drain(self) -> None:
         """Read standard error and keep its first part: a full pipe would block the program."""
-        assert self._process.stderr is not None  # noqa: S101 - a pipe was asked for
+        assert self._process.stderr is not None  # noqa: S101 - a pipe was requested
         with self._process.stderr as errors:
             while piece := errors.read(PIECE):
                 if len(self._said) < 16:

@@ -31,7 +31,7 @@ def take_all(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str]
     if not all(_is_own(error) for error in refused.values()):
         leases.release()
     if refused:
-        raise _told(refused)
+        raise _refusal(refused)
 
 
 def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
@@ -41,7 +41,7 @@ def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], No
         Refused: another run took one, because this controller was suspended until its lease expired.
     """
     if lost := _waited(leases, leases.prove(nodes), narrate):
-        raise _told(lost)
+        raise _refusal(lost)
 
 
 def _waited(
@@ -67,7 +67,7 @@ def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, GpuprovError]:
     return {name: error for name, error in errors.items() if isinstance(error, Refused)}
 
 
-def _told(errors: Mapping[str, GpuprovError]) -> Refused:
+def _refusal(errors: Mapping[str, GpuprovError]) -> Refused:
     """Return one refusal with all errors; nodes with the same error are listed together."""
     result = fold_alike((name, str(error)) for name, error in errors.items())
     return Refused("; ".join(f"{names}: {said}" for names, said in result))

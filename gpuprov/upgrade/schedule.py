@@ -99,10 +99,10 @@ def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
 
 def _command(job: Job, program: str) -> str:
     """Return a line of sh: if gpuprov fails, `notify` gets its output; the exit code is gpuprov's."""
-    return _told(job, shlex.join([program, *job.command_words]))
+    return _with_comment(job, shlex.join([program, *job.command_words]))
 
 
-def _told(job: Job, line: str) -> str:
+def _with_comment(job: Job, line: str) -> str:
     """Return a line of sh that gives the output of a failing line to `notify`; without `notify` the line."""
     if job.notify is None:
         return line
@@ -164,14 +164,14 @@ def _github(job: Job, program: str) -> dict[str, str]:
     """
     hour, minute = _in_utc(job)
     days = "*" if len(job.days) == len(DAYS) else ",".join(day.upper() for day in job.days)
-    command = _told(job, in_a_forge(program, job.words))
+    command = _with_comment(job, in_a_forge(program, job.words))
     cron = f"{int(minute)} {int(hour)} * * {days}"
     return {f"gpuprov-{job.name}.yml": github(job.name, command, cron, _wheel(job))}
 
 
 def _gitlab(job: Job, program: str) -> dict[str, str]:
     """Return file name → text of a job without its time, which a pipeline schedule of the project states."""
-    command = _told(job, in_a_forge(program, job.words))
+    command = _with_comment(job, in_a_forge(program, job.words))
     return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, command, _wheel(job))}
 
 

@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
         """Fail with the messages of all objections that hold, joined by `Also:`; succeed if none holds."""
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
-        told = [each["says"].strip() for each in arguments["objections"] if boolean(each["holds"])]
-        if told:
-            result.update(failed=True, msg=". Also: ".join(told))
+        objections = [each["says"].strip() for each in arguments["objections"] if boolean(each["holds"])]
+        if objections:
+            result.update(failed=True, msg=". Also: ".join(objections))
         return result

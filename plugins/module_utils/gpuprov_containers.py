@@ -87,8 +87,8 @@ def of_containerd() -> "list[Container]":
         for line in ask("ctr", "--namespace", namespace, "tasks", "list").splitlines()[1:]:
             container, pid, status = line.split()[:3]
             if status != "STOPPED":
-                told = json.loads(ask("ctr", "--namespace", namespace, "containers", "info", container))
-                name = (told.get("Labels") or {}).get(POD, container[:12])
+                result = json.loads(ask("ctr", "--namespace", namespace, "containers", "info", container))
+                name = (result.get("Labels") or {}).get(POD, container[:12])
                 devices = glob.glob(f"/proc/{pid}/root/dev/nvidia[0-9]*")
                 found.append(Container(f"{namespace}/{name}", bool(devices)))
     return sorted(found)

@@ -20,10 +20,10 @@ def complaint(node: str) -> str:
     if not path:
         return ""
     try:
-        told = json.loads(Path(path).read_text("utf-8"))
-        if node in told["lost"]:
-            return str(told["lost"][node])
-        until = float(told["until"][node])
+        result = json.loads(Path(path).read_text("utf-8"))
+        if node in result["lost"]:
+            return str(result["lost"][node])
+        until = float(result["until"][node])
     except (OSError, ValueError, KeyError, TypeError):
         return "the node is not leased to this run"
     if time.clock_gettime(time.CLOCK_BOOTTIME) > until:

@@ -112,14 +112,14 @@ class OnNode(ActionBase):
             AnsibleActionFail: as `ask`; or a value of the document has another type.
         """
         question = {**arguments, "check": bool(self._task.check_mode)}
-        told = self.ask(module, f"import {module}\n{module}.main()\n", question, task_vars)
-        document = told.pop("document")
+        result = self.ask(module, f"import {module}\n{module}.main()\n", question, task_vars)
+        document = result.pop("document")
         taken = {key: document[key] for key in keys if key in document}
         if wrong := [key for key, value in taken.items() if not keys[key](value)]:
             raise AnsibleActionFail(
                 f"{module} gave no answer: {', '.join(wrong)} of its document has a wrong type"
             )
-        return {**told, **taken}
+        return {**result, **taken}
 
     def ask(self, script: str, source: str, question: Any, task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a Python script on the node; return the task's result: `changed`, `document`, `output`.

@@ -53,7 +53,7 @@ class Cost:
     on_node: float = 0.0
     memory: dict[int, float] = field(default_factory=dict)
 
-    def told(self, count: int) -> str:
+    def text(self, count: int) -> str:
         """Return the figures as text."""
         coordinator, *workers = self.memory.values()
         others = f", a worker {max(workers):.0f}" if workers else ""
@@ -104,7 +104,7 @@ def here(targets: int, verified: int, forks: int, rounds: int) -> tuple[float, l
                     words = by(WAYS[way], forks)
                     cost = measured(folder, node.machine, verb, *words)
                     walls.setdefault(way, []).append(cost.wall)
-                    print(f"  {way:<12}{cost.told(count)}")
+                    print(f"  {way:<12}{cost.text(count)}")
                     if (verb, way) == ("drift", "local:1"):
                         drift_s = cost.processor / count
                 bars.append(ratio(verb, min(walls["local:1"]), min(walls["one process"])))
@@ -159,19 +159,19 @@ def family(process: int) -> list[int]:
     """Return a process and all below it, also those that a thread started: Dask's workers."""
     found = [process]
     for each in found:
-        for told in Path(f"/proc/{each}/task").glob("*/children"):
+        for children in Path(f"/proc/{each}/task").glob("*/children"):
             with suppress(OSError):
-                found += map(int, told.read_text().split())
+                found += map(int, children.read_text().split())
     return found
 
 
 def processor_s(process: int) -> float:
     """Return the processor seconds of a process; 0 if it has ended."""
     try:
-        told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        result = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return sum(map(int, told[11:13])) / TICK_S
+    return sum(map(int, result[11:13])) / TICK_S
 
 
 def memory_mib(process: int) -> float:

@@ -159,7 +159,7 @@ def dies(terminal: Terminal, node: Node, interval: float, path: Path | None) -> 
         terminal.press("f")
         terminal.until(lambda text: f"gpu{SILENT:04} " in text, 5)
         [line] = [line for line in terminal.text().splitlines() if line.startswith(f"gpu{SILENT:04} ")]
-        print(f"  a node that falls silent is told after {seconds:.1f} s: {' '.join(line.split())}")
+        print(f"  a node that falls silent is reported after {seconds:.1f} s: {' '.join(line.split())}")
         if path:
             picture(terminal.text(colours=True), WIDTH, "gpuprov status --watch", path)
         times = [line.split() for line in node.run("cat /run/readings").stdout.splitlines()]

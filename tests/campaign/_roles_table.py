@@ -65,10 +65,10 @@ def lines(table: Table) -> Iterator[str]:
     width = max(len(trial.role) for trial in TRIALS)
     yield f"{'':<{width}}  " + "  ".join(f"{column:<8}" for column in COLUMNS)
     for trial in TRIALS:
-        yield f"{trial.role:<{width}}  " + "  ".join(f"{_told(table, trial, each):<8}" for each in COLUMNS)
+        yield f"{trial.role:<{width}}  " + "  ".join(f"{_cell(table, trial, each):<8}" for each in COLUMNS)
 
 
-def _told(table: Table, trial: Trial, column: str) -> str:
+def _cell(table: Table, trial: Trial, column: str) -> str:
     if column in trial.moot:
         return "-"
     good = sum(table.cells.get((trial.role, system, column)) == SEEN for system in table.systems)
@@ -85,7 +85,7 @@ def markdown(table: Table) -> Iterator[str]:
     yield "| role | " + " | ".join(COLUMNS) + " |"
     yield "|---" * (len(COLUMNS) + 1) + "|"
     for trial in TRIALS:
-        yield f"| {trial.role} | " + " | ".join(_told(table, trial, each) for each in COLUMNS) + " |"
+        yield f"| {trial.role} | " + " | ".join(_cell(table, trial, each) for each in COLUMNS) + " |"
     yield ""
     for column, means in COLUMNS.items():
         yield f"- **{column}**: {means}."

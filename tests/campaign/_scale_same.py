@@ -34,7 +34,7 @@ def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
     documents: dict[str, list[str]] = {"upgrade": [], "rollback": []}
     for way in (made.gpuprov, made.by_workers):
         for verb, words in (("upgrade", ("--to", to)), ("rollback", ())):
-            documents[verb].append(told(way, verb, *words, "--yes", say=say))
+            documents[verb].append(document(way, verb, *words, "--yes", say=say))
             found.moved()
     bad += sum(differ(verb, each, say) for verb, each in documents.items())
     return bad
@@ -56,13 +56,13 @@ def both(
     Args:
         undo: command that restores the fleet between the two.
     """
-    one = told(made.gpuprov, verb, *words, code=code, say=say)
+    one = document(made.gpuprov, verb, *words, code=code, say=say)
     if undo:
         made.gpuprov(*undo)
-    return differ(verb, [one, told(made.by_workers, verb, *words, code=code, say=say)], say)
+    return differ(verb, [one, document(made.by_workers, verb, *words, code=code, say=say)], say)
 
 
-def told(
+def document(
     way: Callable[..., CompletedProcess[str]],
     verb: str,
     *words: str,

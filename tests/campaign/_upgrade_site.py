@@ -85,7 +85,7 @@ class Site:
         """Return the journals of all runs, oldest first."""
         return sorted((self.fleet.folder / "state/gpuprov/runs").glob("*/journal.jsonl"))
 
-    def told(self) -> list[Entry]:
+    def entries(self) -> list[Entry]:
         """Return the entries in the journal of the latest run."""
         found = self.journals()
         return parse(found[-1].read_bytes(), "journal") if found else []

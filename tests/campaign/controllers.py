@@ -90,7 +90,7 @@ def rounds(site: Site, times: int, dice: random.Random, say: Callable[[str], Non
         bad += bool(seen.wrong)
         lasting |= {verb: seen.seconds[verb] for verb in ENDS if seen.codes[verb] == 0}
         ends.update(f"{verb} {Exit(code).name.lower()}" for verb, code in seen.codes.items())
-        for line in _told(number, plan, seen):
+        for line in _lines(number, plan, seen):
             say(line)
         _settle(site, seen.stands)
     result = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
@@ -165,7 +165,7 @@ def _drawn(site: Site, number: int, lasting: dict[str, float], dice: random.Rand
     return Round(first, by, dice.uniform(0, lasting[first]), tuple(sorted(lacking)))
 
 
-def _told(number: int, plan: Round, seen: Seen) -> list[str]:
+def _lines(number: int, plan: Round, seen: Seen) -> list[str]:
     """Return the lines about a round."""
     [second] = set(ENDS) - {plan.first}
     ended = ", ".join(f"{verb} exit {code} ({seen.seconds[verb]:.0f} s)" for verb, code in seen.codes.items())

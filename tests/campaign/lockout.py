@@ -46,7 +46,7 @@ class Outcome:
     how: str
     seconds: float
     recovered: bool
-    told: str
+    message: str
     tried: bool = True
 
 
@@ -122,7 +122,7 @@ def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Pat
             way.before(trial)
         outcome = _lose(lab, trial, way, system)
     except GpuprovError as error:
-        outcome = Outcome(way, system, str(error), 0.0, recovered=False, told="", tried=False)
+        outcome = Outcome(way, system, str(error), 0.0, recovered=False, message="", tried=False)
     print(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", file=sys.stderr)
     return outcome
 
@@ -145,7 +145,7 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
     trial.controller = start(trial.folder, "apply", *options, "--guard", str(trial.guard))
     if way.during:
         way.during(trial)
-    told = trial.controller.communicate()[1]
+    result = trial.controller.communicate()[1]
     _await_rest(trial)
     recovered = _gets_in(trial, way.user)
     seconds = time.monotonic() - trial.broken_at
@@ -153,9 +153,9 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
     wrong = wrong_files(trial, kept=kept) if way.full else []
     well = recovered and (way.kept or not kept) and not wrong
     if way.refused:
-        return Outcome(way, system, _with(wrong, "refused, nothing changed"), 0.0, well, told)
+        return Outcome(way, system, _with(wrong, "refused, nothing changed"), 0.0, well, result)
     how = "the change was kept" if kept else _reason(why)
-    return Outcome(way, system, _with(wrong, how), seconds, well, told)
+    return Outcome(way, system, _with(wrong, how), seconds, well, result)
 
 
 def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
@@ -230,7 +230,7 @@ def _say(outcomes: list[Outcome], seconds: float, guard: int, *, verbose: bool) 
         name = f"{outcome.way.name:<{width}}"
         print(f"{name}  {outcome.system}  {verdict:<9}  {outcome.seconds:5.1f} s  {outcome.how}")
         if verbose or not outcome.recovered:
-            print(outcome.told)
+            print(outcome.message)
     back = sum(outcome.recovered for outcome in outcomes)
     slowest = max(outcome.seconds for outcome in outcomes)
     total = f"{back} of {len(outcomes)} ways recovered, the slowest in {slowest:.0f} s"

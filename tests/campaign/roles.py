@@ -63,7 +63,7 @@ class Campaign:
             return "; ".join(did.failed[node.name]) or _join("verify fails", own & failed[node.name])
 
         self.table.judge("fresh", complaints)
-        self.table.judge("check", lambda trial, system: self._foretold(trial, system, said, did, touched))
+        self.table.judge("check", lambda trial, system: self._predicted(trial, system, said, did, touched))
 
     def second(self) -> None:
         """Run every role again, and --check."""
@@ -119,7 +119,7 @@ class Campaign:
             )
 
         self.table.judge("broken", complaints)
-        self.table.judge("check", lambda trial, system: self._foretold(trial, system, said, did, touched))
+        self.table.judge("check", lambda trial, system: self._predicted(trial, system, said, did, touched))
 
     def removed(self) -> None:
         """Apply a lock without most roles."""
@@ -175,7 +175,7 @@ class Campaign:
             if checks:
                 self.table.say(f"  {node}, {when}: verify fails {', '.join(sorted(checks))}")
 
-    def _foretold(
+    def _predicted(
         self, trial: Trial, system: str, said: Run, did: Run, touched: dict[str, Collection[str]]
     ) -> str:
         """Return a complaint unless --check named a role exactly when apply changed it, and changed nothing.
@@ -184,13 +184,13 @@ class Campaign:
         dependencies that dpkg needs to finish.
         """
         node = self.node(system).name
-        foretold, done = (bool(run.changed[node][trial.role]) for run in (said, did))
+        predicted, done = (bool(run.changed[node][trial.role]) for run in (said, did))
         finished = MISSING_BROUGHT in did.changed[node]["preflight"]
         brought = finished or _came_together(trial, self.node(system), did)
         if said.failed[node]:
             return f"--check fails: {said.failed[node]}"
-        if foretold != done and not (foretold and brought):
-            word = "names" if foretold else "does not name"
+        if predicted != done and not (predicted and brought):
+            word = "names" if predicted else "does not name"
             return f"--check {word} it, apply changes {did.changed[node][trial.role]}"
         return _join("--check touched", touched[node])
 

@@ -117,7 +117,7 @@ class Round:
     frozen_s: float
     canary: str
     wrong: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
 
 
 def main() -> int:
@@ -168,13 +168,13 @@ def rounds(
         done.append(this)
         verdict, lasted = "BAD" if this.wrong else "ok ", time.monotonic() - clock
         say(f"{verdict} round {number}: {this.verb}, {this.victim} after {this.after_s:.0f} s;")
-        say(f"      {'; '.join(this.told)}; {lasted:.0f} s in all")
+        say(f"      {'; '.join(this.events)}; {lasted:.0f} s in all")
         for each in this.wrong:
             say(f"      {each}")
     bad = sum(bool(each.wrong) for each in done)
     for (verb, victim), count in sorted(Counter((each.verb, each.victim) for each in done).items()):
         alike = [each for each in done if (each.verb, each.victim) == (verb, victim)]
-        struck = sum(OVER not in each.told for each in alike)
+        struck = sum(OVER not in each.events for each in alike)
         say(f"{verb:<8}{victim:<12}{count:>3} rounds, {struck} struck it at work,"
             f" {sum(bool(each.wrong) for each in alike)} bad")  # fmt: skip
     say(f"{times} rounds in {(time.monotonic() - begun) / 60:.0f} minutes, {bad} bad")
@@ -225,15 +225,15 @@ def words(found: Site, this: Round, made: Crew, *, again: bool = False) -> tuple
 
 def unfinished(found: Site) -> bool:
     """Return whether the latest upgrade has not ended."""
-    told = found.told()
-    return bool(told) and not ended(told)
+    result = found.entries()
+    return bool(result) and not ended(result)
 
 
 def strike(made: Crew, process: Popen[str], this: Round, dice: random.Random) -> threading.Thread | None:
     """Kill or freeze the victim; return the thread that continues a frozen one."""
     worker = dice.choice(made.workers)
     if process.poll() is not None:
-        this.told.append(OVER)
+        this.events.append(OVER)
     if this.victim == "coordinator":
         process.kill()
     elif this.victim == "scheduler":
@@ -250,7 +250,7 @@ def frozen(worker: Controller, seconds: float, this: Round) -> threading.Thread:
     assert worker.process
     pid = worker.process.pid
     os.kill(pid, signal.SIGSTOP)
-    this.told.append(f"{worker.name} frozen for {seconds:.0f} s")
+    this.events.append(f"{worker.name} frozen for {seconds:.0f} s")
 
     def thaw() -> None:
         time.sleep(seconds)
@@ -267,13 +267,13 @@ def finish(process: Popen[str], this: Round) -> int:
     begun = time.monotonic()
     out, err = process.communicate()
     seconds, code = time.monotonic() - begun, process.returncode
-    this.told.append(f"exit {code} after {seconds:.0f} s")
+    this.events.append(f"exit {code} after {seconds:.0f} s")
     if "Traceback" in out + err:
         this.wrong.append(f"a traceback: {(out + err)[-2000:]}")
     if code > 0:
         said = (line for line in err.strip().splitlines() if not line.startswith("logs of this run"))
         [*_, last] = ["", *said]
-        this.told.append(f"it said: {last[:160]}")
+        this.events.append(f"it said: {last[:160]}")
         if not last:
             this.wrong.append("it ended without a word")
     if this.victim == "scheduler" and code == 4 and seconds > BOUND_S:

@@ -79,7 +79,7 @@ def there_and_back(site: Site) -> int:
         print(f"{what} of {len(ends)} nodes: {seconds:.0f} s, exit {done.returncode}, {counted(ends)}")
         if done.returncode:
             print(done.stderr[-2000:])
-        bad += done.returncode + out_by_batch(site.told())
+        bad += done.returncode + out_by_batch(site.entries())
         if set(ends.values()) == {end}:
             site.moved()
         bad += judged_anew(site)
@@ -162,7 +162,7 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
             return 1
         site.moved()
         lasting.append(seconds)
-        print(f"an upgrade of {len(site.fleet.nodes)} nodes takes {seconds:.0f} s: {slowest(site.told())}")
+        print(f"an upgrade of {len(site.fleet.nodes)} nodes takes {seconds:.0f} s: {slowest(site.entries())}")
     bad, struck, stood = 0, Counter[str](), Counter[str]()
     took: list[float] = []
     while len(took) < times:
@@ -192,7 +192,7 @@ def killed(site: Site, moment: float, rules: dict[str, Any]) -> tuple[str, str, 
     time.sleep(moment)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    step = last_step(site.told() if site.journals() != known else [])
+    step = last_step(site.entries() if site.journals() != known else [])
     if step == OVER:  # the run ended before the kill; the next gate checks the nodes
         site.moved()
         return step, "", ""

@@ -25,7 +25,7 @@ PROMISES = {
     "both witnesses see a fault, and apply corrects it": ("test_mutations",),
     "SSH hardening locks nobody out": (
         "test_ssh_hardening::test_nothing_differs_and_nothing_fails_afterwards",
-        "test_ssh_hardening::test_a_change_that_shuts_us_out_is_taken_back_and_told",
+        "test_ssh_hardening::test_a_change_that_shuts_us_out_is_reverted_and_reported",
         "test_deadman::test_of_two_runs_at_once_one_is_armed",
         "test_deadman::test_a_connection_lost_after_disarm_loses_no_change",
     ),

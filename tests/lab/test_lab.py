@@ -56,7 +56,7 @@ def test_nodes_reach_nothing_but_the_archive(lab: Lab) -> None:
     assert "No route to host" in refused.stderr
 
 
-def test_a_command_that_fails_is_told_apart_from_a_node_that_does_not_answer(lab: Lab) -> None:
+def test_a_command_that_fails_differs_from_a_node_that_does_not_answer(lab: Lab) -> None:
     (node,) = lab.up(1)
     assert node.run("exit 3", check=False).returncode == 3
     with pytest.raises(NodeFailed, match="exited with 3: broken"):
@@ -196,7 +196,7 @@ def test_nodes_can_be_unlike_a_fresh_server(lab: Lab) -> None:
         ({"names": ["No_Good"]}, "'No_Good' cannot name a node"),
     ],
 )
-def test_mistakes_are_told_in_a_line(lab: Lab, arguments: dict[str, str], result: str) -> None:
+def test_mistakes_are_one_line(lab: Lab, arguments: dict[str, str], result: str) -> None:
     with pytest.raises(InvalidInput, match=result):
         lab.up(1, **arguments)
     with pytest.raises(InvalidInput, match="has no node 'node1'"):

@@ -121,7 +121,7 @@ def test_docker_comes_with_the_driver_and_starts_once_with_its_configuration(pai
         node.run("docker info")
 
 
-def test_a_daemon_that_does_not_start_is_told_in_both_ways_and_its_configuration_taken_back(
+def test_a_daemon_that_does_not_start_is_reported_in_both_ways_and_its_configuration_reverted(
     pair: Pair,
 ) -> None:
     for node, way in zip(pair.nodes, (OWN, MITOGEN), strict=True):

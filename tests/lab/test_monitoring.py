@@ -88,7 +88,7 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: StubDriverNode) ->
     assert seen(driven) == (set(), set())
 
 
-def test_changed_lock_changes_what_prometheus_is_told(driven: StubDriverNode) -> None:
+def test_changed_lock_changes_what_prometheus_reads(driven: StubDriverNode) -> None:
     driven.state({"persistence": True})
     assert set(driven.drift("monitoring.")) == {"monitoring.textfile"}
     assert driven.apply("monitoring")[1] == [

@@ -182,7 +182,7 @@ def test_rules_come_back_with_a_boot_also_where_protocols_have_no_names(hardened
     node.run("sudo mv /etc/protocols.off /etc/protocols", user=ADMIN)
 
 
-def test_a_change_that_shuts_us_out_is_taken_back_and_told(hardened: Hardened) -> None:
+def test_a_change_that_shuts_us_out_is_reverted_and_reported(hardened: Hardened) -> None:
     path = hardened.folder / "fleet.lock.yml"
     locked = path.read_text()
     path.write_text(locked.replace("- tcp dport 22 accept", "- tcp dport 23 accept"))

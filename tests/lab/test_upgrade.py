@@ -108,7 +108,7 @@ def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) ->
     assert fleet.wrong() == {}
 
 
-def test_the_story_is_told(fleet: Fleet) -> None:
+def test_the_journal_is_printed(fleet: Fleet) -> None:
     result = fleet.gpuprov("history", "--run", "latest")
     assert result.returncode == 0, result.stderr
     assert "apply begun node1" in result.stdout

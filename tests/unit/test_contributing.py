@@ -62,7 +62,7 @@ def test_what_a_role_expects_is_read_by_drift_and_checked_by_verify() -> None:
 
 
 @pytest.mark.parametrize("role", [role.name for role in ROLES if role.variables])
-def test_what_a_role_is_told_is_an_option_that_its_tasks_read(role: str) -> None:
+def test_a_variable_of_a_role_is_an_option_that_its_tasks_read(role: str) -> None:
     folder = ROOT / "roles" / role
     specs = yaml.safe_load((folder / "meta/argument_specs.yml").read_text(encoding="utf-8"))
     options = specs["argument_specs"]["main"]["options"]

@@ -86,7 +86,7 @@ def test_facts_of_a_wrong_shape_are_that_nodes_line(fleet: Fleet, collector: str
         assert [found[name].reason for name in GOOD] == [None, None]
 
 
-def test_an_exception_nobody_thought_of_is_told_and_its_traceback_kept(
+def test_an_exception_nobody_thought_of_is_reported_and_its_traceback_kept(
     fleet: Fleet, own_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mistaken(facts: Facts, expectation: Any) -> None:

@@ -59,7 +59,7 @@ class Seen:
         return frozenset((self.sender, self.receiver))
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return the observation as text: `4.1 of 48.9 GB/s`."""
         words = {
             "fine": f"{self.value:.1f} GB/s",
@@ -176,12 +176,12 @@ class Evidence:
         """Return (node, round, `sends` or `receives`) → observations; leave out links of nodes in
         `explained`.
         """
-        told: dict[tuple[str, int, str], list[Seen]] = defaultdict(list)
+        result: dict[tuple[str, int, str], list[Seen]] = defaultdict(list)
         for seen in self.seen:
             if not explained & seen.link:
-                told[seen.sender, seen.round, "sends"].append(seen)
-                told[seen.receiver, seen.round, "receives"].append(seen)
-        return told
+                result[seen.sender, seen.round, "sends"].append(seen)
+                result[seen.receiver, seen.round, "receives"].append(seen)
+        return result
 
     def bad_links(self, explained: Iterable[str]) -> dict[frozenset[str], list[Seen]]:
         """Return link → its bad observations, for links between nodes that are not in `explained`."""
@@ -208,7 +208,7 @@ class Evidence:
         links = [
             self.of_link(frozenset((a, b))) for place, a in enumerate(listed) for b in listed[place + 1 :]
         ]
-        return bool(links) and all(told and not any(told.values()) for told in links)
+        return bool(links) and all(result and not any(result.values()) for result in links)
 
     def trusted(self, nodes: Iterable[str]) -> list[str]:
         """Return those of the nodes that were sound in the last round in which they were measured; links of

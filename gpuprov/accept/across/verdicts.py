@@ -149,4 +149,4 @@ def _described(seen: list[Seen]) -> str:
         )
         for kind in kinds
     }
-    return ", and ".join(worst[kind].told for kind in kinds)
+    return ", and ".join(worst[kind].text for kind in kinds)

@@ -57,10 +57,10 @@ def measure(count: int, folders: "list[str]") -> None:
     wrong = 0
     try:
         for size in SIZES_MIB:
-            told = nccl.measure(size * MIB, SECONDS, ["all_reduce"])["all_reduce"]
-            seconds = 2.0 * (count - 1) / count * told["bytes"] / (told["value"] * 1e9)
-            wrong += bool(told["wrong"])
-            say("allreduce_mb {} ms {:.6f} busbw_GBs {:.3f}".format(size, seconds * 1000, told["value"]))
+            result = nccl.measure(size * MIB, SECONDS, ["all_reduce"])["all_reduce"]
+            seconds = 2.0 * (count - 1) / count * result["bytes"] / (result["value"] * 1e9)
+            wrong += bool(result["wrong"])
+            say("allreduce_mb {} ms {:.6f} busbw_GBs {:.3f}".format(size, seconds * 1000, result["value"]))
         say("# Out of bounds values : {}".format(wrong))
     finally:
         say(nccl.log())

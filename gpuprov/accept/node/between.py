@@ -60,12 +60,12 @@ def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) 
     def copy() -> None:
         source.call("cuMemcpyPeerAsync", landing, target.context, origin, source.context, size, source.stream)
 
-    told = source.rate(copy, size / 1e9, seconds)
+    result = source.rate(copy, size / 1e9, seconds)
     target.use()
     wrong = target.check(landing, size, source.index)
     target.free(landing)
-    told.update({"from": source.index, "to": target.index, "direct": bool(direct.value), "wrong": wrong})
-    return told
+    result.update({"from": source.index, "to": target.index, "direct": bool(direct.value), "wrong": wrong})
+    return result
 
 
 class Nccl(Library):
@@ -103,7 +103,7 @@ class Nccl(Library):
             gpu.use()
             send.append(gpu.allocate(whole))
             take.append(gpu.allocate(whole))
-        told = {}
+        result = {}
         share = float(count - 1) / count
         for name in names:
             factor = 2 * share if name == "all_reduce" else share
@@ -111,7 +111,7 @@ class Nccl(Library):
             self._fill(name, send, piece)
             self._together(start)()
             wrong = self._wrong(name, take, piece)
-            told[name] = dict(
+            result[name] = dict(
                 self._rate(self._together(start), factor * whole / 1e9, seconds / len(names)),
                 bytes=whole,
                 wrong=wrong,
@@ -119,7 +119,7 @@ class Nccl(Library):
         for gpu, one, other in zip(self._gpus, send, take):
             gpu.use()
             gpu.free(one, other)
-        return told
+        return result
 
     def _rate(self, start: "Callable[[], None]", amount: float, seconds: float) -> "Values":
         """Return the rate by `Gpu.rate` on the first GPU.
@@ -127,12 +127,12 @@ class Nccl(Library):
         No rank finishes a collective before the others take part.
         """
         self._gpus[0].use()
-        told = self._gpus[0].rate(start, amount, seconds)
+        result = self._gpus[0].rate(start, amount, seconds)
         for gpu in self._gpus:
             gpu.use()
             gpu.wait()
         self._gpus[0].use()
-        return told
+        return result
 
     def _together(self, start: "Callable[[int], None]") -> "Callable[[], None]":
         """Return a function that calls `start` for every rank within one NCCL group operation."""

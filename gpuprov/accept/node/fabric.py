@@ -101,10 +101,10 @@ def main(plan: "Values") -> None:
         for line in sys.stdin.buffer:
             order = json.loads(line.decode())
             try:
-                told = node.carry_out(order)
+                result = node.carry_out(order)
             except Failed as failed:
-                told = {"error": str(failed)}
-            say(order["nonce"], told)
+                result = {"error": str(failed)}
+            say(order["nonce"], result)
     except (Gone, OSError, ValueError):
         pass
     finally:

@@ -164,17 +164,17 @@ def main(plan: "Values") -> None:
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     crew = Crew(time.monotonic() + plan["seconds"], beat=True)
-    told = {"schema": SCHEMA, "python": sys.version.split()[0], "frameworks": {}}  # type: Values
+    result = {"schema": SCHEMA, "python": sys.version.split()[0], "frameworks": {}}  # type: Values
     try:
         for name in installed():
             worker = crew.hire(name, work)
             answer = crew.ask([worker], name, None, LIMIT_S)[0]
             worker.end()
-            told["frameworks"][name] = answer.get("value", {"error": answer.get("error", "no answer")})
+            result["frameworks"][name] = answer.get("value", {"error": answer.get("error", "no answer")})
     except Gone:
-        told = {}
+        result = {}
     finally:
         crew.end()
-    if told:
-        say(plan["nonce"], told)
+    if result:
+        say(plan["nonce"], result)
     os._exit(0)

@@ -52,12 +52,12 @@ class OneGpu:
         self._driver = Driver()
         self._gpu = Gpu(self._driver, self._index)
         ready = time.monotonic()
-        told = self._gpu.describe()  # type: Values
-        told.update(
+        result = self._gpu.describe()  # type: Values
+        result.update(
             cuda=self._driver.version(), visible=self._driver.count(), start_seconds=round(ready - begun, 3),
             kernel=memory.check_kernels(self._gpu),
         )  # fmt: skip
-        return told
+        return result
 
     def bandwidth(self, seconds: float) -> "Values":
         """Measure the bandwidth of the GPU's memory in GB/s, see `memory.bandwidth`."""
@@ -76,8 +76,8 @@ class OneGpu:
         kind, seconds, hold = arguments
         if self._products is None:
             self._products = Products(self._gpu, self._folders)
-        told = self._products.measure(kind, seconds, hold)
-        return dict(told, library=self._products.path, version=self._products.version)
+        result = self._products.measure(kind, seconds, hold)
+        return dict(result, library=self._products.path, version=self._products.version)
 
     def pattern(self, arguments: "Any") -> "Values":
         """Test the memory with patterns, see `memory.pattern`.
@@ -118,11 +118,11 @@ class AllGpus:
         """
         sizes, seconds = arguments
         nccl = between.Nccl(self._gpus, self._folders)
-        told = {"version": nccl.version, "library": nccl.path, "ranks": self._count}
-        told["sizes"] = [nccl.measure(size * between.MIB, seconds / len(sizes)) for size in sizes]
-        told["log"] = nccl.log()
+        result = {"version": nccl.version, "library": nccl.path, "ranks": self._count}
+        result["sizes"] = [nccl.measure(size * between.MIB, seconds / len(sizes)) for size in sizes]
+        result["log"] = nccl.log()
         nccl.close()
-        return told
+        return result
 
 
 def read_nvml(name: str, _: "Any") -> "Values":
@@ -158,32 +158,32 @@ def measure(crew: Crew, plan: "Values") -> "Values":
         Gone: the controller is gone.
     """
     begun = time.monotonic()
-    told = {
+    result = {
         "schema": SCHEMA,
         "host": os.uname()[1],
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "level": plan["level"],
     }  # type: Values
     looker = crew.hire("NVML", read_nvml)
-    told["before"] = _unwrapped(crew.ask([looker], "first", None, START_S)[0])
-    refused = refusal(told["before"], plan)
+    result["before"] = _unwrapped(crew.ask([looker], "first", None, START_S)[0])
+    refused = refusal(result["before"], plan)
     if refused:
-        return dict(told, refused=refused)
+        return dict(result, refused=refused)
     sampler = crew.hire("samples", watch.sample, free=True)
-    count = len(told["before"]["gpus"])
-    told["gpus"] = load(crew, count, plan)
+    count = len(result["before"]["gpus"])
+    result["gpus"] = load(crew, count, plan)
     if count > 1:
-        told["between"] = measure_between(crew, count, plan)
-    told["host_devices"] = host_devices(crew, plan["drive"])
+        result["between"] = measure_between(crew, count, plan)
+    result["host_devices"] = host_devices(crew, plan["drive"])
     if dcgm.installed():
         run, seconds = plan["dcgm"]
         worker = crew.hire("DCGM", dcgm.diagnose)
-        told["dcgm"] = _unwrapped(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
+        result["dcgm"] = _unwrapped(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
         worker.end()
-    told["after"] = _unwrapped(crew.ask([looker], "last", None, START_S)[0])
-    _attribute(told["gpus"], sampler.lines)
-    told["seconds"] = round(time.monotonic() - begun, 2)
-    return told
+    result["after"] = _unwrapped(crew.ask([looker], "last", None, START_S)[0])
+    _attribute(result["gpus"], sampler.lines)
+    result["seconds"] = round(time.monotonic() - begun, 2)
+    return result
 
 
 def refusal(before: "Values", plan: "Values") -> "str | None":
@@ -248,11 +248,11 @@ def measure_between(crew: Crew, count: int, plan: "Values") -> "Values":
     """Measure copies between the GPUs, and the collectives; return `pairs` and `nccl`."""
     worker = crew.hire("all GPUs", AllGpus(count, plan))
     pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S + START_S)[0]
-    told = {"pairs": pairs.get("value", pairs)}  # type: Values
+    result = {"pairs": pairs.get("value", pairs)}  # type: Values
     seconds = plan["collectives"][1] + 2 * SPARE_S
-    told["nccl"] = _unwrapped(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])
+    result["nccl"] = _unwrapped(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])
     worker.end()
-    return told
+    return result
 
 
 def host_devices(crew: Crew, seconds: float) -> "Values":
@@ -261,13 +261,13 @@ def host_devices(crew: Crew, seconds: float) -> "Values":
     A drive that cannot be read has `error` in `read`.
     """
     worker = crew.hire("drives", storage.measure)
-    told = _unwrapped(crew.ask([worker], "list", None, SPARE_S)[0])
-    for drive in told.get("drives", ()):
+    result = _unwrapped(crew.ask([worker], "list", None, SPARE_S)[0])
+    for drive in result.get("drives", ()):
         drive["read"] = _unwrapped(crew.ask([worker], "read", [drive["name"], seconds], seconds + SPARE_S)[0])
         if not worker.alive:  # a drive that hangs must not stop the others
             worker = crew.hire("drives", storage.measure)
     worker.end()
-    return told
+    return result
 
 
 def _unwrapped(answer: "Values") -> "Values":
@@ -281,9 +281,9 @@ def _unwrapped(answer: "Values") -> "Values":
 def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
     """Add as `load` to every product the `sample_summary` of its GPU in its time window."""
     for row in rows:
-        for told in row.get("matrix", {}).values():
-            if "error" not in told:
-                told["load"] = sample_summary(samples, row["index"], *told["window"])
+        for result in row.get("matrix", {}).values():
+            if "error" not in result:
+                result["load"] = sample_summary(samples, row["index"], *result["window"])
 
 
 def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
@@ -299,10 +299,10 @@ def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float)
         for row in rows
         if row["index"] == index and begun + 0.6 < at < ended - 0.1
     ]
-    told = {"samples": len(inside), "reasons": 0}  # type: Values
+    result = {"samples": len(inside), "reasons": 0}  # type: Values
     for name in ("clock", "power_w", "temperature"):
         values = sorted(row[name] for row in inside if row[name] is not None)
-        told[name] = [values[0], values[len(values) // 2], values[-1]] if values else None
+        result[name] = [values[0], values[len(values) // 2], values[-1]] if values else None
     for row in inside:
-        told["reasons"] |= row["reasons"] or 0
-    return told
+        result["reasons"] |= row["reasons"] or 0
+    return result

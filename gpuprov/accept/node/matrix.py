@@ -142,8 +142,8 @@ class Products:
         """
         code = getattr(self._library, name)(*arguments)
         if code:
-            told = "not supported on this GPU" if code == NOT_SUPPORTED else "status {}".format(code)
-            raise Failed("{}: {}".format(name, told))
+            result = "not supported on this GPU" if code == NOT_SUPPORTED else "status {}".format(code)
+            raise Failed("{}: {}".format(name, result))
 
     def measure(self, name: str, seconds: float, hold: float) -> "Values":
         """Measure products of large square matrices in TFLOP/s, and check the result.
@@ -179,12 +179,12 @@ class Products:
                 once = gpu.seconds(multiply, 4) / 4
                 for _ in range(max(1, int(hold / once / 16))):
                     gpu.seconds(multiply, 16)
-            told = gpu.rate(multiply, work, seconds)
-            told["window"] = [begun, time.monotonic()]
+            result = gpu.rate(multiply, work, seconds)
+            result["window"] = [begun, time.monotonic()]
             again = gpu.checksum(out, count * kind.sizes[1])
         finally:
             gpu.free(out, *factors)
-        told.update(
+        result.update(
             edge=edge,
             burst=round(burst, 3),
             algorithms=tried,
@@ -192,7 +192,7 @@ class Products:
             close=kind.close,
             repeats=first == again,
         )
-        return told
+        return result
 
     def _best(
         self, kind: Kind, edge: int, factors: "Sequence[int]", out: int
@@ -263,8 +263,8 @@ class Products:
                 for factor, place in zip(factors, (row, column))
             )
             products = [a * b for a, b in zip(left, right)]
-            told = numbers(kind.outside, self._gpu.read(out + (column * edge + row) * outer, outer))[0]
-            error = abs(told - sum(products)) / sum(map(abs, products))
+            result = numbers(kind.outside, self._gpu.read(out + (column * edge + row) * outer, outer))[0]
+            error = abs(result - sum(products)) / sum(map(abs, products))
             worst = max(worst, error if error == error else float("1e9"))
         return worst
 

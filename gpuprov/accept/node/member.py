@@ -80,14 +80,14 @@ class Member:
         begun = time.monotonic()
         nccl.together(join_all)
         self._ranks = made
-        told = {"joined_s": round(time.monotonic() - begun, 3), "ranks": total}  # type: Values
-        told["exchange"] = self._exchange(order)
-        told["reduced"] = self._reduce(order, total)
+        result = {"joined_s": round(time.monotonic() - begun, 3), "ranks": total}  # type: Values
+        result["exchange"] = self._exchange(order)
+        result["reduced"] = self._reduce(order, total)
         log = nccl.log()
-        told.update(log=log if order["log"] else "", version=nccl.version, library=nccl.path)
+        result.update(log=log if order["log"] else "", version=nccl.version, library=nccl.path)
         for rank in self._ranks:
             nccl.call("ncclCommDestroy", rank)
-        return told
+        return result
 
     def _note(self, step: int, member: int) -> None:
         """Write the current step and its member into the shared memory."""
@@ -128,21 +128,21 @@ class Member:
         """
         size, turns = order["bytes"], order["turns"]
         lanes = min(len(self._gpus), len(order["members"][peer][1]))
-        told = {"member": peer}  # type: Values
+        result = {"member": peer}  # type: Values
         for sender in pair:
             sends = sender == order["me"]
             self._turns(peer, order, memory, lanes, size, sends, 1)
             if not sends:
-                told["wrong"] = self._wrong(peer, memory, lanes, size, order)
+                result["wrong"] = self._wrong(peer, memory, lanes, size, order)
             begun = time.monotonic()
             self._turns(peer, order, memory, lanes, size, sends, turns)
             if not sends:
-                told["value"] = round(lanes * size * turns / (time.monotonic() - begun) / 1e9, 3)
+                result["value"] = round(lanes * size * turns / (time.monotonic() - begun) / 1e9, 3)
         for turns in (4, SMALL_TURNS):
             begun = time.monotonic()
             self._both_ways(peer, order, memory, turns)
-        told["us"] = round((time.monotonic() - begun) / SMALL_TURNS * 1e6, 1)
-        return told
+        result["us"] = round((time.monotonic() - begun) / SMALL_TURNS * 1e6, 1)
+        return result
 
     def _turns(
         self, peer: int, order: "Values", memory: "Any", lanes: int, size: int, sends: bool, turns: int

@@ -37,10 +37,10 @@ def check_kernels(gpu: "Gpu") -> "Values":
     gpu.wait()
     places = [0, size // 4 - 4] + [random.randrange(size // 16) * 4 for _ in range(62)]
     for place in places:
-        for offset, told in enumerate(memoryview(gpu.read(address + place * 4, 16)).cast("I")):
+        for offset, result in enumerate(memoryview(gpu.read(address + place * 4, 16)).cast("I")):
             right = kernels.word(place + offset, seed, 0, 0, 0xFFFFFFFF)
-            if told != right:
-                raise Failed("word {} is {:#010x}, expected {:#010x}".format(place + offset, told, right))
+            if result != right:
+                raise Failed("word {} is {:#010x}, expected {:#010x}".format(place + offset, result, right))
     differs = gpu.check(address, size, seed)
     # the comparing kernel must be able to fail: the complement differs in every word
     inverse = gpu.check(address, size, seed, flip=0xFFFFFFFF)
@@ -76,16 +76,16 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
     def copy_by_driver() -> None:
         gpu.call("cuMemcpyDtoDAsync_v2", target, source, size, gpu.stream)
 
-    told = {
+    result = {
         "read": gpu.rate(lambda: gpu.start_checksum(source, size), size / 1e9, seconds / 3),
         "copy": gpu.rate(copy, 2 * size / 1e9, seconds / 3),
     }
     wrong = gpu.check(target, size, 1)
     if wrong:
         raise Failed("a copy within its memory differs from the original: {}".format(wrong))
-    told["driver_copy"] = gpu.rate(copy_by_driver, 2 * size / 1e9, seconds / 3)
+    result["driver_copy"] = gpu.rate(copy_by_driver, 2 * size / 1e9, seconds / 3)
     gpu.free(source, target)
-    return told
+    return result
 
 
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
@@ -148,7 +148,7 @@ def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
     usable = sorted(node for node, processors in nodes.items() if processors & allowed)
     near = stated if stated in usable else (usable[0] if len(usable) == 1 else None)
     far = next((node for node in reversed(usable) if node != near), None) if near is not None else None
-    told = {"stated": stated, "near": near, "far": far}  # type: Values
+    result = {"stated": stated, "near": near, "far": far}  # type: Values
     places = [("near", near)] + ([("far", far)] if far is not None else [])
     for name, node in places:
         try:
@@ -157,8 +157,8 @@ def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
             copies = _host_copies(gpu, seconds / len(places))
         finally:
             os.sched_setaffinity(0, allowed)
-        told.update({"{}_{}".format(direction, name): rate for direction, rate in copies.items()})
-    return told
+        result.update({"{}_{}".format(direction, name): rate for direction, rate in copies.items()})
+    return result
 
 
 def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
@@ -211,5 +211,5 @@ def _node_of(bus_id: str) -> "int | None":
     """Return the kernel's NUMA node of a PCI device, or None if it has none."""
     domain, _, rest = bus_id.rpartition(":")[0].partition(":")
     address = "{}:{}:{}".format(domain[-4:], rest, bus_id.rpartition(":")[2])
-    told = (read_or_none("/sys/bus/pci/devices/{}/numa_node".format(address)) or "-1").strip()
-    return int(told) if told.isdigit() else None
+    result = (read_or_none("/sys/bus/pci/devices/{}/numa_node".format(address)) or "-1").strip()
+    return int(result) if result.isdigit() else None

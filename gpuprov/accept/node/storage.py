@@ -56,11 +56,11 @@ def ports(root: str = "/sys") -> "list[Values]":
     """
     found = []  # type: list[Values]
     for port in rdma_ports(root):
-        told = re.match(r"(\d+(?:\.\d+)?) Gb/sec", port["rate"])
-        if told and port["active"]:
+        result = re.match(r"(\d+(?:\.\d+)?) Gb/sec", port["rate"])
+        if result and port["active"]:
             device = port["port"].partition("/")[0]
             row = link(os.path.realpath(root + "/class/infiniband/" + device + "/device"))
-            found.append(dict(row, name=port["port"], gbits=float(told.group(1))))
+            found.append(dict(row, name=port["port"], gbits=float(result.group(1))))
     behind = {row["pci"] for row in found}
     for name in names_in(root + "/class/net"):
         folder = root + "/class/net/" + name

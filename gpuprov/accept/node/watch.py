@@ -127,10 +127,10 @@ def sample(pipe: int) -> None:
 def xids() -> "Values":
     """Return the `count` of Xid lines in the kernel log since boot and the last 20 `lines`, or `error`."""
     try:
-        told = kernel_log({})
+        result = kernel_log({})
     except Failed as failed:
         return {"error": str(failed)}
-    lines = [line for line in told["kept"] if "Xid" in line[1]]
+    lines = [line for line in result["kept"] if "Xid" in line[1]]
     return {"count": len(lines), "lines": lines[-20:]}
 
 

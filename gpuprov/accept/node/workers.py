@@ -105,8 +105,8 @@ def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) ->
         with os.fdopen(orders) as lines:
             for line in lines:
                 name, arguments = json.loads(line)
-                told = _tried(work, name, arguments)
-                os.write(answers, (json.dumps(told) + "\n").encode())
+                result = _tried(work, name, arguments)
+                os.write(answers, (json.dumps(result) + "\n").encode())
     except BaseException:  # noqa: BLE001
         os._exit(1)
     os._exit(0)
@@ -116,13 +116,13 @@ def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
     """Run `work`; return its `value` or its `error`, with the times `begun` and `ended`."""
     begun = time.monotonic()
     try:
-        told = {"value": work(name, arguments)}  # type: Values
+        result = {"value": work(name, arguments)}  # type: Values
     except Failed as failed:
-        told = {"error": str(failed)}
+        result = {"error": str(failed)}
     except Exception as error:  # noqa: BLE001
         place = traceback.extract_tb(sys.exc_info()[2])[-1]
-        told = {"error": "{}: {} ({} line {})".format(type(error).__name__, error, place[2], place[1])}
-    return dict(told, begun=begun, ended=time.monotonic())
+        result = {"error": "{}: {} ({} line {})".format(type(error).__name__, error, place[2], place[1])}
+    return dict(result, begun=begun, ended=time.monotonic())
 
 
 class Gone(Exception):

@@ -174,11 +174,11 @@ arm() { # seconds, token, login
         refuse "another run is changing SSH or firewall here, or was interrupted a moment ago"
     fi
     mkdir -p /run/sshd
-    told=$(sshd -t 2>&1) || refuse "sshd -t reports an error in the current files: $told"
+    output=$(sshd -t 2>&1) || refuse "sshd -t reports an error in the current files: $output"
     trap give_up EXIT
     trap 'exit 4' HUP INT TERM
     find $home -maxdepth 2 '(' -name 'switch.*' -mmin +60 -o -path '*/kept/*' -mtime +7 ')' -delete || :
-    told=$(prepare "$@" 2>&1) || refuse "the old state cannot be saved: $(echo "$told" | tail -n 1); $(room)"
+    output=$(prepare "$@" 2>&1) || refuse "the old state cannot be saved: $(echo "$output" | tail -n 1); $(room)"
     mv $home/arming $home/armed && sync $home || refuse "the old state is saved, and $home cannot be written"
     systemctl restart gpuprov-deadman.timer || refuse "the timer that would restore does not start"
     trap - EXIT

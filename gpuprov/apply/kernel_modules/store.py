@@ -126,7 +126,7 @@ class Store:
         builds: dict[Build, None] = {}  # a build may be stored both with and without a signature
         for path in sorted((self.folder / fleet_id(self._fleet)).glob(f"*/*/*/{ABOUT}")):
             with _readable(path.parent):
-                builds[_told(path.parent).build] = None
+                builds[_described(path.parent).build] = None
         fit = (each for each in builds if each == build_of(group, each.kernel, each.compiler))
         return [kept for build in fit if (kept := self.find(build))]
 
@@ -226,7 +226,7 @@ class Store:
         if not (folder / ABOUT).exists():
             return None
         with _readable(folder):
-            kept = _told(folder)
+            kept = _described(folder)
             packed = kept.archive.read_bytes()
         if kept.build != build or digest(packed) != kept.sha256:
             raise Refused(
@@ -262,7 +262,7 @@ def _place(fleet: Path | None, build: Build) -> Path:
     return below(below(Path(fleet_id(fleet)), "+".join(build.builders)), build.kernel)
 
 
-def _told(folder: Path) -> Kept:
+def _described(folder: Path) -> Kept:
     """Return the build that a folder of the store describes, not verified."""
     about = (folder / ABOUT).read_bytes()
     result = stated_json(about)

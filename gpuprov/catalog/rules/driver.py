@@ -140,7 +140,7 @@ def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[GpuMod
     """Return whether every GPU is supported by driver and toolkit, and the toolkit runs on the driver in some
     way.
 
-    What the catalog does not know is no objection.
+    Values unknown to the catalog count as supported.
     """
     fits = all(gpu_driver_ok(gpu, driver) is not False and gpu_cuda_ok(gpu, toolkit.version) for gpu in gpus)
     return fits and way(catalog, driver, toolkit.version, toolkit, gpus) != "no"

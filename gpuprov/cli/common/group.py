@@ -116,7 +116,7 @@ def run(arguments: list[str]) -> int:
     try:
         code = kept(arguments, lambda: _run(arguments))
     except GpuprovError as error:  # from the folder of the log
-        code = _told(error)
+        code = _printed(error)
     return _flushed(code)
 
 
@@ -131,7 +131,7 @@ def _flushed(code: int) -> int:
         _drop_output()
     except OSError as error:
         _drop_output()
-        return _told(GpuprovError(f"standard output cannot be written: {error.strerror}"))
+        return _printed(GpuprovError(f"standard output cannot be written: {error.strerror}"))
     return code
 
 
@@ -157,7 +157,7 @@ def _run(arguments: list[str]) -> int:
         return Exit.INTERRUPTED
     except GpuprovError as error:
         failed(error)
-        return _told(error)
+        return _printed(error)
     except BrokenPipeError:
         _drop_output()
         return Exit.OK
@@ -167,7 +167,7 @@ def _run(arguments: list[str]) -> int:
         failed(failure)
         if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
             _drop_output()  # the rest of it, so that the end of the run does not report the same again
-        return _told(failure)
+        return _printed(failure)
     return outcome if isinstance(outcome, int) else Exit.OK
 
 
@@ -189,7 +189,7 @@ def _of_this_machine(error: Exception) -> GpuprovError:
     )
 
 
-def _told(error: GpuprovError) -> Exit:
+def _printed(error: GpuprovError) -> Exit:
     """Print an error on stderr; return its exit code."""
     show(f"gpuprov: {error}", err=True)
     return error.exit_code

@@ -54,7 +54,7 @@ def manager(seen: Examination) -> Iterator[Fault]:
         return
     version = seen.loaded_driver.version if seen.loaded_driver else "VERSION"
     branch = version.partition(".")[0]
-    state = f"{unit.file_state or unit.load_state}, {unit.active_state}" if unit else "not told"
+    state = f"{unit.file_state or unit.load_state}, {unit.active_state}" if unit else "unknown"
     installed = unit is not None and unit.exists
     yield Fault(
         "broken",

@@ -49,10 +49,10 @@ def installed(seen: Examination) -> Iterator[Fault]:
     answer = _ask(request)
     for finding in answer.violations:
         runs = finding.rule.startswith(AT_RUN_TIME)
-        yield _fault("degraded" if runs else "risk", finding, _told(request), answer)
+        yield _fault("degraded" if runs else "risk", finding, _stated(request), answer)
     for finding in answer.warnings:
         if finding.rule not in ("kernel-unknown",):
-            yield _fault("hint", finding, _told(request), answer)
+            yield _fault("hint", finding, _stated(request), answer)
 
 
 @rule("stack.frameworks", "D37", "D41", source="project", after=("driver.mismatch", "stack.installed"))
@@ -99,7 +99,7 @@ def _ask(request: Request) -> Answer:
         raise Missing("catalog", str(error)) from None
 
 
-def _told(request: Request) -> tuple[str, ...]:
+def _stated(request: Request) -> tuple[str, ...]:
     """Return the values of a request as text: `driver 580.95.05`."""
     names = ("driver", "module", "cuda", "cudnn", "nccl", "container_toolkit", "docker", "kernel")
     return tuple(f"{name} {value}" for name in names if (value := getattr(request, name)))

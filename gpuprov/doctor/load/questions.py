@@ -46,8 +46,8 @@ def figures(gpu: GpuLoad) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share as `97%`; `not told` for None."""
-    return "not told" if share is None else f"{share:.0%}"
+    """Return a share as `97%`; `unknown` for None."""
+    return "unknown" if share is None else f"{share:.0%}"
 
 
 def workers(sample: Sample) -> list[ProgramLoad]:

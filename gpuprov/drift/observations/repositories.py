@@ -74,7 +74,7 @@ _ADDED = re.compile(
 def _file(facts: Facts, expectation: Expectation) -> Any:
     """Return the parts of gpuprov's own file: name, or first line of an unknown part → digest.
 
-    Of an archive's part the expected value if it adds nothing else, or if there is none.
+    The value of an archive's part is the expected one if the part adds nothing else, or is missing.
     """
     archives = {name: value for name, value in expectation.expected.items() if ":" in value}
     found = dict(archives)

@@ -49,7 +49,7 @@ def own_unit_state(facts: Facts, expectation: Expectation) -> str:
 
 
 def _changes(unit: Unit) -> list[str]:
-    """Return the drop-ins of this unit alone, without those of all services."""
+    """Return the drop-ins of only this unit, without those of all services."""
     return [path for path in unit.drop_ins if f"/{unit.name}.d/" in path]
 
 

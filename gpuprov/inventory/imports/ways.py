@@ -33,7 +33,7 @@ ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 CONNECTION = (*WAY_IN, *ARGUMENTS)
 PORT = r"[0-9]{1,5}"
 Stated = dict[str, Any]
-Told = dict[str, tuple[tuple[int, str], Any]]
+Precedences = dict[str, tuple[tuple[int, str], Any]]
 """Connection variable → its value, after the depth and the name of the group that states it."""
 
 
@@ -56,8 +56,8 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
     Raises:
         InvalidInput: groups contain each other.
     """
-    told = _told(inventory)
-    result = {host: told.get(host, {}) for hosts in owners.values() for host in hosts}
+    connections = _connections(inventory)
+    result = {host: connections.get(host, {}) for hosts in owners.values() for host in hosts}
     templates = {
         key for variables in result.values() for key in WAY_IN if "{{" in str(variables.get(key, ""))
     }
@@ -72,22 +72,22 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
     return Ways(groups, {host: ssh for host, ssh in own.items() if ssh}, fleet, frozenset(lifted))
 
 
-def _told(inventory: AnsibleInventory) -> dict[str, Stated]:
+def _connections(inventory: AnsibleInventory) -> dict[str, Stated]:
     """Return host → its connection variables: those of groups further from `all` take precedence, at equal
     depth those of the later name.
     """
     of_groups = _of_groups(inventory)
-    of_hosts: dict[str, list[Told]] = {}
+    of_hosts: dict[str, list[Precedences]] = {}
     for name, group in inventory.groups.items():
         for host in group.hosts:
             of_hosts.setdefault(host, [of_groups["all"]]).append(of_groups[name])
     return {
-        host: {key: value for key, (_, value) in _latest(told).items()} | inventory.host_vars.get(host, {})
-        for host, told in of_hosts.items()
+        host: {key: value for key, (_, value) in _latest(result).items()} | inventory.host_vars.get(host, {})
+        for host, result in of_hosts.items()
     }
 
 
-def _of_groups(inventory: AnsibleInventory) -> dict[str, Told]:
+def _of_groups(inventory: AnsibleInventory) -> dict[str, Precedences]:
     """Return group → its connection variables and those of the groups that contain it.
 
     Raises:
@@ -98,22 +98,24 @@ def _of_groups(inventory: AnsibleInventory) -> dict[str, Told]:
         for child in group.children:
             within.setdefault(child, ["all"]).append(name)
     depth: dict[str, int] = {}
-    told: dict[str, Told] = {}
+    result: dict[str, Precedences] = {}
     try:
         for name in TopologicalSorter(within).static_order():
             depth[name] = max((depth[above] + 1 for above in within[name]), default=0)
             stated = inventory.groups.get(name, AnsibleGroup()).vars
-            own: Told = {key: ((depth[name], name), stated[key]) for key in CONNECTION if key in stated}
-            told[name] = _latest([own, *(told[above] for above in within[name])])
+            own: Precedences = {
+                key: ((depth[name], name), stated[key]) for key in CONNECTION if key in stated
+            }
+            result[name] = _latest([own, *(result[above] for above in within[name])])
     except CycleError as error:
         raise InvalidInput(f"groups contain each other: {on_one_line(', '.join(error.args[1]))}") from None
-    return told
+    return result
 
 
-def _latest(told: Iterable[Told]) -> Told:
+def _latest(stated: Iterable[Precedences]) -> Precedences:
     """Return of each variable the value that takes precedence."""
-    found: Told = {}
-    for each in told:
+    found: Precedences = {}
+    for each in stated:
         for key, (place, value) in each.items():
             if key not in found or found[key][0] < place:
                 found[key] = (place, value)

@@ -194,7 +194,7 @@ def _says(word: str) -> bool | None:
 
 
 def archive(
-    id: str,  # noqa: A002 - the word of the catalog
+    id: str,  # noqa: A002 - as the catalog spells it
     codename: str,
     components: Iterable[str],
     sources: Sequence[AptSource],
@@ -233,7 +233,7 @@ def archive(
 
 
 def mirrored(
-    id: str,  # noqa: A002 - the word of the catalog
+    id: str,  # noqa: A002 - as the catalog spells it
     url: str,
     codename: str,
     components: Iterable[str],

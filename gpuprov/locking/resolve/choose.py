@@ -196,7 +196,7 @@ def _suits(case: Case, cuda: Version) -> bool:
     """Return whether a CUDA release supports every GPU, and the stated compat package, cuDNN and NCCL exist
     for it.
 
-    What the catalog does not know is no objection.
+    Values unknown to the catalog count as supported.
     """
     if not all(driver.gpu_cuda_ok(gpu, cuda) for gpu in case.gpus):
         return False

@@ -126,16 +126,16 @@ def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]
     path = begun.get("PATH", (ENVIRONMENT["PATH"], ""))[0]
     started = ["env", "-i", "PATH=" + path, *(f"{name}={value}" for name, value in who.items()), *words]
     _, out, traces = run_anyway(*started, "bash", "--login", "--noprofile", "-c", SHELLS, seconds=10)
-    told, traced = out.split(MARK + "\n"), traces.split(MARK + "\n")
-    if len(told) != 7 or len(traced) != 4:
+    result, traced = out.split(MARK + "\n"), traces.split(MARK + "\n")
+    if len(result) != 7 or len(traced) != 4:
         raise Failed("a shell of root's ends before it has read its files")
     found = {}  # type: dict[str, Any]
-    for kind, text, trace in zip(KINDS, told[1::2], traced):
+    for kind, text, trace in zip(KINDS, result[1::2], traced):
         pairs = (each.partition("=")[::2] for each in text.split("\0") if "=" in each)
         own = [(name, value) for name, value in pairs if wanted.match(name)]
         places = {name: _set_at(trace, name) or begun.get(name, ("", None))[1] for name, _ in own}
         found[kind] = {name: (value, places[name]) for name, value in own}
-    nvcc = told[6].strip() or None
+    nvcc = result[6].strip() or None
     folder = os.path.dirname(nvcc or "")
     last = traced[2]
     place = _set_at(last, "PATH", rf"[^\n]*{re.escape(folder)}/?(?:[:'\"]|$)", first=True) if nvcc else None

@@ -83,10 +83,10 @@ class Nvml:
     def _gpu(self, index: int, handle: "Any", traffic: bool) -> "Values":
         """Return the row of one GPU; None for a value that it does not have."""
         load, memory = Utilization(), Memory()
-        told_load = self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(load)) == 0
-        told_memory = self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+        has_load = self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(load)) == 0
+        has_memory = self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
         reasons = ctypes.c_ulonglong()
-        told = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons)) == 0
+        result = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(reasons)) == 0
         power, errors = self._number(handle, "PowerUsage"), ctypes.c_ulonglong()
         ecc = (
             self._library.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE, ctypes.byref(errors))
@@ -94,18 +94,18 @@ class Nvml:
         )
         row = {
             "index": index,
-            "gpu": load.gpu if told_load else None,
-            "memory": load.memory if told_load else None,
-            "used_mib": memory.used >> 20 if told_memory else None,
+            "gpu": load.gpu if has_load else None,
+            "memory": load.memory if has_load else None,
+            "used_mib": memory.used >> 20 if has_memory else None,
             "power_w": None if power is None else power / 1000.0,
             "clock": self._number(handle, "ClockInfo", SM_CLOCK),
             "temperature": self._number(handle, "Temperature", CORE_TEMPERATURE),
-            "reasons": reasons.value if told else None,
+            "reasons": reasons.value if result else None,
             "ecc": errors.value if ecc else None,
             "sent_kb": self._number(handle, "PcieThroughput", PCIE_SENT) if traffic else None,
             "received_kb": self._number(handle, "PcieThroughput", PCIE_RECEIVED) if traffic else None,
         }
-        row.update(self._what_stays(index, handle, memory.total >> 20 if told_memory else None))
+        row.update(self._what_stays(index, handle, memory.total >> 20 if has_memory else None))
         return row
 
     def _what_stays(self, index: int, handle: "Any", total: "int | None") -> "Values":

@@ -43,8 +43,8 @@ def load(parameters: "Values") -> "Any":
             states[pid] = states.get(pid, "") + _state(pid)
         time.sleep(max(0.0, TICK_S - 0.05))
     second = _look(gpus)
-    told = [each for each in readings if isinstance(each, list)]
-    if not told:
+    result = [each for each in readings if isinstance(each, list)]
+    if not result:
         raise Failed(readings[0]["error"] if readings else "no reading")
     return {
         "seconds": time.monotonic() - begun,

@@ -47,7 +47,7 @@ class Roster:
     def __init__(self, client: Client) -> None:
         self._client, self._address = client, client.scheduler.address
         self.alive: dict[str, Worker] = {}
-        self._told: dict[str, tuple[Any, float]] = {}
+        self._last_messages: dict[str, tuple[Any, float]] = {}
         self._looked = self._answered = time.monotonic()
         self._missing: float | None = None
         self._read(client.scheduler_info(n_workers=-1))
@@ -64,7 +64,7 @@ class Roster:
             return False
         try:
             info = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_S)
-        except Exception:  # noqa: BLE001 - whatever Dask makes of a connection that is gone
+        except Exception:  # noqa: BLE001 - Dask raises various errors for a closed connection
             if time.monotonic() - self._answered > GONE_S:
                 raise CrewLost(
                     f"the scheduler at {self._address} no longer answers",
@@ -119,10 +119,10 @@ class Roster:
         """Update `alive` from the scheduler's data, without workers that sent no heartbeat for `SILENT_S`."""
         now, alive = time.monotonic(), {}
         for address, each in info["workers"].items():
-            message, since = self._told.get(address, (None, now))
+            message, since = self._last_messages.get(address, (None, now))
             if message != each["last_seen"]:
                 since = now
-            self._told[address] = (each["last_seen"], since)
+            self._last_messages[address] = (each["last_seen"], since)
             if now - since < SILENT_S:
                 alive[address] = _worker(address, each)
         self.alive = alive

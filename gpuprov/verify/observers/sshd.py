@@ -152,11 +152,11 @@ class Sshd(Observed):
             for user, address, local, port in contexts
         ]
         command = ASK.format(" %s" * len(asked), " %s" * len(options))
-        told = self.run(command, *asked, *options)
-        if not told.succeeded:
-            said = (told.stderr.strip().splitlines() or ["no message"])[-1]
-            raise NodeFailed(f"sshd -T of {listener} ended with status {told.rc}: {said[:200]}")
-        texts = told.stdout.split("== \n")[1:]
+        result = self.run(command, *asked, *options)
+        if not result.succeeded:
+            said = (result.stderr.strip().splitlines() or ["no message"])[-1]
+            raise NodeFailed(f"sshd -T of {listener} ended with status {result.rc}: {said[:200]}")
+        texts = result.stdout.split("== \n")[1:]
         for (user, address, *_), text in zip(contexts, texts, strict=True):
             yield Answer(user, address, listener, text)
 

@@ -166,7 +166,7 @@ def first_boot(field: Field) -> Try:
             program.main()
         if field.secret in shown.getvalue():
             raise Reached("key", f"the journal has an address with its signature: {shown.getvalue()[-300:]}")
-        _check_told(field, machine, posted)
+        _check_posted(field, machine, posted)
 
     return once
 
@@ -175,7 +175,7 @@ def _digest(machine: Machine) -> str:
     return hashlib.sha256((machine.folder / "gpuprov").read_bytes()).hexdigest()
 
 
-def _check_told(field: Field, machine: Machine, posted: list[bytes]) -> None:
+def _check_posted(field: Field, machine: Machine, posted: list[bytes]) -> None:
     for path in machine.folder.rglob("*"):
         readable = path.is_file() and not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o004
         if path != machine.places["ORDER"] and readable and field.secret in path.read_text(errors="replace"):

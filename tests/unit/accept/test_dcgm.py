@@ -74,7 +74,7 @@ def test_what_dcgm_fails_is_rejected(text: str, line: str) -> None:
     assert said(found)[0] == ("bad", line)
 
 
-def test_a_setting_that_dcgm_fails_is_told_and_no_fault() -> None:
+def test_a_setting_that_dcgm_fails_is_reported_and_no_fault() -> None:
     found = judged(
         {"run": 1, "code": 226, "said": fourth("Fail", 5, "Persistence mode is off"), "errors": ""}
     )
@@ -94,7 +94,7 @@ def test_a_setting_that_dcgm_fails_is_told_and_no_fault() -> None:
         ({"code": 0, "said": "{" * 5000, "errors": ""}, "exit code 0"),
     ],
 )
-def test_no_verdict_is_told(result: Any, why: str) -> None:
+def test_no_verdict_is_reported(result: Any, why: str) -> None:
     found = judged(result)
     [(level, line)] = said(found)
     assert (level, found.verdict) == ("warn", "accepted")

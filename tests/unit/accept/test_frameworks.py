@@ -19,7 +19,7 @@ from tests.unit.accept.recorded import recorded
 PYTHON = "/opt/torch/bin/python3"
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def frameworks(**changes: Any) -> dict[str, Any]:
     rows = [{"name": "NVIDIA H200", "bf16": 690.0} for _ in range(2)]
     torch = {"version": "2.11.0", "cuda": "13.0", "gpus": rows, "nccl": "2.28.3", **changes}
     return {"frameworks": {"torch": torch}}
@@ -34,8 +34,8 @@ def faults(found: Acceptance) -> dict[str, str]:
     return {each.rule: each.text for each in found.findings if each.rule.startswith("framework.")}
 
 
-def test_a_sound_framework_is_told() -> None:
-    found = judged(told())
+def test_a_sound_framework_is_reported() -> None:
+    found = judged(frameworks())
     assert found.verdict == "accepted"
     assert faults(found) == {"framework.rate": "torch 2.11.0: 690.0, 690.0 TFLOP/s of bf16"}
 
@@ -46,9 +46,9 @@ def test_a_sound_framework_is_told() -> None:
         (NodeFailed("no answer from the probe: x: not found"), "framework.error", f"{PYTHON}: no answer"),
         ({"frameworks": {}}, "framework.none", f"{PYTHON} has neither PyTorch nor JAX nor TensorFlow"),
         ({"frameworks": {"jax": {"error": "no CUDA"}}}, "framework.error", "jax: no CUDA"),
-        (told(gpus=[]), "framework.gpus", "torch 2.11.0 sees 0 GPUs, the driver lists 2"),
+        (frameworks(gpus=[]), "framework.gpus", "torch 2.11.0 sees 0 GPUs, the driver lists 2"),
         (
-            told(gpus=[{"bf16": 690.0}, {"bf16": 60.0}]),
+            frameworks(gpus=[{"bf16": 690.0}, {"bf16": 60.0}]),
             "framework.slow",
             "GPU 1: torch 2.11.0 reaches 60.0 TFLOP/s of bf16, cuBLASLt",
         ),
@@ -60,15 +60,15 @@ def test_what_a_framework_lacks_rejects_the_node(answer: Any, rule: str, said: s
     assert faults(found)[rule].startswith(said)
 
 
-def test_another_nccl_is_told_and_no_fault() -> None:
-    found = judged(told(nccl="2.27.5"))
+def test_another_nccl_is_reported_and_no_fault() -> None:
+    found = judged(frameworks(nccl="2.27.5"))
     assert found.verdict == "accepted"
     assert "torch 2.11.0 brings NCCL 2.27.5, the node has 2.28.3" in faults(found)["framework.nccl"]
 
 
 def test_a_node_that_was_not_measured_stays_so() -> None:
     failure = NodeFailed("no answer within 300 s")
-    assert with_frameworks(failure, PYTHON, told()) is failure
+    assert with_frameworks(failure, PYTHON, frameworks()) is failure
 
 
 def test_an_interpreter_without_frameworks_says_so() -> None:
@@ -95,7 +95,7 @@ def test_a_framework_that_dies_or_breaks_is_its_own_line(
 
 
 def test_judged_again_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = with_frameworks(recorded("quick"), PYTHON, told(gpus=[]))
+    document = with_frameworks(recorded("quick"), PYTHON, frameworks(gpus=[]))
     path = tmp_path / "accept.json"
     path.write_text(
         json.dumps({"schema": "gpuprov.accept/1", "nodes": [{"node": "n", "measured": document}]})

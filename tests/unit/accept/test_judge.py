@@ -19,8 +19,8 @@ from tests.unit.accept.recorded import recorded
 Change = Callable[[dict[str, Any]], Any]
 
 
-def one(told: Any, **others: Any) -> Acceptance:
-    [judged] = judge({"gpu01": told}, **others)
+def one(measured: Any, **others: Any) -> Acceptance:
+    [judged] = judge({"gpu01": measured}, **others)
     return judged
 
 
@@ -101,9 +101,9 @@ def test_gpus_in_use_are_refused_before_any_load() -> None:
     ("reason", "do"), [("Slurm may start jobs here", "--drained"), ("MIG is on", "MIG off")]
 )
 def test_a_refusal_says_what_to_do(reason: str, do: str) -> None:
-    told = {"schema": "gpuprov.accept.measured/1", "refused": reason}
-    assert do in str(one(told).failure)
-    assert one(told).exit_code == Exit.REFUSED
+    result = {"schema": "gpuprov.accept.measured/1", "refused": reason}
+    assert do in str(one(result).failure)
+    assert one(result).exit_code == Exit.REFUSED
 
 
 HELD = ["memory_read", "memory_copy", "h2d", "d2h", "bf16", "fp16", "tf32", "fp8", "fp64"]
@@ -111,97 +111,99 @@ HELD = ["memory_read", "memory_copy", "h2d", "d2h", "bf16", "fp16", "tf32", "fp8
 
 @pytest.mark.parametrize("measure", HELD)
 def test_a_gpu_at_half_of_its_rate_is_rejected_for_that_rate(measure: str) -> None:
-    told = recorded("quick")
+    result = recorded("quick")
     step, key = OF_GPU[measure].place
-    told["gpus"][1][step][key]["value"] /= 2
-    assert f"{measure}.slow" in rules(one(told))
-    assert {rule.split(".")[0] for rule in rules(one(told))} == {measure}
+    result["gpus"][1][step][key]["value"] /= 2
+    assert f"{measure}.slow" in rules(one(result))
+    assert {rule.split(".")[0] for rule in rules(one(result))} == {measure}
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "all_to_all"])
 def test_a_slow_collective_is_named(name: str) -> None:
-    told = recorded("quick")
-    told["between"]["nccl"]["sizes"][1][name]["value"] = 100.0
-    assert rules(one(told)) == {f"{name}.slow"}
+    result = recorded("quick")
+    result["between"]["nccl"]["sizes"][1][name]["value"] = 100.0
+    assert rules(one(result)) == {f"{name}.slow"}
 
 
-def gpu(told: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = told["gpus"][0]
+def gpu(measured: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = measured["gpus"][0]
     return row
 
 
-def after(told: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = told["after"]["counters"][0]
+def after(measured: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = measured["after"]["counters"][0]
     return row
 
 
 FAULTS: dict[str, Change] = {
-    "matrix.wrong": lambda told: gpu(told)["matrix"]["bf16"].update(off=0.3),
-    "matrix.repeats": lambda told: gpu(told)["matrix"]["fp8"].update(repeats=False),
-    "memory.wrong": lambda told: gpu(told)["pattern"].update(wrong=[{"words": 1, "bits": "0x4"}]),
-    "memory.free": lambda told: gpu(told)["device"].update(memory_free=10**11),
-    "peer.wrong": lambda told: told["between"]["pairs"][0].update(wrong={"words": 8}),
-    "peer.direct": lambda told: told["between"]["pairs"][0].update(direct=False),
-    "peer.slow": lambda told: told["between"]["pairs"][0].update(value=50.0),
-    "peer.error": lambda told: told["between"]["pairs"].pop(),
-    "all_reduce.wrong": lambda told: told["between"]["nccl"]["sizes"][0]["all_reduce"].update(
+    "matrix.wrong": lambda measured: gpu(measured)["matrix"]["bf16"].update(off=0.3),
+    "matrix.repeats": lambda measured: gpu(measured)["matrix"]["fp8"].update(repeats=False),
+    "memory.wrong": lambda measured: gpu(measured)["pattern"].update(wrong=[{"words": 1, "bits": "0x4"}]),
+    "memory.free": lambda measured: gpu(measured)["device"].update(memory_free=10**11),
+    "peer.wrong": lambda measured: measured["between"]["pairs"][0].update(wrong={"words": 8}),
+    "peer.direct": lambda measured: measured["between"]["pairs"][0].update(direct=False),
+    "peer.slow": lambda measured: measured["between"]["pairs"][0].update(value=50.0),
+    "peer.error": lambda measured: measured["between"]["pairs"].pop(),
+    "all_reduce.wrong": lambda measured: measured["between"]["nccl"]["sizes"][0]["all_reduce"].update(
         wrong={"rank": 1}
     ),
-    "nccl.error": lambda told: told["between"].update(nccl={"error": "libnccl.so.2: not found"}),
-    "device.error": lambda told: gpu(told).update(device={"error": "no answer in 60 s"}),
-    "device.seen": lambda told: gpu(told)["device"].update(visible=1),
-    "device.lost": lambda told: told["after"]["counters"].pop(),
-    "memory.error": lambda told: gpu(told).update(memory={"error": "12 MiB of memory are free"}),
-    "bf16.error": lambda told: gpu(told)["matrix"].pop("bf16"),
-    "tf32.error": lambda told: gpu(told)["matrix"].update(tf32={"error": "not supported on this GPU"}),
-    "host.error": lambda told: gpu(told).pop("host"),
-    "pattern.error": lambda told: gpu(told).pop("pattern"),
-    "host.numa": lambda told: gpu(told)["host"].update(stated=1, near=0),
-    "load.slowed": lambda told: gpu(told)["matrix"]["bf16"]["load"].update(reasons=0x40),
-    "ecc.uncorrected": lambda told: after(told).update(ecc_uncorrected=1),
-    "ecc.rows": lambda told: after(told)["remapped_rows"].update(pending=1),
-    "nvlink.replay": lambda told: after(told)["nvlinks"]["errors"].update(replay=3),
-    "nvlink.up": lambda told: told["before"]["counters"][0]["nvlinks"].update(up=17),
-    "xid.new": lambda told: told["after"].update(xids={"count": 1, "lines": [[0, "NVRM: Xid 79"]]}),
+    "nccl.error": lambda measured: measured["between"].update(nccl={"error": "libnccl.so.2: not found"}),
+    "device.error": lambda measured: gpu(measured).update(device={"error": "no answer in 60 s"}),
+    "device.seen": lambda measured: gpu(measured)["device"].update(visible=1),
+    "device.lost": lambda measured: measured["after"]["counters"].pop(),
+    "memory.error": lambda measured: gpu(measured).update(memory={"error": "12 MiB of memory are free"}),
+    "bf16.error": lambda measured: gpu(measured)["matrix"].pop("bf16"),
+    "tf32.error": lambda measured: gpu(measured)["matrix"].update(
+        tf32={"error": "not supported on this GPU"}
+    ),
+    "host.error": lambda measured: gpu(measured).pop("host"),
+    "pattern.error": lambda measured: gpu(measured).pop("pattern"),
+    "host.numa": lambda measured: gpu(measured)["host"].update(stated=1, near=0),
+    "load.slowed": lambda measured: gpu(measured)["matrix"]["bf16"]["load"].update(reasons=0x40),
+    "ecc.uncorrected": lambda measured: after(measured).update(ecc_uncorrected=1),
+    "ecc.rows": lambda measured: after(measured)["remapped_rows"].update(pending=1),
+    "nvlink.replay": lambda measured: after(measured)["nvlinks"]["errors"].update(replay=3),
+    "nvlink.up": lambda measured: measured["before"]["counters"][0]["nvlinks"].update(up=17),
+    "xid.new": lambda measured: measured["after"].update(xids={"count": 1, "lines": [[0, "NVRM: Xid 79"]]}),
 }
 
 
 @pytest.mark.parametrize("rule", FAULTS)
 def test_a_fault_is_named(rule: str) -> None:
-    told = recorded("quick")
-    FAULTS[rule](told)
-    judged = one(told)
+    result = recorded("quick")
+    FAULTS[rule](result)
+    judged = one(result)
     assert rule in rules(judged)
     assert judged.exit_code == Exit.FAILED
 
 
 def test_a_gpu_that_did_not_start_is_one_line_and_not_one_a_step() -> None:
-    told = recorded("quick")
-    told["gpus"][0] = {"index": 0, "device": {"error": "no answer in 60 s"}, "matrix": {}}
-    assert [found.rule for found in one(told).faults] == ["device.error"]
+    result = recorded("quick")
+    result["gpus"][0] = {"index": 0, "device": {"error": "no answer in 60 s"}, "matrix": {}}
+    assert [found.rule for found in one(result).faults] == ["device.error"]
 
 
 def test_what_a_gpu_is_not_made_for_is_no_fault() -> None:
     """Missing FP8 on an A100 is not a fault."""
-    told = recorded("quick")
-    for row in told["gpus"]:
+    result = recorded("quick")
+    for row in result["gpus"]:
         row["device"]["name"] = "NVIDIA A100-SXM4-80GB"
         row["matrix"]["fp8"] = {"error": "cublasLtMatmulAlgoGetHeuristic: not supported on this GPU"}
-    assert "fp8.error" not in rules(one(told))
+    assert "fp8.error" not in rules(one(result))
 
 
-def test_an_unread_kernel_log_is_told_and_rejects_nobody() -> None:
-    told = recorded("quick")
-    told["after"]["xids"] = {"error": "no kernel log can be read"}
-    assert one(told).verdict == "accepted"
-    assert [found.rule for found in one(told).findings if found.level == "warn"] == ["xid.unread"]
+def test_an_unread_kernel_log_is_reported_and_rejects_nobody() -> None:
+    result = recorded("quick")
+    result["after"]["xids"] = {"error": "no kernel log can be read"}
+    assert one(result).verdict == "accepted"
+    assert [found.rule for found in one(result).findings if found.level == "warn"] == ["xid.unread"]
 
 
 def test_of_a_gpu_that_nobody_published_no_threshold_is_known() -> None:
-    told = recorded("compute-shared")
-    for row in told["gpus"]:
+    result = recorded("compute-shared")
+    for row in result["gpus"]:
         row["device"]["name"] = "NVIDIA H999"
-    judged = one(told)
+    judged = one(result)
     assert {rate.floor for rate in judged.rates if rate.measure != "all_reduce"} == {None}
     assert all(rate.share is None for rate in judged.rates if rate.unit == "TFLOP/s")
     # The comparison within the node still works: Hugging Face's rule does not depend on the model.
@@ -216,14 +218,14 @@ def test_the_sites_own_floor_counts_instead() -> None:
 def test_an_outlier_among_many_is_found_by_name() -> None:
     """Report a GPU 10 % slower than the fleet, though above the floor and above 90 % of its node's best."""
     fleet = {f"gpu{n:02}": recorded("quick") for n in range(1, 9)}
-    for told in fleet["gpu05"]["gpus"]:
-        told["matrix"]["bf16"]["value"] *= 0.9
+    for result in fleet["gpu05"]["gpus"]:
+        result["matrix"]["bf16"]["value"] *= 0.9
     found = {each.node: rules(each) for each in judge(fleet)}
     assert found.pop("gpu05") == {"bf16.outlier"}
     assert not any(found.values())
 
 
-def test_what_became_slower_is_told_against_a_baseline() -> None:
+def test_what_became_slower_is_reported_against_a_baseline() -> None:
     now = recorded("quick-again")
     assert rules(one(now, baseline={"gpu01": recorded("quick")})) == set()
     now["gpus"][0]["memory"]["driver_copy"]["value"] *= 0.94
@@ -232,10 +234,10 @@ def test_what_became_slower_is_told_against_a_baseline() -> None:
 
 def test_a_node_that_gave_nothing_is_that_nodes_line() -> None:
     answers = {"a": Unreachable("no route"), "b": recorded("quick"), "c": {"schema": "other"}}
-    told = judge(answers)
-    assert [each.verdict for each in told] == ["failed", "accepted", "failed"]
-    assert [each.exit_code for each in told] == [Exit.UNREACHABLE, Exit.OK, Exit.FAILED]
-    assert [row["verdict"] for row in document(told)["nodes"]] == ["failed", "accepted", "failed"]
+    result = judge(answers)
+    assert [each.verdict for each in result] == ["failed", "accepted", "failed"]
+    assert [each.exit_code for each in result] == [Exit.UNREACHABLE, Exit.OK, Exit.FAILED]
+    assert [row["verdict"] for row in document(result)["nodes"]] == ["failed", "accepted", "failed"]
 
 
 JUNK: list[Any] = [None, [], {}, "x", -1, True, [None], {"error": None}]
@@ -250,12 +252,12 @@ def places(value: Any) -> list[tuple[Any, ...]]:
 
 
 def test_no_word_of_a_stranger_breaks_the_judge() -> None:
-    told = recorded("quick")
-    for place in places(told)[1:]:
+    result = recorded("quick")
+    for place in places(result)[1:]:
         for number, junk in enumerate(JUNK):
             if (len(place) + number) % 3:  # a third of all combinations suffices and takes a second
                 continue
-            changed = copy.copy(told)
+            changed = copy.copy(result)
             inner: Any = changed
             for key in place[:-1]:
                 inner[key] = copy.copy(inner[key])
@@ -267,8 +269,8 @@ def test_no_word_of_a_stranger_breaks_the_judge() -> None:
 
 
 def test_every_rate_is_its_own_figure() -> None:
-    told = recorded("quick")
-    found = [(rate.gpu, rate.measure) for rate in rates(told, {})]
+    result = recorded("quick")
+    found = [(rate.gpu, rate.measure) for rate in rates(result, {})]
     assert len(found) == len(set(found)) == 2 * 11 + 2 + 3
 
 
@@ -290,25 +292,25 @@ def test_every_measurement_can_have_a_floor() -> None:
 
 
 def test_an_answer_with_more_gpus_than_any_machine_is_not_judged() -> None:
-    told = recorded("quick")
-    many = [{**told["gpus"][0], "index": at} for at in range(65)]
-    judged = one({**told, "gpus": many})
+    result = recorded("quick")
+    many = [{**result["gpus"][0], "index": at} for at in range(65)]
+    judged = one({**result, "gpus": many})
     assert (judged.verdict, str(judged.failure)) == (
         "failed",
         "the answer holds too many GPUs; expected at most 64",
     )
-    assert one(told, baseline={"gpu01": {**told, "gpus": many}}).verdict == "accepted"
+    assert one(result, baseline={"gpu01": {**result, "gpus": many}}).verdict == "accepted"
 
 
 @pytest.mark.parametrize("what", ["drives", "ports", "sizes of collectives"])
 def test_an_answer_with_too_many_rows_is_not_judged(what: str) -> None:
-    told = recorded("quick")
+    result = recorded("quick")
     many = [{"name": f"d{at}"} for at in range(257)]
     if what == "sizes of collectives":
-        told["between"]["nccl"]["sizes"] = many
+        result["between"]["nccl"]["sizes"] = many
     else:
-        told["host_devices"] = {what: many}
-    judged = one(told)
+        result["host_devices"] = {what: many}
+    judged = one(result)
     assert judged.verdict == "failed"
     assert str(judged.failure) == f"the answer holds too many {what}; expected at most 256"
 
@@ -316,9 +318,9 @@ def test_an_answer_with_too_many_rows_is_not_judged(what: str) -> None:
 def test_the_findings_of_a_node_are_limited_in_number_and_length() -> None:
     """Limit the findings of a node's measurements, and those of its comparison with the others."""
     fleet = {f"gpu{at}": recorded("quick") for at in range(5)}
-    for name, told in fleet.items():
+    for name, result in fleet.items():
         count, value = (200, 1.0) if name == "gpu4" else (2, 380.0)
-        told["host_devices"] = {
+        result["host_devices"] = {
             "drives": [{"name": f"{at}{'x' * 5000}", "read": {"value": value}} for at in range(count)],
             "ports": [{"name": f"{at}{'x' * 5000}", "gbits": value} for at in range(count)],
         }
@@ -346,18 +348,18 @@ def test_of_many_findings_the_worst_are_kept_in_their_order() -> None:
 
 
 def test_names_of_collectives_are_not_those_of_the_node() -> None:
-    told = recorded("quick")
-    told["between"]["nccl"]["sizes"][0]["x" * 999] = {"wrong": {"rank": 0}}
-    assert one(told).verdict == "accepted"
+    result = recorded("quick")
+    result["between"]["nccl"]["sizes"][0]["x" * 999] = {"wrong": {"rank": 0}}
+    assert one(result).verdict == "accepted"
 
 
 def test_a_node_with_many_rows_does_not_outvote_the_others() -> None:
     """Compare with the median of 20 honest nodes, not with the 200 drives or ports of one node."""
     fleet = {f"gpu{n:02}": recorded("quick") for n in range(1, 21)}
-    for name, told in fleet.items():
+    for name, result in fleet.items():
         count = 200 if name == "gpu20" else 4
         value = 99.0 if name == "gpu20" else 6.9
-        told["host_devices"] = {
+        result["host_devices"] = {
             "drives": [{"name": f"nvme{at}n1", "read": {"value": value}} for at in range(count)],
             "ports": [{"name": f"eth{at}", "gbits": value} for at in range(count)],
         }
@@ -368,24 +370,24 @@ def test_a_node_with_many_rows_does_not_outvote_the_others() -> None:
     assert not any(found.values())
 
 
-def repeated_pairs(told: dict[str, Any]) -> None:
-    told["between"]["pairs"] = [{"from": 0, "to": 1, "value": 10_000.0, "direct": True}] * 200
+def repeated_pairs(measured: dict[str, Any]) -> None:
+    measured["between"]["pairs"] = [{"from": 0, "to": 1, "value": 10_000.0, "direct": True}] * 200
 
 
-def invented_pairs(told: dict[str, Any]) -> None:
-    told["between"]["pairs"] = [{"from": 0, "to": at, "value": 10_000.0} for at in range(200)]
+def invented_pairs(measured: dict[str, Any]) -> None:
+    measured["between"]["pairs"] = [{"from": 0, "to": at, "value": 10_000.0} for at in range(200)]
 
 
-def repeated_sizes(told: dict[str, Any]) -> None:
-    told["between"]["nccl"]["sizes"] *= 100
+def repeated_sizes(measured: dict[str, Any]) -> None:
+    measured["between"]["nccl"]["sizes"] *= 100
 
 
-def repeated_gpus(told: dict[str, Any]) -> None:
-    told["gpus"] *= 30
+def repeated_gpus(measured: dict[str, Any]) -> None:
+    measured["gpus"] *= 30
 
 
-def repeated_drives(told: dict[str, Any]) -> None:
-    told["host_devices"] = {"drives": [{"name": "nvme0n1", "read": {"value": 99.0}}] * 200}
+def repeated_drives(measured: dict[str, Any]) -> None:
+    measured["host_devices"] = {"drives": [{"name": "nvme0n1", "read": {"value": 99.0}}] * 200}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_between_two_gates_a_node_is_warned_of() -> None:
         ("NVIDIA B200", "allreduce_busbw_8gpu_gb_s"),  # the figure of another GPU
     ],
 )
-def test_a_gate_in_doubt_is_told_and_not_used(gpu: str, name: str) -> None:
+def test_a_gate_in_doubt_is_reported_and_not_used(gpu: str, name: str) -> None:
     known = reference(gpu)
     assert any(row.get("doubt") for row in known.thresholds[name])
     floor = known.floor((name,))

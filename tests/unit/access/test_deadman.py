@@ -50,7 +50,7 @@ def says(code: int, line: str = "") -> Output:
     return Output(code, b"", line.encode())
 
 
-def test_a_node_that_answers_and_is_never_restored_is_told_in_its_own_words(
+def test_a_node_that_answers_and_is_never_restored_is_reported_in_its_own_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     error = ended(monkeypatch, says(1, "cp: No space left on device"))
@@ -60,7 +60,7 @@ def test_a_node_that_answers_and_is_never_restored_is_told_in_its_own_words(
     assert "as before" not in str(error)
 
 
-def test_a_node_that_does_not_let_us_in_any_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_does_not_let_us_in_any_more_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ended(monkeypatch, Unreachable("refused the key"))
     assert error
     assert not isinstance(error, deadman.Undone)

@@ -38,7 +38,7 @@ class Machine:
         [(name, group)] = read_lock(RECORDED_LOCK).groups.items()
         hosts = {"here": LOCAL, "gpu01": "192.0.2.1"}
         lock = Lock(inputs="", groups={name: group.model_copy(update={"hosts": hosts})})
-        self.told: list[str] = []
+        self.narrated: list[str] = []
         self.went_down: list[Mapping[str, int]] = []
         self.played: list[list[str]] = []
         self.users: list[str] = []
@@ -49,7 +49,7 @@ class Machine:
             lock,
             folder / RUN,
             consent=Consent(reboot=True),
-            narrate=self.told.append,
+            narrate=self.narrated.append,
             afterwards=Afterwards(("apply", "--continue", RUN)),
         )
         monkeypatch.setattr(converge, "SETTLE_S", 0.0)
@@ -115,14 +115,14 @@ def test_under_somebody_s_job_it_stays_up(machine: Machine) -> None:
     machine.users = ["python3 (4242)"]
     result = machine.converge()
     assert (machine.went_down, result.reboot_needed) == ([], ["here"])
-    assert machine.told[-1] == "here: the GPUs are in use by python3 (4242)"
+    assert machine.narrated[-1] == "here: the GPUs are in use by python3 (4242)"
 
 
 def test_where_the_run_could_not_go_on_it_stays_up_and_says_so(machine: Machine) -> None:
     machine.cannot = Cannot("sudo asks for a password", do="reboot it yourself")
     result = machine.converge()
     assert result.reboot_needed == ["here"]
-    assert machine.told[-1] == "here: sudo asks for a password; reboot it yourself"
+    assert machine.narrated[-1] == "here: sudo asks for a password; reboot it yourself"
 
 
 def test_after_its_boot_it_is_not_rebooted_again_whatever_is_loaded(machine: Machine) -> None:

@@ -105,10 +105,10 @@ def test_an_endless_answer_fails_its_node_alone(
 def test_an_answer_within_the_bounds_arrives_whole(run: Run, tmp_path: Path) -> None:
     """Compare 3 MB of each output, and the exit status, with what a program wrote."""
     program = "head -c 3000000 /dev/zero | tr '\\0' a; head -c 3000000 /dev/zero | tr '\\0' b >&2; exit 7"
-    told = {"gpuprov.gpuprov.gpuprov_command": {"argv": ["sh", "-c", program]}, "register": "told"}
-    held = "told.rc == 7 and told.stdout == 'a' * 3000000 and told.stderr == 'b' * 3000000"
+    result = {"gpuprov.gpuprov.gpuprov_command": {"argv": ["sh", "-c", program]}, "register": "output"}
+    held = "output.rc == 7 and output.stdout == 'a' * 3000000 and output.stderr == 'b' * 3000000"
     assertion = {"ansible.builtin.assert": {"that": held, "quiet": True}}
-    found = run('exec sh -c "$last"', [{**told, "failed_when": False}, assertion])
+    found = run('exec sh -c "$last"', [{**result, "failed_when": False}, assertion])
     assert all(outcome.ok for outcome in found.values())
 
 

@@ -40,7 +40,7 @@ class World:
         self.found = {name: NodeDrift(name, "drifted", (differs("sysctl"),)) for name in NAMES}
         self.done: list[tuple[str, list[str]]] = []
         self.during: dict[str, Any] = {}
-        self.told: list[str] = []
+        self.narrated: list[str] = []
         self.looks = 0
         folder = tmp_path / MINE
         folder.mkdir()
@@ -49,7 +49,7 @@ class World:
         ssh = {"ssh": Setting(value={"options": {"Port": "22"}}, reason="", source="")}
         lock = Lock(inputs="", groups={name: group.model_copy(update={"settings": ssh})})
         consent = Consent(reboot=True)
-        self.run = RunContext(lock, folder, consent=consent, narrate=self.told.append, leases=self.leases)
+        self.run = RunContext(lock, folder, consent=consent, narrate=self.narrated.append, leases=self.leases)
         monkeypatch.setattr(exclusive, "survey", self._survey)
         monkeypatch.setattr(converging, "survey", self._survey)
         monkeypatch.setattr(once, "run_playbook", self._run_playbook)
@@ -95,7 +95,7 @@ def test_a_node_that_another_run_has_is_refused_and_the_others_are_changed(world
     result = world.converge()
     assert world.done == [("site", ["n1", "n3"])]
     said = f"leased by x@y, run {OTHER}, since "
-    [reported] = world.told
+    [reported] = world.narrated
     assert reported.startswith(f"n2 left alone: {said}")
     assert (result.failed, result.outcomes["n1"].changed) == (["n2"], 1)
     assert conclusion([], result, None) == Exit.REFUSED

@@ -100,7 +100,7 @@ class Played:
     """Fake survey results in order, and a fake playbook that records its variables."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: list[Difference]) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
         looks = iter(seen)
         monkeypatch.setattr(
             module, "survey", lambda *_, **__: [NodeDrift("here", "drifted", tuple(next(looks)))]
@@ -112,7 +112,7 @@ class Played:
         self, playbook: str, nodes: dict[str, dict[str, Any]], run: object, part: str
     ) -> dict[str, NodeOutcome]:
         assert os.environ["SYSTEMD_OFFLINE"] == "1"
-        self.told.append(nodes["here"])
+        self.results.append(nodes["here"])
         return {"here": NodeOutcome(changed=3)}
 
 
@@ -136,7 +136,7 @@ def test_roles_run_but_for_those_that_wait(tree: Path, monkeypatch: pytest.Monke
     assert made.outcome.ok
     assert made.outcome.changed == 3
     assert made.roles == {"storage": "the machine's drives"}
-    [result] = played.told
+    [result] = played.results
     assert "nvidia_driver" in result["gpuprov_roles"]
     assert "storage" not in result["gpuprov_roles"]
     assert result["system_tuning_booted"] is False
@@ -155,7 +155,7 @@ def test_what_an_image_shows_has_to_be_so(tree: Path, monkeypatch: pytest.Monkey
 def test_a_tree_that_shows_all_is_not_touched(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(monkeypatch, [differs("gpu.count", None)], [])
     assert make_image(run_of(lock_for(KERNEL), tree)).outcome.changed == 0
-    assert played.told == []
+    assert played.results == []
 
 
 def test_the_first_boot_is_left_with_the_machines_own_kernel(tree: Path) -> None:

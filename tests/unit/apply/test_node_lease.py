@@ -267,7 +267,7 @@ def test_a_file_that_everybody_can_open_is_no_lock(tmp_path: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in (lock.parent, lock)] == [0o700, 0o600]
 
 
-def test_a_lock_that_is_not_given_back_is_told_with_who_has_it(tmp_path: Path) -> None:
+def test_a_lock_that_is_not_given_back_is_reported_with_who_has_it(tmp_path: Path) -> None:
     lease.take("one", "a@b", 60)
     program = "import fcntl,sys; f=open(sys.argv[1]); fcntl.flock(f,2); print(flush=True); input()"
     words = [sys.executable, "-c", program, str(tmp_path / "run/locks/lease")]

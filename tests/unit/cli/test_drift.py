@@ -155,7 +155,7 @@ def test_watching_says_only_what_changes(nodes: Answers, capsys: pytest.CaptureF
     assert len(document(capsys, "history")["runs"]) == 2
 
 
-def test_what_is_found_is_told_when_it_cannot_be_recorded(
+def test_what_is_found_is_reported_when_it_cannot_be_recorded(
     nodes: Answers, capsys: pytest.CaptureFixture[str], own_state: Path
 ) -> None:
     (own_state / "gpuprov").write_text("a file where the folder should be")

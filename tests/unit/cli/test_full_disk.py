@@ -77,18 +77,18 @@ def in_words(done: subprocess.CompletedProcess[str]) -> None:
 
 @pytest.mark.parametrize("limit", LEVELS)
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_no_room_is_told_in_a_line(folder: Path, words: tuple[str, ...], limit: int) -> None:
+def test_no_room_is_reported_in_a_line(folder: Path, words: tuple[str, ...], limit: int) -> None:
     before = (folder / "fleet.lock.yml").read_bytes()
     in_words(called(folder, *words, limit=limit))
     assert (folder / "fleet.lock.yml").read_bytes() == before
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_a_state_that_cannot_be_made_is_told_in_a_line(folder: Path, words: tuple[str, ...]) -> None:
+def test_a_state_that_cannot_be_made_is_reported_in_a_line(folder: Path, words: tuple[str, ...]) -> None:
     in_words(called(folder, *words, XDG_STATE_HOME="/proc/self", XDG_CACHE_HOME="/proc/self"))
 
 
-def test_a_full_standard_output_is_told_in_a_line(folder: Path) -> None:
+def test_a_full_standard_output_is_reported_in_a_line(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "gpuprov", "inventory", "profiles"],
@@ -103,7 +103,7 @@ def test_a_full_standard_output_is_told_in_a_line(folder: Path) -> None:
     assert done.returncode == Exit.FAILED
 
 
-def test_what_no_verb_has_words_for_is_told_in_a_line(
+def test_what_no_verb_has_words_for_is_reported_in_a_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> None:

@@ -123,7 +123,7 @@ def test_a_changed_fleet_without_a_new_lock_is_warned_of(
     assert "Warning: fleet.yml:3: unknown key 'host'" in screen(verb, capsys, 0)
 
 
-def test_a_nightly_user_who_cannot_reach_the_fleet_is_told_of(
+def test_a_nightly_user_who_cannot_reach_the_fleet_is_reported_of(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lock(Lock(inputs="0" * 64, groups={}), folder / "fleet.lock.yml")

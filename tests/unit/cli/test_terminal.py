@@ -146,7 +146,7 @@ def test_nodes_and_groups_of_the_lock_that_is_named_are_offered() -> None:
     assert completion.nodes(context, click.Argument(["x"]), "")
 
 
-def test_a_mistyped_verb_is_told_with_those_that_are_near(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_verb_is_reported_with_those_that_are_near(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dirft"]) == 2
     assert "there is no verb 'dirft'; did you mean 'drift'?" in capsys.readouterr().err
     assert run(["xyzzy"]) == 2

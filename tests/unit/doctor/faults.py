@@ -26,34 +26,34 @@ FIRST = "0000:00:06.0"
 def setting(path: str, value: Any) -> Change:
     """Return a change of one value of the collectors; example of a path: `host_state.clock.offset_us`."""
 
-    def change(told: Collectors) -> None:
+    def change(collected: Collectors) -> None:
         *way, last = (each.replace("\0", ".") for each in path.replace("\\.", "\0").split("."))
         for name in way:
-            told = told[int(name)] if isinstance(told, list) else told[name]
-        if isinstance(told, list):
-            told[int(last)] = value
+            collected = collected[int(name)] if isinstance(collected, list) else collected[name]
+        if isinstance(collected, list):
+            collected[int(last)] = value
         else:
-            told[last] = value
+            collected[last] = value
 
     return change
 
 
 def kernel_says(*lines: str, age_s: float = 600) -> Change:
     """Return a change that adds lines to the kernel's log."""
-    return lambda told: log(told, *lines, age_s=age_s)
+    return lambda collected: log(collected, *lines, age_s=age_s)
 
 
 def smi_says(pattern: str, text: str) -> Change:
     """Return a change of nvidia-smi's output."""
-    return lambda told: edit_smi(told, pattern, text, count=1)
+    return lambda collected: edit_smi(collected, pattern, text, count=1)
 
 
 def all_of(*changes: Change) -> Change:
     """Return a change that applies several changes."""
 
-    def change(told: Collectors) -> None:
+    def change(collected: Collectors) -> None:
         for each in changes:
-            each(told)
+            each(collected)
 
     return change
 
@@ -66,9 +66,9 @@ def unloaded(*changes: Change) -> Change:
 def bound_to(driver: str) -> Change:
     """Return a change that binds the GPUs to another driver."""
 
-    def change(told: Collectors) -> None:
-        unload(told)
-        for row in told["pci"]:
+    def change(collected: Collectors) -> None:
+        unload(collected)
+        for row in collected["pci"]:
             if row[3].startswith("0x03"):
                 row[7] = driver
 
@@ -77,42 +77,42 @@ def bound_to(driver: str) -> Change:
 
 def units(name: str, states: str) -> Change:
     """Return a change of a unit's states."""
-    return lambda told: unit(told, name, states)
+    return lambda collected: unit(collected, name, states)
 
 
 def packages(name: str, version: str, state: str = "install ok installed") -> Change:
     """Return a change that adds a package or replaces its version."""
-    return lambda told: package(told, name, version, state)
+    return lambda collected: package(collected, name, version, state)
 
 
-def only_one_gpu(told: Collectors) -> None:
+def only_one_gpu(collected: Collectors) -> None:
     """Remove all GPUs but the first from nvidia-smi's output."""
-    text = told["smi"]["stdout"]
+    text = collected["smi"]["stdout"]
     begin, end = text.rindex("<gpu "), text.rindex("</gpu>") + len("</gpu>")
-    told["smi"]["stdout"] = (text[:begin] + text[end:]).replace("<attached_gpus>2", "<attached_gpus>1")
+    collected["smi"]["stdout"] = (text[:begin] + text[end:]).replace("<attached_gpus>2", "<attached_gpus>1")
 
 
-def no_bus(told: Collectors) -> None:
+def no_bus(collected: Collectors) -> None:
     """Remove the GPUs from PCI, but keep their packages."""
-    unload(told)
-    told["pci"] = [row for row in told["pci"] if not row[3].startswith("0x03")]
-    told["pci_links"] = {}
+    unload(collected)
+    collected["pci"] = [row for row in collected["pci"] if not row[3].startswith("0x03")]
+    collected["pci_links"] = {}
 
 
-def never_provisioned(told: Collectors) -> None:
+def never_provisioned(collected: Collectors) -> None:
     """Remove everything of NVIDIA's except the GPUs."""
-    unload(told)
-    told["disk_modules"], told["dkms"] = {KERNEL: ""}, []
-    told["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
-    told["smi"] = {"error": "nvidia-smi is not installed"}
+    unload(collected)
+    collected["disk_modules"], collected["dkms"] = {KERNEL: ""}, []
+    collected["packages"]["text"] = "bash\tamd64\t5.2\tbash\tinstall ok installed\n"
+    collected["smi"] = {"error": "nvidia-smi is not installed"}
 
 
-def newer_libraries(told: Collectors) -> None:
+def newer_libraries(collected: Collectors) -> None:
     """Replace the libraries with 580.200, newer than the module of 580.159."""
-    taken = told["libraries"]["taken"]
+    taken = collected["libraries"]["taken"]
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         taken[name] = re.sub(r"580\.159\.04", "580.200.01", taken[name])
-    told["smi"] = {
+    collected["smi"] = {
         "rc": 18,
         "stdout": "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: "
         "580.200\n",
@@ -120,17 +120,17 @@ def newer_libraries(told: Collectors) -> None:
     }
 
 
-def no_uvm(told: Collectors) -> None:
+def no_uvm(collected: Collectors) -> None:
     """Unload nvidia_uvm, and remove nvidia-modprobe, which loads it."""
-    told["modules"]["loaded"] = told["modules"]["loaded"].replace("nvidia_uvm", "nothing_uvm")
-    told["gpu_tools"]["nvidia_modprobe"] = None
+    collected["modules"]["loaded"] = collected["modules"]["loaded"].replace("nvidia_uvm", "nothing_uvm")
+    collected["gpu_tools"]["nvidia_modprobe"] = None
 
 
 def grown(name: str, by: int = 500) -> Change:
     """Return a change that makes a counter grow between two readings."""
 
-    def change(told: Collectors) -> None:
-        told["counters"]["first"][name], told["counters"]["second"][name] = 10, 10 + by
+    def change(collected: Collectors) -> None:
+        collected["counters"]["first"][name], collected["counters"]["second"][name] = 10, 10 + by
 
     return change
 
@@ -138,54 +138,54 @@ def grown(name: str, by: int = 500) -> Change:
 def stands(name: str, value: int) -> Change:
     """Return a change that sets a counter to a constant value."""
 
-    def change(told: Collectors) -> None:
-        told["counters"]["first"][name] = told["counters"]["second"][name] = value
+    def change(collected: Collectors) -> None:
+        collected["counters"]["first"][name] = collected["counters"]["second"][name] = value
 
     return change
 
 
 def space(row: list[Any]) -> Change:
     """Return a change that adds a file system."""
-    return lambda told: told["host_state"]["space"].append(row)
+    return lambda collected: collected["host_state"]["space"].append(row)
 
 
 def program(**values: Any) -> Change:
     """Return a change that adds a program that uses the first GPU."""
-    return lambda told: told["programs"]["holders"].append(holder(**values))
+    return lambda collected: collected["programs"]["holders"].append(holder(**values))
 
 
 def login(name: str, value: str) -> Change:
     """Return a change that sets an environment variable for all logins."""
-    return lambda told: told["environment"].update({"/etc/profile.d/gpu.sh": {name: value}})
+    return lambda collected: collected["environment"].update({"/etc/profile.d/gpu.sh": {name: value}})
 
 
 def sources(text: str) -> Change:
     """Return a change that adds a list of apt sources."""
-    return lambda told: told["sources"]["files"].update({"/etc/apt/sources.list.d/x.list": text})
+    return lambda collected: collected["sources"]["files"].update({"/etc/apt/sources.list.d/x.list": text})
 
 
 def port_above(**values: Any) -> Change:
     """Return a change of the PCIe port above the first GPU."""
-    return lambda told: told["pci_links"][FIRST][1].update(values)
+    return lambda collected: collected["pci_links"][FIRST][1].update(values)
 
 
-def down_link(told: Collectors) -> None:
+def down_link(collected: Collectors) -> None:
     """Make one NVLink of the first GPU inactive."""
-    told["nvlink"]["status"] = re.sub(
-        r"Link 3: [\d.]+ GB/s", "Link 3: <inactive>", told["nvlink"]["status"], count=1
+    collected["nvlink"]["status"] = re.sub(
+        r"Link 3: [\d.]+ GB/s", "Link 3: <inactive>", collected["nvlink"]["status"], count=1
     )
 
 
-def grace(told: Collectors) -> None:
+def grace(collected: Collectors) -> None:
     """Rename the GPUs to GB200; IMEX is missing."""
-    edit_smi(told, "NVIDIA H200", "NVIDIA GB200")
+    edit_smi(collected, "NVIDIA H200", "NVIDIA GB200")
 
 
 def four_ports(*states: tuple[str, str]) -> Change:
     """Return a change that sets InfiniBand ports with these states and rates."""
 
-    def change(told: Collectors) -> None:
-        told["hcas"] = [hca(f"mlx5_{n}", "0000:18:00.0", *each) for n, each in enumerate(states)]
+    def change(collected: Collectors) -> None:
+        collected["hcas"] = [hca(f"mlx5_{n}", "0000:18:00.0", *each) for n, each in enumerate(states)]
 
     return change
 
@@ -195,16 +195,20 @@ def containers(*rows: list[Any]) -> Change:
     return setting("container_state.running", list(rows))
 
 
-def unattended(told: Collectors) -> None:
+def unattended(collected: Collectors) -> None:
     """Enable unattended upgrades, and release the driver's packages from hold."""
-    told["sources"]["config"] = 'APT::Periodic::Unattended-Upgrade "1";'
-    told["packages"]["text"] = told["packages"]["text"].replace("hold ok installed", "install ok installed")
+    collected["sources"]["config"] = 'APT::Periodic::Unattended-Upgrade "1";'
+    collected["packages"]["text"] = collected["packages"]["text"].replace(
+        "hold ok installed", "install ok installed"
+    )
 
 
-def no_peer_memory(told: Collectors) -> None:
+def no_peer_memory(collected: Collectors) -> None:
     """Load the proprietary module, without a peer-memory module."""
-    told["modules"]["loaded"] = told["modules"]["loaded"].replace("nvidia_peermem", "other")
-    told["modules"]["driver"] = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build"
+    collected["modules"]["loaded"] = collected["modules"]["loaded"].replace("nvidia_peermem", "other")
+    collected["modules"]["driver"] = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build"
+    )
 
 
 XID = "NVRM: Xid (PCI:0000:00:06): {}, pid=4711, name=python, something"
@@ -216,8 +220,8 @@ ACTION = (
 
 FAULTS: dict[str, list[Change]] = {
     "bus.none": [no_bus],
-    "bus.lost": [lambda told: told["pci_links"][FIRST][0].update(lost=True)],
-    "bus.bar": [lambda told: told["pci_links"][FIRST][0].update(unplaced=[1])],
+    "bus.lost": [lambda collected: collected["pci_links"][FIRST][0].update(lost=True)],
+    "bus.bar": [lambda collected: collected["pci_links"][FIRST][0].update(unplaced=[1])],
     "bus.bar_log": [
         kernel_says(
             "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: NVRM: BAR1 is 0M @ 0x0"
@@ -281,8 +285,8 @@ FAULTS: dict[str, list[Change]] = {
     "driver.uvm": [no_uvm],
     "driver.device_files": [setting("state.device_nodes", ["/dev/nvidiactl"])],
     "driver.infoROM": [
-        lambda told: told["smi"].update(
-            stdout=told["smi"]["stdout"] + "\nWARNING: infoROM is corrupted at gpu 0000:00:06.0\n"
+        lambda collected: collected["smi"].update(
+            stdout=collected["smi"]["stdout"] + "\nWARNING: infoROM is corrupted at gpu 0000:00:06.0\n"
         )
     ],
     "driver.persistence": [smi_says(r"<persistence_mode>Enabled", "<persistence_mode>Disabled")],
@@ -363,8 +367,8 @@ FAULTS: dict[str, list[Change]] = {
     "fabric.health": [smi_says(r"<status>Success", "<status>Insufficient Resources")],
     "fabric.links_down": [down_link],
     "fabric.link_errors": [
-        lambda told: told["nvlink"].update(
-            errors=told["nvlink"]["errors"].replace("CRC Errors: 0", "CRC Errors: 812", 1)
+        lambda collected: collected["nvlink"].update(
+            errors=collected["nvlink"]["errors"].replace("CRC Errors: 0", "CRC Errors: 812", 1)
         )
     ],
     "fabric.topology": [
@@ -382,7 +386,7 @@ FAULTS: dict[str, list[Change]] = {
         setting("libraries.configured", {"/etc/ld.so.conf.d/cuda.conf": ["/usr/local/cuda/lib64/stubs"]})
     ],
     "cuda.copies": [
-        lambda told: told["libraries"]["copies"].update(
+        lambda collected: collected["libraries"]["copies"].update(
             {
                 "/usr/lib/x/libcuda.so.535.1.2": "/usr/lib/x/libcuda.so.535.1.2",
                 "/usr/lib/y/libcuda.so.580.159.04": "/usr/lib/y/libcuda.so.580.159.04",
@@ -423,7 +427,7 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "speed.power_limit": [smi_says(r"<current_power_limit>700.00", "<current_power_limit>300.00")],
     "speed.fixed_clocks": [smi_says(r"(?s)(<applications_clocks>\s*<graphics_clock>)1980", r"\g<1>900")],
-    "speed.pcie_width": [lambda told: told["pci_links"][FIRST][0].update(current_link_width="8")],
+    "speed.pcie_width": [lambda collected: collected["pci_links"][FIRST][0].update(current_link_width="8")],
     "speed.pcie_generation": [
         all_of(
             smi_says(r"<gpu_util>0", "<gpu_util>95"),
@@ -438,8 +442,8 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "containers.toolkit": [
         all_of(
-            lambda told: told["packages"].update(
-                text=re.sub(r"nvidia-container-toolkit\t.*\n", "", told["packages"]["text"])
+            lambda collected: collected["packages"].update(
+                text=re.sub(r"nvidia-container-toolkit\t.*\n", "", collected["packages"]["text"])
             ),
             setting("container_state.hook", None),
             setting("container_state.runtime", None),
@@ -520,11 +524,11 @@ FAULTS: dict[str, list[Change]] = {
         login("NCCL_SOCKET_IFNAME", "bond7"),
     ],
     "network.numa": [program(cpus="0-15", gpus=["nvidia1"]), program(cpus="16-31", gpus=["nvidia0"])],
-    "host.iommu": [lambda told: told["pci_links"][FIRST][0].update(iommu_type="DMA-FQ")],
+    "host.iommu": [lambda collected: collected["pci_links"][FIRST][0].update(iommu_type="DMA-FQ")],
     "host.acs": [port_above(acs=True)],
     "host.numa_balancing": [setting("sysctls.kernel\\.numa_balancing", "1")],
     "host.numa_unknown": [
-        lambda told: [row.__setitem__(6, "-1") for row in told["pci"] if row[3].startswith("0x03")]
+        lambda collected: [row.__setitem__(6, "-1") for row in collected["pci"] if row[3].startswith("0x03")]
     ],
     "host.governor": [setting("cpu.governors", {"powersave": 32})],
     "host.cpus": [
@@ -559,7 +563,9 @@ FAULTS: dict[str, list[Change]] = {
             units("chrony.service", "not-found inactive "),
         ),
     ],
-    "host.boots": [lambda told: told["host_state"].update(boots=[int(NOW) - n * 600 for n in range(6)])],
+    "host.boots": [
+        lambda collected: collected["host_state"].update(boots=[int(NOW) - n * 600 for n in range(6)])
+    ],
     "host.huge_page_policy": [all_of(grace, setting("hugepages.transparent", "always madvise [never]"))],
     "storage.full": [
         space(["/data", "xfs", 1000000, 900, 1000, 900, "rw"]),

@@ -133,7 +133,7 @@ PICTURES: dict[str, tuple[str, Callable[[Raw], None]]] = {
 
 
 @pytest.mark.parametrize("rule", PICTURES)
-def test_a_picture_is_told(rule: str) -> None:
+def test_a_picture_is_reported(rule: str) -> None:
     name, change = PICTURES[rule]
     result = recorded(name)
     change(result)

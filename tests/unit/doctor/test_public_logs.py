@@ -117,14 +117,14 @@ def first_of_an_answer(text: str) -> Fault:
 
 
 @pytest.mark.parametrize("text", LOGS)
-def test_a_log_is_told(text: str) -> None:
+def test_a_log_is_reported(text: str) -> None:
     assert WANTED.search(text), "the node does not send it"
     first = first_of_a_log(text)
     assert (first.rule, first.severity) == LOGS[text]
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-def test_an_answer_is_told(text: str) -> None:
+def test_an_answer_is_reported(text: str) -> None:
     assert first_of_an_answer(text).rule == ANSWERS[text]
 
 
@@ -135,7 +135,7 @@ def test_an_answer_is_told(text: str) -> None:
         "nvidia: Loading of module with unavailable key is rejected",
     ],
 )
-def test_a_rejected_module_is_told(text: str) -> None:
+def test_a_rejected_module_is_reported(text: str) -> None:
     result = bare_metal()
     unload(result)
     result["state"]["secure_boot"] = True

@@ -148,7 +148,7 @@ def test_keys() -> None:
     assert (view.folded, view.only_odd, view.top) == (True, True, 21)
 
 
-def test_keys_that_come_together_are_told_one_by_one() -> None:
+def test_keys_that_come_together_are_handled_one_by_one() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"ff\x1b[B\x1bOA\x1b[6~ q")
     assert _Pressed(reader)(1) == ["f", "f", "\x1b[B", "\x1bOA", "\x1b[6~", " ", "q"]

@@ -38,7 +38,7 @@ def test_a_node_as_the_lock_says_is_in_sync(answer: dict[str, Any], group: Locke
     assert judge("node1", Facts.from_answer(answer), expectations(group)) == NodeDrift("node1", "in_sync")
 
 
-def test_of_a_mapping_only_what_differs_is_told(answer: dict[str, Any], group: LockedGroup) -> None:
+def test_of_a_mapping_only_what_differs_is_reported(answer: dict[str, Any], group: LockedGroup) -> None:
     packages = answer["collectors"]["packages"]
     row = next(line for line in packages["text"].splitlines() if line.startswith("nvidia-smi\t"))
     packages["text"] = packages["text"].replace(row, row.replace("535.309.01", "535.261.03"))

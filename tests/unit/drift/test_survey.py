@@ -66,8 +66,8 @@ def difference(check: str, **others: Any) -> dict[str, Any]:
 
 
 def test_a_workers_differences_have_the_values_of_the_lock() -> None:
-    told = difference(PACKAGES, actual={FIRST: "1"}, role="no_such", severity="warning", reboot=True)
-    found = surveyed(drift=[told])
+    result = difference(PACKAGES, actual={FIRST: "1"}, role="no_such", severity="warning", reboot=True)
+    found = surveyed(drift=[result])
     stated, seen = STATED[PACKAGES], {FIRST: "1"}
     wanted = {FIRST: stated.expected[FIRST]}
     assert found.drift == (Difference(PACKAGES, wanted, seen, "error", stated.role, reboot=False),)

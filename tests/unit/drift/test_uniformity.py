@@ -51,7 +51,7 @@ def test_nodes_that_are_alike_are_in_sync(answer: dict[str, Any]) -> None:
     ]
 
 
-def test_the_odd_one_is_told_by_what_is_odd(answer: dict[str, Any]) -> None:
+def test_the_odd_one_is_reported_by_what_is_odd(answer: dict[str, Any]) -> None:
     nodes = {name: Facts.from_answer(answer) for name in ("a", "b", "c")}
     nodes["odd"] = changed(answer, with_other_cudnn)
     *alike, odd = majority(nodes)

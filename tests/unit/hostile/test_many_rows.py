@@ -320,10 +320,10 @@ def _slow_drives() -> object:
     """Draw a node with many drives, each slower than those of the others."""
     measured: Raw = json.loads((ROOT / "tests/recorded/accept/h200x2-quick.json").read_text())
     answers = {f"gpu{at}": deepcopy(measured) for at in range(1, 5)}
-    for name, told in answers.items():
+    for name, result in answers.items():
         count, value = (DEVICES, 0.1) if name == "gpu4" else (4, 7.0)
         drives = [{"name": f"nvme{at}n1", "read": {"value": value}} for at in range(count)]
-        told["host_devices"] = {"drives": drives}
+        result["host_devices"] = {"drives": drives}
     judged = judge_acceptance(answers)
     assert [each.verdict for each in judged] == ["accepted"] * 3 + ["rejected"]
     return list(measures([Kept("a", document(judged)["nodes"])]))
@@ -332,12 +332,12 @@ def _slow_drives() -> object:
 def _slow_ports() -> object:
     """Judge a node with 40,000 ports, each slower than the port of every other node."""
 
-    def told(ports: list[Raw]) -> Raw:
+    def measured(ports: list[Raw]) -> Raw:
         return {"schema": MEASURED, "gpus": [{"index": 0}], "host_devices": {"ports": ports}}
 
-    sound = {f"gpu{at}": told([{"name": "mlx5_0", "gbits": 380.0}]) for at in range(5)}
+    sound = {f"gpu{at}": measured([{"name": "mlx5_0", "gbits": 380.0}]) for at in range(5)}
     ports = [{"name": f"p{at}", "gbits": 1} for at in range(40_000)]
-    return judge_acceptance({**sound, "gpu9": told(ports)})
+    return judge_acceptance({**sound, "gpu9": measured(ports)})
 
 
 def _links_of_a_search() -> object:

@@ -197,7 +197,7 @@ def test_no_index_is_ever_asked_for_gpuprov_by_its_name(
         assert "--wheel" in said.err
 
 
-def test_a_wheel_that_is_a_file_is_told_with_its_hash(
+def test_a_wheel_that_is_a_file_is_reported_with_its_hash(
     lock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel = tmp_path / "gpuprov-1-py3-none-any.whl"

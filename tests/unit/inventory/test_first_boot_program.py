@@ -471,7 +471,7 @@ def test_a_full_disk_is_seen_before_the_installation(
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "failed"),
     ],
 )  # fmt: skip
-def test_pips_trouble_is_told_apart(without_gpuprov: Machine, said: str, state: str) -> None:
+def test_pips_trouble_is_reported_apart(without_gpuprov: Machine, said: str, state: str) -> None:
     without_gpuprov.order["patience_s"] = 0
     write_program(without_gpuprov.folder / "pip", f'printf "{said}\\n"; exit 1')
     without_gpuprov.boot()

@@ -43,7 +43,7 @@ def test_a_shipped_profile_tells_what_it_is() -> None:
         ("memory_gib: lots", 'x.yml:2: hardware.memory_gib is "lots"; expected a whole number'),
     ],
 )
-def test_a_wrong_profile_is_told_by_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_profile_is_reported_by_line(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "x.yml").write_text(f"hardware:\n  {text}\n")
     with pytest.raises(InvalidInput) as raised:
         load_profile("x", [tmp_path])

@@ -22,7 +22,7 @@ Acquire::Check-Date "false";
 """
 
 
-def test_debian_is_told_from_a_vendor_with_the_same_suite() -> None:
+def test_debian_is_reported_from_a_vendor_with_the_same_suite() -> None:
     archive = parse_archive(URIS, SETTINGS, "bookworm")
     assert archive.main == "http://mirror.test:8080/debian"
     assert archive.security == "https://secure.test/debian-security"
@@ -36,7 +36,7 @@ def test_every_port_that_apt_needs_is_open() -> None:
     assert parse_archive(URIS, SETTINGS, "bookworm").ports() == {8080, 443, 3128}
 
 
-def test_a_machine_without_an_archive_is_told_what_to_do() -> None:
+def test_a_machine_without_an_archive_is_reported_what_to_do() -> None:
     with pytest.raises(InvalidInput, match=r"no archive of Debian 'trixie'.*sources\.list"):
         parse_archive(URIS, SETTINGS, "trixie")
 

@@ -59,7 +59,7 @@ def test_modprobe_loads_without_a_boot(bare: Bare) -> None:
     assert not (node.root / "dev/nvidia0").exists()
 
 
-def test_a_module_is_told_its_options_when_it_is_loaded(driven: Driven) -> None:
+def test_a_module_is_reported_its_options_when_it_is_loaded(driven: Driven) -> None:
     node = driven("t4x1")
     parameters = node.root / "proc/driver/nvidia/params"
     assert "RmProfilingAdminOnly: 1\n" in parameters.read_text()

@@ -13,7 +13,7 @@ from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.model.lock import Setting
 
 
-def told(gpu: str, **settings: Any) -> list[str]:
+def messages(gpu: str, **settings: Any) -> list[str]:
     """Return the messages about these settings on that GPU."""
     lines: list[str] = []
     stated = {
@@ -28,24 +28,24 @@ def test_gpu_instances_are_refused_on_what_cannot_be_divided(gpu: str) -> None:
     with pytest.raises(
         Refused, match=r"train: .* cannot be divided into GPU instances \[gpu-mig\]; remove mig"
     ):
-        told(gpu, mig=["1g.5gb"])
-    assert told(gpu, mig=[]) == []
+        messages(gpu, mig=["1g.5gb"])
+    assert messages(gpu, mig=[]) == []
 
 
 @pytest.mark.parametrize("gpu", ["A100 SXM4 80GB", "H200 SXM", "H800 PCIe", "RTX PRO 5000 Blackwell", "H20"])
 def test_boards_that_have_them_and_those_that_nobody_read_of_are_not_refused(gpu: str) -> None:
-    assert told(gpu, mig=["1g.10gb"], ecc=True, clocks={"graphics": 1000, "memory": 1000}) == []
+    assert messages(gpu, mig=["1g.10gb"], ecc=True, clocks={"graphics": 1000, "memory": 1000}) == []
 
 
-def test_what_consumer_boards_lack_is_told() -> None:
+def test_what_consumer_boards_lack_is_reported() -> None:
     clocks = {"graphics": 1000, "memory": 1000}
-    (none,) = told("GeForce RTX 5090", ecc=True)
+    (none,) = messages("GeForce RTX 5090", ecc=True)
     assert "GeForce RTX 5090 (geforce) has no ECC setting" in none
-    (unread,) = told("GeForce RTX 3080", ecc=True)
+    (unread,) = messages("GeForce RTX 3080", ecc=True)
     assert "GeForce RTX 3080 (geforce) may have no ECC" in unread
-    assert told("GeForce RTX 4090", ecc=True) == told("GeForce RTX 3090 Ti", ecc=True) == []
-    (locked,) = told("GeForce RTX 4090", clocks=clocks)
+    assert messages("GeForce RTX 4090", ecc=True) == messages("GeForce RTX 3090 Ti", ecc=True) == []
+    (locked,) = messages("GeForce RTX 4090", clocks=clocks)
     assert locked.endswith("they are locked instead")
-    (none,) = told("GeForce GTX 1080", clocks=clocks)
+    (none,) = messages("GeForce GTX 1080", clocks=clocks)
     assert none.endswith("nothing sets them")
-    assert told("GeForce RTX 4090", ecc=False) == []
+    assert messages("GeForce RTX 4090", ecc=False) == []

@@ -64,7 +64,7 @@ def test_upgrade_moves_what_is_named_and_nothing_else(one_group: Write) -> None:
     assert third.nccl.version > first.nccl.version
 
 
-def test_what_was_to_move_and_did_not_is_told(one_group: Write) -> None:
+def test_what_was_to_move_and_did_not_is_reported(one_group: Write) -> None:
     fleet = one_group(driver="580.95.05", cuda="13.0.2")
     first = _run(fleet)
     assert first.stderr.endswith("then: gpuprov plan\n")

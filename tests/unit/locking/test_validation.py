@@ -29,7 +29,7 @@ def problems(folder: Path, text: str) -> list[Problem]:
     return validate_files(folder / "fleet.yml").problems
 
 
-def told(folder: Path, text: str) -> list[tuple[str, str, int | None]]:
+def findings(folder: Path, text: str) -> list[tuple[str, str, int | None]]:
     return [(each.kind, Path(each.file).name, each.line) for each in problems(folder, text)]
 
 
@@ -42,7 +42,7 @@ def test_a_good_fleet_has_no_problem_and_nothing_is_fetched(
 
 def test_all_mistakes_of_a_file_are_told_in_the_order_of_its_lines(tmp_path: Path) -> None:
     wrong = GOOD.replace("profile:", "profle:").replace("gpu[01-03]", "gpu[01-") + "rebot: {}\n"
-    assert told(tmp_path, wrong) == [
+    assert findings(tmp_path, wrong) == [
         ("unknown-key", "fleet.yml", 3),
         ("wrong-value", "fleet.yml", 4),
         ("unknown-key", "fleet.yml", 6),
@@ -68,18 +68,18 @@ def test_all_mistakes_of_a_file_are_told_in_the_order_of_its_lines(tmp_path: Pat
 def test_each_kind_of_mistake_has_its_name_and_line(
     tmp_path: Path, old: str, new: str, kind: str, line: int
 ) -> None:
-    assert told(tmp_path, GOOD.replace(old, new)) == [(kind, "fleet.yml", line)]
+    assert findings(tmp_path, GOOD.replace(old, new)) == [(kind, "fleet.yml", line)]
 
 
-def test_a_host_in_two_groups_is_told_at_the_second(tmp_path: Path) -> None:
+def test_a_host_in_two_groups_is_reported_at_the_second(tmp_path: Path) -> None:
     second = GOOD.replace("groups:\n  train", "  other")
-    assert told(tmp_path, GOOD + second) == [("host-twice", "fleet.yml", 8)]
+    assert findings(tmp_path, GOOD + second) == [("host-twice", "fleet.yml", 8)]
 
 
 def test_profiles_of_the_site_are_read_too_also_those_in_no_use(tmp_path: Path) -> None:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yml").write_text("settings:\n  persistance: true\n")
-    assert told(tmp_path, GOOD) == [("unknown-key", "mine.yml", 2)]
+    assert findings(tmp_path, GOOD) == [("unknown-key", "mine.yml", 2)]
 
 
 def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_lock_of_another_day_of_the_fleet_is_stale_and_a_fresh_one_is_not(one_
     assert changed_since(lock, path.with_name("old.lock.yml")) is None
 
 
-def test_a_lock_that_is_none_is_told_by_line(one_group: Write) -> None:
+def test_a_lock_that_is_none_is_reported_by_line(one_group: Write) -> None:
     path = one_group(cuda="13.0")
     lock = path.with_name("fleet.lock.yml")
     write_lock(build_lock(path), lock)

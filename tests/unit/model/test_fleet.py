@@ -225,7 +225,7 @@ def test_a_mistake_of_a_connection_is_named_with_its_line(
         assert word in said, said
 
 
-def test_a_port_in_a_list_of_names_is_told_where_it_goes(tmp_path: Path) -> None:
+def test_the_message_about_a_port_in_a_list_of_names_names_its_place(tmp_path: Path) -> None:
     said = complaint(tmp_path, GOOD.replace("gpu[01-03]", "['gpu01:2222']"))
     assert said.startswith("fleet.yml:4: ")
     assert "names without a port; a port needs an address: {NAME: 'gpu01:2222'}" in said

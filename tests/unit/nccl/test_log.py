@@ -112,8 +112,8 @@ def test_a_communicator_whose_first_lines_lack_its_id_is_one() -> None:
 
 def test_a_communicator_that_got_its_id_is_not_joined_without_one() -> None:
     line = "n:{rank}:1 [0] NCCL INFO comm {pointer} rank {rank} nRanks 2 {rest}Init START\n"
-    told = [(0, "0x1", ""), (0, "0x1", "commId 0xa "), (0, "0x2", ""), (1, "0x3", ""), (1, "0x4", "")]
-    log = read("".join(line.format(rank=rank, pointer=at, rest=rest) for rank, at, rest in told))
+    result = [(0, "0x1", ""), (0, "0x1", "commId 0xa "), (0, "0x2", ""), (1, "0x3", ""), (1, "0x4", "")]
+    log = read("".join(line.format(rank=rank, pointer=at, rest=rest) for rank, at, rest in result))
     found = log.as_dict()["communicators"]
     assert [(comm["id"], comm["ranks_seen"]) for comm in found] == [("0xa", 1), (None, 2), (None, 1)]
 

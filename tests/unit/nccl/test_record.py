@@ -105,7 +105,7 @@ def test_groups_that_were_not_asked_again_stay(fleet: Path) -> None:
     assert set(record.groups) == {"train", "infer"}
 
 
-def test_a_host_that_was_never_asked_is_told(fleet: Path) -> None:
+def test_a_host_that_was_never_asked_is_reported(fleet: Path) -> None:
     write_record(fleet, {"train": {"gpu01": node()}})
     result: list[str] = []
     with_network({}, "train", read_fleet(fleet).groups["train"], read_record(fleet), result.append)

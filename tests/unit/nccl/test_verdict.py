@@ -61,7 +61,7 @@ def test_infiniband_with_gdrdma() -> None:
     assert found["inter.gdrdma"][0] == "ok"
 
 
-def test_roce_is_told_from_infiniband_by_its_hcas() -> None:
+def test_roce_is_reported_from_infiniband_by_its_hcas() -> None:
     assert verdict(logs.V218_ROCE_WITHOUT_GDR, inter="roce")["inter.transport"][0] == "ok"
     assert verdict(logs.V218_ROCE_WITHOUT_GDR, inter="ib")["inter.transport"][0] == "bad"
 

@@ -100,7 +100,7 @@ def test_nothing_is_touched_when_one_content_is_not_valid(play: Play, unit: dict
     assert not Path(unit["path"]).exists()
 
 
-def test_what_a_validator_says_is_told_without_what_only_points_at_it() -> None:
+def test_what_a_validator_says_is_reported_without_what_only_points_at_it() -> None:
     said = "/tmp/half:3:8-9: Error: Could not resolve protocol name\n\tmeta l4proto x\n\t        ^^\n"
     result = gpuprov_files.complaint(said, "/tmp/half", "/etc/x.nft")
     assert result == "/etc/x.nft:3:8-9: Error: Could not resolve protocol name; meta l4proto x"

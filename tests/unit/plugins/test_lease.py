@@ -24,7 +24,7 @@ DONE = "import json, sys; open(json.loads(sys.argv[1]), 'w'); print('{\"changed\
 def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Function that runs tasks on all nodes and returns node → registered results, without stopped nodes."""
 
-    def play(told: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    def play(leases: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
         (tmp_path / "roles/asking/files").mkdir(parents=True)
         (tmp_path / "roles/asking/tasks").mkdir()
         (tmp_path / "roles/asking/files/do.py").write_text(DONE)
@@ -42,8 +42,8 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         }
         (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
         more = {"ANSIBLE_COLLECTIONS_PATH": str(link_collection(tmp_path / "collections"))}
-        if told is not None:
-            (tmp_path / "leases.json").write_text(told)
+        if leases is not None:
+            (tmp_path / "leases.json").write_text(leases)
             more["GPUPROV_LEASES"] = str(tmp_path / "leases.json")
         run("ansible-playbook", "--inventory", ",".join([*NODES, ""]), "play.yml", folder=tmp_path, **more)
         kept = {name: tmp_path / f"{name}.json" for name in NODES}
@@ -52,7 +52,7 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return play
 
 
-def told() -> str:
+def leases() -> str:
     now = uptime()
     until = {"ours": now + 60, "stale": now - 1}
     return json.dumps({"resumable": False, "until": until, "lost": {"taken": "leased by x@y"}})
@@ -66,7 +66,7 @@ def script(folder: Path) -> list[dict[str, Any]]:
 def test_no_script_runs_on_a_node_that_is_not_the_runs(
     play: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    said = play(told(), script(tmp_path))
+    said = play(leases(), script(tmp_path))
     assert [path.stem for path in tmp_path.glob("*.done")] == ["ours"]
     assert {name: each.get("msg") for name, each in said.items()} == {
         "ours": None,
@@ -99,4 +99,4 @@ def test_a_node_that_is_not_the_runs_leaves_a_play_of_reboots_without_ending_it(
         "Check that the node is still leased to this run",
         "End the play for a node that is not leased",
     ]
-    assert list(play(told(), asked)) == ["ours"]
+    assert list(play(leases(), asked)) == ["ours"]

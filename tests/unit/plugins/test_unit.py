@@ -142,7 +142,7 @@ def test_a_start_that_fails_has_systemds_first_line(asked: Path, monkeypatch: py
         acts(wanted="started")
 
 
-def test_a_node_without_systemd_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_systemd_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(unit.Failed, match="the node has no systemctl"):
         acts(wanted="started")

@@ -20,56 +20,65 @@ def answer() -> Answer:
     return {"schema": SCHEMA, "host": "gpu1", "collectors": bare_metal()}
 
 
-def _unit(told: Answer) -> None:
-    told["units"]["text"] = told["units"]["text"].replace("Id=", f"Id={HOSTILE}", 1)
+def _unit(collected: Answer) -> None:
+    collected["units"]["text"] = collected["units"]["text"].replace("Id=", f"Id={HOSTILE}", 1)
 
 
-def _package(told: Answer) -> None:
-    told["packages"]["text"] = f"{HOSTILE}\tamd64\t1.0\tx\tinstall ok installed\n" + told["packages"]["text"]
+def _package(collected: Answer) -> None:
+    collected["packages"]["text"] = (
+        f"{HOSTILE}\tamd64\t1.0\tx\tinstall ok installed\n" + collected["packages"]["text"]
+    )
 
 
-def _version(told: Answer) -> None:
-    told["packages"]["text"] = f"x\tamd64\t{HOSTILE}\tx\tinstall ok installed\n" + told["packages"]["text"]
+def _version(collected: Answer) -> None:
+    collected["packages"]["text"] = (
+        f"x\tamd64\t{HOSTILE}\tx\tinstall ok installed\n" + collected["packages"]["text"]
+    )
 
 
-def _option(told: Answer) -> None:
-    told["packages"]["text"] = "-oX=y\tamd64\t1.0\tx\tinstall ok installed\n" + told["packages"]["text"]
+def _option(collected: Answer) -> None:
+    collected["packages"]["text"] = (
+        "-oX=y\tamd64\t1.0\tx\tinstall ok installed\n" + collected["packages"]["text"]
+    )
 
 
-def _vermagic(told: Answer) -> None:
-    kernel = told["system"]["kernel"]
+def _vermagic(collected: Answer) -> None:
+    kernel = collected["system"]["kernel"]
     lines = f"filename: /lib/modules/nvidia.ko\nversion: 1\nvermagic: {kernel} SMP {HOSTILE}\n"
-    told["disk_modules"] = {kernel: lines}
+    collected["disk_modules"] = {kernel: lines}
 
 
-def _compiler(told: Answer) -> None:
-    told["kernels"] = {**told["kernels"], "compilers": {told["system"]["kernel"]: f"gcc {HOSTILE}"}}
+def _compiler(collected: Answer) -> None:
+    collected["kernels"] = {
+        **collected["kernels"],
+        "compilers": {collected["system"]["kernel"]: f"gcc {HOSTILE}"},
+    }
 
 
 HELD: dict[str, tuple[str, Callable[[Answer], Any]]] = {
-    "kernel": ("kernel", lambda told: told["system"].update(kernel=f"6.1.0-{HOSTILE}")),
-    "path": ("kernel", lambda told: told["system"].update(kernel="../../x")),
-    "arch": ("arch", lambda told: told["system"].update(machine="x86_64/../..")),
+    "kernel": ("kernel", lambda collected: collected["system"].update(kernel=f"6.1.0-{HOSTILE}")),
+    "path": ("kernel", lambda collected: collected["system"].update(kernel="../../x")),
+    "arch": ("arch", lambda collected: collected["system"].update(machine="x86_64/../..")),
     "compiler": ("kernels", _compiler),
     "vermagic": ("disk_modules", _vermagic),
     "unit": ("units", _unit),
     "package": ("packages", _package),
     "version": ("packages", _version),
     "option": ("packages", _option),
-    "device": ("pci", lambda told: told["pci"][0].__setitem__(0, HOSTILE)),
-    "driver": ("pci", lambda told: told["pci"][0].__setitem__(7, HOSTILE)),
-    "interface": ("nics", lambda told: told["nics"][0].update(name=HOSTILE)),
+    "device": ("pci", lambda collected: collected["pci"][0].__setitem__(0, HOSTILE)),
+    "driver": ("pci", lambda collected: collected["pci"][0].__setitem__(7, HOSTILE)),
+    "interface": ("nics", lambda collected: collected["nics"][0].update(name=HOSTILE)),
 }
 
 
 @pytest.mark.parametrize("what", HELD)
 def test_a_name_that_none_can_have_is_not_known(what: str) -> None:
     name, change = HELD[what]
-    told = answer()
-    getattr(Facts.from_answer(told), name)
-    change(told["collectors"])
+    result = answer()
+    getattr(Facts.from_answer(result), name)
+    change(result["collectors"])
     with pytest.raises(Missing) as missing:
-        getattr(Facts.from_answer(told), name)
+        getattr(Facts.from_answer(result), name)
     assert str(missing.value).isprintable()
 
 
@@ -79,8 +88,12 @@ def test_a_node_has_a_host_name() -> None:
 
 
 def test_a_folder_that_is_no_kernel_is_left_out() -> None:
-    told = answer()
-    told["collectors"]["kernels"]["modules"] = [*told["collectors"]["kernels"]["modules"], HOSTILE, "backup"]
-    kernels = Facts.from_answer(told).kernels
+    result = answer()
+    result["collectors"]["kernels"]["modules"] = [
+        *result["collectors"]["kernels"]["modules"],
+        HOSTILE,
+        "backup",
+    ]
+    kernels = Facts.from_answer(result).kernels
     assert kernels.installed
     assert all(name[0].isdigit() for name in kernels.installed)

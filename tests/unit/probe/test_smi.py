@@ -84,7 +84,7 @@ def test_no_value_is_none_and_no_problem(nothing: str) -> None:
         "Insufficient Permissions",
     ],
 )
-def test_a_fault_in_a_values_place_is_told(fault: str) -> None:
+def test_a_fault_in_a_values_place_is_reported(fault: str) -> None:
     smi = parse_smi(document(NEWEST, gpu(NEWEST, fan_speed=fault, product_name=fault)))
     assert smi.gpus[0].name is None
     assert smi.gpus[0].problems == (f"product_name: {fault}", f"fan_speed: {fault}")
@@ -104,7 +104,7 @@ def test_a_fault_in_a_values_place_is_told(fault: str) -> None:
         "bash: nvidia-smi: command not found",
     ],
 )
-def test_a_failure_is_told_in_the_drivers_words(sentence: str) -> None:
+def test_a_failure_is_reported_in_the_drivers_words(sentence: str) -> None:
     smi = parse_smi(sentence + "\n")
     assert smi.error == " ".join(line.strip() for line in sentence.splitlines())
     assert smi.gpus == ()

@@ -50,7 +50,7 @@ def test_arguments_that_are_not_known_are_no_answer(words: list[str]) -> None:
         sshd.sshd_options(words, of_title=False)
 
 
-def test_a_title_is_told_from_a_session() -> None:
+def test_a_title_is_reported_from_a_session() -> None:
     found = sshd.TITLE.match("sshd: /usr/sbin/sshd -D -o X y [listener] 0 of 10-100 startups")
     assert found
     assert found.group(1) == "/usr/sbin/sshd -D -o X y"

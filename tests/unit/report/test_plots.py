@@ -51,9 +51,9 @@ def test_heights_are_in_proportion() -> None:
 
 def test_the_median_is_that_of_the_nodes() -> None:
     answers = {f"gpu0{at}": recorded("quick") for at in (1, 2, 3)}
-    for name, told in answers.items():
+    for name, result in answers.items():
         count, value = (200, 99.0) if name == "gpu03" else (2, 7.0)
-        told["host_devices"] = {
+        result["host_devices"] = {
             "drives": [{"name": f"nvme{at}n1", "read": {"value": value}} for at in range(count)]
         }
     drawn = {each.name: each for each in measures([Kept("a", document(judge(answers))["nodes"])])}

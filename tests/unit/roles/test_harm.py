@@ -47,7 +47,7 @@ def files() -> Iterator[Path]:
             yield path
 
 
-def told(path: Path) -> Iterator[str]:
+def commands_of(path: Path) -> Iterator[str]:
     """Yield the text that a file passes to programs, without messages for people."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yml":
@@ -81,16 +81,16 @@ def _lists(tree: ast.Module) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_what_cannot_be_undone_is_told_in_its_one_place(harm: str) -> None:
-    tell = {path for path in files() if any(re.search(harm, each) for each in told(path))}
+def test_what_cannot_be_undone_is_reported_in_its_one_place(harm: str) -> None:
+    tell = {path for path in files() if any(re.search(harm, each) for each in commands_of(path))}
     assert {str(path.relative_to(ROOT)) for path in tell} == HARM[harm]
 
 
 def test_every_transaction_of_apt_is_tried_before_it_is_done() -> None:
     for path in files():
-        installs = any(re.search(r"\binstall\b", each) and "dkms" not in each for each in told(path))
+        installs = any(re.search(r"\binstall\b", each) and "dkms" not in each for each in commands_of(path))
         if installs and path.suffix == ".py":
             assert re.search(r"refuse_removals\(|simulated\(|fetch_packages\(", path.read_text()), path
         if path.suffix == ".yml":
-            tells = [each for each in told(path) if re.search(r"apt-get", each)]
+            tells = [each for each in commands_of(path) if re.search(r"apt-get", each)]
             assert all(re.search("--simulate|indextargets", each) for each in tells), path

@@ -380,7 +380,7 @@ def test_daemon_configuration_is_merged(document: Any, wanted: Any, ours: Any, m
         ("[]", "line 1, column 1: not an object"),
     ],
 )
-def test_broken_daemon_configuration_is_told_with_its_place(text: str | None, broken: str | None) -> None:
+def test_broken_daemon_configuration_is_reported_with_its_place(text: str | None, broken: str | None) -> None:
     document, said = docker.read(text)
     assert document == {}
     assert said is None if broken is None else said.startswith(broken)

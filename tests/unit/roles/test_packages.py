@@ -97,7 +97,7 @@ def test_the_first_cause_that_fits(said: str, cause: str) -> None:
     assert failure["do"]
 
 
-def test_a_cause_that_nobody_knows_is_told_in_apts_own_words() -> None:
+def test_a_cause_that_nobody_knows_is_reported_in_apts_own_words() -> None:
     failure = apt.failure("NCCL could not be removed", apt.Failed("dpkg: error: the moon is full"))
     assert failure == {"says": "NCCL could not be removed: dpkg: error: the moon is full", "do": None}
 

@@ -76,7 +76,7 @@ def test_a_command_that_reads_nothing() -> None:
     assert run_here("true", b"x" * 1_000_000, seconds=30, limit=10).code == 0
 
 
-def test_ansible_is_told_that_it_needs_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ansible_uses_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here.os, "geteuid", lambda: 1000)
     shared, own = variables_of({"here": (LOCAL, Connection()), "gpu01": ("10.0.0.1", Connection())}, None)
     assert not {"ansible_connection", "ansible_user"} & set(shared)

@@ -227,7 +227,7 @@ def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
     return dict.fromkeys(names, at.worker)
 
 
-def test_who_is_interrupted_waits_for_what_changes_nodes_and_it_is_told_to_stop(client: Client) -> None:
+def test_an_interrupted_client_stops_what_changes_nodes_and_waits_for_it(client: Client) -> None:
     def changes(names: Mapping[str, Any]) -> dict[str, bool]:
         at = current_attempt()
         assert at

@@ -234,7 +234,7 @@ def test_repositories_that_are_new_are_told_to_apt(context: UpgradeContext) -> N
     assert fetching.sources(new, new) == ""
 
 
-def test_a_node_is_told_what_both_locks_have(
+def test_a_node_is_reported_what_both_locks_have(
     context: UpgradeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}

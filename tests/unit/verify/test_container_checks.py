@@ -68,7 +68,7 @@ SAYS = {
 
 
 @pytest.mark.parametrize("said", SAYS)
-def test_a_container_that_does_not_start_is_told_in_the_runtimes_words(said: str) -> None:
+def test_a_container_that_does_not_start_is_reported_in_the_runtimes_words(said: str) -> None:
     answers = {TRIAL % HOOK: (125, "", SAYS[said][0])}
     host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
     host.backend.set_host(host)
@@ -199,7 +199,7 @@ def test_containerd_that_knows_of_no_device_interface_has_it_switched_off() -> N
 
 
 @pytest.mark.parametrize("name", ["cri", "io.containerd.grpc.v1.cri"])
-def test_plugin_that_is_switched_off_is_told_by_its_name(name: str) -> None:
+def test_plugin_that_is_switched_off_is_reported_by_its_name(name: str) -> None:
     without_table = DUMP.partition("[plugins]")[0].format(f'"{name}"')
     assert seen(without_table)[0] == {"disabled_plugins": [name]}
 

@@ -27,13 +27,13 @@ MACHINE = {
 class Machine:
     """A node that answers by the beginning of a command.
 
-    `asked` are the commands, `told` is the text of `sshd -T`.
+    `asked` are the commands, `answer` is the text of `sshd -T`.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, str] = dict(MACHINE)
         self.asked: list[str] = []
-        self.told = "port 22"
+        self.answer = "port 22"
 
     def run(self, command: str, *words: str) -> SimpleNamespace:
         """Return the answer to a command."""
@@ -41,7 +41,7 @@ class Machine:
         self.asked.append(command)
         out = next((text for start, text in self.answers.items() if command.startswith(start)), "")
         if command.startswith("for who in"):
-            out = f"== \n{self.told}\n" * command.count("user=")
+            out = f"== \n{self.answer}\n" * command.count("user=")
         return SimpleNamespace(stdout=out, stderr="", rc=0, succeeded=True, command=command.encode())
 
 
@@ -109,7 +109,7 @@ def test_too_many_different_listeners_are_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("answer", "message"),
     [
         ("\n".join(f"port {each}" for each in range(2001, 2010)), "sshd names more than 8 ports"),
         ("port 22\nport 65536", "sshd names the port 65536"),
@@ -117,16 +117,16 @@ def test_too_many_different_listeners_are_a_failure() -> None:
         ("port 22 -oProxyCommand=x", "sshd names the port 22 -oProxyCommand=x"),
     ],
 )
-def test_ports_beyond_the_limit_are_a_failure(told: str, message: str) -> None:
+def test_ports_beyond_the_limit_are_a_failure(answer: str, message: str) -> None:
     node, observer = machine({})
-    node.told = told
+    node.answer = answer
     with pytest.raises(NodeFailed, match=message):
         observer.ports_of_options("ops")
 
 
 def test_ports_of_sshd_are_those_of_its_options() -> None:
     node, observer = machine({})
-    node.told = "\n".join(f"port {each}" for each in (22, 22, *range(2001, 2008)))
+    node.answer = "\n".join(f"port {each}" for each in (22, 22, *range(2001, 2008)))
     assert observer.ports_of_options("ops") == {22, *range(2001, 2008)}
 
 

@@ -78,7 +78,7 @@ def test_processors_without_a_governor_do_not_differ(governors: dict[str, int], 
     assert seen("tuning.governor", "performance", facts(cpu=cpu)) == governor
 
 
-def test_debugging_variable_is_told_with_its_file() -> None:
+def test_debugging_variable_is_reported_with_its_file() -> None:
     files = {"/etc/environment": {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "8"}}
     logins = {"OMP_NUM_THREADS": ["8", "/etc/environment:1"], "TORCH_USE_CUDA_DSA": ["1", "/opt/site.sh:1"]}
     given = {"logins": logins, "services": {}, "users": {}, "nvcc": [None, None]}

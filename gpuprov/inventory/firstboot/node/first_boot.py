@@ -438,11 +438,11 @@ def apply(program: str, node: str, lock: str) -> bool:
         return True
     if code in (0, 3):  # 3: differences that no role repairs; verification reports them
         return False
-    told = [
+    result = [
         event.get("msg") for each in nodes for event in each.get("failed") or [{"msg": each.get("reason")}]
     ]
     raise classified_failure(
-        ": ".join(["gpuprov apply", *map(str, filter(None, told[:1])), *([] if told else [said])]), code
+        ": ".join(["gpuprov apply", *map(str, filter(None, result[:1])), *([] if result else [said])]), code
     )
 
 

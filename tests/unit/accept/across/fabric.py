@@ -66,7 +66,7 @@ class Fabric:
                 return {node: Heard(error="no answer in 60 s") for node in group.nodes}
         if stuck:
             return {node: Heard(error="no answer in 60 s", stuck=stuck.get(node)) for node in group.nodes}
-        return {node: self._told(node, group, number) for node in group.nodes}
+        return {node: self._answer(node, group, number) for node in group.nodes}
 
     def _stuck(self, group: Group, number: int) -> dict[str, tuple[int, str]]:
         """Return the step and the peer that each stuck node waits for.
@@ -82,7 +82,7 @@ class Fabric:
                     found.setdefault(b, (step, a))
         return found
 
-    def _told(self, node: str, group: Group, number: int) -> Heard:
+    def _answer(self, node: str, group: Group, number: int) -> Heard:
         peers = [peer for peer in group.nodes if peer != node] if group.exchange else []
         ring = zip(group.nodes, (*group.nodes[1:], group.nodes[0]), strict=True)
         slowest = min(self.rate(a, b, number) for a, b in ring) * self.crowd(group.nodes)

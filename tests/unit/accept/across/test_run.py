@@ -193,10 +193,10 @@ class Replay:
     """Recorded answers of two H200 of one virtual machine, as two nodes (NCCL_HOSTID) joined by sockets."""
 
     def __init__(self) -> None:
-        self._told: Any = recorded("two-nodes")
+        self._recorded: Any = recorded("two-nodes")
 
     def __call__(self, name: str, order: dict[str, Any]) -> dict[str, Any]:
-        for asked in self._told:
+        for asked in self._recorded:
             if name in asked["answers"] and asked["orders"].get(name, {}).get("do") == order["do"]:
                 answer: dict[str, Any] = asked["answers"].pop(name)
                 return answer

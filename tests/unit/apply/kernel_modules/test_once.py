@@ -330,7 +330,7 @@ def test_with_workers_nodes_compile_for_themselves_and_those_that_cannot_are_ref
         once.needed(RunContext(locked(builder="a2", compiler="absent"), tmp_path, options), NAMES)
 
 
-def test_only_a_group_that_shares_is_told_so() -> None:
+def test_only_a_group_that_shares_is_warned() -> None:
     [shared], [alone] = locked().groups.values(), locked(None).groups.values()
     assert variables(shared)["nvidia_driver_module_build"] == "once"
     assert "nvidia_driver_module_build" not in variables(alone)

@@ -40,7 +40,7 @@ def test_ends_of_life_since_then_are_told() -> None:
     assert not any("branch 535 " in text for text in result)  # that one ended before the date of the catalog
 
 
-def test_a_lock_that_pins_another_is_told(one_group: Write, tmp_path: Path) -> None:
+def test_a_lock_that_pins_another_is_reported(one_group: Write, tmp_path: Path) -> None:
     lock = build_lock(one_group(driver="580"))
     assert not list(stale(load(), own(), lock, AS_OF))
     for pin, said in (
