@@ -163,7 +163,10 @@ def _evaluated(rules: tuple[Rule, ...], begin: States, refusal: str) -> States:
 
 
 def _answers(module: str, refusal: str) -> tuple[str, ...]:
-    """Return the answers that a module can give to a user without credentials."""
+    """Return the answers that a module can give to a user without credentials.
+
+    A module of `GRANTING` only succeeds and one of `CHECKING` only refuses; any other may do both, or ignore.
+    """
     if module in GRANTING:
         return ("success",)
     return (refusal,) if module in CHECKING else ("success", refusal, "ignore")

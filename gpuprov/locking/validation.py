@@ -151,7 +151,11 @@ def _of_file(error: InFile) -> Problem:
 
 
 def _problem(error: GpuprovError, file: str, line: int | None = None) -> Problem:
-    """Convert an error to a problem, at the place it names or at `file` and `line`; None: the whole file."""
+    """Convert an error to a problem, at the place it names or at `file` and `line`; None: the whole file.
+
+    Without a place of its own, a refusal has the kind `refused`; any other error is `invalid` with a line and
+    `unreadable` without one. Only a refusal has the exit code REFUSED.
+    """
     if isinstance(error, InFile):
         return _of_file(error)
     refused = isinstance(error, Refused)

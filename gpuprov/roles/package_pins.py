@@ -53,6 +53,9 @@ def _held(group: LockedGroup) -> dict[str, str]:
 
 
 def _patterns(group: LockedGroup) -> list[str]:
-    """Return the patterns of names for unattended upgrades."""
+    """Return the hold patterns of all components in the lock, in their order and each once.
+
+    Unattended upgrades must not change packages whose names match one.
+    """
     found = (each for _, component in group.components.each() for each in component.hold_patterns)
     return list(dict.fromkeys(found))

@@ -79,9 +79,10 @@ def attempting(this: Attempt) -> Iterator[None]:
 
 
 def with_place(answer: R | GpuprovError) -> R | GpuprovError:
-    """Name the worker in an error that concerns the worker and not the node, such as a missing key.
+    """Convert an `InvalidInput` on a worker to a `NodeFailed` that names the worker.
 
-    Other answers are returned unchanged.
+    Such an error, as a missing key, concerns the worker and not the node. Other answers, and all answers
+    outside an attempt, are returned unchanged.
     """
     at = _ATTEMPT.get()
     if at is None or not isinstance(answer, InvalidInput):
@@ -123,7 +124,11 @@ class Dispatch:
         hear: Hear | None = None,
         changes: bool = False,
     ) -> Iterator[tuple[str, R | GpuprovError]]:
-        """Do work on nodes; yield results as they become ready.
+        """Do work on nodes; yield results.
+
+        With workers, results are yielded as they become ready. Without workers, the work is called once for
+        all nodes, and its results are yielded in its order after it has ended; `answer`, `hear` and `changes`
+        have no effect, and its exceptions are raised.
 
         Args:
             part: factory of the work for some of the nodes; called again for them if a worker is lost.

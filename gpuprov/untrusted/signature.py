@@ -75,7 +75,10 @@ def required_keys(keyring: Keyring | None, url: str) -> Keys | None:
 
 
 def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
-    """Return the signed text of a clear-signed file, such as InRelease; one valid signature is enough.
+    """Return the signed text of a clear-signed file, such as InRelease.
+
+    One valid signature is enough, but a bad one refuses the file even if another is valid; signatures that
+    cannot be checked do not, see `_judge`.
 
     Args:
         text: the file.
@@ -83,7 +86,8 @@ def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
         name: name of the file, for messages.
 
     Raises:
-        Refused: no signature is valid, or gpgv does not end in time; the message gives the reason.
+        Refused: no signature is valid, one is bad, or gpgv does not end in time; the message gives the
+            reason.
         InvalidInput: the keyring cannot be read.
         GpuprovError: gpgv is not installed.
     """
@@ -103,7 +107,7 @@ def verify_inline(text: bytes, keyring: Keys, name: str) -> bytes:
 def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> None:
     """Check a file against its detached signature (Release.gpg, repomd.xml.asc).
 
-    One valid signature is enough.
+    One valid signature is enough, but a bad one refuses the file even if another is valid, see `_judge`.
 
     Args:
         text: the signed file.
@@ -122,14 +126,17 @@ def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> 
 
 
 def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
-    """Run gpgv with one keyring only; return if at least one signature is valid.
+    """Run gpgv with one keyring only; return if at least one signature is valid and none is bad.
+
+    A signature that does not match the file, or is not by a primary key of the keyring, is bad. One by an
+    unknown, expired or revoked key, one with a weak hash, and an expired one are neither valid nor bad.
 
     Args:
         arguments: gpgv's options and files.
         folder: temporary folder for the keyring, and gpgv's home.
 
     Raises:
-        Refused: no signature is valid, or gpgv does not end within `GPGV_S`.
+        Refused: no signature is valid, one is bad, or gpgv does not end within `GPGV_S`.
         InvalidInput: the keyring cannot be read.
         GpuprovError: gpgv is not installed.
     """

@@ -50,7 +50,11 @@ class Worker:
         self.alive = True
 
     def order(self, name: str, arguments: "Any") -> None:
-        """Send an order without waiting for the answer; if the process is gone, that error is its answer."""
+        """Send an order without waiting for the answer.
+
+        If the process has ended unnoticed, the worker is ended, and its answer is that error. Must not be
+        called if `alive` is False: the pipes are closed, and `busy` would remain True.
+        """
         self.answer, self.busy = None, True
         try:
             os.write(self._orders, (json.dumps([name, arguments]) + "\n").encode())
@@ -58,7 +62,11 @@ class Worker:
             self.end("it is gone")
 
     def take(self) -> None:
-        """Read the available answers, or wait for the next one; end the worker if its process has ended."""
+        """Read once from the process, waiting for something to read, and store the complete answers.
+
+        After a part of an answer there may be none, and `busy` remains. If the process has ended, the worker
+        is ended; its answer is that error if one is outstanding, and otherwise the last answer.
+        """
         chunk = os.read(self.answers, 65536)
         if not chunk:
             self.end("it ended by itself")

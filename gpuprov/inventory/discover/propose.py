@@ -24,11 +24,11 @@ def propose(
     connection: Connection,
     catalog: Catalog,
 ) -> tuple[dict[str, Any], dict[str, GpuprovError]]:
-    """Return the keys of a fleet with a group for each profile, system and architecture; address → error of a
-    host that is in no group because of it.
+    """Return the keys of a fleet with a group for each profile, system and architecture, and address → error.
 
-    A group has the profile's name; a second one of that profile also has the system, then the architecture,
-    then a number.
+    The errors are of hosts whose facts cause an unforeseen exception; they are in no group. A group has the
+    profile's name; a second one of that profile also has the system, then the architecture, then a number. Of
+    hosts with the same name only the last is in the group.
 
     Args:
         found: address → the host's facts and its match; hosts without a profile are left out.
@@ -51,7 +51,10 @@ def propose(
 
 
 def _kind(profile: str, facts: Facts, catalog: Catalog) -> dict[str, str]:
-    """Return the keys that all hosts of a group share: profile, system, and architecture unless x86_64."""
+    """Return the keys that all hosts of a group share: profile, system, and architecture unless x86_64.
+
+    An unknown system is no error, see `system_of`.
+    """
     arch = {"arch": facts.arch} if facts.arch != "x86_64" else {}
     return {"profile": profile, "os": system_of(facts, catalog), **arch}
 
@@ -60,7 +63,8 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     """Return host as given → its name in the fleet: as given, or its host name for an address or `local`.
 
     The user is left out, a given port is appended (`gpu01-2222`). A host's own name is not used if it is
-    invalid in a fleet, that of an earlier host, or a name as given of any host.
+    invalid in a fleet, that of an earlier host, or a name as given of any host. Names as given may be equal:
+    `a@gpu01` and `b@gpu01` are both `gpu01`.
     """
     names = {host: _as_given(host) for host in found}
     taken = set(names.values())

@@ -1,8 +1,8 @@
 """The last good set of a node: recorded before an upgrade, restored by a rollback.
 
 Every run has a record, `RUN.json`, with `RUN.kept.json` (files of replaced packages and of modules, with
-their checksums) and `RUN.after.json` (the packages installed after the change). A record is written once, so
-that a resumed run cannot record a half-changed node as good.
+their checksums) and `RUN.after.json` (the packages installed after the change). `RUN.json` is written once,
+so that a resumed run cannot record a half-changed node as good.
 """
 
 import os
@@ -39,14 +39,19 @@ GRUB_CONFIG = "/boot/grub/grub.cfg"
 
 
 def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
-    """Record packages, holds, managed files and units of the node, unless this run already did.
+    """Record the node's state, unless this run already did; return the record.
 
-    Return the record. Records of all but the last `RUNS_KEPT` runs are removed, with the package files that
-    only they need.
+    It contains packages with their versions, holds, managed files, units, and the modules that DKMS has
+    installed. The files of packages and the archives of modules are copied by `packages.keep` and
+    `modules.keep`. A new record removes all but the last `RUNS_KEPT`, and the package files that only they
+    need.
 
     Args:
         lock: text of the lock that the node has now.
         managed: patterns of `files`, `excepted`, and names of `units`.
+
+    Raises:
+        Failed: a managed file is too large, or a command fails.
     """
     os.makedirs(HOME, mode=0o700, exist_ok=True)
     known = read_document(run_id + ".json")  # type: Record | None
@@ -69,19 +74,27 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
 
 
 def record_after(run_id: str) -> None:
-    """Record the packages that are installed after the run's change; they show a rollback what to replace."""
+    """Record the packages that are installed after the run's change; they show a rollback what to replace.
+
+    Each call replaces the run's earlier list.
+    """
     write(os.path.join(HOME, run_id + ".after.json"), installed())
 
 
 def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "dict[str, Any]":
     """Restore the state of the node that the run recorded; return the changed packages, files and units.
 
+    That is managed files, packages, holds, units and modules of DKMS, in this order; then the initramfs and
+    GRUB's configuration, if their files changed. Packages are touched if `_moved_since` names them, or if
+    they are not completely installed. After an error, the things restored before it remain restored.
+
     Args:
         spare: the controller's copy of the record, for a node that lost its own.
         managed: as for `record`.
 
     Raises:
-        Failed: there is no record, another package manager does not end, or a package cannot be restored.
+        Failed: there is no record, another package manager does not end, or a package, a unit, a module, the
+            initramfs or GRUB's configuration cannot be restored.
     """
     known = read_document(run_id + ".json") or spare
     if known is None:

@@ -95,11 +95,18 @@ class Apt(Observed):
         return sorted((offering | named) - archive - {uri.rstrip("/") for uri in own})
 
     def preferred(self, packages: list[str]) -> list[str]:
-        """Return the versions that apt would take by preference instead of the installed ones of packages."""
+        """Return the packages for which apt prefers another version, see `parse_candidates`.
+
+        Raises:
+            NodeFailed: apt-cache fails.
+        """
         return parse_candidates(self.ask(CANDIDATES % " ".join(packages))) if packages else []
 
     def own_parts(self, expected: dict[str, str]) -> dict[str, str]:
-        """Return the parts of gpuprov's own file of sources, see `parse_own`."""
+        """Return the parts of gpuprov's own file of sources, see `parse_own`.
+
+        A missing or unreadable file is like an empty one: only the expected archives are returned.
+        """
         return parse_own(self.run(OWN).stdout, expected)
 
     @property
@@ -149,7 +156,10 @@ def parse_policy(text: str) -> dict[str, str]:
 
 
 def parse_own(text: str, expected: dict[str, str]) -> dict[str, str]:
-    """Return part → beginning of its SHA-256, and the expected value for an archive that is as expected.
+    """Return part → first 16 digits of its SHA-256, or the expected value for an archive that is as expected.
+
+    An expected archive also has its expected value if the text has no such part. The header is named `head`;
+    a repeated part that is no archive is `NAME again`.
 
     Args:
         text: parts separated by empty lines, each with its name in a comment.
@@ -186,8 +196,10 @@ def _adds(lines: list[str], allowed: str) -> bool:
 def parse_candidates(text: str) -> list[str]:
     """Parse `apt-cache policy PACKAGE…`: candidates with a higher priority than the installed version.
 
-    A version without a source has the priority of a source, but not of a pin that forces a version. A
-    candidate `(none)` means that a preference excludes all versions.
+    Returns:
+        For each, sorted: `NAME VERSION of SOURCE (priority N)`, with a login in the source hidden;
+        `NAME VERSION` if no source has it; `NAME none` if preferences exclude all versions. An installed
+        version that no source has counts as priority 999: only a pin that forces a version exceeds it.
     """
     found = []
     for part in _PACKAGE.split("\n" + text)[1:]:
