@@ -222,7 +222,10 @@ def parse_candidates(text: str) -> list[str]:
 
 
 def _versions(lines: list[str]) -> dict[str, tuple[int, list[str]]]:
-    """Return version → its priority and its sources, of the version table of one package."""
+    """Return version → its priority and its sources, of the version table of one package.
+
+    dpkg's own record of the installed version is not a source.
+    """
     table: dict[str, tuple[int, list[str]]] = {}
     sources: list[str] = []
     for words in (line.replace("***", " ").split() for line in lines):

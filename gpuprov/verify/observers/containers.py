@@ -60,7 +60,7 @@ class Containers(Observed):
 
     @cached_property
     def daemon_config(self) -> dict[str, Any]:
-        """The content of /etc/docker/daemon.json; empty if it does not exist.
+        """The content of /etc/docker/daemon.json; empty if it does not exist or cannot be read.
 
         Raises:
             ValueError: it is not valid JSON, or larger than `JSON_BYTES`.
@@ -74,6 +74,7 @@ class Containers(Observed):
 
         Raises:
             NodeFailed: it does not answer.
+            ValueError: its answer is not valid JSON, or larger than `JSON_BYTES`.
         """
         return dict(read_json(self.ask("docker info --format '{{json .}}'"), JSON_BYTES))
 
@@ -91,6 +92,8 @@ class Containers(Observed):
     def containerd_plugins(self) -> dict[str, str]:
         """Plugins of the running containerd: name, such as `cri`, → state: `ok`, `error`, `skip`.
 
+        Of plugins with the same name and different types the last one counts.
+
         Raises:
             NodeFailed: it does not answer.
         """
@@ -101,6 +104,8 @@ class Containers(Observed):
     def toolkit(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The container toolkit's configuration, and the one that it has by default, as documents.
 
+        A missing file, or a failure of nvidia-ctk, is an empty document.
+
         Raises:
             ValueError: one is too large, or not TOML.
         """
@@ -110,7 +115,13 @@ class Containers(Observed):
         return config, shipped
 
     def unfit_specifications(self, driver: str) -> list[str]:
-        """Return the paths in CDI specifications that do not exist, and other versions than the driver's."""
+        """Return a sentence for each missing path in CDI specifications, and for each other driver version.
+
+        At most three paths of a file are returned. Empty without specifications of NVIDIA.
+
+        Args:
+            driver: version of the driver.
+        """
         words = {"missing": "{} names {}, which does not exist", "version": "{} is for driver {}"}
         found = re.findall(r"(?m)^(\S+) (missing|version) (\S+)$", self.run(SPECIFICATIONS).stdout)
         return [words[what].format(path, value) for path, what, value in found if value != driver]
@@ -122,7 +133,7 @@ class Containers(Observed):
             asks: how the container gets GPUs: `NOTHING`, `HOOK` or `CDI`.
 
         Raises:
-            NodeFailed: it does not start; contains the message of Docker or its runtime.
+            NodeFailed: it does not start, with the message of Docker or its runtime; or it prints no limits.
         """
         answer = self.run(TRIAL % asks)
         if answer.failed:

@@ -21,7 +21,7 @@ class Firewall(Observed):
         return str(self.run(RULES).stdout)
 
     def chain(self, name: str) -> list[str]:
-        """Return head and rules of a chain in order, as nft prints them, stripped.
+        """Return the lines inside a chain in order, as nft prints them, stripped: its type, and its rules.
 
         Empty without such a chain.
         """
@@ -60,7 +60,7 @@ class Firewall(Observed):
 
 
 def block(text: str, kind: str, name: str) -> list[str]:
-    """Return the lines of a set or a chain of `nft list table`; empty if it is missing or incomplete.
+    """Return the lines inside a set or a chain of `nft list table`; empty if it is missing or incomplete.
 
     Args:
         kind: `set` or `chain`.

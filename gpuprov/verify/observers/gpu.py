@@ -119,7 +119,10 @@ class Gpus(Observed):
 
     @cached_property
     def instances(self) -> dict[str, list[str]]:
-        """Profiles of the GPU instances of MIG, sorted, by GPU; a GPU without instances is left out."""
+        """Profiles of the GPU instances of MIG, one for each instance, sorted, by GPU.
+
+        A GPU without instances is left out; empty if `nvidia-smi` fails.
+        """
         found: defaultdict[str, list[str]] = defaultdict(list)
         for number, profile in re.findall(
             r"^\|\s+(\d+)\s+MIG (\S+)", self.run(INSTANCES).stdout, re.MULTILINE
@@ -156,7 +159,8 @@ def parse_state(text: str) -> list[DriverGpu]:
 def parse_clocks(text: str) -> dict[str, Clocks]:
     """Parse lines of the `CLOCKS` query to each GPU's clocks; None for an unknown clock.
 
-    A GPU without application clocks has only `graphics`, its current clock.
+    A GPU without application clocks has only `graphics`, its current clock. A line with another number of
+    columns raises ValueError.
     """
     clocks: dict[str, Clocks] = {}
     for index, *row in _rows(text):
@@ -167,7 +171,10 @@ def parse_clocks(text: str) -> dict[str, Clocks]:
 
 
 def parse_modes(text: str) -> dict[str, Modes]:
-    """Parse lines of the `MODES` query, by GPU; None for a mode that a GPU lacks."""
+    """Parse lines of the `MODES` query, by GPU; None for a mode that a GPU lacks, and an unknown power limit.
+
+    The compute mode is in lower case. A line with another number of columns raises ValueError or TypeError.
+    """
     found = {}
     for index, power, compute, *switches in _rows(text):
         result = [None if "N/A" in word or "Not" in word else word == "Enabled" for word in switches]

@@ -88,7 +88,8 @@ class Libraries(Observed):
         """Return the settings `NAME=VALUE` in NCCL's file, of a name the first; empty without such a file.
 
         Args:
-            home: a home folder, whose .nccl.conf is read; None: the system's /etc/nccl.conf.
+            home: a home folder, whose .nccl.conf is read unless it is another user's link; None: the system's
+                /etc/nccl.conf.
         """
         asked = (
             ("grep -E '^[A-Za-z_][A-Za-z0-9_]*=' %s", "/etc/nccl.conf")
@@ -99,12 +100,19 @@ class Libraries(Observed):
         return dict(line.rstrip().split("=", 1) for line in reversed(lines) if "=" in line)
 
     def nccl_homes(self, login: str) -> list[str]:
-        """Return the home folders of root and of the login, and the model of new ones."""
+        """Return the home folders of root and of the login, and the model of new ones, each once.
+
+        An unknown login has none.
+        """
         homes = self.run("getent passwd root %s | cut -d: -f6", login).stdout.split()
         return list(dict.fromkeys([*homes, "/etc/skel"]))
 
     def nccl_variables(self, login: str) -> set[str]:
-        """Return the names of all variables that are set in the environment or a file of NCCL's."""
+        """Return the names of all variables `NCCL_…` that are set in an environment or a file of NCCL's.
+
+        Args:
+            login: as for `nccl_setting`.
+        """
         tuning = self._host.tuning
         environments = [tuning.login("root").environment, *tuning.others]
         files = [self.nccl_configuration(home) for home in (None, *self.nccl_homes(login))]
@@ -147,11 +155,14 @@ class Libraries(Observed):
 
     @property
     def preloaded(self) -> list[str]:
-        """The libraries without a package that every program loads first."""
+        """Paths of the libraries without a package that every program loads first; links are resolved.
+
+        They are in /etc/ld.so.preload, or in LD_PRELOAD of logins and services.
+        """
         return list(self.run(PRELOADED, self._everywhere("LD_PRELOAD")).stdout.split())
 
     def _everywhere(self, name: str) -> str:
-        """Return a variable's values in all kinds of processes, joined with colons."""
+        """Return a variable's different values in all kinds of processes, joined with colons; maybe empty."""
         tuning = self._host.tuning
         given = (each.get(name) for each in (tuning.login("root").environment, *tuning.others))
         return ":".join(dict.fromkeys(filter(None, given)))

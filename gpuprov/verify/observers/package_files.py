@@ -91,10 +91,18 @@ found() { tr '\n' '\0' | QUOTING_STYLE=literal xargs -0 -r stat --printf "$1" --
 
 
 class PackageFiles(Observed):
-    """Test the files of packages."""
+    """Observer of the files of packages."""
 
     def differing(self, packages: list[str]) -> list[str]:
-        """Return the files that are missing, diverted or changed, as `PACKAGE PATH STATE`, sorted."""
+        """Return the files that are missing, diverted or changed, as `PACKAGE PATH STATE`, sorted.
+
+        Checksums are compared for at most `BUDGET` bytes; type, size, time, mode and owner with the record of
+        the last apply, if it is of the installed version. Documentation, files that a package diverts, and
+        modes of dpkg-statoverride are not reported, nor more than `ROWS` changes.
+
+        Raises:
+            NodeFailed: dpkg fails, or the files cannot be compared.
+        """
         stated = {line.split(" ", 3)[-1] for line in lines_of(self.ask(OVERRIDES))}
         elsewhere = {path: by for path, (_, by) in self._diversions.items()}
         rows = [
@@ -105,10 +113,19 @@ class PackageFiles(Observed):
         return sorted(" ".join(row) for row in {*rows, *self._diverted(packages)})
 
     def read(self, packages: list[str]) -> tuple[int, int]:
-        """Return the bytes that were compared by checksum, and those of all files with a checksum."""
+        """Return the bytes that were compared by checksum, and those of all files with a checksum.
+
+        Raises:
+            NodeFailed: the files cannot be compared.
+        """
         return self._answer(packages)[1]
 
     def _answer(self, packages: list[str]) -> tuple[list[tuple[str, str, str]], tuple[int, int]]:
+        """Compare the files; return the result of `parse_compared`, without packages no rows and (0, 0).
+
+        Raises:
+            NodeFailed: the files cannot be compared.
+        """
         if not packages:
             return [], (0, 0)
         answer = self.run(_filled(COMPARED, packages, budget=str(BUDGET), rows=str(ROWS)))
@@ -118,7 +135,10 @@ class PackageFiles(Observed):
         return parse_compared(answer.stdout)
 
     def _diverted(self, packages: list[str]) -> list[tuple[str, str, str]]:
-        """Return the files of packages that an administrator diverts; a package may divert files."""
+        """Return name, path and state of the files of packages that an administrator diverts.
+
+        A package may divert files; documentation is excluded.
+        """
         known = {path: to for path, (to, by) in self._diversions.items() if by == ":"}
         if not known or not packages:
             return []
@@ -143,7 +163,7 @@ class PackageFiles(Observed):
 
 
 def _filled(command: str, packages: list[str], **values: str) -> str:
-    """Return a command with its names in braces replaced."""
+    """Return a command with its names in braces replaced; `packages` are quoted, other values are not."""
     for name, value in {"packages": " ".join(map(shlex.quote, packages)), **values}.items():
         command = command.replace("{" + name + "}", value)
     return command.strip()
@@ -153,7 +173,7 @@ def parse_diversions(text: str) -> dict[str, tuple[str, str]]:
     """Parse lines `diversion of PATH to PATH by PACKAGE` and `local diversion of PATH to PATH`.
 
     Returns:
-        Path → other name, and the package; `:` for an administrator.
+        Path, both with and without `/usr`, → other name, and the package; `:` for an administrator.
     """
     found = {}
     for line in lines_of(text):

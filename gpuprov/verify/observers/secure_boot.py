@@ -37,7 +37,8 @@ class SecureBoot(Observed):
     def state(self) -> str:
         """Secure Boot by the firmware's variable: `no EFI`, `off`, `on`, or `on, and not enforced`.
 
-        It is not enforced if the kernel loads unsigned modules, or if shim's validation is disabled.
+        Without a readable variable it is `no EFI`. It is not enforced if the kernel loads unsigned modules,
+        or if shim's validation is disabled.
         """
         result = self.run(STATE)
         if result.failed:

@@ -49,7 +49,11 @@ class Server(Observed):
 
     @cached_property
     def _devices(self) -> dict[str, dict[str, str]]:
-        """PCI devices: folder → `class` and `vendor`."""
+        """PCI devices: folder → `class` and `vendor`.
+
+        Raises:
+            NodeFailed: there is none.
+        """
         return _by_place(self.ask(CLASSES))
 
     @property
@@ -75,8 +79,8 @@ class Server(Observed):
     def ports(self) -> dict[str, list[float | None]]:
         """Kind of port (`infiniband`, `roce`, `efa`, `ethernet`) → Gb/s of each; 0 for a port that is down.
 
-        None stands for an unknown speed. A kind without ports is missing. Only interfaces with a device count
-        as Ethernet; those of RoCE ports are included.
+        None is an unknown speed. A kind without ports is missing. Only interfaces with a device count as
+        Ethernet; those of RoCE ports are included.
         """
         found: defaultdict[str, list[float | None]] = defaultdict(list)
         for place, port in _by_place(self.run(RDMA).stdout).items():

@@ -77,7 +77,10 @@ class Sshd(Observed):
     def in_effect(
         self, login: str, expected: Mapping[str, str], read: Read = lambda _, value: value
     ) -> dict[str, str | None]:
-        """Return the options in effect, of several answers one that differs from the expected value.
+        """Return keyword → value in effect, of several answers the first that is not as expected.
+
+        If it differs from that of the first answer, its user and address, or its process, are added, see
+        `with_whom`. Without sshd, and for a missing option, the value is None.
 
         Args:
             read: returns the value to compare, from a keyword and its value.
@@ -98,7 +101,8 @@ class Sshd(Observed):
     def answers(self, login: str) -> list[Answer]:
         """Return the answers of each listening sshd, without one those of its main file.
 
-        Empty without sshd, and if none listens and none could run, as its service does not.
+        Processes with the same options are asked once, about the login, root and an unknown user. Empty
+        without sshd, and if none listens and none could run, as its service does not.
 
         Raises:
             NodeFailed: sshd rejects a configuration, or a listening process cannot be asked.
@@ -161,7 +165,11 @@ class Sshd(Observed):
             yield Answer(user, address, listener, text)
 
     def _blocks(self, keyword: str, options: tuple[str, ...]) -> list[str]:
-        """Return what follows a keyword, `match` or `include`, in sshd's files."""
+        """Return what follows a keyword, `match` or `include`, in sshd's files, line by line.
+
+        These are the file in the options, or the main file and those in its folder; other included files are
+        not read.
+        """
         paths = configs(options) or CONFIGS
         text = self.run(BLOCKS + " %s" * len(paths), *paths).stdout
         return re.findall(rf"(?im)^[{BLANK}\"]*{regex(keyword)}[{BLANK}\"=]+(.*)$", text)
@@ -198,12 +206,12 @@ class Sshd(Observed):
 
     @cached_property
     def connection(self) -> tuple[str, str]:
-        """Addresses of the controller and of the node, as sshd sees them."""
+        """Addresses of the controller and of the node, as sshd sees them; without SSH 127.0.0.1 for both."""
         found = re.search(r"=([\w.:%]+) \d+ ([\w.:%]+) ", self.run(CONTROLLER).stdout)
         return (found[1], found[2]) if found else ("127.0.0.1", "127.0.0.1")
 
     def unread(self, login: str) -> list[str]:
-        """Return files of sshd that changed after a listening sshd has read them."""
+        """Return files and folders of sshd that changed after a listening sshd has read them, each once."""
         found: dict[str, None] = {}
         for each in self.listeners:
             answer = next(self._answers(login, each.options, each.command))
@@ -211,7 +219,10 @@ class Sshd(Observed):
         return list(found)
 
     def _unread(self, listener: Listener, answer: Answer) -> Iterator[str]:
-        """Yield them for one process, which writes its number to a file when it has read them."""
+        """Yield them for one process, which writes its number to a file when it has read them.
+
+        If that file has another number, the process has read them two seconds after its start.
+        """
         patterns = [
             pattern if pattern.startswith("/") else f"/etc/ssh/{pattern}"
             for line in self._blocks("include", listener.options)
@@ -237,7 +248,7 @@ class Sshd(Observed):
 
     @property
     def admitting(self) -> list[str]:
-        """Lines of PAM that admit a user of sshd without credentials."""
+        """Lines of PAM that admit a user of sshd without credentials, at most one for each type of line."""
         files: dict[str, list[tuple[str, str]]] = {}
         paths: dict[str, str] = {}
         rows = re.findall(r"(?m)^(/[^:\n]+):(\d+):(.*)$", self.run(RULES_OF_PAM).stdout)
@@ -288,10 +299,12 @@ class Sshd(Observed):
 
 
 def arguments(text: str) -> Iterator[str]:
-    """Yield the arguments that change what sshd accepts; each value extends to the next word with a hyphen.
+    """Yield option and value, in turn, of the arguments that change what sshd accepts (`-p`, `2222`).
+
+    Each value extends to the next word with a hyphen.
 
     Raises:
-        NodeFailed: an argument is not known.
+        NodeFailed: an argument is not known, or the path of the configuration file is relative.
     """
     for part in re.split(r"(?<!\s)\s+(?=-)", text.strip()) if text.strip() else ():
         found = VALUED.fullmatch(part)
@@ -304,12 +317,15 @@ def arguments(text: str) -> Iterator[str]:
 
 
 def configs(options: tuple[str, ...]) -> list[str]:
-    """Return the configuration file that the options name, as the only item; else none."""
+    """Return the configuration files that the options name with `-f`; [] without that option."""
     return [value for letter, value in zip(options[::2], options[1::2], strict=True) if letter == "-f"]
 
 
 def addresses(keyword: str, criteria: str) -> Iterator[str]:
-    """Yield an address for each network or pattern after a keyword in the criteria of Match blocks."""
+    """Yield an address for each network or pattern after a keyword in the criteria of Match blocks.
+
+    One that is no network, such as a negated pattern, is left out.
+    """
     for listed in re.findall(rf"\b{regex(keyword)}[\s=]+\"?([^\s\"]+)", criteria):
         for each in listed.split(","):
             try:

@@ -81,7 +81,11 @@ class Tuning(Observed):
 
     @cached_property
     def others(self) -> list[dict[str, str]]:
-        """Variables of services, of users' services, of a command over ssh, and of bash's terminals."""
+        """Variables of services, of users' services, of a command over ssh, and of bash's terminals.
+
+        Raises:
+            NodeFailed: a service or a command cannot be started.
+        """
         asked = (parse_session(self.ask(command)).environment for command in (COMMAND, TERMINAL))
         return [self.service.environment, self.user_service_environment, *asked]
 
@@ -100,7 +104,10 @@ class Tuning(Observed):
 
     @cached_property
     def boot_sysctls(self) -> dict[str, str]:
-        """Kernel parameters that the next boot sets by files of sysctl.d(5), by name with dots."""
+        """Kernel parameters that the next boot sets by files of sysctl.d(5), by name with dots.
+
+        Empty without systemd-sysctl.
+        """
         return parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
 
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
