@@ -18,7 +18,8 @@ KEPT = "accept.json"
 def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[str, str]:
     """Return node → why it was not accepted; without a level in `rollout.accept` nothing is measured.
 
-    The nodes are drained, so an installed scheduler starts no jobs on them.
+    The results are written to `accept.json` in the folder. The nodes are drained, so an installed scheduler
+    starts no jobs on them.
     """
     level = context.rollout.accept
     if level is None or not names:

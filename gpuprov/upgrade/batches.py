@@ -25,8 +25,9 @@ class Batch:
 def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch]:
     """Return the canaries as the first batch, then batches of the sizes in `serial`.
 
-    A batch contains whole units: it is smaller than its size if the next unit does not fit, and larger only
-    if its single unit is.
+    The last size is that of all further batches; shares are of all nodes. A batch contains whole units: it is
+    smaller than its size if the next unit does not fit, and larger only if its single unit is. No canary may
+    fail.
 
     Args:
         groups: the nodes to move, by group, in order.

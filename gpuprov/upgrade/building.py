@@ -26,14 +26,15 @@ class Ahead:
         canaries: Collection[str],
         store: Store | None = None,
     ) -> None:
-        """
+        """Find the builds to make.
+
         Args:
-            canaries: nodes that try the build if every node compiles for itself; otherwise those of the
-                builders that are in `names` build.
+            canaries: nodes that try the build if every node compiles for itself. Another build is made if it
+                is not in the store, and all of its builders are in `names` and need it.
 
         Raises:
-            Refused: a build in the store was changed, or nodes that cannot compile for themselves would
-                have no module.
+            Refused: a build in the store was changed, or nodes that cannot compile for themselves would have
+                no module.
         """
         self._context, self._store = context, store or store_of(context.lock, context.id)
         self._groups = {name: context.groups[name][1] for name in names}
@@ -112,6 +113,6 @@ class Ahead:
             self._context.narrate(f"the {build} is in the store, by {fold(builders)}")
 
     def _fetched(self, build: Build, name: str, about: Mapping[str, Any]) -> bytes:
-        """Fetch an archive that a node has packed."""
+        """Fetch an archive that a node has packed; return its content."""
         [way] = targets(self._context.old, [name])
         return fetch(way, build, name, self._context.options.dispatch.password, about)

@@ -37,12 +37,16 @@ class Outcome:
 
     @property
     def exit_code(self) -> Exit:
-        """0 if no node failed and the run did not end early."""
+        """OK if no node failed and the run did not end early, otherwise FAILED."""
         return Exit.FAILED if self.reasons or self.stopped else Exit.OK
 
 
 class Engine:
-    """One run with its journal."""
+    """One run with its journal.
+
+    Raises:
+        InvalidInput: the journal has no header.
+    """
 
     def __init__(self, context: UpgradeContext, journal: Journal) -> None:
         self.leases = exclusive.leases_for(context)
@@ -133,6 +137,8 @@ class Engine:
 
     def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
         """Run a step on nodes, with its beginning and each node's result in the journal.
+
+        An error of the whole step is the failure of each of its nodes.
 
         Raises:
             Refused: another run took a node.

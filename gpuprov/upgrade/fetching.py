@@ -22,8 +22,8 @@ def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[
     """Fetch on all nodes in parallel; apt checks every checksum. Some nodes also build the module.
 
     Raises:
-        Refused: a node cannot fetch or build something, or apt would remove a package that no lock names. No
-            node has moved.
+        Refused: a node cannot fetch or build something or is unreachable, apt would remove a package that no
+            lock names, or a built module cannot be kept. No node has moved.
     """
     ahead, arguments = Ahead(context, names, canaries), {}
     for name in names:
@@ -67,9 +67,9 @@ def _built(result: Any) -> list[dict[str, Any]]:
 
 
 def sources(old: LockedGroup, new: LockedGroup) -> str:
-    """Return the repositories that only the new lock has, in apt's deb822 format; empty if there are none.
+    """Return the repositories of the new lock that are not the same in the old one, in apt's deb822 format.
 
-    Repositories without a URL are left out.
+    Empty if there are none. Repositories without a URL are left out.
     """
     added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
     return "\n".join("\n".join(stanza(each)) + "\n" for each in added if each.url)

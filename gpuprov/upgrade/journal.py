@@ -21,7 +21,7 @@ NAME = "journal.jsonl"
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A run's journal, open for appending by one process at a time.
+    """A run's journal, open for appending by one process at a time; a missing file is created.
 
     An incomplete last line, left by a crash, is removed: its step had not begun.
 

@@ -85,13 +85,13 @@ def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -
 
 
 def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
-    """Return the files that schedule a job, file name → text.
+    """Return the files that schedule a job, file name → text. CI jobs write no `metrics`.
 
     Args:
         program: the command `gpuprov`, with its absolute path for timers and cron.
 
     Raises:
-        InvalidInput: `kind` is `github`, and the job's time zone is not UTC.
+        InvalidInput: `kind` is `github`, and the job's time zone is not UTC; or a CI job has no wheel.
     """
     ways = {"systemd": _systemd, "cron": _cron, "github": _github, "gitlab": _gitlab}
     return ways[kind](job, program)

@@ -21,7 +21,8 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
     """Return the batches of an upgrade, after a check of its nodes in both locks.
 
     Raises:
-        Refused: a node is not in the new lock, would change its system, or has a system without rollback.
+        Refused: a node is not in the new lock, would change its system, or has a system without rollback; or
+            only some of the nodes that move together are named.
         InvalidInput: the rules or the hooks of the rollout are not valid.
     """
     if missing := [name for name in names if name not in context.groups]:
@@ -42,7 +43,11 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
 
 
 def rollback_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
-    """Return the batches of a rollback, which needs no canaries."""
+    """Return the batches of a rollback, which needs no canaries.
+
+    Raises:
+        Refused, InvalidInput: as `batches`.
+    """
     rollout = context.rollout.model_copy(update={"canary": "none"})
     return batches(_grouped(context.old, names), rollout)
 

@@ -117,7 +117,7 @@ class NodeProgress:
 def progress_by_node(
     entries: Iterable[Entry], nodes: Iterable[str], *, course: Course, hold: bool
 ) -> dict[str, NodeProgress]:
-    """Return the progress of every node from a run's journal."""
+    """Return the progress of every node from a run's journal; entries of other nodes are ignored."""
     found = {node: NodeProgress(course, hold) for node in nodes}
     for entry in entries:
         if entry.node in found and entry.step in STEPS:

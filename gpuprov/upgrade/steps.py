@@ -140,7 +140,10 @@ def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) 
 
 
 def _wrong(result: Convergence, names: Collection[str]) -> Failures:
-    """Return why roles or reboots failed, including nodes that were lost afterwards."""
+    """Return why roles or reboots failed, including nodes that were lost afterwards.
+
+    A node that the result does not contain has not failed.
+    """
     failed = {}
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)

@@ -9,7 +9,10 @@ from gpuprov.model.rollout import DAYS, Window
 
 
 def is_open(window: Window | None, now: datetime) -> bool:
-    """Return whether nodes may move at a time (with time zone); always without a window."""
+    """Return whether nodes may move at a time (with time zone); always without a window.
+
+    `end` is excluded. A window over midnight belongs to the day on which it begins.
+    """
     if window is None:
         return True
     there = now.astimezone(ZoneInfo(window.zone))

@@ -35,6 +35,8 @@ def fetch(
 ) -> "dict[str, Any]":
     """Download what an upgrade and its rollback need. Installed packages are not changed.
 
+    The kept files are listed in `RUN.kept.json`.
+
     Args:
         wanted: package → exact version.
         known: packages of the old lock; the upgrade removes those that are not wanted, and no others.
@@ -75,10 +77,16 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
     """Build the module with DKMS in a temporary folder, so that a failure is known before the upgrade.
 
     The folder has the same path on every node: two builders must produce the same bytes, and a compiler may
-    write paths into them.
+    write paths into them. Nothing is built without kernels, or if no package with a module's source changes.
+
+    Args:
+        versions: package with a module's source → its new version.
 
     Returns:
-        The archives for other nodes, one for each kernel.
+        The archives for other nodes, one for each kernel, with it as `kernel`; empty unless `shares`.
+
+    Raises:
+        Failed: the module does not build, or a compiler cannot be installed.
     """
     shared = []  # type: list[dict[str, Any]]
     if not versions or not kernels:

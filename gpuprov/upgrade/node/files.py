@@ -58,6 +58,9 @@ def put_back(wanted: "Files", patterns: "list[str]", excepted: str) -> "list[str
     Args:
         wanted: the record, from `files`.
         patterns, excepted: as for `files`.
+
+    Raises:
+        Failed: a file is larger than `READ_LIMIT`; nothing was changed.
     """
     now = files(patterns, excepted)
     changed = sorted(path for path in set(now) | set(wanted) if now.get(path) != wanted.get(path))

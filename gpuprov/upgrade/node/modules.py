@@ -59,7 +59,8 @@ def keep() -> "dict[str, str]":
 def builds_prevented(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
     """Prevent builds by packages meanwhile, if all wanted modules are archived and can be restored later.
 
-    The file is a link into a folder that a reboot empties, so that packages build again after a power loss.
+    The file `UNBUILT` is a link into a folder that a reboot empties, so that packages build again after a
+    power loss. It replaces an existing one, and is removed at the end.
     """
     sums = kept_sums()
     if not wanted or not all(_kept(sums, *each) for each in wanted):

@@ -113,6 +113,8 @@ def keep(versions: "dict[str, str]") -> "dict[str, str]":
 def _qualified(name: str, there: "Installed") -> str:
     """Return the name with the architecture that dpkg adds for packages of several architectures.
 
+    Of several installed architectures the first counts.
+
     Raises:
         Failed: it is not installed.
     """
@@ -125,7 +127,8 @@ def _qualified(name: str, there: "Installed") -> str:
 def _from_pool(file: str, wanted: "str | None") -> "str | None":
     """Return the checksum of an intact file in the pool or in apt's cache, or None.
 
-    A file is intact if it has the repository's checksum, or is readable if no repository has the package.
+    A file is intact if it has the repository's checksum, or is readable if no repository has the package. One
+    in the cache is copied to the pool.
     """
     for folder in (POOL, ARCHIVES):
         path = os.path.join(folder, file)
@@ -160,7 +163,10 @@ def _download(targets: "list[str]") -> None:
 
 
 def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
-    """Return (package, version) → SHA-256 from the repositories' indexes, for those versions that have it."""
+    """Return (package, version) → SHA-256 from the repositories' indexes, for those versions that have it.
+
+    Unknown packages are left out.
+    """
     if not names:
         return {}
     _, text, _ = run_anyway("apt-cache", "show", *names, seconds=60)
