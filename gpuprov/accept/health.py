@@ -158,8 +158,9 @@ def _most(gpu: Document, kind: str) -> float:
 
 
 def _counted(document: Document) -> Iterator[Finding]:
-    """Compare the counters before and after the load: a fault for uncorrected ECC errors, rows to remap,
-    NVLink errors and a GPU that is missing afterwards; a warning for corrected errors and PCIe replays.
+    """Compare the counters before and after the load: a fault for uncorrected ECC errors, rows to remap (also
+    older ones), NVLink errors and a GPU that is missing afterwards; a warning for corrected errors and PCIe
+    replays.
     """
     before = {str(row.get("uuid")): row for row in rows(document, "before", "counters")}
     for row in rows(document, "after", "counters"):

@@ -72,7 +72,7 @@ class Seen:
 
 
 def spread(values: Iterable[float]) -> tuple[float, float]:
-    """Return the median and the median absolute deviation."""
+    """Return the median and the median absolute deviation of at least one value."""
     listed = list(values)
     middle = median(listed)
     return middle, median(abs(value - middle) for value in listed)

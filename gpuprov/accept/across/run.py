@@ -92,6 +92,8 @@ def search_across(
 ) -> Outcome:
     """Find the node or link that slows the others.
 
+    A node that cannot be examined, or refuses the load, is in `refused` of the result and takes no part.
+
     Args:
         names: nodes of `mesh`, neighbours next to each other.
         inter: the fabric that must carry the traffic; None: RDMA if all nodes have an active port.

@@ -91,8 +91,8 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
     """Write and check patterns over most of the free memory, in blocks of 1 GiB.
 
-    `RESERVE` stays free. Returns bytes, passes and seconds, and as `wrong` up to 16 differences with their
-    block.
+    `RESERVE` stays free; without a block in addition to it nothing is tested. Returns bytes, passes and
+    seconds, and as `wrong` up to 16 differences with their block.
 
     Args:
         most: bytes at most.
@@ -134,7 +134,8 @@ def host_copies(gpu: "Gpu", bus_id: str, seconds: float) -> "Values":
 
     The keys end with `near` and `far`. The other node is the highest-numbered one whose processors this
     process may use; it may be missing. The thread is bound to the node's processors meanwhile, so that its
-    memory is allocated there.
+    memory is allocated there. If the GPU's node is not known or not usable, and several others are, `near` is
+    None, its copies are made without binding, and there are no others.
 
     Args:
         bus_id: the GPU's PCI address.
