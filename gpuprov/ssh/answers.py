@@ -26,7 +26,10 @@ OWN_DEPTH = 16
 
 
 def error_document(error: GpuprovError) -> dict[str, str]:
-    """Return an error as plain data; a class outside `ERRORS` is replaced by its nearest base class in it."""
+    """Return an error as plain data, each part cut at `TEXT` characters.
+
+    A class outside `ERRORS` is replaced by its nearest base class in it.
+    """
     kind = next(each for each in type(error).__mro__ if each.__name__ in ERRORS)
     parts = {"seen": error.seen, "expected": error.expected, "do": error.do}
     return {"kind": kind.__name__, **{name: str(text)[:TEXT] for name, text in parts.items()}}
@@ -52,7 +55,9 @@ Failure = Annotated[GpuprovError, PlainValidator(read_error), PlainSerializer(er
 
 
 def require_stated(checks: Iterable[str], stated: Container[str]) -> None:
-    """Check that the checks in a worker's result are those of the lock, each of them once.
+    """Check that all checks in a worker's result are checks of the lock, and none is there twice.
+
+    Checks of the lock may be missing.
 
     Raises:
         NodeFailed: a check is not one of the lock, or is there twice.

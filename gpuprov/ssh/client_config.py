@@ -49,7 +49,11 @@ def client_config(
 
 
 def usual_keys() -> tuple[str, ...]:
-    """Return the private keys that ssh tries if no option names one."""
+    """Return the private keys that ssh tries if no option names one.
+
+    Raises:
+        InvalidInput: as `client_config`.
+    """
     return tuple(_ask((), ANYBODY, None, None, None).get("identityfile", ()))
 
 
@@ -126,7 +130,8 @@ def _patterns(files: Sequence[str]) -> frozenset[str] | None:
 def _lines(path: Path, depth: int) -> Iterator[list[str]]:
     """Yield the words of each line; an `Include` line is replaced by the lines of its files.
 
-    An `Include` line is yielded unchanged if it is nested too deeply or contains `$` or `%`.
+    An `Include` line is yielded unchanged if it is nested too deeply or contains `$` or `%`. A file that
+    cannot be read is like an empty one.
     """
     try:
         text = path.read_text("utf-8", errors="replace")

@@ -38,7 +38,10 @@ def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
 
 
 def unexpected(node: str, error: Exception) -> NodeFailed:
-    """Return the failure of a node after an unforeseen exception, and log the traceback."""
+    """Return the failure of a node after an unforeseen exception, and log the traceback.
+
+    If the log cannot be written, the failure does not name it.
+    """
     path = state_dir() / "unexpected.log"
     seen = f"what it sent could not be read ({type(error).__name__})"
     if isinstance(error, OSError):

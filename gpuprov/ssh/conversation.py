@@ -78,6 +78,9 @@ class ChannelConversation(Conversation):
 
     Args:
         seconds: time limit for the start of the command.
+
+    Raises:
+        Unreachable: the connection broke, or the command or its input is not accepted in time.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class PipeConversation(Conversation):
             watch.cancel()
 
     def close(self) -> None:
-        """See `Conversation`."""
+        """See `Conversation`; kill a process that does not end within 10 seconds."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

@@ -49,6 +49,9 @@ class Credentials(AuthStrategy):
     def keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
         """Yield each key with its name for messages.
 
+        With `identities_only` a key of the agent is yielded only if `PATH.pub` of one of the route's files
+        has it, and none if the fleet names a key.
+
         Raises:
             InvalidInput: the key that the fleet names cannot be used.
         """

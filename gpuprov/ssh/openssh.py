@@ -123,14 +123,15 @@ def run_command(
     limit: int,
     stop: threading.Event | None = None,
 ) -> Answer:
-    """Run a command on a node over a new connection.
+    """Run a command on a node over a new connection; return its answer with any exit code but 255.
 
     Args:
         stop: event that ends ssh early.
 
     Raises:
         NodeFailed: no answer within `seconds`, or more than `limit` bytes.
-        Unreachable: ssh could not connect or log in; the message is derived from its output.
+        Unreachable: ssh could not connect or log in; the message is derived from its output. The exit code
+            255 of the command itself counts as ssh's.
     """
     answer = run_limited([*argv, command], stdin, seconds=seconds, limit=limit, stop=stop, kill_rest=True)
     if answer.code == SSH_FAILED:

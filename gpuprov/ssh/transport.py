@@ -106,7 +106,7 @@ class Session:
         self.target, self._limits = target, limits
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
-        """Run one command line in the user's login shell.
+        """Run one command line in the user's login shell; return its output, also if it failed.
 
         Raises:
             NodeFailed: no answer in time, or an answer larger than allowed.
@@ -207,7 +207,12 @@ class ParamikoSession(Session):
         self.transport.close()
 
     def _talk(self, command: str, stdin: bytes, deadline: float) -> Output:
-        """Run a command over a new channel; raise TimeoutError after `deadline` (`time.monotonic`)."""
+        """Run a command over a new channel; return at most 64 KiB of its standard error.
+
+        Raises:
+            NodeFailed: its standard output is larger than allowed.
+            TimeoutError: it does not end before `deadline` (`time.monotonic`).
+        """
         channel = self.transport.open_session(timeout=self._limits.connect_s)
         try:
             channel.exec_command(command)
@@ -351,7 +356,7 @@ def _visit(
 
 @contextmanager
 def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
-    """Open a new connection to a node, and close it at the end of the context.
+    """Open a new connection to a node, and close it at the end of the context; this machine needs none.
 
     sshd closes connections before its banner while too many logins are in progress, and connections from an
     address with failed logins: those are tried again a few times.

@@ -141,6 +141,7 @@ def _name(common: str) -> x509.Name:
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate in PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

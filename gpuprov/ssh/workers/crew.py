@@ -116,6 +116,7 @@ class DaskCrew:
 
         Raises:
             CrewLost: the scheduler cannot be reached; the message names nodes that may still be changed.
+            GpuprovError: a task failed for another reason than the loss of its worker.
         """
         waiting = deque(self._parts(each, changes=changes))
         job = _Job(cloudpickle.dumps(work), each, hear, changes, waiting, itertools.count(first))
