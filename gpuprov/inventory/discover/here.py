@@ -32,12 +32,13 @@ def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[d
 
     The fleet has one group with one host, at the address `local`. Without a matching profile the group has
     the profile `base` and states model and number of the GPUs. `hardware` overrides the values of a profile
-    that the machine does not reach.
+    that the machine does not reach. The user for logins is the one who called sudo; without sudo none is
+    stated.
 
     Raises:
         Refused: the machine has no NVIDIA GPU, or GPUs of several models that no profile has.
         InvalidInput: the catalog does not have its GPU.
-        Missing: the facts do not contain its PCI bus.
+        Missing: as `match`.
     """
     gpus = hardware.gpu_ids(facts)
     if not gpus:

@@ -39,7 +39,14 @@ class Match:
 
 
 def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
-    """Return every profile that states model and number of GPUs: the site's, then the shipped ones."""
+    """Return every profile that states model and number of GPUs: the site's, then the shipped ones.
+
+    Args:
+        folders: the site's folders of profiles; the first that has a name counts.
+
+    Raises:
+        InvalidInput: a profile is invalid, or the catalog does not have its GPU.
+    """
     names = profile_paths(list(folders))
     stated = {name: load_profile(name, list(folders)).profile.hardware for name in names}
     return [
@@ -53,10 +60,10 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
     """Return the nearest of some kinds, with the differences; no profile if no kind has the node's GPUs.
 
     Only kinds with a GPU model of the node are compared. The number of GPUs has the most weight, then other
-    hardware, whether less or more than stated.
+    hardware, whether less or more than stated. Of equally near kinds the first counts.
 
     Raises:
-        Missing: the facts do not contain the PCI bus.
+        Missing: the facts do not contain the PCI bus, or the network ports that a kind states.
     """
     found = hardware.gpu_ids(facts)
     if not found:
@@ -72,9 +79,13 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
 
 
 def _distance(facts: Facts, wanted: Hardware) -> float:
-    """Return the distance of a node from a kind: 0 for the same hardware; missing facts add nothing.
+    """Return the distance of a node from a kind: 0 for the same hardware; numbers that are missing add
+    nothing.
 
     A difference of all GPUs counts 10, and so does each GPU of another model; each other value at most 1.
+
+    Raises:
+        Missing: the facts do not contain the network ports, and the kind states some.
     """
     found = hardware.gpu_ids(facts)
     count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
