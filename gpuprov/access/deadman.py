@@ -83,6 +83,8 @@ def arm(session: Session, guard: Guard, token: str) -> None:
 def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
     """Refuse a firewall that does not allow SSH from an address.
 
+    A firewall with trusted interfaces is not refused: the connection may come through one of them.
+
     Raises:
         Refused: the address is not allowed; the message names it and the setting.
     """

@@ -92,6 +92,9 @@ def _rules(
         kind: `auth` or `account`.
         numbers: one for each line that the whole stack may still have.
         above: the files that include this one.
+
+    Raises:
+        NodeFailed: as `admitting`.
     """
     if service not in files or service in above or len(above) > NESTING:
         yield Rule("", f"no {service}", WORDS["requisite"], "deny")
@@ -115,7 +118,13 @@ def _rules(
 
 
 def _joined(rows: Iterable[tuple[str, str]], numbers: Iterator[int]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of lines, with a line that ends with a backslash and the next one as one."""
+    """Yield place and text of lines, with a line that ends with a backslash and the next one as one.
+
+    The place is that of the first. Each line takes one of `numbers`.
+
+    Raises:
+        NodeFailed: as `admitting`.
+    """
     begun, parts, length = "", list[str](), 0
     for place, text in rows:
         length += len(text) + 1

@@ -15,7 +15,7 @@ def as_shipped(system: str) -> dict[str, str]:
     """Return keyword in lower case → value with which a system ships it.
 
     Args:
-        system: id of the operating system, such as `debian12`.
+        system: id of the operating system, such as `debian12`; an unknown one has the usual values.
     """
     return {
         each["keyword"].lower(): each.get("systems", {}).get(system, each["value"])
@@ -40,7 +40,7 @@ def compared(keyword: str, value: str | None, shipped: str) -> str:
 
 
 def with_whom(value: str | None, user: str, address: str, listener: str) -> str:
-    """Return the value of an option with what it holds for, if it does not hold for all logins.
+    """Return the value of an option that does not hold for all logins, with its process or its login.
 
     Args:
         listener: command line of the sshd that has it, if another one does not; else empty.
