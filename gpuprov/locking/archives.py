@@ -52,8 +52,10 @@ class Archives:
     repositories: dict[str, Repository]
 
     def with_stream(self, stream: str | None) -> Index:
-        """Return the index that dnf sees with one module stream enabled, or none; an apt index is
-        unchanged.
+        """Return the index that dnf sees with one module stream enabled, or none; an apt index is unchanged.
+
+        Raises:
+            Refused: no such stream.
         """
         is_rpm = self.index.order is RPM
         return with_streams(self.index, *filter(None, [stream])) if is_rpm else self.index

@@ -118,6 +118,9 @@ class Locker:
 
         Args:
             version: the stated version of a component that the resolver gives as a major version only (DCGM).
+
+        Raises:
+            Refused: the repository lacks it, or a package that it needs.
         """
         stated = self._answer.packages[name]
         if COMPONENT[name].with_driver and _is_pattern(stated.version):
@@ -129,6 +132,9 @@ class Locker:
 
         Args:
             others: version → its answer, on the same driver.
+
+        Raises:
+            Refused: as `component`.
         """
         answers = {str(self._answer.stack.cuda): self._answer, **others}
         sets = [answer.packages["cuda"] for answer in answers.values()]
@@ -223,8 +229,10 @@ def _is_pattern(version: str | None) -> bool:
 
 
 def _known(index: Index, name: str, version: str | None) -> str | None:
-    """Return the version of a root for `closure`; a shell pattern becomes the newest full version that
-    matches.
+    """Return the version of a root for `closure`; of a shell pattern, the newest full version that matches.
+
+    Raises:
+        Refused: no version matches the pattern.
     """
     if version and _is_pattern(version):
         return index.candidate(name, like=version).version

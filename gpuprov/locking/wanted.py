@@ -128,6 +128,7 @@ def resolve_group(
 
     Raises:
         Refused: no such stack can work; the message names the rules.
+        InvalidInput: as `resolve`.
     """
     while True:
         answer = resolve(request(want), catalog)

@@ -61,6 +61,7 @@ def update(source: str | None = None, *, stated: str | None = None, key: Path | 
             manifest; another version than `stated`; or other contents than the installed release of that
             version.
         Unreachable: the source does not answer.
+        GpuprovError: the release or the key cannot be stored.
     """
     keys = _keys(key)
     fingerprint = one_key(keys, str(key or store() / KEY))

@@ -192,7 +192,11 @@ class AptRecords:
         return self._stanzas
 
     def packages(self, name: str) -> Sequence[Package]:
-        """Return all versions of a package for these architectures; empty if there are none."""
+        """Return all versions of a package for these architectures; empty if there are none.
+
+        Raises:
+            InvalidInput: a stanza of the package cannot be read.
+        """
         parsed = (stanza.package(self.origin) for stanza in self._stanzas.get(name, ()))
         return [package for package in parsed if package.architecture in self.architectures]
 

@@ -41,6 +41,9 @@ def closure_packages(
     """Return the packages of `closure` themselves, by name.
 
     The dependencies are followed again, with one more demand, until no chosen version clashes with a demand.
+
+    Raises:
+        Refused: as `closure`.
     """
     pattern = re.compile("|".join(f"(?:{part})" for part in family) or r"(?!)")
     asked: dict[str, list[_Demand]] = {}

@@ -119,6 +119,7 @@ class Fetcher:
             InvalidInput: not a URL, or one of an unsupported scheme.
             Unreachable: no route, no answer in time, or offline and not in the cache.
             Refused: the content differs from the index, is too large, or access is denied.
+            OSError: the cache cannot be written.
         """
         limit = UNSTATED if size is None else max(0, min(size, STATED))
         scheme = _scheme(url)

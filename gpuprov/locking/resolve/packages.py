@@ -16,7 +16,7 @@ _USUAL_KERNEL = "generic"
 
 
 def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
-    """Return the naming rule of the driver's packages, or None if it is unknown."""
+    """Return the naming rule of the driver's packages, or None if it is unknown; the system must be known."""
     assert case.system is not None  # noqa: S101
     return _rule(case, draft, case.system, "driver", _home(draft, case.system))
 

@@ -60,7 +60,10 @@ def gpu_list(package: Package, release: str) -> GpuList | None:
 
 
 def _member(content: bytes) -> tuple[str, str]:
-    """Return text and name, without `.gz`, of the first list in a package; both are empty if it has none."""
+    """Return text and name, without `.gz`, of the first list in a package; both are empty if it has none.
+
+    The text is cut at `LARGEST` bytes.
+    """
     with DebFile(fileobj=BytesIO(content)).data.tgz() as data:
         files = {
             member.name.rsplit("/", 1)[-1].removesuffix(".gz"): member for member in data if member.isfile()
