@@ -25,7 +25,7 @@ class ActionModule(OnNode):
         The task is always changed, and failed if the exit status is not 0.
 
         Raises:
-            AnsibleActionFail: the node is no longer leased to this run.
+            AnsibleActionFail: the node is no longer leased to this run, or the output is too large.
         """
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)

@@ -14,7 +14,10 @@ NAMED_AT_MOST = 3
 
 
 def specifications() -> "dict[str, dict[str, list[str]]]":
-    """Return file → `missing`, the first host paths in it that do not exist, and `versions` of libraries."""
+    """Return file → `missing`, the first host paths in it that do not exist, and `versions` of libraries.
+
+    Files without devices of NVIDIA, and those that cannot be read, are left out.
+    """
     found = {}  # type: dict[str, dict[str, list[str]]]
     for folder in FOLDERS:
         try:

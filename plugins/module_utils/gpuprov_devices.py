@@ -27,7 +27,11 @@ def format_objection(path: str, filesystem: str) -> "tuple[str | None, str | Non
     """Return the reason not to format a device, and the UUID of gpuprov's file system on it.
 
     `(None, UUID)` for a device that gpuprov formatted with this file system already, `(None, None)` for one
-    that may be formatted: it has no signature, is not in use, and is empty at both ends.
+    that may be formatted: it has no signature, is not in use, and is empty at both ends. If blkid fails, that
+    is a reason.
+
+    Raises:
+        OSError: the device cannot be read.
     """
     found = signature(path)
     if found and found.get("LABEL") == LABEL and found.get("TYPE") == filesystem:
@@ -58,7 +62,7 @@ def signature(path: str) -> "dict[str, str] | None":
 def uses_of(path: str) -> "list[str]":
     """Return a device's partitions, the devices stacked on it, and its mount points.
 
-    Empty if it is not in use.
+    Empty if it is not in use. If findmnt fails, mount points are missing.
     """
     name = os.path.basename(path)
     folder = os.path.join("/sys/class/block", name)

@@ -158,6 +158,8 @@ def complaint(text: str, half: str, path: str) -> str:
 def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
     """Replace files after all new contents are in temporary files; create their folders.
 
+    If a file cannot be replaced, those before it remain replaced.
+
     Returns:
         file → path of its backup, for those with `backup`; None if the file did not exist.
     """
@@ -192,7 +194,7 @@ def back_up(path: str) -> "str | None":
 
 
 def set_owner_and_mode(file: "dict[str, Any]", check: bool) -> bool:
-    """Return whether they were different; with `check` nothing is changed."""
+    """Correct owner and mode of a file; return whether they were different. `check`: nothing is changed."""
     mode = int(file["mode"], 8)
     with Place(file["path"], follow=True) as place:
         handle = os.open(place.name, READ, dir_fd=place.folder)

@@ -197,7 +197,7 @@ def _diversions() -> "dict[str, tuple[str, str]]":
 
 
 def checksums(stem: str) -> "dict[str, str]":
-    """Return path -> MD5 of a package's regular files, by the package."""
+    """Return path -> MD5 of a package's regular files, by the package; empty if it has no list of them."""
     rows = (line.partition("  ") for line in _lines(f"{INFO}/{stem}.md5sums"))
     return {"/" + path: digest for digest, _, path in rows}
 
@@ -257,7 +257,7 @@ def _words(line: str) -> "list[str]":
 
 
 def other_content(suspects: "list[Suspect]", budget: int = BUDGET) -> "list[Row]":
-    """Return the files with another checksum than the package's.
+    """Return the files with another checksum than the package's; one that cannot be read is among them.
 
     A file beyond the budget, or without a checksum, has another content if it was modified later.
     """
