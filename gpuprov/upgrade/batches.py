@@ -53,10 +53,10 @@ def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch
 
 
 def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
-    """Return the units of all nodes, in the order of their first nodes.
+    """Return the units of all nodes, in the order of their first nodes; each node is in exactly one.
 
     Args:
-        together: sets of nodes that move together.
+        together: sets of nodes that move together; sets with a common node are one unit.
 
     Raises:
         Refused: only some nodes of such a set are to move.
@@ -71,7 +71,9 @@ def _units(nodes: Sequence[str], together: Iterable[str]) -> list[Unit]:
             raise Refused(
                 f"{text} is upgraded as one, and {', '.join(rest)} is left out", do="name all of its nodes"
             )
-        unit_of |= dict.fromkeys(moving, moving)
+        joined = set(_flat(unit_of[node] for node in moving))
+        unit = tuple(node for node in nodes if node in joined)
+        unit_of |= dict.fromkeys(unit, unit)
     return list(dict.fromkeys(unit_of.values()))
 
 

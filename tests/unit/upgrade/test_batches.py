@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.errors import InvalidInput, Refused
+from gpuprov.model.nodeset import expand
 from gpuprov.model.rollout import Rollout, portion
 from gpuprov.upgrade.batches import batches
 
@@ -84,6 +85,18 @@ def test_ten_percent_then_half() -> None:
 def test_a_part_of_a_domain_is_refused() -> None:
     with pytest.raises(Refused, match="n3 is left out"):
         batches({"g": ["n1", "n2"]}, Rollout(together=["n[1-3]"]))
+
+
+@pytest.mark.parametrize(
+    "together",
+    [["n[1-2]", "n[2-3]"], ["n[2-3]", "n[1-2]"], ["n1,n2", "n4,n3", "n2,n4"], ["n[1-3]", "n[2-3]"]],
+)
+def test_domains_with_a_common_node_are_one_unit(together: list[str]) -> None:
+    nodes = [f"n{number}" for number in range(1, 6)]
+    found = batches({"g": nodes}, Rollout(canary="none", together=together))
+    assert sorted(node for batch in found for node in batch.nodes) == nodes
+    for text in together:
+        assert len([batch for batch in found if set(expand(text)) & set(batch.nodes)]) == 1
 
 
 def test_a_domain_that_does_not_move_is_nobodys_business() -> None:
