@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -70,6 +71,14 @@ class Window(Strict):
         """Return a time of day; raise ValueError if it is not `HH:MM`."""
         if not CLOCK.fullmatch(stated):
             raise ValueError("a time of day such as 22:30")
+        return stated
+
+    @field_validator("end")
+    @classmethod
+    def _not_the_start(cls, stated: str, info: ValidationInfo) -> str:
+        """Return the end; raise ValueError if it is the start, because such a window never opens."""
+        if stated == info.data.get("start"):
+            raise ValueError("another time than start; to change nodes at any time, leave out window")
         return stated
 
     @field_validator("zone")

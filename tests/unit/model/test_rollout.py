@@ -1,4 +1,4 @@
-"""Rules of a rollout: sizes of batches that cannot move a node are refused."""
+"""Rules of a rollout: sizes of batches that cannot move a node, and windows that never open, are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gpuprov.model.rollout import Rollout
+from gpuprov.model.rollout import Rollout, Window
 
 
 @pytest.mark.parametrize("serial", [0, "0%", [1, 0], ["10%", "0%"]])
@@ -20,3 +20,9 @@ def test_a_batch_without_nodes_is_refused(serial: Any) -> None:
 def test_a_batch_with_a_share_of_the_nodes_is_valid(serial: Any) -> None:
     """Accept also a share that is less than one node: a batch has at least one node."""
     assert Rollout(serial=serial).serial in (serial, [serial])
+
+
+@pytest.mark.parametrize("clock", ["00:00", "22:30"])
+def test_a_window_that_ends_when_it_starts_is_refused(clock: str) -> None:
+    with pytest.raises(ValidationError, match="another time than start"):
+        Window(start=clock, end=clock)
