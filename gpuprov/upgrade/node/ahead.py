@@ -86,7 +86,7 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
         The archives for other nodes, one for each kernel, with it as `kernel`; empty unless `shares`.
 
     Raises:
-        Failed: the module does not build, or a compiler cannot be installed.
+        Failed: the module does not build, its package cannot be fetched, or a compiler cannot be installed.
     """
     shared = []  # type: list[dict[str, Any]]
     if not versions or not kernels:
@@ -96,8 +96,8 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
     architecture = run("dpkg", "--print-architecture").strip()
     with _emptied(os.path.join(HOME, "ahead")) as folder:
         for name, version in versions.items():
-            paths = [os.path.join(ARCHIVES, file_name(name, version, each)) for each in (architecture, "all")]
-            run("dpkg-deb", "--extract", next(filter(os.path.isfile, paths)), folder, seconds=120)
+            names = [file_name(name, version, each) for each in (architecture, "all")]
+            run("dpkg-deb", "--extract", _fetched(f"{name}={version}", names, folder), folder, seconds=120)
         for source in names_in(os.path.join(folder, "usr/src")):
             if not os.path.isfile(os.path.join(folder, "usr/src", source, "dkms.conf")):
                 continue
@@ -107,6 +107,28 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
                     archive = built.packed(modules_folder, f"{source}-{kernel}")
                     shared.append(dict(archive, kernel=kernel))
     return shared
+
+
+def _fetched(target: str, names: "list[str]", folder: str) -> str:
+    """Return the path of a package's file: in apt's cache, otherwise downloaded to the folder.
+
+    apt does not copy packages of `file:` repositories to its cache, and a node may have the cache elsewhere.
+
+    Args:
+        target: `NAME=VERSION`.
+        names: possible names of the file.
+
+    Raises:
+        Failed: it cannot be fetched.
+    """
+    paths = [os.path.join(ARCHIVES, each) for each in names]
+    if not any(map(os.path.isfile, paths)):
+        packages.download([target], folder)
+        paths = [os.path.join(folder, each) for each in names]
+    found = next(filter(os.path.isfile, paths), None)
+    if found is None:
+        raise Failed("apt-get has downloaded {}, but not as {}".format(target, " or ".join(names)))
+    return found
 
 
 @contextlib.contextmanager

@@ -105,7 +105,13 @@ def keep(versions: "dict[str, str]") -> "dict[str, str]":
         else:
             kept[file] = sum_
     if missing:
-        _download(missing)
+        with tempfile.TemporaryDirectory(dir=HOME) as folder:
+            try:
+                download(missing, folder)
+            except Failed as failed:
+                raise Failed(f"no rollback possible: {failed}") from None
+            for name in names_in(folder):
+                os.rename(os.path.join(folder, name), os.path.join(POOL, name))
         kept.update({file: digest(os.path.join(POOL, file)) for file in files.values() if file not in kept})
     return kept
 
@@ -144,22 +150,21 @@ def _from_pool(file: str, wanted: "str | None") -> "str | None":
     return None
 
 
-def _download(targets: "list[str]") -> None:
-    """Download package files into the pool; apt checks their checksums.
+def download(targets: "list[str]", folder: str) -> None:
+    """Download package files into a folder; apt checks their checksums.
+
+    Args:
+        targets: `NAME=VERSION` of each.
 
     Raises:
         Failed: one cannot be fetched.
     """
-    with tempfile.TemporaryDirectory(dir=HOME) as folder:
-        inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
-        code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
-        if code != 0:
-            said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
-            rest = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
-            what = ", ".join(targets[:3]) + rest
-            raise Failed(f"no rollback possible: {what} cannot be fetched ({said[:300]})")
-        for name in names_in(folder):
-            os.rename(os.path.join(folder, name), os.path.join(POOL, name))
+    inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
+    code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
+    if code != 0:
+        said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
+        rest = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
+        raise Failed(f"{', '.join(targets[:3])}{rest} cannot be fetched ({said[:300]})")
 
 
 def _published(names: "list[str]") -> "dict[tuple[str, str], str]":

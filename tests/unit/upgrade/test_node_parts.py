@@ -187,3 +187,83 @@ def test_a_modules_source_is_looked_for_under_every_distributions_names() -> Non
     assert all(map(ahead.SOURCE.search, with_source))
     without = ("nvidia-headless-no-dkms-580-server", "linux-modules-nvidia-580-server-generic", "libcuda1")
     assert not any(map(ahead.SOURCE.search, without))
+
+
+class Apt:
+    """Fake of the programs of a trial build: what they were called with."""
+
+    def __init__(self, serves: str) -> None:
+        self.serves = serves
+        self.said: list[tuple[str, ...]] = []
+
+    def run(self, *words: str, seconds: float = 0) -> str:
+        self.said.append(words)
+        return "amd64\n" if "--print-architecture" in words else ""
+
+    def run_anyway(self, *words: str, seconds: float = 0) -> tuple[int, str, str]:
+        self.said.append(words)
+        if not self.serves:
+            return 100, "", "E: Can't find a source to download\n"
+        (Path(words[words.index("sh") + 3]) / self.serves).write_text("package")
+        return 0, "", ""
+
+
+@pytest.fixture
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setattr(ahead, "HOME", str(tmp_path))
+    monkeypatch.setattr(ahead, "ARCHIVES", str(tmp_path / "cache"))
+
+
+DKMS = {"nvidia-dkms": "1:2"}
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize("architecture", ["amd64", "all"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_modules_source_is_in_apts_cache_or_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, architecture: str, cached: bool
+) -> None:
+    """Find the package also if apt's cache does not have it, as from a `file:` repository."""
+    file = f"nvidia-dkms_1%3a2_{architecture}.deb"
+    if cached:
+        (tmp_path / "cache" / file).write_text("package")
+    apt = Apt(file)
+    monkeypatch.setattr(ahead, "run", apt.run)
+    monkeypatch.setattr(packages, "run_anyway", apt.run_anyway)
+    assert ahead._build_ahead(DKMS, ["running"], shares=False) == []
+    [extracted] = [words[2] for words in apt.said if words[0] == "dpkg-deb"]
+    assert extracted == str(tmp_path / ("cache" if cached else "ahead") / file)
+    downloaded = [words[-1] for words in apt.said if "download" in words]
+    assert downloaded == ([] if cached else ["nvidia-dkms=1:2"])
+
+
+@pytest.mark.usefixtures("_own_home")
+@pytest.mark.parametrize(
+    ("serves", "reason"),
+    [
+        ("", r"^nvidia-dkms=1:2 cannot be fetched \(E: Can't find a source to download\)$"),
+        ("other.deb", "not as nvidia-dkms_1%3a2_amd64.deb or nvidia-dkms_1%3a2_all.deb$"),
+    ],
+)
+def test_a_modules_source_that_cannot_be_fetched_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, serves: str, reason: str
+) -> None:
+    apt = Apt(serves)
+    monkeypatch.setattr(ahead, "run", apt.run)
+    monkeypatch.setattr(packages, "run_anyway", apt.run_anyway)
+    with pytest.raises(Failed, match=reason):
+        ahead._build_ahead(DKMS, ["running"], shares=False)
+
+
+def test_a_package_that_a_rollback_needs_and_cannot_get_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"HOME": str(tmp_path), "POOL": str(tmp_path), "ARCHIVES": str(tmp_path)}.items():
+        monkeypatch.setattr(packages, name, value)
+    monkeypatch.setattr(packages, "installed", lambda: {"libcuda1": ["1", "amd64"]})
+    monkeypatch.setattr(packages, "run_anyway", lambda *_, **__: (100, "", "E: no source\n"))
+    with pytest.raises(
+        Failed, match=r"^no rollback possible: libcuda1=1 cannot be fetched \(E: no source\)$"
+    ):
+        packages.keep({"libcuda1": "1"})
