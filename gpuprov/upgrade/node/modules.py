@@ -18,6 +18,8 @@ MODULE_S = 1800.0
 """Time limit in seconds: without an archive DKMS has to build again, also on slow machines."""
 UNBUILT = "/etc/dkms/no-autoinstall"
 """While this file exists, packages install a module's source and build nothing (dkms's common.postinst)."""
+MARK = "/run/gpuprov-"
+"""Start of the targets of gpuprov's links there; also of the role nvidia_driver's."""
 
 
 def modules() -> "list[list[str]]":
@@ -60,15 +62,17 @@ def builds_prevented(wanted: "Sequence[Sequence[str]]") -> "Iterator[None]":
     """Prevent builds by packages meanwhile, if all wanted modules are archived and can be restored later.
 
     The file `UNBUILT` is a link into a folder that a reboot empties, so that packages build again after a
-    power loss. It replaces an existing one, and is removed at the end.
+    power loss. It replaces one that an interrupted run left, and is removed at the end. A file or link that
+    is not gpuprov's is not changed.
     """
     sums = kept_sums()
-    if not wanted or not all(_kept(sums, *each) for each in wanted):
+    if os.path.islink(UNBUILT) and os.readlink(UNBUILT).startswith(MARK):
+        os.unlink(UNBUILT)
+    if not wanted or not all(_kept(sums, *each) for each in wanted) or os.path.lexists(UNBUILT):
         yield
         return
-    with tempfile.NamedTemporaryFile(dir="/run", prefix="gpuprov-") as file:
-        if os.path.lexists(UNBUILT):
-            os.unlink(UNBUILT)
+    folder, prefix = os.path.split(MARK)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix) as file:
         os.symlink(file.name, UNBUILT)
         try:
             yield

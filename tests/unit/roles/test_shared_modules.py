@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from gpuprov.apply.node import built
 from tests.unit.roles.scripts import script
 
 install, driver = script("nvidia_driver", "install"), script("nvidia_driver")
+switch = script("nvidia_driver", "mark")
 FILES = {"nvidia-current.ko": b"one", "nvidia-current-uvm.ko": b"two"}
 SUMS = {name: digest(content) for name, content in FILES.items()}
 
@@ -67,3 +71,54 @@ def test_a_module_of_other_bytes_than_the_build_is_none(
     monkeypatch.setattr(driver, "same_bytes", lambda *_: same)
     assert driver.unbuilt(["6.1"], asked, {"6.1": build("")}) == unbuilt
     assert driver.unbuilt(["6.1"], asked, {}) == []
+
+
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """File that prevents builds by packages; it does not exist."""
+    monkeypatch.setattr(switch, "OURS", str(tmp_path / "gpuprov-"))
+    monkeypatch.setattr(switch, "MARK", tmp_path / "gpuprov-no-autoinstall")
+    monkeypatch.setattr(switch, "UNBUILT", tmp_path / "dkms/no-autoinstall")
+    return tmp_path / "dkms/no-autoinstall"
+
+
+@pytest.fixture
+def set_builds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[bool], Any]:
+    """Function that permits builds by packages, or prevents them, and returns the script's failure."""
+
+    def run(compiles: bool) -> Any:
+        monkeypatch.setattr(sys, "argv", ["mark", json.dumps({"compiles": compiles})])
+        switch.main()
+        return json.loads(capsys.readouterr().out)["failure"]
+
+    return run
+
+
+def test_packages_build_nothing_meanwhile(unbuilt: Path, set_builds: Callable[[bool], Any]) -> None:
+    for prevented in (True, True, False, False):
+        assert set_builds(not prevented) is None
+        assert unbuilt.is_file() is prevented
+    assert not unbuilt.is_symlink()
+
+
+def test_a_mark_that_an_interrupted_rollback_left_is_replaced(
+    unbuilt: Path, set_builds: Callable[[bool], Any]
+) -> None:
+    unbuilt.parent.mkdir()
+    unbuilt.symlink_to(switch.OURS + "x1y2z3")
+    assert set_builds(False) is None
+    assert unbuilt.is_file()
+    assert set_builds(True) is None
+    assert not unbuilt.is_symlink()
+
+
+def test_an_administrators_mark_stays(unbuilt: Path, set_builds: Callable[[bool], Any]) -> None:
+    unbuilt.parent.mkdir()
+    unbuilt.write_text("no builds: ask the site")
+    assert [set_builds(False), set_builds(True)] == [None, None]
+    assert unbuilt.read_text() == "no builds: ask the site"
+    unbuilt.unlink()
+    unbuilt.symlink_to("/nowhere")
+    assert set_builds(False)["says"] == f"{unbuilt} is a link to /nowhere, which does not exist"
+    assert set_builds(True) is None
+    assert unbuilt.is_symlink()
