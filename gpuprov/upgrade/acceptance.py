@@ -29,7 +29,7 @@ def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[st
     answers = dict(measure_there(nodes, level, dispatch=options.dispatch, drained=True))
     judged = judge(answers, of_node=of_lock(context.lock))
     write_text(folder / KEPT, json.dumps(document(judged), indent=1) + "\n")
-    failed = {}
+    failed = {name: "accept: there is no result of this node" for name in names if name not in answers}
     for each in judged:
         if each.failure is not None:
             failed[each.node] = f"accept: {each.failure}"

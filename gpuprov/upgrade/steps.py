@@ -29,6 +29,7 @@ from gpuprov.verify import run_verification
 Failures = dict[str, str]
 Step = Callable[[UpgradeContext, list[str], Path], Failures]
 AGAIN_S = 5.0
+UNSEEN = "there is no result of this node: its state is not known"
 
 
 def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
@@ -133,26 +134,27 @@ def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) 
     """
     options = context.options
     found = survey(lock, names, dispatch=options.dispatch)
-    lost = {node.name: node.reason for node in found if node.reason is not None}
+    seen = {node.name for node in found}
+    lost = {name: UNSEEN for name in names if name not in seen}
+    lost |= {node.name: node.reason for node in found if node.reason is not None}
     plans = [plan_node(node) for node in found if node.reason is None]
     result = converge(context.toward(lock, folder), plans)
     return lost | _wrong(result, [plan.name for plan in plans if not plan.empty])
 
 
 def _wrong(result: Convergence, names: Collection[str]) -> Failures:
-    """Return why roles or reboots failed, including nodes that were lost afterwards.
-
-    A node that the result does not contain has not failed.
-    """
+    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards."""
     failed = {}
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
         if outcome is not None and not outcome.ok:
             said = outcome.failed[0].get("msg") if outcome.failed else outcome.unreachable or outcome.refused
             failed[name] = str(said)
-        elif seen is not None and seen.reason is not None:
+        elif seen is None:
+            failed[name] = UNSEEN
+        elif seen.reason is not None:
             failed[name] = seen.reason
-        elif name in result.rebooted and seen is not None and any(each.reboot for each in seen.drift):
+        elif name in result.rebooted and any(each.reboot for each in seen.drift):
             wrong = ", ".join(difference(each) for each in seen.drift if each.reboot)
             failed[name] = f"after the reboot: {wrong}"
     return failed
@@ -170,6 +172,7 @@ def _judged(context: UpgradeContext, lock: Lock, names: list[str], folder: Path)
             json=folder / "verify.json",
             dispatch=context.options.dispatch,
         )
+        failed |= dict.fromkeys(asked, UNSEEN)
         for node in verdict.nodes:
             wrong = ", ".join(check.check for check in node.failed_checks)
             failed.pop(node.name, None)
