@@ -125,7 +125,8 @@ def _show(
         return
     rows = [["HOST", "PROFILE", "DIFFERENCES"]]
     for host, (_, each) in found.items():
-        rows.append([names[host], each.profile or "-", "; ".join(each.differences) or "none"])
+        unknown = [f"unknown: {reason}" for reason in each.unknown]
+        rows.append([names[host], each.profile or "-", "; ".join([*each.differences, *unknown]) or "none"])
     if found:
         for row in aligned(rows):
             options.note(row)

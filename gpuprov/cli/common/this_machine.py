@@ -83,6 +83,8 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
     options.note(f"this machine matches the profile {stated['profile']}")
     for difference in nearest.differences:
         options.note(f"    it has {difference}: stated in {fleet}")
+    for reason in nearest.unknown:
+        options.note(f"    not compared: {reason}")
     options.note(f"{fleet} written; next: gpuprov lock")
 
 

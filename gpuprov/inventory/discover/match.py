@@ -63,7 +63,7 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
     hardware, whether less or more than stated. Of equally near kinds the first counts.
 
     Raises:
-        Missing: the facts do not contain the PCI bus, or the network ports that a kind states.
+        Missing: the facts do not contain the PCI bus.
     """
     found = hardware.gpu_ids(facts)
     if not found:
@@ -79,13 +79,9 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
 
 
 def _distance(facts: Facts, wanted: Hardware) -> float:
-    """Return the distance of a node from a kind: 0 for the same hardware; numbers that are missing add
-    nothing.
+    """Return the distance of a node from a kind: 0 for the same hardware; missing facts add nothing.
 
     A difference of all GPUs counts 10, and so does each GPU of another model; each other value at most 1.
-
-    Raises:
-        Missing: the facts do not contain the network ports, and the kind states some.
     """
     found = hardware.gpu_ids(facts)
     count = sum(number for gpu, number in found.items() if gpu in wanted.gpu_pci_ids)
@@ -98,8 +94,9 @@ def _distance(facts: Facts, wanted: Hardware) -> float:
             continue
         if least and seen is not None:
             far += min(abs(math.log2(max(seen, 0.01) / least)), 3.0) / 3
-    unfulfilled = sum(not hardware.fulfilled(nic, hardware.ports(facts)) for nic in wanted.nics)
-    return far + unfulfilled
+    with suppress(Missing):
+        far += sum(not hardware.fulfilled(nic, hardware.ports(facts)) for nic in wanted.nics)
+    return far
 
 
 def _numbers(wanted: Hardware) -> Iterator[tuple[float | None, Callable[[Facts], float | None]]]:

@@ -152,12 +152,32 @@ def test_what_no_profile_has_is_said() -> None:
     assert found("v100x4") == (None, ("no profile has these GPUs: 4 x 10de:1db5",))
 
 
-def test_what_a_node_does_not_tell_is_unknown_not_missing() -> None:
+@pytest.mark.parametrize(
+    ("part", "unknown"),
+    [
+        ("memory", "memory: timed out"),
+        ("cpu", "cpu: timed out"),
+        ("nics", "nics: timed out"),
+        ("hcas", "hcas: timed out"),
+    ],
+)
+def test_what_a_node_does_not_tell_is_unknown_not_missing(part: str, unknown: str) -> None:
     def mute(raw: dict[str, Any]) -> None:
-        raw["memory"] = {"error": "timed out"}
+        raw[part] = {"error": "timed out"}
 
     result = match(simulated("h100x8", mute), kinds(load()))
-    assert (result.profile, result.differences, result.unknown) == ("hgx-h100-8", (), ("memory: timed out",))
+    assert (result.profile, result.differences, result.unknown) == ("hgx-h100-8", (), (unknown,))
+
+
+def test_the_table_names_what_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look(hosts: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
+        yield hosts[0], (simulated("t4x1"), Match("dev-t4", ("7 cores instead of 8",), ("nics: timed out",)))
+
+    monkeypatch.setattr(gpuprov.inventory.discover, "match_hosts", look)
+    assert run(["inventory", "discover", "n1"]) == 3
+    assert "n1    dev-t4   7 cores instead of 8; unknown: nics: timed out\n" in capsys.readouterr().err
 
 
 def test_a_sites_own_profile_comes_into_question(tmp_path: Path) -> None:
