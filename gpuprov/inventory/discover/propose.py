@@ -26,9 +26,9 @@ def propose(
 ) -> tuple[dict[str, Any], dict[str, GpuprovError]]:
     """Return the keys of a fleet with a group for each profile, system and architecture, and address → error.
 
-    The errors are of hosts whose facts cause an unforeseen exception; they are in no group. A group has the
-    profile's name; a second one of that profile also has the system, then the architecture, then a number. Of
-    hosts with the same name only the last is in the group.
+    The errors are of hosts with the name of an earlier host, and of hosts whose facts cause an unforeseen
+    exception; they are in no group. A group has the profile's name; a second one of that profile also has the
+    system, then the architecture, then a number.
 
     Args:
         found: address → the host's facts and its match; hosts without a profile are left out.
@@ -37,12 +37,20 @@ def propose(
     """
     groups: dict[str, dict[str, Any]] = {}
     failed: dict[str, GpuprovError] = {}
+    taken: dict[str, str] = {}
     for address, (facts, match) in found.items():
         if match.profile is None:
             continue
         kind = contained(address, partial(_kind, match.profile, facts, catalog))
         if isinstance(kind, GpuprovError):
             failed[address] = kind
+            continue
+        first = taken.setdefault(names[address], address)
+        if first != address:
+            failed[address] = InvalidInput(
+                f"its name in the fleet, {names[address]}, is that of {first}",
+                do="discover only one of them, and add the other to the fleet under another name",
+            )
             continue
         name = next(name for name in _names(match.profile, kind) if _same(groups.get(name), kind))
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][names[address]] = address

@@ -245,6 +245,19 @@ def test_a_host_that_cannot_be_proposed_is_its_own_failure(monkeypatch: pytest.M
     assert "RuntimeError" in str(failed["bad"])
 
 
+@pytest.mark.parametrize("machine", ["t4x1", "h100x8"], ids=["in one group", "in two groups"])
+def test_of_hosts_with_one_name_the_later_one_is_named(machine: str) -> None:
+    facts = {"a@gpu01": simulated("t4x1"), "b@gpu01": simulated(machine), "gpu02": simulated("t4x1")}
+    among = kinds(load())
+    found = {host: (each, match(each, among)) for host, each in facts.items()}
+    proposal, failed = propose(found, names_of(facts), Connection(), load())
+    assert {name: group["hosts"] for name, group in proposal["groups"].items()} == {
+        "dev-t4": {"gpu01": "a@gpu01", "gpu02": "gpu02"}
+    }
+    assert list(failed) == ["b@gpu01"]
+    assert str(failed["b@gpu01"]).startswith("its name in the fleet, gpu01, is that of a@gpu01; ")
+
+
 def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
     own = {
         "10.0.0.1": "gpu07.example",
