@@ -15,7 +15,6 @@ from testinfra.host import Host
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles import Expectation
-from gpuprov.roles.image import waits_for
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import Route, route
 from gpuprov.verify.connection import HERE, TimeLimits, here_argv, ssh_argv, sudo_answer
@@ -61,8 +60,7 @@ class NodeUnderTest:
 
         An image has only those that need no booted machine.
         """
-        found = wanted(self.group)
-        return {check: each for check, each in found.items() if not self.image or waits_for(each) is None}
+        return wanted(self.group, image=self.image)
 
     @cached_property
     def way(self) -> Route:

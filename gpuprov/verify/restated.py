@@ -20,16 +20,21 @@ def restated(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeVerdic
     """Return a worker's verdict, with the remedies of the lock, and values and details of limited size.
 
     Args:
-        stated: check → the node's expectation.
+        stated: check → the node's expectation, of all checks that the worker had to run.
 
     Raises:
-        NodeFailed: a check is not one of the lock, or is there twice, or the status contradicts the checks.
+        NodeFailed: a check is not one of the lock, or is there twice, the status contradicts the checks, or a
+            check is missing in a complete verdict.
     """
     require_stated((each.check for each in node.checks), stated)
     checks = [_of_lock(each, stated[each.check], node.name) for each in node.checks]
     failed = any(each.status == "failed" for each in checks)
     if node.status in ("passed", "failed") and failed is (node.status == "passed"):
         raise NodeFailed(f"a worker answered {node.status}, which its checks contradict")
+    missing = stated.keys() - {each.check for each in checks}
+    if node.status in ("passed", "failed") and missing:
+        seen = f"a worker answered {node.status} with {len(checks)} of {len(stated)} checks"
+        raise NodeFailed(f"{seen}; {min(missing)} is missing")
     return NodeVerdict(node.name, node.status, checks, on_one_line(cut(node.message)))
 
 

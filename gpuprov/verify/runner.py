@@ -78,7 +78,7 @@ def run_verification(
 
     found = dict(dispatch.spread(part, dict.fromkeys(names), answer=NodeVerdict))
     if dispatch.crew is not None:
-        found = _restated(lock, found)
+        found = _restated(lock, found, image=image)
     judged = [_judged(name, found[name]) for name in lock.hosts() if name in found]
     verdict = Verdict(checked_at, [_placed(node, lock) for node in judged])
     _write_reports(verdict, junit, json)
@@ -86,10 +86,10 @@ def run_verification(
 
 
 def _restated(
-    lock: Lock, found: Mapping[str, NodeVerdict | GpuprovError]
+    lock: Lock, found: Mapping[str, NodeVerdict | GpuprovError], *, image: bool
 ) -> dict[str, NodeVerdict | GpuprovError]:
     """Return the verdicts of workers as `restated` does; one that contradicts the lock becomes an error."""
-    stated = {name: wanted(group) for name, group in lock.groups.items()}
+    stated = {name: wanted(group, image=image) for name, group in lock.groups.items()}
     group_of = {host: name for name, group in lock.groups.items() for host in group.hosts}
     return {
         name: answer

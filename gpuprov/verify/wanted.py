@@ -13,11 +13,17 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.roles import Expectation, expectations
 from gpuprov.roles.causes import BY_HAND
 from gpuprov.roles.docker import daemon_config
+from gpuprov.roles.image import waits_for
 
 
-def wanted(group: LockedGroup) -> dict[str, Expectation]:
-    """Return check id → expectation of the group's nodes: those of the lock in its order, then the proofs."""
-    return {each.check: each for each in [*expectations(group), *proofs(group)]}
+def wanted(group: LockedGroup, *, image: bool = False) -> dict[str, Expectation]:
+    """Return check id → expectation of the group's nodes: those of the lock in its order, then the proofs.
+
+    Args:
+        image: leave out expectations that need a booted machine.
+    """
+    found = [*expectations(group), *proofs(group)]
+    return {each.check: each for each in found if not image or waits_for(each) is None}
 
 
 def proofs(group: LockedGroup) -> list[Expectation]:

@@ -46,6 +46,16 @@ def test_a_verdict_that_contradicts_the_lock_or_itself_is_refused(verdict: NodeV
         restated(verdict, STATED)
 
 
+@pytest.mark.parametrize("status", ["passed", "failed"])
+def test_a_complete_verdict_has_all_checks_of_the_lock(status: Any) -> None:
+    stated = {**STATED, **{f"x.{number}": Expectation(f"x.{number}", 1, None) for number in range(2)}}
+    one = CheckResult("driver.version", status, "570", "570", "", 1.0)
+    with pytest.raises(NodeFailed, match=rf"answered {status} with 1 of 3 checks; x\.0 is missing"):
+        restated(NodeVerdict("n", status, [one]), stated)
+    rest = [CheckResult(check, "passed", 1, 1, "", 1.0) for check in ("x.1", "x.0")]
+    assert restated(NodeVerdict("n", status, [one, *rest]), stated).status == status
+
+
 def test_an_unfinished_verdict_keeps_its_status() -> None:
     assert restated(NodeVerdict("n", "error", [failed()], "cut\nshort"), STATED).message == "cut\\nshort"
 
