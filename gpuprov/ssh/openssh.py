@@ -18,6 +18,13 @@ from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.programs import Answer, run_limited
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
+STAND_IN = 254
+"""Exit code on the node of a command that ended with `SSH_FAILED`, with `MARK` on standard error."""
+MARK = "the exit code was 255"
+KEEP_APART = (
+    f'/bin/sh -c "$1"; s=$?; [ $s -ne {SSH_FAILED} ] || {{ s={STAND_IN}; echo "{MARK}" >&2; }}; exit $s'
+)
+"""Script that runs a command with another exit code in place of ssh's own."""
 CLOSED = {
     "ClearAllForwardings": "yes",
     "ForwardAgent": "no",
@@ -123,19 +130,23 @@ def run_command(
     limit: int,
     stop: threading.Event | None = None,
 ) -> Answer:
-    """Run a command on a node over a new connection; return its answer with any exit code but 255.
+    """Run a command on a node over a new connection; return its answer, also with the exit code 255.
 
     Args:
         stop: event that ends ssh early.
 
     Raises:
         NodeFailed: no answer within `seconds`, or more than `limit` bytes.
-        Unreachable: ssh could not connect or log in; the message is derived from its output. The exit code
-            255 of the command itself counts as ssh's.
+        Unreachable: ssh could not connect or log in, or the connection broke; the message is derived from
+            its output.
     """
-    answer = run_limited([*argv, command], stdin, seconds=seconds, limit=limit, stop=stop, kill_rest=True)
+    words = shlex.join(["/bin/sh", "-c", KEEP_APART, "sh", command])
+    answer = run_limited([*argv, words], stdin, seconds=seconds, limit=limit, stop=stop, kill_rest=True)
     if answer.code == SSH_FAILED:
         raise Unreachable(of_openssh(_clean(answer.stderr)) or "ssh could not log in")
+    mark = f"{MARK}\n".encode()
+    if answer.code == STAND_IN and answer.stderr.endswith(mark):
+        return Answer(SSH_FAILED, answer.stdout, answer.stderr.removesuffix(mark))
     return answer
 
 

@@ -19,7 +19,7 @@ from gpuprov.cli.bootstrap import command as bootstrap
 from gpuprov.cli.common.group import gpuprov
 from gpuprov.cli.common.verbs import ADDED, VERBS
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.errors import InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.profile import load_profile
 from gpuprov.report.text import drift_lines
@@ -104,12 +104,27 @@ def test_an_answer_of_100_megabytes_is_cut_off(flood: list[str]) -> None:
 
 def test_a_node_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match=r"no answer within 0\.3 s"):
-        openssh.run_command(["sleep"], "30", b"", seconds=0.3, limit=100)
+        openssh.run_command(["sh", "-c"], "sleep 30", b"", seconds=0.3, limit=100)
 
 
 def test_a_node_that_answers_is_not_waited_for() -> None:
     found = openssh.run_command(["sh", "-c"], "cat; echo done >&2", b"text", seconds=5, limit=100)
     assert found == Answer(0, b"text", b"done\n")
+
+
+@pytest.mark.parametrize("code", [0, 3, 254, 255])
+def test_a_commands_own_exit_code_is_not_sshs(code: int) -> None:
+    command = f"""cat; printf "it's \\$1" >&2; exit {code}"""
+    found = openssh.run_command(["sh", "-c"], command, b"text", seconds=5, limit=100)
+    assert found == Answer(code, b"text", b"it's $1")
+
+
+def test_a_failure_of_ssh_is_no_answer(tmp_path: Path) -> None:
+    argv = [
+        str(write_program(tmp_path / "ssh", "echo 'ops@n: Permission denied (publickey).' >&2; exit 255"))
+    ]
+    with pytest.raises(Unreachable, match="ops@n refused every key offered"):
+        openssh.run_command(argv, "true", b"", seconds=5, limit=100)
 
 
 @pytest.mark.parametrize("text", ["gpu01 ssh-ed25519\n", "gpu01 ssh-ed25519 %%%\n", "\x00\x01\n", "\n\n"])
