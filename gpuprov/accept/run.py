@@ -74,7 +74,6 @@ def measure_there(
     level: Level,
     *,
     dispatch: Dispatch = DIRECT,
-    password: str | None = None,
     folders: Sequence[str] = (),
     drained: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
