@@ -91,16 +91,22 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
     """Write and check patterns over most of the free memory, in blocks of 1 GiB.
 
-    `RESERVE` stays free; without a block in addition to it nothing is tested. Returns bytes, passes and
-    seconds, and as `wrong` up to 16 differences with their block.
+    `RESERVE` stays free. Returns bytes, passes and seconds, and as `wrong` up to 16 differences with their
+    block.
 
     Args:
         most: bytes at most.
         seconds: after which no further pattern starts; each pattern is written at least once.
+
+    Raises:
+        Failed: too little memory is free for one block in addition to `RESERVE`.
     """
     begun, block = time.monotonic(), 1 * GIB
     free = gpu.memory()[0]
-    count = max(0, min(most, free - RESERVE) // block)
+    count = min(most, free - RESERVE) // block
+    if count < 1:
+        seen = "{} MiB of memory are free".format(free // MIB)
+        raise Failed("{}, expected at least {}: nothing was tested".format(seen, (RESERVE + block) // MIB))
     blocks = []
     try:
         for _ in range(count):

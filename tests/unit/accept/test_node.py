@@ -19,7 +19,7 @@ import pytest
 
 from gpuprov.accept.node import kernels, main, watch
 from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
-from gpuprov.accept.node.memory import _processors
+from gpuprov.accept.node.memory import GIB, RESERVE, _processors, pattern
 from gpuprov.accept.node.workers import Crew
 from gpuprov.accept.program import LEVELS, PLANS, program
 from gpuprov.probe.node.base import Failed
@@ -218,6 +218,36 @@ def test_numbers_without_a_name_in_python() -> None:
     assert numbers(R_16BF, bytes.fromhex("803f 00c0 403e")) == [1.0, -2.0, 0.1875]
     assert numbers(R_8F_E4M3, bytes([0x38, 0xB8, 0x3C, 0x20, 0x7E, 0x01])) == [1, -1, 1.5, 0.125, 448, 2**-9]
     assert math.isnan(numbers(R_8F_E4M3, b"\x7f")[0])
+
+
+class FreeMemory:
+    """Fake GPU with some free memory, which keeps what is written."""
+
+    def __init__(self, free: int) -> None:
+        self.free_bytes = free
+
+    def memory(self) -> tuple[int, int]:
+        return self.free_bytes, 80 * GIB
+
+    def allocate(self, size: int) -> int:
+        self.free_bytes -= size
+        return self.free_bytes
+
+    def fill(self, *_: Any) -> None: ...
+
+    def check(self, *_: Any) -> None: ...
+
+    def free(self, *_: int) -> None: ...
+
+
+def test_a_memory_that_is_not_tested_is_an_error() -> None:
+    for free in (0, RESERVE - 1, RESERVE + GIB - 1):
+        with pytest.raises(
+            Failed, match=rf"^{free // 2**20} MiB of memory are free, expected at least 3072: "
+        ):
+            pattern(FreeMemory(free), 16 * GIB, 0)  # type: ignore[arg-type]
+    assert pattern(FreeMemory(RESERVE + GIB), 16 * GIB, 0)["bytes"] == GIB  # type: ignore[arg-type]
+    assert pattern(FreeMemory(80 * GIB), 16 * GIB, 0)["bytes"] == 16 * GIB  # type: ignore[arg-type]
 
 
 def test_a_word_of_the_pattern() -> None:
