@@ -413,7 +413,9 @@ class Facts:
     def daemon_json(self) -> Mapping[str, Any] | None:
         """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist or is empty."""
         value = self.raw("daemon_json")["value"]
-        return None if value is None else dict(value)
+        if not isinstance(value, dict | None):
+            raise Missing("daemon_json", "/etc/docker/daemon.json is not an object")
+        return value
 
     @part
     def containerd(self) -> Containerd:

@@ -103,6 +103,14 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
     return without_surrogates(document) if _ESCAPED.search(data) else document
 
 
+def read_object(data: bytes | str, size: int) -> dict[str, Any]:
+    """Return the JSON object in a text; raise ValueError as `read_json` does, or if it is no object."""
+    document = read_json(data, size)
+    if not isinstance(document, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - as for any other wrong text
+    return document
+
+
 def require_printable(document: object, depth: int = DEPTH) -> None:
     """Check that lists, mappings and numbers of a document can be printed, compared and copied.
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
-from gpuprov.untrusted.parsing import read_json, read_toml, whole_number
+from gpuprov.untrusted.parsing import read_object, read_toml, whole_number
 from gpuprov.verify.observers.base import Observed
 
 IMAGE = "gpuprov-verify"
@@ -63,10 +63,10 @@ class Containers(Observed):
         """The content of /etc/docker/daemon.json; empty if it does not exist or cannot be read.
 
         Raises:
-            ValueError: it is not valid JSON, or larger than `JSON_BYTES`.
+            ValueError: it is not a JSON object, or larger than `JSON_BYTES`.
         """
         text = self.run("cat /etc/docker/daemon.json").stdout
-        return dict(read_json(text, JSON_BYTES)) if text.strip() else {}
+        return read_object(text, JSON_BYTES) if text.strip() else {}
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -74,9 +74,9 @@ class Containers(Observed):
 
         Raises:
             NodeFailed: it does not answer.
-            ValueError: its answer is not valid JSON, or larger than `JSON_BYTES`.
+            ValueError: its answer is not a JSON object, or larger than `JSON_BYTES`.
         """
-        return dict(read_json(self.ask("docker info --format '{{json .}}'"), JSON_BYTES))
+        return read_object(self.ask("docker info --format '{{json .}}'"), JSON_BYTES)
 
     @cached_property
     def containerd_config(self) -> dict[str, Any]:

@@ -82,6 +82,28 @@ def test_a_container_that_says_something_else_is_a_failure() -> None:
         parse_inside("hello\n")
 
 
+@pytest.mark.parametrize("text", ["[1]", "[]", '[["features", {"cdi": true}]]', '"text"', "7", "null"])
+def test_dockers_json_that_is_no_object_is_an_error(text: str) -> None:
+    answers = {
+        "cat /etc/docker/daemon.json": (0, text, ""),
+        "docker info --format '{{json .}}'": (0, text, ""),
+    }
+    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    host.backend.set_host(host)
+    found = Containers.get_module(host)
+    with pytest.raises(ValueError, match=r"^not an object$"):
+        _ = found.daemon_config
+    with pytest.raises(ValueError, match=r"^not an object$"):
+        _ = found.info
+
+
+@pytest.mark.parametrize("value", [[1], [], [["features", {"cdi": True}]], "text", 7])
+def test_a_daemon_json_that_is_no_object_is_a_fact_that_is_missing(value: Any) -> None:
+    facts = Facts("node", "", 0, {"daemon_json": {"value": value}})
+    with pytest.raises(Missing, match=r"daemon\.json is not an object$"):
+        _ = facts.daemon_json
+
+
 @pytest.mark.parametrize(
     ("document", "wanted", "seen"),
     [
