@@ -20,16 +20,20 @@ from threading import Thread
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from gpuprov.errors import InvalidInput, Refused, Unreachable
+from gpuprov.errors import GpuprovError, InvalidInput, Refused, Unreachable
 from gpuprov.files.runs import cache_dir
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.locking.repository.login import login_of
 from gpuprov.untrusted import shown
+from gpuprov.untrusted.parsing import read_object
 
 SCHEMES = ("http", "https", "file")
 GONE = (404, 410)
 LATER = (408, 429, 500, 502, 503, 504)
 """HTTP statuses after which the same request may succeed later."""
+
+ASKED = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
+"""Header of an answer that names a version of its content → the request's header for a newer one."""
 
 UNSTATED = 10_000_000
 """Maximum size in bytes of a file whose size no index states: Release, repomd.xml, a key. apt's limit for
@@ -119,16 +123,22 @@ class Fetcher:
             InvalidInput: not a URL, or one of an unsupported scheme.
             Unreachable: no route, no answer in time, or offline and not in the cache.
             Refused: the content differs from the index, is too large, or access is denied.
-            OSError: the cache cannot be written.
+            GpuprovError: the cache cannot be read or written.
         """
         limit = UNSTATED if size is None else max(0, min(size, STATED))
         scheme = _scheme(url)
-        if scheme == "file":
-            content = _read_file(url, limit)
-        elif sha256:
-            content = self._by_content(url, sha256, limit)
-        else:
-            content = self._revalidated(url, limit)
+        try:
+            if scheme == "file":
+                content = _read_file(url, limit)
+            elif sha256:
+                content = self._by_content(url, sha256, limit)
+            else:
+                content = self._revalidated(url, limit)
+        except OSError as error:  # others are answers of the server, see `_ask`
+            raise GpuprovError(
+                f"the cache {self.cache} cannot be used: {error.strerror or error}",
+                do="set XDG_CACHE_HOME to a folder that can be written",
+            ) from error
         if content is not None and sha256:
             _check(url, content, size, sha256)
         return content
@@ -160,14 +170,13 @@ class Fetcher:
         known = kept.exists() and said.exists()
         if self.offline:
             return kept.read_bytes() if known else self._not_cached(url)
-        validators = json.loads(said.read_text()) if known else {}
-        asked = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
-        content, headers = self._ask(url, {asked[name]: value for name, value in validators.items()}, limit)
+        validators = _validators(said) if known else {}
+        content, headers = self._ask(url, {ASKED[name]: value for name, value in validators.items()}, limit)
         if content is None and headers.get(":status") == "304":
             return kept.read_bytes()
         if content is not None:
             _write(kept, content)
-            _write(said, json.dumps({name: headers[name] for name in asked if name in headers}).encode())
+            _write(said, json.dumps({name: headers[name] for name in ASKED if name in headers}).encode())
         return content
 
     def _not_cached(self, url: str) -> NoReturn:
@@ -362,6 +371,23 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
             expected=f"{sha256[:16]}…, as its index says",
             do="the mirror is broken, changing, or was tampered with: do not install from it",
         )
+
+
+def _validators(path: Path) -> dict[str, str]:
+    """Return the headers of `ASKED` in a file of the cache; none if it is damaged.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        said = read_object(path.read_bytes(), UNSTATED)
+    except ValueError:
+        return {}
+    return {
+        name: value
+        for name, value in said.items()
+        if name in ASKED and isinstance(value, str) and value.isascii() and value.isprintable()
+    }
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -17,7 +17,7 @@ from urllib.request import Request
 
 import pytest
 
-from gpuprov.errors import InvalidInput, Refused, Unreachable
+from gpuprov.errors import GpuprovError, InvalidInput, Refused, Unreachable
 from gpuprov.locking.repository.fetch import UNSTATED, Fetcher, _Redirects
 
 CONTENT = b"Origin: test\n"
@@ -101,6 +101,48 @@ def test_a_spoilt_cache_is_fetched_anew(site: Site, fetcher: Fetcher) -> None:
     fetcher.get(site.url, sha256=digest)
     (fetcher.cache / "content" / digest).write_bytes(b"spoilt")
     assert fetcher.get(site.url, sha256=digest) == CONTENT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"ETag"',
+        "[1]",
+        '"text"',
+        "\xff",
+        '{"ETag": 1}',
+        '{"ETag": "a\\nX: y"}',
+        '{"X-Other": "1"}',
+        '{"ETag": null}',
+    ],
+)
+def test_a_spoilt_validator_is_not_sent(site: Site, fetcher: Fetcher, text: str) -> None:
+    fetcher.get(site.url)
+    [said] = (fetcher.cache / "url").glob("*.json")
+    said.write_text(text, encoding="latin-1")
+    assert fetcher.get(site.url) == CONTENT
+    assert [headers.get("If-None-Match") for headers in site.asked] == [None, None]
+    fetcher.get(site.url)
+    assert site.asked[-1]["If-None-Match"] == '"one"', "the file is written again"
+
+
+@pytest.mark.parametrize("promised", [{}, {"sha256": hashlib.sha256(CONTENT).hexdigest()}])
+def test_a_cache_that_cannot_be_written_is_named(
+    site: Site, fetcher: Fetcher, promised: dict[str, Any]
+) -> None:
+    fetcher.cache.write_text("not a folder")
+    with pytest.raises(GpuprovError, match=r"the cache /.*/cache cannot be used: .+; set XDG_CACHE_HOME"):
+        fetcher.get(site.url, **promised)
+
+
+def test_a_copy_that_cannot_be_read_is_named(site: Site, fetcher: Fetcher) -> None:
+    fetcher.get(site.url)
+    [said] = (fetcher.cache / "url").glob("*.json")
+    said.with_suffix("").unlink()
+    said.with_suffix("").mkdir()
+    with pytest.raises(GpuprovError, match=r"the cache /.*/cache cannot be used: Is a directory;"):
+        replace(fetcher, offline=True).get(site.url)
 
 
 def test_wrong_content_is_not_kept(site: Site, fetcher: Fetcher) -> None:
