@@ -7,11 +7,13 @@ Runs on the node: Python 3.6 to 3.13 and its standard library.
 
 import os
 
-from gpuprov_node import output, run
+from gpuprov_node import run
 
 LABEL = "gpuprov"  # label of the file systems that the role storage makes
 MEBIBYTE = 1024 * 1024
 NOTHING_FOUND = 2  # blkid(8), "EXIT STATUS"
+FINDMNT = ("findmnt", "--noheadings", "--raw", "--output", "TARGET")
+SYSFS = "/sys/class/block"
 TAKEN = {
     **dict.fromkeys(("/", "/bin", "/lib", "/lib32", "/lib64", "/opt", "/sbin", "/usr"), "programs"),
     **dict.fromkeys(("/home", "/root"), "users' files and their SSH keys"),
@@ -21,6 +23,10 @@ TAKEN = {
     "/etc": "the configuration",
 }
 """Folders of the Filesystem Hierarchy Standard → content that a file system mounted there would hide."""
+
+
+class Unknown(Exception):
+    """Failure to find out what is mounted, or what a device consists of; the text is the reason."""
 
 
 def format_objection(path: str, filesystem: str) -> "tuple[str | None, str | None]":
@@ -40,7 +46,10 @@ def format_objection(path: str, filesystem: str) -> "tuple[str | None, str | Non
         what = found.get("TYPE") or found.get("PTTYPE") or "something"
         label = f" labelled {found['LABEL']}" if "LABEL" in found else ""
         return f"there is {what}{label} on {path}", None
-    used = uses_of(path)
+    try:
+        used = uses_of(path)
+    except Unknown as unknown:
+        return f"it is not known whether {path} is in use: {unknown}", None
     if used:
         return f"{path} is in use by {', '.join(used)}", None
     if not empty(path):
@@ -62,19 +71,23 @@ def signature(path: str) -> "dict[str, str] | None":
 def uses_of(path: str) -> "list[str]":
     """Return a device's partitions, the devices stacked on it, and its mount points.
 
-    Empty if it is not in use. If findmnt fails, mount points are missing.
+    Empty if it is not in use.
+
+    Raises:
+        Unknown: the kernel does not list the device, or findmnt fails.
     """
-    name = os.path.basename(path)
-    folder = os.path.join("/sys/class/block", name)
-    inside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    folder = os.path.join(SYSFS, os.path.basename(path))
+    if not os.path.isdir(folder):
+        raise Unknown(f"{folder} does not exist")
+    inside = sorted(os.listdir(folder))
     partitions = [each for each in inside if os.path.exists(os.path.join(folder, each, "partition"))]
     holders = os.path.join(folder, "holders")
     stacked = sorted(os.listdir(holders)) if os.path.isdir(holders) else []
-    return [
-        *partitions,
-        *stacked,
-        *output("findmnt", "--noheadings", "--output", "TARGET", path).splitlines(),
-    ]
+    mounts()  # findmnt exits with 1 if it fails, and also if the device is not mounted
+    status, said = run(*FINDMNT, path)
+    if status not in (0, 1):
+        raise Unknown(f"{' '.join(FINDMNT)} {path} exited with {status}")
+    return [*partitions, *stacked, *said.splitlines()]
 
 
 def empty(path: str) -> bool:
@@ -96,12 +109,15 @@ def mount_objection(mount: str) -> "str | None":
     """Return the reason not to mount at a path where nothing is mounted; None if it may be done.
 
     Reasons are: a folder of `TAKEN`, a mount below the path, a path that is not a folder, and a folder that
-    is not empty, whose content would be hidden.
+    is not empty, whose content would be hidden. If findmnt fails, that is a reason.
     """
     place = os.path.realpath(mount)
     if place in TAKEN:
         return f"{mount} has {TAKEN[place]}"
-    below = [each for each in mounts() if each.startswith(place + "/")]
+    try:
+        below = [each for each in mounts() if each.startswith(place + "/")]
+    except Unknown as unknown:
+        return f"it is not known what is mounted below {mount}: {unknown}"
     if below:
         return f"below {mount}, {', '.join(below)} is mounted"
     if os.path.lexists(place) and not os.path.isdir(place):
@@ -114,5 +130,14 @@ def mount_objection(mount: str) -> "str | None":
 
 
 def mounts() -> "list[str]":
-    """Return all mount points; empty if findmnt fails."""
-    return output("findmnt", "--noheadings", "--raw", "--output", "TARGET").splitlines()
+    """Return all mount points.
+
+    Raises:
+        Unknown: findmnt fails.
+    """
+    status, said = run(*FINDMNT)
+    if status != 0 or not said:
+        raise Unknown(
+            f"{' '.join(FINDMNT)} exited with {status}" + ("" if said else ", without a mount point")
+        )
+    return said.splitlines()

@@ -428,6 +428,61 @@ def test_only_an_empty_device_or_our_own_is_not_objected_to(
     assert gpuprov_devices.format_objection("D", "ext4") == result
 
 
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of an unused device D in sysfs, which has neither a signature nor data."""
+    monkeypatch.setattr(gpuprov_devices, "SYSFS", str(tmp_path))
+    monkeypatch.setattr(gpuprov_devices, "signature", lambda _: None)
+    monkeypatch.setattr(gpuprov_devices, "empty", lambda _: True)
+    (tmp_path / "D/holders").mkdir(parents=True)
+    return tmp_path / "D"
+
+
+def findmnt(monkeypatch: pytest.MonkeyPatch, everything: tuple[int, str], device: tuple[int, str]) -> None:
+    """Set the answers of findmnt for all mounts, and for /dev/D."""
+
+    def run(*argv: str, seconds: float = 60) -> tuple[int, str]:
+        assert argv[0] == "findmnt"
+        return device if argv[-1] == "/dev/D" else everything
+
+    monkeypatch.setattr(gpuprov_devices, "run", run)
+
+
+def test_a_device_in_use_is_not_formatted(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    findmnt(monkeypatch, (0, "/\n/data\n"), (1, ""))
+    assert gpuprov_devices.format_objection("/dev/D", "ext4") == (None, None)
+    findmnt(monkeypatch, (0, "/\n/data\n"), (0, "/data\n"))
+    assert gpuprov_devices.format_objection("/dev/D", "ext4") == ("/dev/D is in use by /data", None)
+    (disk / "D1").mkdir()
+    (disk / "D1/partition").touch()
+    (disk / "holders/dm-0").touch()
+    assert gpuprov_devices.format_objection("/dev/D", "ext4")[0] == "/dev/D is in use by D1, dm-0, /data"
+
+
+@pytest.mark.parametrize("answer", [(127, ""), (124, ""), (1, ""), (1, "/\n"), (0, ""), (-9, "/\n")])
+def test_what_findmnt_does_not_list_is_not_taken_as_unmounted(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, str]
+) -> None:
+    findmnt(monkeypatch, answer, (1, ""))
+    reason, uuid = gpuprov_devices.format_objection("/dev/D", "ext4")
+    assert str(reason).startswith("it is not known whether /dev/D is in use: findmnt ")
+    assert uuid is None
+    findmnt(monkeypatch, (0, "/\n"), (124, ""))
+    assert gpuprov_devices.format_objection("/dev/D", "ext4")[0].endswith(" /dev/D exited with 124")
+    findmnt(monkeypatch, answer, (1, ""))
+    mount = str(tmp_path / "scratch")
+    said = f"it is not known what is mounted below {mount}: findmnt "
+    assert str(gpuprov_devices.mount_objection(mount)).startswith(said)
+
+
+def test_a_device_that_the_kernel_does_not_list_is_not_formatted(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findmnt(monkeypatch, (0, "/\n"), (1, ""))
+    said = f"it is not known whether /dev/other is in use: {disk.parent}/other does not exist"
+    assert gpuprov_devices.format_objection("/dev/other", "ext4") == (said, None)
+
+
 @pytest.mark.parametrize("taken", ["/", "/home", "/var", "/usr", "/etc", "/root", "/boot", "/opt", "/srv"])
 def test_nothing_is_mounted_over_what_a_system_needs(taken: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(taken)
