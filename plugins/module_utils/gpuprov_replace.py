@@ -195,7 +195,7 @@ class TemporaryReplacement:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(self._handle).st_nlink:
                 return
-            os.close(self._handle)
+            self.drop()  # another process has removed it before it was locked
 
     def _write(self, pieces: "Iterable[bytes]") -> int:
         """Write the pieces to the temporary file; return the number of bytes."""
@@ -232,9 +232,9 @@ class TemporaryReplacement:
         if self._name:
             with contextlib.suppress(OSError):
                 os.unlink(self._name, dir_fd=self.place.folder)
-        if self._handle >= 0:
-            os.close(self._handle)
-        self._name, self._handle = "", -1
+        handle, self._name, self._handle = self._handle, "", -1
+        if handle >= 0:
+            os.close(handle)
 
     def __enter__(self) -> "TemporaryReplacement":
         return self

@@ -109,6 +109,48 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_not_disturbed(
     assert names(file.parent) == sorted(["file", *kept])
 
 
+def remove_the_first(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """Remove the first temporary file before it is locked, as the next writer in the folder may do."""
+    removed: list[Path] = []
+
+    def flock(handle: int, operation: int) -> None:
+        if not removed:
+            [temporary] = file.parent.glob(".gpuprov-new-*")
+            temporary.unlink()
+            removed.append(temporary)
+
+    monkeypatch.setattr(gpuprov_replace.fcntl, "flock", flock)
+
+
+def test_a_temporary_file_that_is_removed_is_made_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = len(names(Path("/proc/self/fd")))
+    remove_the_first(monkeypatch, file)
+    replace(str(file), b"new\n")
+    assert (file.read_bytes(), names(file.parent)) == (b"new\n", ["file"])
+    assert len(names(Path("/proc/self/fd"))) == handles
+
+
+def test_no_file_of_others_is_closed_when_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another thread open a file, which gets the number of the one that was closed."""
+    remove_the_first(monkeypatch, file)
+    real, made = os.open, list[int]()
+
+    def full(path: str, flags: int, *rest: int, **others: int) -> int:
+        if flags != gpuprov_replace._CREATE or not made:
+            found = real(path, flags, *rest, **others)
+            made.extend([found] if flags == gpuprov_replace._CREATE else [])
+            return found
+        made.append(real(os.devnull, os.O_RDONLY))
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="full"):
+        replace(str(file), b"new\n")
+    assert made[1] == made[0]
+    os.close(made[1])  # fails if it is closed
+    assert (file.read_bytes(), names(file.parent)) == (b"old\n", ["file"])
+
+
 def test_a_link_is_replaced_or_what_it_leads_to(file: Path) -> None:
     link = file.with_name("link")
     link.symlink_to("../folder/./file")
