@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 
 from gpuprov.catalog import load
+from gpuprov_lab.images import PLAYED, RECIPES
 from tests import ROOT
 
 TABLE = ROOT / "roles/preflight/vars/main.yml"
@@ -12,6 +13,10 @@ SUPPORTED: tuple[str, ...] = tuple(yaml.safe_load(TABLE.read_text(encoding="utf-
 """Their ids in the catalog."""
 DEBIAN = tuple(system for system in SUPPORTED if system.startswith("debian"))
 """Systems of which the lab builds nodes."""
+IMAGES = {system: f"{system}{PLAYED}" for system in SUPPORTED if f"{system}{PLAYED}" in RECIPES} | {
+    system: system for system in DEBIAN
+}
+"""System → the lab's image of it; nodes of the others are Debian 12 with another os-release."""
 UBUNTU = tuple(system for system in SUPPORTED if system.startswith("ubuntu"))
 """Systems that a lab node imitates by its os-release."""
 CODENAMES = {

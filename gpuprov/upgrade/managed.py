@@ -16,6 +16,7 @@ FILES = (
     "/etc/apt/keyrings/*gpuprov*",
     "/etc/apt/apt.conf.d/*gpuprov*",
     "/etc/default/grub.d/*gpuprov*",
+    "/etc/dracut.conf.d/*gpuprov*",
     "/etc/kernel/header_postinst.d/*gpuprov*",
     "/etc/modprobe.d/*gpuprov*",
     "/etc/modules-load.d/*gpuprov*",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,10 @@ from gpuprov_lab.host import (
 )
 
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
-MINIMAL = "-minimal"
-"""Suffix of the name of a system's smallest image: `debian12-minimal`."""
+MINIMAL, PLAYED = "-minimal", "-played"
+"""Suffixes of names: a system's smallest image (`debian12-minimal`), and a Debian that has the programs of
+another system (`ubuntu26.04-played`).
+"""
 
 # The least that boots, allows a login and runs Ansible's modules.
 MINIMAL_PACKAGES = ("systemd-sysv", "openssh-server", "python3", "linux-image-amd64")
@@ -52,8 +53,64 @@ systemctl disable apt-daily.timer apt-daily-upgrade.timer
 systemctl mask console-getty.service
 rm -f /etc/ssh/ssh_host_*
 """
+# sudo-rs is sudo, the usual one is sudo.ws; GNU's coreutils are called gnuNAME, except for cp, mv and rm.
+PLAY_UBUNTU_26 = """\
+for path in /usr/bin/sudo /usr/sbin/visudo; do
+    dpkg-divert --quiet --local --rename --divert $path.ws --add $path
+    ln -s /usr/lib/cargo/bin/${{path##*/}} $path
+done
+for path in /usr/lib/cargo/bin/coreutils/*; do
+    name=${{path##*/}}
+    case $name in cp|mv|rm) continue ;; esac
+    if dpkg-query --search /usr/bin/$name 2>/dev/null | grep -q ^coreutils:; then
+        dpkg-divert --quiet --local --rename --divert /usr/bin/gnu$name --add /usr/bin/$name
+        coreutils ln -s $path /usr/bin/$name
+    fi
+done
+rm /etc/os-release
+cat >/etc/os-release <<'end'
+{os_release}end
+"""
 # Processes and mounts of a program run like this end with it, and it ends with this process in every case.
 ALONE = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+UBUNTU_RELEASE = """\
+PRETTY_NAME="Ubuntu {version} LTS"
+NAME="Ubuntu"
+VERSION_ID="{version}"
+VERSION="{version} LTS"
+VERSION_CODENAME={codename}
+ID=ubuntu
+ID_LIKE=debian
+UBUNTU_CODENAME={codename}
+"""
+"""os-release of Ubuntu."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Contents of a base image.
+
+    Attributes:
+        os: name of the system that it is or plays.
+        codename: of the Debian that it is built from.
+        first: packages of debootstrap.
+        then: packages that are installed by apt.
+        finish: shell commands inside, after them.
+    """
+
+    os: str
+    codename: str
+    first: tuple[str, ...]
+    then: tuple[str, ...]
+    finish: str = FINISH
+
+    @property
+    def digest(self) -> str:
+        """Return the first digits of a hash of all that makes the image."""
+        made_of = repr((self.codename, self.first, self.then, APT_SETTINGS, self.finish))
+        return hashlib.sha256(made_of.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -61,12 +118,29 @@ class Image:
     """Initial root of a node.
 
     Attributes:
-        os: name of the system, a key of `CODENAMES`.
+        os: name of the system that it is or plays.
         layers: read-only folders, topmost first, as for overlayfs.
     """
 
     os: str
     layers: tuple[Path, ...]
+
+
+def _recipes() -> dict[str, Recipe]:
+    found = {os: Recipe(os, codename, FIRST_PACKAGES, SERVER_PACKAGES) for os, codename in CODENAMES.items()}
+    found |= {
+        f"{os}{MINIMAL}": Recipe(os, codename, (), MINIMAL_PACKAGES) for os, codename in CODENAMES.items()
+    }
+    others = ("dracut", "sudo-rs", "rust-coreutils")
+    then = (*(name for name in SERVER_PACKAGES if name != "initramfs-tools"), *others)
+    release = UBUNTU_RELEASE.format(version="26.04", codename="resolute")
+    finish = FINISH + PLAY_UBUNTU_26.replace("{os_release}", release)
+    found[f"ubuntu26.04{PLAYED}"] = Recipe("ubuntu26.04", "trixie", FIRST_PACKAGES, then, finish)
+    return found
+
+
+RECIPES = _recipes()
+"""Name → recipe of the images that are built from the package archive."""
 
 
 def contained(root: Path, *command: str) -> list[str]:
@@ -84,18 +158,13 @@ def find_image(name: str) -> Image:
     Raises:
         InvalidInput: no such image.
     """
-    if name in base_images():
-        return Image(name.removesuffix(MINIMAL), (base_image(name),))
+    if name in RECIPES:
+        return Image(RECIPES[name].os, (base_image(name),))
     if not (_saved(name) / "image.json").is_file():
-        known = ", ".join([*base_images(), *saved_images()])
+        known = ", ".join([*RECIPES, *saved_images()])
         raise InvalidInput(f"no lab image is called '{name}'", expected=f"one of {known}")
     record = json.loads((_saved(name) / "image.json").read_text())
     return Image(record["os"], (_saved(name) / "layer", *map(Path, record["below"])))
-
-
-def base_images() -> list[str]:
-    """Return names of the images that are built from the package archive."""
-    return [*CODENAMES, *(f"{os}{MINIMAL}" for os in CODENAMES)]
 
 
 def base_image(name: str) -> Path:
@@ -103,34 +172,33 @@ def base_image(name: str) -> Path:
 
     The folder's name contains a hash of the recipe: a changed recipe is another image.
     """
-    codename = CODENAMES[name.removesuffix(MINIMAL)]
-    minimal = name.endswith(MINIMAL)
-    first, then = ((), MINIMAL_PACKAGES) if minimal else (FIRST_PACKAGES, SERVER_PACKAGES)
-    recipe = repr((codename, first, then, APT_SETTINGS, FINISH))
-    root = CACHE / "images" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
+    recipe = RECIPES[name]
+    root = CACHE / "images" / f"{name}-{recipe.digest}"
     with locked(CACHE / f"{name}.lock"):
         if not root.exists():
             require_tools()
             say(f"building the base image {name}; this is done once and takes a few minutes")
-            _build(root, codename, read_archive(), first, then)
+            _build(root, recipe, read_archive())
     return root
 
 
-def _build(root: Path, codename: str, archive: Archive, first: Sequence[str], then: Sequence[str]) -> None:
+def _build(root: Path, recipe: Recipe, archive: Archive) -> None:
     part = root.with_name(f".{root.name}.part")
     remove_tree(part)
     part.mkdir(parents=True)
     part.chmod(0o755)
-    include = [f"--include={','.join(first)}"] if first else []
+    include = [f"--include={','.join(recipe.first)}"] if recipe.first else []
     execute_aloud(
-        [*ALONE, "debootstrap", "--variant=minbase", *include, codename, part, archive.main],
+        [*ALONE, "debootstrap", "--variant=minbase", *include, recipe.codename, part, archive.main],
         timeout=1800,
     )
     (part / "etc/apt/sources.list").unlink(missing_ok=True)
-    write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(codename))
+    write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(recipe.codename))
     write_whole(part / "etc/apt/apt.conf.d/90gpuprov-lab", APT_SETTINGS + archive.settings)
     lend(part)
-    execute_aloud(contained(part, "sh", "-c", FINISH.format(packages=" ".join(then))), timeout=1800)
+    execute_aloud(
+        contained(part, "sh", "-c", recipe.finish.format(packages=" ".join(recipe.then))), timeout=1800
+    )
     harvest(part)
     for package in (part / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
@@ -147,7 +215,7 @@ def save_image(name: str, upper: Path, image: Image) -> Image:
 
     Returns the new image; the node continues on it with a new, empty layer.
     """
-    if name in base_images() or not name.replace("-", "").replace(".", "").isalnum():
+    if name in RECIPES or not name.replace("-", "").replace(".", "").isalnum():
         raise InvalidInput(
             f"'{name}' cannot name a saved image",
             expected="letters, digits, '-' and '.', not a system's name",

@@ -1,17 +1,19 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A single new initramfs at the end of a transaction in which package scripts would make several.
+"""The initramfs of a node's kernels, made by initramfs-tools or dracut.
 
-Debian's NVIDIA packages have it made three times in one transaction, some 15 s of processor time each: other
-packages await their triggers, so that dpkg cannot merge them.
+Also: a single new initramfs at the end of a transaction in which package scripts would make several. Debian's
+NVIDIA packages have it made three times in one transaction, some 15 s of processor time each: other packages
+await their triggers, so that dpkg cannot merge them.
 
-Runs on the node: Python 3.6 to 3.13 and its standard library.
+Runs on the node: Python 3.6 to 3.14 and its standard library.
 """
 
 import contextlib
 import os
 import shutil
 
+from gpuprov_node import output
 from gpuprov_replace import make_folders, replace
 
 TYPE_CHECKING = False
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAM = "/usr/sbin/update-initramfs"
+"""The program of initramfs-tools; Ubuntu's dracut has one of this name that runs dracut."""
+DRACUT = "/usr/bin/dracut"
+BOOT = "/boot"
+IMAGES = ("initrd.img-{}", "initramfs-{}.img")
+"""Names of an image there: Debian's and Ubuntu's, also from dracut, and those of the RHEL family."""
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # DPkg::Path's default, apt.conf(5)
 FOLDER = "/var/lib/gpuprov/scripts-path"
 """Folder of the program in place of update-initramfs, first in the PATH of package scripts."""
@@ -32,6 +39,33 @@ exec {program} "$@"
 """
 
 
+def image_of(kernel: str) -> "str | None":
+    """Return the path of a kernel's image; None if it has none."""
+    paths = (os.path.join(BOOT, name.format(kernel)) for name in IMAGES)
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def making(kernel: str, image: str) -> "list[str]":
+    """Return the command that makes a kernel's image again.
+
+    initramfs-tools decides the path of its images itself.
+    """
+    if os.path.exists(PROGRAM):
+        return [PROGRAM, "-u", "-k", kernel]
+    return [DRACUT, "--quiet", "--force", image, kernel]
+
+
+def files_in(image: str) -> "list[str]":
+    """Return the paths of the files in an image, without a slash at the start; empty if it cannot be listed.
+
+    `lsinitramfs` prints one path a line, dracut's `lsinitrd` also the nine columns of `ls -l`.
+    """
+    if shutil.which("lsinitramfs"):
+        return output("lsinitramfs", image).splitlines()
+    rows = [line.split(None, 8) for line in output("lsinitrd", image).splitlines() if line.startswith("-")]
+    return [row[8] for row in rows if len(row) == 9]
+
+
 @contextlib.contextmanager
 def postponed() -> "Iterator[str]":
     """Yield an option for apt-get under which `update-initramfs -u` of package scripts is only recorded.
@@ -41,7 +75,8 @@ def postponed() -> "Iterator[str]":
     make_folders(FOLDER)
     stand_in = os.path.join(FOLDER, os.path.basename(PROGRAM))
     try:
-        replace(stand_in, STAND_IN.format(owed=OWED, program=PROGRAM).encode(), 0o755)
+        if os.path.exists(PROGRAM):
+            replace(stand_in, STAND_IN.format(owed=OWED, program=PROGRAM).encode(), 0o755)
         yield f"--option=DPkg::Path={FOLDER}:{SYSTEM_PATH}"
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)

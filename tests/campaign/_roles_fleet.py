@@ -1,4 +1,4 @@
-"""Four nodes, one of each system, with every component of gpuprov, in three locks.
+"""Nodes, one of each system, with every component of gpuprov, in three locks.
 
 NVIDIA's repositories are the lab's mirror, Debian's archive is the real one, Ubuntu's contains Debian's
 packages.
@@ -31,7 +31,7 @@ from gpuprov_lab.variants import (
 )
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
-from tests.systems import DEBIAN
+from tests.systems import DEBIAN, IMAGES
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,10 @@ STACKS = {
     "debian13": [{"driver": "580.95.05", **OF_CUDA_13[0]}, {"driver": "590.48.01", **OF_CUDA_13[1]}],
     "ubuntu22.04": [{"driver": "570.195.03", **OF_CUDA_12[0]}, {"driver": "580.95.05", **OF_CUDA_12[1]}],
     "ubuntu24.04": [{"driver": "570.195.03", **OF_CUDA_12[0]}, {"driver": "580.95.05", **OF_CUDA_12[1]}],
+    "ubuntu26.04": [
+        {"driver": "610.57.04", "cuda": ["13.3", "13.4"], "nccl": "2.30.7+cuda13.3"},
+        {"driver": "615.71.10", "cuda": "13.4", "nccl": "2.32.3+cuda13.4"},
+    ],
 }
 COMMON: tuple[dict[str, Any], ...] = (
     {"cudnn": "9.15", "container_toolkit": "1.18", "dcgm": "4.5.2"},
@@ -302,9 +306,9 @@ def new_node(
     def drive(root: Path) -> None:
         at_boot(root, "drive", DRIVE.format(n=loop))
 
-    image = saved or (system if system in DEBIAN else DEBIAN[0])
+    image = saved or IMAGES.get(system, DEBIAN[0])
     steps = [with_control_groups, with_network_parameters, *([] if loop is None else [drive])]
-    if system.startswith("ubuntu"):
+    if system not in IMAGES:
         steps.append(with_os_release(os_release(system)))
     [node] = lab.up(1, os=image, gpu=board.machine, names=[name], prepare=steps)
     node.run(

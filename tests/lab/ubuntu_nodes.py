@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from gpuprov_lab import Node
+from gpuprov_lab.images import UBUNTU_RELEASE
 from gpuprov_lab.mirror.apt import publish_suite
 from gpuprov_lab.mirror.deb import build_deb, control, deb_name, stanza
 from gpuprov_lab.mirror.key import SigningKey
@@ -19,21 +20,10 @@ BORROWED = ("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-no
 STUB = PackageSpec("linux-tools-generic", "6.8.0-90.91", "amd64")
 """Stub of Ubuntu's perf package, which has another name in Debian."""
 
-OS_RELEASE = """\
-PRETTY_NAME="Ubuntu {version} LTS"
-NAME="Ubuntu"
-VERSION_ID="{version}"
-VERSION="{version} LTS"
-VERSION_CODENAME={codename}
-ID=ubuntu
-ID_LIKE=debian
-UBUNTU_CODENAME={codename}
-"""
-
 
 def os_release(system: str) -> str:
-    """Return the os-release of `ubuntu22.04` or `ubuntu24.04`."""
-    return OS_RELEASE.format(version=system.removeprefix("ubuntu"), codename=CODENAMES[system])
+    """Return the os-release of a system such as `ubuntu24.04`."""
+    return UBUNTU_RELEASE.format(version=system.removeprefix("ubuntu"), codename=CODENAMES[system])
 
 
 def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:

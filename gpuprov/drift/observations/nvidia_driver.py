@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
-from gpuprov.probe.parse.loading import DryRun, Loading, NextKernel, Step
+from gpuprov.probe.parse.loading import Dracut, DryRun, Loading, NextKernel, Step
 from gpuprov.probe.parse.modules import ON_COMMAND_LINE, DiskModule, Modprobe, module_name, named_on
 from gpuprov.roles import Expectation
 from gpuprov.roles.nvidia_driver import (
@@ -217,11 +217,23 @@ def _obstacles(found: NextKernel, built: str | None) -> Iterator[tuple[str, str 
     """
     if GUARD not in found.grub:
         yield f"{GUARD} is missing", None
+    if found.dracut is not None:
+        yield from _foreign_drivers(found.dracut)
     if built and found.dkms is None:
         yield "dkms is not installed", None
     elif built:
         yield from _hooks(found)
         yield from _settings(found, built)
+
+
+def _foreign_drivers(stated: Dracut) -> Iterator[tuple[str, str | None]]:
+    """Yield the settings with which dracut may put modules that claim the GPU into each initramfs."""
+    for name in FOREIGN_MODULES:
+        if name not in stated.omitted:
+            yield f"dracut does not omit {name}", None
+    for name in FOREIGN_MODULES:
+        if name in stated.added:
+            yield f"dracut adds {name}", stated.added[name]
 
 
 def _hooks(found: NextKernel) -> Iterator[tuple[str, str | None]]:

@@ -42,6 +42,10 @@ NVIDIA_ADDED = re.compile(r"nvidia|(?:add|force)_drivers\+?=.*nvidia")
 """Lines that add NVIDIA's modules to each initramfs."""
 IN_IMAGE = re.compile(r"/nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 SETTING = re.compile(r"(?:export\s+)?(\w+)=[\"']?([^\"'\s#]*)")
+DRACUT_SETTING = re.compile(r"(omit|add|force)_drivers(\+?)=[\"']?([^\"'#]*)")
+DRACUT_FILE = "/etc/dracut.conf"
+DRACUT_FOLDERS = ("/etc/dracut.conf.d/", "/usr/lib/dracut/dracut.conf.d/")
+"""Of two files with one name the one in the first folder counts."""
 
 
 @collector(seconds=10)
@@ -123,7 +127,11 @@ def _has_modules(image: str) -> bool:
 
 @collector(seconds=5)
 def next_kernel(parameters: "Values") -> "Any":
-    """Return what decides whether a new kernel gets its module: hooks, GRUB's files, DKMS's settings."""
+    """Return what decides whether a new kernel gets its module: hooks, and settings of GRUB, DKMS and dracut.
+
+    `dracut` has place, name, "+" or "" and value of each setting about drivers, in dracut's order; None
+    without dracut.
+    """
     framework = ["/etc/dkms/framework.conf", *sorted(glob.glob("/etc/dkms/framework.conf.d/*.conf"))]
     return {
         "hooks": [path for path in _hooks() if _works(path)],
@@ -132,6 +140,7 @@ def next_kernel(parameters: "Values") -> "Any":
         "off": os.path.isfile("/etc/dkms/no-autoinstall"),
         "folders": [row for path in framework for row in _settings(path, r"\w+_tree\Z")],
         "autoinstall": _autoinstall(),
+        "dracut": _dracut() if find_program("dracut") else None,
     }
 
 
@@ -168,3 +177,15 @@ def _settings(path: str, names: str) -> "list[list[str]]":
     found = ((place, SETTING.match(line)) for place, line in lines_of(path))
     rows = [[place, match.group(1), match.group(2)] for place, match in found if match]
     return [row for row in rows if re.match(names, row[1])]
+
+
+def _dracut() -> "list[list[str]]":
+    """Return place, name, "+" or "" and value of dracut's settings about drivers, in dracut's order.
+
+    The files of both folders are sorted by name together (dracut.conf(5)).
+    """
+    names = {name: folder for folder in reversed(DRACUT_FOLDERS) for name in names_in(folder)}
+    files = [folder + name for name, folder in sorted(names.items()) if name.endswith(".conf")]
+    lines = [row for path in (DRACUT_FILE, *files) for row in lines_of(path)]
+    found = ((place, DRACUT_SETTING.match(line)) for place, line in lines)
+    return [[place, *match.groups()] for place, match in found if match]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -98,6 +98,14 @@ def parse_loading(raw: Mapping[str, Any]) -> Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Dracut:
+    """Kernel modules that dracut's settings keep out of each initramfs, and those that they add → place."""
+
+    omitted: Mapping[str, str]
+    added: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NextKernel:
     """State of everything that brings its module to a new kernel."""
 
@@ -112,6 +120,8 @@ class NextKernel:
     """Setting of DKMS's framework.conf → value and place."""
     autoinstall: Mapping[tuple[str, str], tuple[str, str]]
     """Name and version of NVIDIA's driver in DKMS → value of AUTOINSTALL and its place."""
+    dracut: Dracut | None
+    """None without dracut."""
 
 
 def parse_next_kernel(raw: Mapping[str, Any]) -> NextKernel:
@@ -123,4 +133,18 @@ def parse_next_kernel(raw: Mapping[str, Any]) -> NextKernel:
         off=bool(raw["off"]),
         folders={name: (value, place) for place, name, value in raw["folders"]},
         autoinstall={(name, version): (value, place) for name, version, place, value in raw["autoinstall"]},
+        dracut=None if raw.get("dracut") is None else parse_dracut(raw["dracut"]),
     )
+
+
+def parse_dracut(rows: Iterable[Sequence[str]]) -> Dracut:
+    """Parse rows of place, name (`omit`, `add`, `force`), "+" or "", and value, in dracut's order.
+
+    A setting without `+` replaces the earlier ones of its name.
+    """
+    found: dict[str, dict[str, str]] = {"omit": {}, "add": {}, "force": {}}
+    for place, name, adds, value in rows:
+        if not adds:
+            found[name].clear()
+        found[name].update((word.replace("-", "_"), place) for word in value.split())
+    return Dracut(found["omit"], {**found["add"], **found["force"]})

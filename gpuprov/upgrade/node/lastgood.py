@@ -8,7 +8,9 @@ so that a resumed run cannot record a half-changed node as good.
 import os
 import time
 
-from gpuprov.probe.node.base import Failed, find_program, names_in, run, run_anyway
+import gpuprov_initramfs as initramfs
+
+from gpuprov.probe.node.base import Failed, names_in, run, run_anyway
 from gpuprov.probe.node.system import lock_holder
 from gpuprov.upgrade.node import files, modules
 from gpuprov.upgrade.node.modules import MODULE_S
@@ -106,11 +108,23 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
         moved = _packages_back(known, _moved_since(known))
     switched = files.restore_units(known["units"])
     modules.put_back(known["modules"])
-    if any(path.startswith("/etc/modprobe.d/") for path in changed) and find_program("update-initramfs"):
-        run("update-initramfs", "-u", "-k", "all", seconds=MODULE_S)
+    if any(path.startswith(("/etc/modprobe.d/", "/etc/dracut.conf.d/")) for path in changed):
+        _make_images()
     if any(path.startswith("/etc/default/grub.d/") for path in changed) and os.path.exists(GRUB_CONFIG):
         run("update-grub", seconds=MODULE_S)  # the module may be in another kernel now
     return {"packages": moved, "files": changed, "units": switched}
+
+
+def _make_images() -> None:
+    """Make the initramfs of each kernel that has one again.
+
+    Raises:
+        Failed: one cannot be made.
+    """
+    for kernel in names_in("/lib/modules"):
+        image = initramfs.image_of(kernel)
+        if image is not None:
+            run(*initramfs.making(kernel, image), seconds=MODULE_S)
 
 
 def _moved_since(known: "Record") -> "set[str]":

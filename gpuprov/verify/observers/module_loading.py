@@ -49,6 +49,18 @@ OLDER = (
 )
 NVIDIA_FILE = re.compile(r"/nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 # The order of dkms(8): the framework's files; the source's file, then those of the site.
+# The order of dracut.conf(5).
+DRACUT = """bash -c '
+command -v dracut >/dev/null || exit 0
+set -f; shopt -u failglob
+[ ! -e /etc/dracut.conf ] || . /etc/dracut.conf
+folders="/etc/dracut.conf.d /usr/lib/dracut/dracut.conf.d"
+for name in $(ls $folders 2>/dev/null | grep "[.]conf$" | sort -Vu); do
+    for file in ${folders% *}/$name ${folders#* }/$name; do
+        if [ -e "$file" ]; then . "$file"; break; fi
+    done
+done
+echo omitted $omit_drivers; echo added $add_drivers $force_drivers'"""
 DKMS = """bash -c '
 for file in /etc/dkms/framework.conf /etc/dkms/framework.conf.d/*.conf; do [ ! -e "$file" ] || . "$file"; done
 printf "%%s\\n" "dkms_tree $dkms_tree" "source_tree $source_tree" "install_tree $install_tree"
@@ -109,6 +121,7 @@ class ModuleLoading(Observed):
     def obstacles(self, version: str | None) -> list[str]:
         """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""
         found = [] if self._host.file(GUARD).is_file else [f"{GUARD} is missing"]
+        found += foreign_drivers(self.ask(DRACUT))
         if version is None:
             return found
         if not self.run("command -v dkms").succeeded:
@@ -199,6 +212,22 @@ def narrowing(config: str) -> list[str]:
         f"{option}={values[option]}"
         for option in values
         if option in NARROWING and values[option] not in ("", "0")
+    ]
+
+
+def foreign_drivers(text: str) -> list[str]:
+    """Return which of `FOREIGN_MODULES` dracut does not omit, and which it adds.
+
+    Args:
+        text: two lines, `omitted` and `added` with the names of modules; empty without dracut.
+    """
+    found = {"omitted": "", "added": ""}
+    found.update((name, words) for name, _, words in (line.partition(" ") for line in lines_of(text)))
+    omitted, added = ({*found[name].replace("-", "_").split()} for name in ("omitted", "added"))
+    missing = [name for name in FOREIGN_MODULES if text.strip() and name not in omitted]
+    return [
+        *(f"dracut does not omit {name}" for name in missing),
+        *(f"dracut adds {name}" for name in FOREIGN_MODULES if name in added),
     ]
 
 

@@ -160,15 +160,17 @@ class NvidiaDriver(Observed):
     def foreign_in_initramfs(self, kernel: str) -> list[str]:
         """Return modules (`nouveau`, `nova_core`) in the kernel's initramfs that would claim the GPU.
 
-        Empty if it contains the blacklist. It is built with all of /etc/modprobe.d: newer than the blacklist,
-        it contains it. Listing its content takes seconds, and is only done if it is older.
+        Empty if it has the blacklist. initramfs-tools copies all of /etc/modprobe.d, so its image contains
+        a blacklist that is older than the image. Listing an image takes seconds, and is only done if it is
+        older, or if dracut can have made it.
 
         Raises:
             NodeFailed: it cannot be listed.
         """
         listed = filter(None, lines_of(self.run(BLACKLISTS).stdout))
         blacklists = list(islice(listed, BLACKLISTS_MAX))
-        if any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
+        by_dracut = self.run("command -v dracut").succeeded
+        if not by_dracut and any(self.run(REBUILT, kernel, kernel, path).stdout for path in blacklists):
             return []
         return foreign_modules(self.ask(INITRAMFS, kernel, kernel), blacklists)
 
@@ -273,8 +275,12 @@ def foreign_modules(listing: str, blacklists: list[str]) -> list[str]:
     """Return `nouveau` and `nova_core` if they are in an initramfs's listing, sorted.
 
     Empty if the listing contains one of `blacklists`, paths of files that blacklist them.
+
+    Args:
+        listing: of lsinitramfs (a path in each line), or of lsinitrd (with the columns of `ls -l`).
     """
-    inside = set(listing.splitlines())
+    rows = [line.split(None, 8) if line.startswith("-") else [line] for line in listing.splitlines()]
+    inside = {row[-1] for row in rows if row}
     if any(path.lstrip("/") in inside for path in blacklists):
         return []
     return sorted({name.replace("-", "_") for name in FOREIGN_FILE.findall(listing)})

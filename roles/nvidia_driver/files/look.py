@@ -8,11 +8,13 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
 
     {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
      "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [],
-     "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "reason": "NVIDIA driver 535.309.01 …"}
+     "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "dracut": false,
+     "reason": "NVIDIA driver 535.309.01 …"}
 
 `kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
 without the module, or with another module than that build. `outdated`: a new grub.cfg would have another
-default. `left` are removed packages with their configuration still there. `reason` is a failure's message.
+default. `left` are removed packages with their configuration still there. `dracut`: it is installed. `reason`
+is a failure's message.
 """
 
 from __future__ import annotations
@@ -220,6 +222,7 @@ def main() -> None:
         "left": [row.name for row in rows if row.state == "c"],
         "broken": [row.name for row in rows if row.state in "HUF"],
         "held": [row.name for row in rows if row.wanted == "h"],
+        "dracut": shutil.which("dracut") is not None,
         "reason": reason(asked["failed"], version, kernels, failed_builds()) if asked["failed"] else "",
     }
     json.dump(look, sys.stdout)

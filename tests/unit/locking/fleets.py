@@ -15,6 +15,8 @@ GROUPS = {
     "u22-a100": ("ubuntu22.04", "a100", {"driver": "535.309.01", "module": "proprietary"}),
     "u24-h200": ("ubuntu24.04", "h200", {"driver": "580.126.16", "cuda": "13.0", **LIBRARIES}),
     "u24-a100": ("ubuntu24.04", "a100", {"driver": "590.48.01"}),
+    "u26-h200": ("ubuntu26.04", "h200", {"driver": "610.57.04", "cuda": "13.4", **LIBRARIES}),
+    "u26-a100": ("ubuntu26.04", "a100", {"driver": 595, "cuda": "none"}),
     "d12-h200": ("debian12", "h200", {"driver": "580.95.05", "cuda": "13.0.2", **LIBRARIES}),
     "d12-a100": ("debian12", "a100", {"driver": "580.95.05", "module": "proprietary"}),
     "d13-h200": ("debian13", "h200", {"driver": "595.71.05", "cuda": "auto", **LIBRARIES}),
@@ -61,6 +63,19 @@ PACKAGES: dict[str, dict[str, dict[str, str]]] = {
     "u24-a100": {
         "driver": dict.fromkeys(
             ("nvidia-open", "nvidia-persistenced", "nvidia-driver-pinning-590.48.01"), "590.48.01-0ubuntu1"
+        )
+    },
+    "u26-h200": {
+        "driver": dict.fromkeys(
+            ("nvidia-open", "nvidia-persistenced", "nvidia-driver-pinning-610.57.04"), "610.57.04-1ubuntu1"
+        ),
+        "fabricmanager": {"nvidia-fabricmanager": "610.57.04-1ubuntu1"},
+        "cuda": {"cuda-toolkit-13-4": "13.4.3-1"},
+        "nccl": dict.fromkeys(("libnccl2", "libnccl-dev"), "2.30.7-1+cuda13.3"),
+    },
+    "u26-a100": {
+        "driver": dict.fromkeys(
+            ("nvidia-open", "nvidia-persistenced", "nvidia-driver-pinning-595.91.07"), "595.91.07-1ubuntu1"
         )
     },
     "d12-h200": {

@@ -1,56 +1,104 @@
-"""The role's rebuild of an initramfs that is older than the blacklist, or has an older driver."""
+"""The role's new images of kernels whose initramfs is older than its settings, or has an older driver."""
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import gpuprov_initramfs as initramfs
 import pytest
 
-from tests import ROOT
+from tests.unit.roles.scripts import script
 
-SCRIPT = ROOT / "roles/nvidia_driver/files/initramfs.sh"
 KERNEL = "6.1.0-56-amd64"
 OLD, IMAGE, NEW = 1_000_000, 2_000_000, 3_000_000
 """Times of change, before and after the image's."""
+GENERATORS = {
+    "initramfs-tools": {
+        "update-initramfs": '[ "$*" = "-u -k 6.1.0-56-amd64" ] && touch "$BOOT/initrd.img-6.1.0-56-amd64"',
+        "lsinitramfs": 'cat "$BOOT/files"',
+    },
+    "dracut": {
+        "dracut": '[ "$1 $2 $4" = "--quiet --force 6.1.0-56-amd64" ] && touch "$3"',
+        "lsinitrd": (
+            'echo "Image: $1: 41M"; echo "drwxr-xr-x   3 root root      0 Jan  1  1970 lib/nvidia.ko.d";'
+            ' sed "s/^/-rw-r--r--   1 root     root          512 Nov 25 12:01 /" "$BOOT/files"'
+        ),
+    },
+}
 
 
-def rebuilt(folder: Path, *, blacklist: int, module: int, inside: str) -> str:
-    """Return the script's output for an image with a list of files, with files of these times around it."""
+@pytest.fixture(params=list(GENERATORS))
+def node(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an image and the programs of one generator, whose `broken` makes them fail."""
+    programs = {
+        **GENERATORS[request.param],
+        "modinfo": f'case "$*" in *" nvidia-current") echo {tmp_path}/nvidia-current.ko ;; *) exit 1 ;; esac',
+    }
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        broken = f"if [ -e {tmp_path}/broken ]; then echo no room >&2; exit 1; fi"
+        head = broken if name in ("update-initramfs", "dracut") else ":"
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\nBOOT={tmp_path}\n{head}\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr("gpuprov_node.ENVIRONMENT", {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    monkeypatch.setattr(initramfs, "BOOT", str(tmp_path))
+    monkeypatch.setattr(initramfs, "PROGRAM", f"{tmp_path}/bin/update-initramfs")
+    monkeypatch.setattr(initramfs, "DRACUT", f"{tmp_path}/bin/dracut")
+    return tmp_path
+
+
+def answer(
+    node: Path, capsys: pytest.CaptureFixture[str], *, blacklist: int, module: int, inside: str
+) -> dict[str, Any]:
+    """Return the script's document for an image with a list of files, with files of these times."""
     times = {"blacklist": blacklist, "nvidia-current.ko": module, f"initrd.img-{KERNEL}": IMAGE}
     for name, changed in times.items():
-        (folder / name).touch()
-        os.utime(folder / name, (changed, changed))
-    programs = {
-        "modinfo": f'case "$*" in *" nvidia-current") echo {folder}/nvidia-current.ko ;; *) exit 1 ;; esac',
-        "lsinitramfs": f"printf '{inside}'",
-        "make": f'touch "{folder}/initrd.img-$1"',
-    }
-    (folder / "bin").mkdir()
-    for name, text in programs.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / "bin" / name).chmod(0o755)
-    words = [str(folder / "blacklist"), f"{folder}/initrd.img-", KERNEL, "--", "make"]
-    path = f"{folder}/bin:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["sh", str(SCRIPT), *words], env={"PATH": path}, capture_output=True, text=True, check=True
-    )
-    return done.stdout
+        (node / name).touch()
+        os.utime(node / name, (changed, changed))
+    (node / "files").write_text(inside)
+    settings = [f"{node}/blacklist", f"{node}/missing"]
+    asked = {"settings": settings, "kernels": [KERNEL, "6.1.0-55-amd64"], "modules": ["nvidia-current"]}
+    sys.argv[1:] = [json.dumps(asked)]
+    script("nvidia_driver", "initramfs").main()
+    document: dict[str, Any] = json.loads(capsys.readouterr().out.strip())
+    return document
 
 
 @pytest.mark.parametrize(
     ("blacklist", "module", "inside", "expected"),
     [
-        (OLD, OLD, "lib/nvidia-current.ko\\n", False),
+        (OLD, OLD, "lib/nvidia-current.ko\n", False),
         (NEW, OLD, "", True),
-        (OLD, NEW, "lib/nvidia-current-drm.ko.zst\\n", True),
-        (OLD, NEW, "lib/firmware/nvidia/gsp.bin\\nlib/nvidia-wmi-ec-backlight.ko\\n", False),
+        (OLD, NEW, "lib/nvidia-current-drm.ko.zst\n", True),
+        (OLD, NEW, "lib/firmware/nvidia/gsp.bin\nlib/nvidia-wmi-ec-backlight.ko\n", False),
     ],
     ids=["newer than both", "older than the blacklist", "an older driver", "no driver"],
 )
-def test_an_image_is_rebuilt_if_it_is_outdated(
-    tmp_path: Path, blacklist: int, module: int, inside: str, expected: bool
+def test_an_image_is_made_again_if_it_is_outdated(
+    node: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    blacklist: int,
+    module: int,
+    inside: str,
+    expected: bool,
 ) -> None:
-    said = rebuilt(tmp_path, blacklist=blacklist, module=module, inside=inside)
-    assert (said == f"rebuilt {tmp_path}/initrd.img-{KERNEL}\n") == expected
+    monkeypatch.setattr(sys, "argv", ["initramfs.py"])
+    said = answer(node, capsys, blacklist=blacklist, module=module, inside=inside)
+    rebuilt = [f"{node}/initrd.img-{KERNEL}"] if expected else []
+    assert said == {"changed": expected, "rebuilt": rebuilt, "failure": None}
+
+
+def test_an_image_that_cannot_be_made_is_a_failure(
+    node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["initramfs.py"])
+    (node / "broken").touch()
+    said = answer(node, capsys, blacklist=NEW, module=OLD, inside="")
+    assert said["changed"] is False
+    assert said["failure"]["says"].endswith("exited with 1: no room")

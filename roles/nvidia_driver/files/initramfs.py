@@ -1,0 +1,66 @@
+"""New images of kernels whose initramfs is older than its settings, or has an older driver.
+
+Runs on the node, with the modules of plugins/module_utils. Argument: {"settings": [files that must not be
+newer than an image], "kernels": [release], "modules": [names that the driver's module may have]}.
+Prints {"changed": whether an image was made, "rebuilt": [paths], "failure": null}.
+
+The installation of a driver often makes images; one that is newer than a setting contains it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gpuprov_initramfs as initramfs
+from gpuprov_node import output
+
+MODULE = re.compile(r"(?:^|/)nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
+
+
+def newer(path: str, image: str) -> bool:
+    """Return whether a file exists and is newer than an image."""
+    return Path(path).exists() and Path(path).stat().st_mtime > Path(image).stat().st_mtime
+
+
+def outdated(image: str, kernel: str, asked: dict) -> bool:
+    """Return whether an image is older than a setting, or than the driver's module and contains one."""
+    if any(newer(path, image) for path in asked["settings"]):
+        return True
+    found = [output("modinfo", "-k", kernel, "-F", "filename", name).strip() for name in asked["modules"]]
+    if not any(newer(path, image) for path in found if path):
+        return False
+    return any(MODULE.search(path) for path in initramfs.files_in(image))
+
+
+def failure(command: list[str]) -> dict | None:
+    """Run a command; return its failure, or None."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(done.stderr)
+    if done.returncode == 0:
+        return None
+    *_, last = ["no message", *done.stderr.strip().splitlines()]
+    return {"says": f"{' '.join(command)} exited with {done.returncode}: {last}", "do": None}
+
+
+def main() -> None:
+    """Make the images, and print the document."""
+    asked = json.loads(sys.argv[1])
+    rebuilt, failed = [], None
+    for kernel in asked["kernels"]:
+        image = initramfs.image_of(kernel)
+        if failed or image is None or not outdated(image, kernel, asked):
+            continue
+        failed = failure(initramfs.making(kernel, image))
+        if not failed and not outdated(image, kernel, asked):
+            rebuilt.append(image)
+    sys.stdout.write(
+        "\n" + json.dumps({"changed": bool(rebuilt), "rebuilt": rebuilt, "failure": failed}) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
