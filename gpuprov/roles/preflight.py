@@ -7,6 +7,21 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 
+REBUILDS = {"rocky": "rhel", "almalinux": "rhel", "ol": "rhel", "centos": "rhel"}
+"""ID in os-release of a system with RHEL's packages → RHEL's name in the catalog."""
+
+
+def is_system(expected: str, identity: str, version: str) -> bool:
+    """Return whether a node is the system that a lock states: Rocky Linux 9.6 is `rhel9`.
+
+    Args:
+        expected: name in the catalog; of some systems with the major release only.
+        identity: ID in the node's os-release.
+        version: VERSION_ID there.
+    """
+    name = REBUILDS.get(identity, identity)
+    return expected in (name + version, name + version.partition(".")[0])
+
 
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the expected system and architecture, and no inconsistent package."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from gpuprov.access.sshd import policies
 from gpuprov.catalog import load
+from gpuprov.catalog.identity import find_system
+from gpuprov.roles.preflight import REBUILDS, is_system
 from gpuprov_lab import images
 from tests import ROOT
 from tests.campaign._roles_fleet import STACKS
@@ -15,6 +18,7 @@ from tests.campaign.lockout import KERNELS
 from tests.systems import CODENAMES, DEBIAN, SUPPORTED, UBUNTU
 from tests.unit.locking.fleets import GROUPS
 from tests.unit.locking.test_any_controller import SIGNED_BY
+from tests.unit.roles.scripts import script
 
 LIST = ast.List | ast.Tuple | ast.Set
 FOLDERS = (
@@ -40,6 +44,35 @@ def test_the_catalog_has_every_system_that_the_roles_support() -> None:
 )
 def test_a_table_with_a_value_for_each_system_has_all_of_them(table: object) -> None:
     assert set(SUPPORTED) - set(table) == set()  # type: ignore[call-overload]
+
+
+OS_RELEASES = [
+    ("debian", "12", "debian12"),
+    ("ubuntu", "26.04", "ubuntu26.04"),
+    ("rhel", "9.6", "rhel9"),
+    ("rocky", "9.6", "rhel9"),
+    ("almalinux", "10.1", "rhel10"),
+    ("ol", "8.10", "rhel8"),
+    ("centos", "9", "rhel9"),
+    ("amzn", "2023", "amzn2023"),
+]
+"""ID and VERSION_ID of os-release, and the system in the catalog."""
+
+
+@pytest.mark.parametrize(("identity", "version", "system"), OS_RELEASES)
+def test_a_node_is_the_locked_system_if_it_has_its_packages(
+    identity: str, version: str, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_system(load(), identity + version) == load().systems[system]
+    expected = [each for each in load().systems if is_system(each, identity, version)]
+    assert expected == [system]
+    look = script("preflight")
+    (tmp_path / "os-release").write_text(f'ID="{identity}"\nVERSION_ID="{version}"\n')
+    monkeypatch.setattr(look, "OS_RELEASE", tmp_path / "os-release")
+    found, shown = look.operating_system()
+    assert f"{found}.".startswith(f"{system}.")
+    assert shown == identity + version
+    assert look.REBUILDS == REBUILDS
 
 
 def test_the_lab_has_an_image_of_every_debian() -> None:

@@ -7,13 +7,15 @@ from typing import Any
 from gpuprov.drift.observations.registry import observes
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
+from gpuprov.roles.preflight import is_system
 
 
 @observes("system.os", "system")
 def _os(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected system if its id and version, or major version, are the node's, else the node's."""
-    full, major = facts.os.id + facts.os.version, facts.os.id + facts.os.major
-    return expectation.expected if expectation.expected in (full, major) else full
+    """Return the expected system if the node is that one, else the node's ID and VERSION_ID."""
+    if is_system(expectation.expected, facts.os.id, facts.os.version):
+        return expectation.expected
+    return facts.os.id + facts.os.version
 
 
 @observes("system.arch", "system")

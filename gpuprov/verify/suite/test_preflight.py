@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuprov.roles.preflight import is_system
+
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
@@ -15,12 +17,10 @@ REBOOT_FLAG = "/run/reboot-required"
 
 @pytest.mark.check("system.os", "cat /etc/os-release")
 def test_os_is_the_locked_one(host: Node, expected: str) -> None:
-    """Check distribution and release, such as `ubuntu24.04`; the lock may state the major release only."""
+    """Check distribution and release, such as `ubuntu24.04`; Rocky Linux 9.6 is `rhel9`."""
     system = host.system_info
-    full, major = (
-        system.distribution + release for release in (system.release, system.release.split(".")[0])
-    )
-    assert (major if major == expected else full) == expected
+    name, release = system.distribution, system.release
+    assert (expected if is_system(expected, name, release) else name + release) == expected
 
 
 @pytest.mark.check("system.arch")

@@ -32,11 +32,24 @@ RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 DISTRIBUTIONS = ("Debian", "Ubuntu")
 
 
-def operating_system() -> str:
-    """Return ID and VERSION_ID of os-release: debian12, ubuntu24.04, rhel9.4."""
-    lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+OS_RELEASE = Path("/etc/os-release")
+REBUILDS = {
+    "rocky": "rhel",
+    "almalinux": "rhel",
+    "ol": "rhel",
+    "centos": "rhel",
+}  # as in gpuprov/roles/preflight.py
+
+
+def operating_system() -> tuple[str, str]:
+    """Return ID and VERSION_ID of os-release, as of a system with the same packages and as they are.
+
+    `("rhel9.4", "rocky9.4")`, `("debian12", "debian12")`.
+    """
+    lines = OS_RELEASE.read_text(encoding="utf-8").splitlines()
     release = {key: value.strip("\"'") for key, _equals, value in (line.partition("=") for line in lines)}
-    return release.get("ID", "unknown") + release.get("VERSION_ID", "")
+    name, version = release.get("ID", "unknown"), release.get("VERSION_ID", "")
+    return REBUILDS.get(name, name) + version, name + version
 
 
 def lock_holder(path: str) -> str | None:
@@ -207,9 +220,11 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 passes numbers as text
     booted = str(asked["booted"]) == "True"
+    system, shown = operating_system()
     status, said = run("cloud-init", "status", "--wait", seconds=wait) if booted else (0, "")
     look = {
-        "os": operating_system(),
+        "system": system,
+        "os": shown,
         "arch": os.uname().machine,
         "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
         "package_lock": wait_for_packages(wait),
