@@ -16,6 +16,7 @@ from gpuprov_lab.mirror.serve import MirrorServer
 from gpuprov_lab.variants import with_os_release
 from tests.lab.node_under_test import NodeUnderTest
 from tests.lab.ubuntu_nodes import os_release
+from tests.systems import IMAGES
 
 STACK = {
     "repository": "nvidia",
@@ -72,12 +73,17 @@ class MirrorNode(NodeUnderTest):
         return self.group
 
 
-def ubuntu(lab: Lab, folder: Path, mirror: nvidia.Mirror, server: MirrorServer) -> MirrorNode:
-    """Return a new node with Ubuntu 24.04's os-release and eight simulated H200 GPUs behind NVSwitches."""
-    [node] = lab.up(1, os="debian12", gpu="h200x8", prepare=[with_os_release(os_release("ubuntu24.04"))])
-    node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+def ubuntu(
+    lab: Lab, folder: Path, mirror: nvidia.Mirror, server: MirrorServer, system: str = "ubuntu24.04"
+) -> MirrorNode:
+    """Return a new node that appears as Ubuntu, with eight simulated H200 GPUs behind NVSwitches."""
+    image = IMAGES.get(system)
+    steps = [] if image else [with_os_release(os_release(system))]
+    [node] = lab.up(1, os=image or "debian12", gpu="h200x8", prepare=steps)
+    if image is None:
+        node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
     (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
     ssh = yaml.safe_load(lab.fleet("eight"))["ssh"]
-    return MirrorNode(node, folder, "ubuntu24.04", ssh, mirror, server)
+    return MirrorNode(node, folder, system, ssh, mirror, server)

@@ -36,20 +36,19 @@ checksums() {
   for each in $(sums "$@"); do echo "# $each"; cat "$each"; done |
     grep -vE '^.{34}(.*/docs?/|usr/share/(doc|man|info|locale|help|lintian|gtk-doc)/)'
 }
-found() { tr '\n' '\0' | QUOTING_STYLE=literal xargs -0 -r stat --printf "$1" -- 2>/dev/null; }
+found() { tr '\n' '\0' | xargs -0 -r sh -c 'find "$@" -maxdepth 0 -printf "$0"' "$1" 2>/dev/null; }
 {
   stat -c 'S %Y %n' -- "$@" | sed "s/\(:$own\)\{0,1\}\.list\$//"
   record | sed 's/^/R /'
   checksums "$@" | sed "s/^/M /; s/^\(M # .*\)\.md5sums\$/\1/; s/^\(M # .*\):$own\$/\1/"
   { record | sed -n 's/^[^#/]*\(\/[^\t]*\)\t.*/\1/p'; checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p'; } |
-    sort -u | found 'N %f %a %u %g %s %Y %n\t%N\n'
-  checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%Z %f %s %n\n' | sort -rn |
-    awk -v left={budget} '$2 ~ /^8/ && $3 <= left { left -= $3; print substr($0, index($0, "/")) }' |
+    sort -u | found 'N %y %m %U %G %s %T@ %p\t%l\n'
+  checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%C@ %y %s %p\n' | sort -rn |
+    awk -v left={budget} '$2 == "f" && $3 <= left { left -= $3; print substr($0, index($0, "/")) }' |
     tr '\n' '\0' | { xargs -0 -r md5sum -- || echo failed; } | sed 's/^/C /'
 } | awk '
   function where() { sub(/\t.*/, ""); return substr($0, index($0, "/")) }
   function row(name, each, state) { if (rows++ < {rows}) print name "\t" each "\t" state }
-  BEGIN { kinds["8"] = "f"; kinds["a"] = "l"; kinds["4"] = "d" }
   $1 == "S" { stamp[$3] = $2 }
   $1 == "R" && $2 == "#" { name = $3; known = stamp[name] "" == $4 ""; next }
   $1 == "R" && known {
@@ -60,9 +59,9 @@ found() { tr '\n' '\0' | QUOTING_STYLE=literal xargs -0 -r stat --printf "$1" --
   $1 == "M" && $2 == "#" { name = $3; next }
   $1 == "M" { each = "/" substr($0, 37); sum[each] = $2 ""; by[each] = name }
   $1 == "N" {
-    target = $0; if (!sub(/^.*\t.* -> /, "", target)) target = ""
-    kind = kinds[substr($2, 1, 1)]; size = $6; owner = $3 " " $4 " " $5; time = $7; each = where()
-    type[each] = kind; bytes[each] = size; now[each] = kind " " size " " (kind == "l" ? target : "")
+    target = $0; sub(/^[^\t]*\t/, "", target)
+    kind = $2; size = $6; owner = $3 " " $4 " " $5; split($7, seconds, "."); time = seconds[1]; each = where()
+    type[each] = kind; bytes[each] = size; now[each] = kind " " size " " target
     owns[each] = owner; modifies[each] = time
   }
   $1 == "C" && NF == 2 { unread = 1 }

@@ -1,0 +1,73 @@
+"""A node with the programs of Ubuntu 26.04: dracut instead of initramfs-tools, sudo-rs, uutils, apt 3.
+
+Debian's packages of these programs; see docs/proof.md. The tests build on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import served
+from tests.lab.mirror_node import MirrorNode, ubuntu
+
+SYSTEM = "ubuntu26.04"
+STACK = {"driver": "610.57.04", "cuda": "13.4", "cudnn": "9.28", "nccl": "auto"}
+IMAGE = "/boot/initrd.img-{}"
+OURS = "etc/modprobe.d/gpuprov-nouveau.conf"
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorNode]:
+    folder = tmp_path_factory.mktemp("resolute")
+    mirror = nvidia.build(folder / "mirror", load(), [SYSTEM])
+    with ExitStack() as stack:
+        driven = ubuntu(module_lab, folder, mirror, stack.enter_context(served(mirror.root)), SYSTEM)
+        driven.state(**STACK)
+        yield driven
+
+
+def listed(driven: MirrorNode) -> str:
+    """Return the files in the image of the node's kernel."""
+    return driven.says(f"lsinitrd {IMAGE.format(driven.node.kernel)}")
+
+
+def test_a_fresh_node_gets_everything_and_the_blacklist_is_in_the_image(driven: MirrorNode) -> None:
+    assert OURS not in listed(driven)
+    outcome, _ = driven.apply()
+    assert outcome.ok, outcome.failed
+    assert OURS in listed(driven)
+    outcome, changed = driven.apply()
+    assert outcome.ok, outcome.failed
+    assert changed == []
+    driven.node.reboot()
+    assert driven.drift() == {}
+    assert driven.failed() == {}
+
+
+def test_both_witnesses_see_settings_of_dracut_and_apply_mends_them(driven: MirrorNode) -> None:
+    driven.node.run("rm /etc/dracut.conf.d/gpuprov.conf")
+    omits = ["dracut does not omit nouveau", "dracut does not omit nova_core"]
+    assert driven.drift() == {"driver.next_kernel": omits}
+    assert driven.failed().keys() == {"driver.next_kernel"}
+    outcome, _ = driven.apply()
+    assert outcome.ok, outcome.failed
+    assert driven.drift() == {}
+    assert driven.failed() == {}
+
+
+def test_an_image_without_the_blacklist_is_made_again(driven: MirrorNode) -> None:
+    kernel = driven.node.kernel
+    empty = "mkdir -p /root/none"
+    driven.node.run(f"{empty}; dracut -q --force --confdir /root/none {IMAGE.format(kernel)} {kernel}")
+    assert OURS not in listed(driven)
+    driven.node.run(f"touch -d '2020-01-01' {IMAGE.format(kernel)}")
+    outcome, changed = driven.apply()
+    assert outcome.ok, outcome.failed
+    assert changed == ["Rebuild each initramfs that is older than the blacklist, or has an older driver"]
+    assert OURS in listed(driven)
