@@ -80,7 +80,9 @@ def ubuntu(
     image = IMAGES.get(system)
     steps = [] if image else [with_os_release(os_release(system))]
     [node] = lab.up(1, os=image or "debian12", gpu="h200x8", prepare=steps)
-    if image is None:
+    if image is not None:
+        node.run("echo compress=cat >/etc/dracut.conf.d/lab.conf")
+    else:
         node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
