@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import IO
@@ -29,6 +29,7 @@ TOOLS = {
 # One lock per machine and not per user, as are addresses, the nft table and forwarding.
 MACHINE_LOCK = Path("/run/gpuprov-lab.lock")
 CACHE = Path("/var/cache/gpuprov-lab")
+LOOP_CTL_ADD = 0x4C80  # linux/loop.h
 """Base images, saved layers and package archives; kept between labs."""
 LABS = Path("/var/lib/gpuprov-lab")
 """The labs, one folder each."""
@@ -157,6 +158,15 @@ def make_folders() -> None:
     """Create the lab's folders with access only for root: they hold keys, and nodes' setuid programs."""
     for folder in (CACHE, LABS):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def create_loop_device(number: int) -> None:
+    """Create one of the kernel's loop devices, unless it exists.
+
+    A node with GPUs has a copy of /sys from its start, without devices that come later.
+    """
+    with Path("/dev/loop-control").open("rb") as control, suppress(FileExistsError):
+        fcntl.ioctl(control, LOOP_CTL_ADD, number)
 
 
 def require_tools(tools: Mapping[str, str] = TOOLS) -> None:

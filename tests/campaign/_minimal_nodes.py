@@ -20,6 +20,7 @@ from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.verify import run_verification
 from gpuprov.verify.wanted import wanted
 from gpuprov_lab import Lab, Node
+from gpuprov_lab.host import create_loop_device
 from gpuprov_lab.images import MINIMAL
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.key import signing_key
@@ -73,6 +74,7 @@ class Trials:
         """Return role → a node for it."""
 
         def drive(root: Path) -> None:
+            create_loop_device(LOOPS[system])
             at_boot(root, "drive", DRIVE.format(n=LOOPS[system]))
 
         found = {}

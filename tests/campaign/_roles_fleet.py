@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import yaml
 from gpuprov.catalog import load
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov_lab import Lab, Node
+from gpuprov_lab.host import create_loop_device
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.serve import MirrorServer, served
@@ -303,11 +305,11 @@ def new_node(
         saved: a saved image to start from.
     """
 
-    def drive(root: Path) -> None:
-        at_boot(root, "drive", DRIVE.format(n=loop))
-
     image = saved or IMAGES.get(system, DEBIAN[0])
-    steps = [with_control_groups, with_network_parameters, *([] if loop is None else [drive])]
+    steps = [with_control_groups, with_network_parameters]
+    if loop is not None:
+        create_loop_device(loop)
+        steps.append(partial(at_boot, name="drive", command=DRIVE.format(n=loop)))
     if system not in IMAGES:
         steps.append(with_os_release(os_release(system)))
     [node] = lab.up(1, os=image, gpu=board.machine, names=[name], prepare=steps)

@@ -17,6 +17,8 @@ from tests.systems import CODENAMES, UBUNTU
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
 BORROWED = ("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-node-exporter")
 """Packages that the roles install from a distribution's archive."""
+CLIENT = "docker-cli"
+"""Docker's client, where it is a package of its own: from Debian 13 on."""
 STUB = PackageSpec("linux-tools-generic", "6.8.0-90.91", "amd64")
 """Stub of Ubuntu's perf package, which has another name in Debian."""
 
@@ -36,8 +38,10 @@ def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
     """
     pool = root / "pool"
     pool.mkdir(parents=True)
-    names = " ".join(BORROWED)
-    node.run(f"mkdir -p /srv/pool && cd /srv/pool && apt-get -q update && apt-get -q download {names}")
+    node.run("apt-get -q update")
+    there = node.run(f"apt-cache pkgnames {CLIENT}").stdout.split()
+    names = " ".join([*BORROWED, *({CLIENT} & {*there})])
+    node.run(f"mkdir -p /srv/pool && cd /srv/pool && apt-get -q download {names}")
     for package in (node.root / "srv/pool").iterdir():
         subprocess.run(["cp", package, pool], check=True)
     listing = node.run(f"apt-cache show --no-all-versions {names}").stdout
