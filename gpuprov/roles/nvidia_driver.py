@@ -29,8 +29,8 @@ DKMS_FOLDERS = {"dkms_tree": "/var/lib/dkms", "source_tree": "/usr/src", "instal
 """Folders of DKMS that its framework.conf can change."""
 
 
-INDEPENDENT = "nvidia-(?:settings|xconfig)="
-"""Tools that have their own versions in Debian."""
+INDEPENDENT = "(?:nvidia-settings|nvidia-xconfig|libxnvctrl0)="
+"""Tools and their library, which have their own versions in Debian and Ubuntu; Open MPI needs the library."""
 PRECOMPILED = r"linux-(?:modules|objects|signatures)-nvidia-(?!{branch}-)\d+-"
 """Modules of other branches, whose packages have their kernel's version."""
 

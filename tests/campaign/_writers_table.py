@@ -107,7 +107,9 @@ def _remember(path: Path) -> None:
 
 
 def _stand_in(path: Path) -> None:
-    names = {"FOLDER": str(path.parent), "PROGRAM": f"/{path.name}", "shutil": _Keeps}
+    program = path.parent.parent / path.name
+    program.touch()
+    names = {"FOLDER": str(path.parent), "PROGRAM": str(program), "shutil": _Keeps}
     with patch.multiple(gpuprov_initramfs, **names), gpuprov_initramfs.postponed():
         pass
 

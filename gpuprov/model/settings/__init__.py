@@ -34,7 +34,7 @@ class Settings(Strict):
     ecc: bool | None = Field(default=None, description="check memory by ECC, from the next reboot on")
     mig: tuple[MigProfile, ...] | None = Field(
         default=None,
-        description="instances that every GPU is cut into, created at every boot; none is whole",
+        description="instances that every GPU is cut into, made anew at every boot; none is whole",
     )
     containers: Containers | None = Field(
         default=None, description="what containers and pods get that do not ask for anything else"

@@ -45,7 +45,7 @@ SETTING = re.compile(r"(?:export\s+)?(\w+)=[\"']?([^\"'\s#]*)")
 DRACUT_SETTING = re.compile(r"(omit|add|force)_drivers(\+?)=[\"']?([^\"'#]*)")
 DRACUT_FILE = "/etc/dracut.conf"
 DRACUT_FOLDERS = ("/etc/dracut.conf.d/", "/usr/lib/dracut/dracut.conf.d/")
-"""Of two files with one name the one in the first folder counts."""
+"""A file in the first folder replaces the one of its name in the second."""
 
 
 @collector(seconds=10)

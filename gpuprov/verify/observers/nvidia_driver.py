@@ -131,12 +131,12 @@ class NvidiaDriver(Observed):
     def library_version(self) -> str | None:
         """Version of the libnvidia-ml that a program loads, from the target of its link.
 
-        None without a library.
+        None without a library, or if the cache of ld.so names one that does not exist.
         """
         path = parse_ldconfig(self.run("ldconfig -p").stdout, "libnvidia-ml.so.1")
         if not path:
             return None
-        _, _, version = str(self._host.file(path).linked_to).partition("libnvidia-ml.so.")
+        _, _, version = self.run("realpath %s", path).stdout.strip().partition("libnvidia-ml.so.")
         return version or None
 
     @cached_property

@@ -70,7 +70,7 @@ PACKAGES: dict[str, dict[str, dict[str, str]]] = {
             ("nvidia-open", "nvidia-persistenced", "nvidia-driver-pinning-610.57.04"), "610.57.04-1ubuntu1"
         ),
         "fabricmanager": {"nvidia-fabricmanager": "610.57.04-1ubuntu1"},
-        "cuda": {"cuda-toolkit-13-4": "13.4.3-1"},
+        "cuda": {"cuda-toolkit-13-4": "13.4.2-1"},
         "nccl": dict.fromkeys(("libnccl2", "libnccl-dev"), "2.30.7-1+cuda13.3"),
     },
     "u26-a100": {

@@ -99,6 +99,7 @@ def test_the_driver_moves_with_its_companions_and_without_other_branches(lock: L
         "libnvidia-nscq-570=1:570.195.03-1": True,
         "nvidia-open=580.95.05-0ubuntu1": False,
         "nvidia-settings=570.195.03-0ubuntu1": False,
+        "libxnvctrl0=510.47.03-0ubuntu4.24.04.1": False,
         "nvidia-container-toolkit=1.18.1-1": False,
         "cuda-toolkit-12-8=12.8.2-1": False,
         "nvlsm=2025.10.14-1": False,

@@ -229,7 +229,6 @@ PARSED_DIRECTLY = {
     "gpuprov/drift/majority.py": "values that this module converted to text",
     "gpuprov/history/store.py": "columns that this module wrote",
     "gpuprov/upgrade/steps.py": "a record of the same upgrade",
-    "gpuprov/locking/repository/fetch.py": "a record of gpuprov's cache",
     "gpuprov/locking/repository/freshness.py": "a record of gpuprov's cache",
     "gpuprov/locking/repository/rpm.py": "modules.yaml, in the block of `stated_file`",
     "gpuprov/model/marked.py": "YAML with lines, with every error of PyYAML",
