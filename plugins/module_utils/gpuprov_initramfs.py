@@ -39,6 +39,11 @@ exec {program} "$@"
 """
 
 
+def has_program() -> bool:
+    """Return whether `update-initramfs` is installed; a node with dracut may lack it."""
+    return os.path.exists(PROGRAM)
+
+
 def image_of(kernel: str) -> "str | None":
     """Return the path of a kernel's image; None if it has none."""
     paths = (os.path.join(BOOT, name.format(kernel)) for name in IMAGES)
@@ -50,7 +55,7 @@ def making(kernel: str, image: str) -> "list[str]":
 
     initramfs-tools decides the path of its images itself.
     """
-    if os.path.exists(PROGRAM):
+    if has_program():
         return [PROGRAM, "-u", "-k", kernel]
     return [DRACUT, "--quiet", "--force", image, kernel]
 
@@ -75,7 +80,7 @@ def postponed() -> "Iterator[str]":
     make_folders(FOLDER)
     stand_in = os.path.join(FOLDER, os.path.basename(PROGRAM))
     try:
-        if os.path.exists(PROGRAM):
+        if has_program():
             replace(stand_in, STAND_IN.format(owed=OWED, program=PROGRAM).encode(), 0o755)
         yield f"--option=DPkg::Path={FOLDER}:{SYSTEM_PATH}"
     finally:
@@ -87,7 +92,7 @@ def is_requested() -> bool:
 
     False without update-initramfs.
     """
-    return os.path.exists(OWED) and os.path.exists(PROGRAM)
+    return os.path.exists(OWED) and has_program()
 
 
 def clear_request() -> None:

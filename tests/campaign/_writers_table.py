@@ -107,9 +107,8 @@ def _remember(path: Path) -> None:
 
 
 def _stand_in(path: Path) -> None:
-    program = path.parent.parent / path.name
-    program.touch()
-    names = {"FOLDER": str(path.parent), "PROGRAM": str(program), "shutil": _Keeps}
+    names = {"FOLDER": str(path.parent), "PROGRAM": f"/{path.name}", "shutil": _Keeps}
+    names["has_program"] = lambda: True
     with patch.multiple(gpuprov_initramfs, **names), gpuprov_initramfs.postponed():
         pass
 
