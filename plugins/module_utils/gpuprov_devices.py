@@ -108,12 +108,18 @@ def empty(path: str) -> bool:
 def mount_objection(mount: str) -> "str | None":
     """Return the reason not to mount at a path where nothing is mounted; None if it may be done.
 
-    Reasons are: a folder of `TAKEN`, a mount below the path, a path that is not a folder, and a folder that
-    is not empty, whose content would be hidden. If findmnt fails, that is a reason.
+    Reasons are: a folder of `TAKEN`, a link, a folder above it that users can write, a mount below the path,
+    a path that is not a folder, and a folder that is not empty, whose content would be hidden. If findmnt
+    fails, that is a reason.
     """
     place = os.path.realpath(mount)
     if place in TAKEN:
         return f"{mount} has {TAKEN[place]}"
+    if place != os.path.normpath(mount):
+        return f"{mount} leads through a link to {place}"
+    above = open_folder(place)
+    if above is not None:
+        return f"users can write to {above}, and replace what is below it"
     try:
         below = [each for each in mounts() if each.startswith(place + "/")]
     except Unknown as unknown:
@@ -126,6 +132,23 @@ def mount_objection(mount: str) -> "str | None":
     if there:
         rest = f" and {len(there) - 3} more" if len(there) > 3 else ""
         return f"{mount} is not empty: {', '.join(there[:3])}{rest}"
+    return None
+
+
+def open_folder(path: str, top: str = "/") -> "str | None":
+    """Return the first folder above a path that others than root can write; None without any.
+
+    Args:
+        path: without links; it need not exist.
+        top: the folder to begin with.
+    """
+    names = os.path.relpath(os.path.dirname(path), top).split("/")
+    folders = [top, *(os.path.join(top, *names[:count]) for count in range(1, len(names) + 1))]
+    for folder in folders:
+        if os.path.isdir(folder):
+            about = os.lstat(folder)
+            if about.st_uid != 0 or about.st_mode & 0o022:
+                return folder
     return None
 
 

@@ -26,6 +26,7 @@ from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.locking.repository.login import login_of
 from gpuprov.untrusted import shown
 from gpuprov.untrusted.parsing import read_object
+from gpuprov.untrusted.urls import public_url, public_urls
 
 SCHEMES = ("http", "https", "file")
 GONE = (404, 410)
@@ -173,6 +174,11 @@ class Fetcher:
         validators = _validators(said) if known else {}
         content, headers = self._ask(url, {ASKED[name]: value for name, value in validators.items()}, limit)
         if content is None and headers.get(":status") == "304":
+            if not known:
+                raise Refused(
+                    f"{public_url(url)} answered 304 to a request without a condition",
+                    do="check the server and the proxy",
+                )
             return kept.read_bytes()
         if content is not None:
             _write(kept, content)
@@ -279,22 +285,23 @@ class Fetcher:
 
     def _denied(self, url: str, error: urllib.error.HTTPError) -> Unreachable | Refused:
         """Return the error for an HTTP status: Unreachable for a temporary one, else Refused."""
+        place = public_url(url)
         if error.code in LATER:
             return Unreachable(
-                f"{url} answered {error.code} {error.reason} {self.attempts} times", do="try again later"
+                f"{place} answered {error.code} {error.reason} {self.attempts} times", do="try again later"
             )
         return Refused(
-            f"{url} answered {error.code} {error.reason}",
+            f"{place} answered {error.code} {error.reason}",
             do="check the URL, the proxy, and the login in ~/.netrc",
         )
 
     def _no_answer(self, url: str, error: Exception) -> Unreachable:
         """Return the error for a server without a complete answer, with a hint if the cache has a copy."""
         reason = getattr(error, "reason", None) or error
-        text = str(reason) or type(reason).__name__
-        age = self._age(url)
+        text = public_urls(str(reason)) if isinstance(reason, (str, OSError)) else ""
+        place, age = public_url(url), self._age(url)
         return Unreachable(
-            f"{urlsplit(url).netloc} gives no complete answer for {url}: {text}",
+            f"{urlsplit(place).netloc} gives no complete answer for {place}: {text or type(reason).__name__}",
             do=f"check the network and the proxy, or name a mirror under repositories: in the fleet{age}",
         )
 

@@ -31,8 +31,12 @@ def mounted(mount: str) -> str:
     return output("findmnt", "--noheadings", "--output", "UUID", "--mountpoint", mount).strip()
 
 
-def judge(asked: dict) -> dict:
-    """Return the row of one file system: the requested values and its state."""
+def judge(asked: dict, every: list[str]) -> dict:
+    """Return the row of one file system: the requested values and its state.
+
+    Args:
+        every: the requested mount points; all users can write to each of them.
+    """
     wanted = {**DEFAULTS, **asked}
     found = {path.resolve() for path in Path("/").glob(wanted["device"].lstrip("/"))}
     paths = sorted(str(path) for path in found if path.is_block_device())
@@ -48,9 +52,15 @@ def judge(asked: dict) -> dict:
     if there and there != row["uuid"]:
         row["objection"] = f"another file system is mounted at {wanted['mount']}"
     elif not there:
-        row["hidden"] = mount_objection(wanted["mount"])
+        row["hidden"] = nested(wanted["mount"], every) or mount_objection(wanted["mount"])
     ahead = int(output("blockdev", "--getra", paths[0]) or 0) // 2  # sectors of 512 bytes
     return {**row, "read_ahead_off": wanted["read_ahead_kib"] not in (None, ahead)}
+
+
+def nested(mount: str, every: list[str]) -> str | None:
+    """Return the reason not to mount below another requested mount point, where users can replace folders."""
+    above = next((each for each in every if mount.startswith(each.rstrip("/") + "/")), None)
+    return f"{mount} is below {above}, to which all users can write" if above else None
 
 
 def ours() -> list[str]:
@@ -64,7 +74,8 @@ def ours() -> list[str]:
 def main() -> None:
     """Print the document."""
     asked = sorted(json.loads(sys.argv[1])["scratch"], key=lambda wanted: wanted["mount"])
-    scratch = [judge(wanted) for wanted in asked]
+    every = [wanted["mount"] for wanted in asked]
+    scratch = [judge(wanted, every) for wanted in asked]
     gone = [mount for mount in ours() if mount not in {row["mount"] for row in scratch}]
     json.dump({"scratch": scratch, "gone": gone}, sys.stdout)
 

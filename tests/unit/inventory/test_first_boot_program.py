@@ -628,3 +628,18 @@ def test_what_the_cloud_calls_the_machine_is_a_plain_name_or_nothing(
     assert first_boot.instance() == ""
     (tmp_path / "id").write_text("i-0abc12\n")
     assert first_boot.instance() == "i-0abc12"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://user:s3cret@127.0.0.1/lock", "https://127.0.0.1/lo ck?sig=s3cret", "http://a:s3cret@[/lock"],
+)
+def test_no_error_has_a_part_of_a_url_that_may_be_secret(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(first_boot.Transient) as error:
+        first_boot.fetched(url, "0" * 64, 10)
+    assert "s3cret" not in str(error.value)
+    monkeypatch.setattr(first_boot.time, "sleep", lambda _: None)
+    first_boot.post(url, b"{}")
+    assert "s3cret" not in capsys.readouterr().out

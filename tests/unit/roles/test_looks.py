@@ -471,6 +471,7 @@ def test_what_findmnt_does_not_list_is_not_taken_as_unmounted(
     assert gpuprov_devices.format_objection("/dev/D", "ext4")[0].endswith(" /dev/D exited with 124")
     findmnt(monkeypatch, answer, (1, ""))
     mount = str(tmp_path / "scratch")
+    monkeypatch.setattr(gpuprov_devices, "open_folder", lambda _: None)
     said = f"it is not known what is mounted below {mount}: findmnt "
     assert str(gpuprov_devices.mount_objection(mount)).startswith(said)
 
@@ -490,9 +491,35 @@ def test_nothing_is_mounted_over_what_a_system_needs(taken: str, tmp_path: Path)
         assert str(gpuprov_devices.mount_objection(mount)).startswith(f"{mount} has ")
 
 
+def test_nothing_is_mounted_where_users_can_replace_folders(tmp_path: Path) -> None:
+    place = tmp_path / "a/b/scratch"
+    place.mkdir(parents=True)
+    for folder, mode, found in (
+        (tmp_path / "a", 0o755, None),
+        (tmp_path / "a/b", 0o1777, str(tmp_path / "a/b")),
+        (tmp_path / "a", 0o775, str(tmp_path / "a")),
+        (place, 0o777, str(tmp_path / "a")),
+    ):
+        folder.chmod(mode)
+        assert gpuprov_devices.open_folder(str(place), str(tmp_path)) == found
+    assert gpuprov_devices.open_folder("/usr/lib/none/scratch") is None
+    (tmp_path / "link").symlink_to("/usr/lib")
+    said = f"{tmp_path}/link/none leads through a link to /usr/lib/none"
+    assert gpuprov_devices.mount_objection(f"{tmp_path}/link/none") == said
+    assert gpuprov_devices.mount_objection("/tmp/scratch") == (
+        "users can write to /tmp, and replace what is below it"
+    )
+    look = script("storage")
+    assert look.nested("/scratch/fast", ["/scratch", "/scratch/fast"]) == (
+        "/scratch/fast is below /scratch, to which all users can write"
+    )
+    assert look.nested("/scratch2", ["/scratch", "/scratch2"]) is None
+
+
 def test_nothing_is_mounted_over_files_or_other_mounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gpuprov_devices, "open_folder", lambda _: None)
     place = tmp_path / "scratch"
     monkeypatch.setattr(gpuprov_devices, "mounts", lambda: ["/", f"{tmp_path}/scratching"])
     assert gpuprov_devices.mount_objection(str(place)) is None

@@ -256,7 +256,7 @@ def fetched(url: str, sha256: str, largest: int) -> bytes:
             raise Transient(seen) from None
         raise Ended("failed", seen, "upload it, or export the user-data again; " + AGAIN) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise Transient(f"{place}: {error}") from None
+        raise Transient(f"{place}: {cause(error)}") from None
     if len(content) > largest:
         seen = f"{place} is larger than {largest} bytes, which no exported file is"
         raise Ended("failed", seen, "upload the exported file; " + AGAIN)
@@ -264,6 +264,14 @@ def fetched(url: str, sha256: str, largest: int) -> bytes:
         seen = f"{place} has the SHA-256 {digest(content)}; expected {sha256}"
         raise Ended("failed", seen, "upload the exported file; " + AGAIN)
     return content
+
+
+def cause(error: Exception) -> str:
+    """Return the text of an error of the system or of this program, and only the type of any other.
+
+    Errors of Python's HTTP client quote parts of a URL, which may be its password.
+    """
+    return str(error) if isinstance(error, (OSError, Ended)) else type(error).__name__
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
@@ -549,14 +557,14 @@ def post(url: str, document: bytes) -> None:
 
     There are three attempts, with pauses of 5 and 20 s.
     """
-    request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
     for pause in (0, 5, 20):
         time.sleep(pause)
         try:
+            request = urllib.request.Request(url, document, {"Content-Type": "application/json"})  # noqa: S310
             with within(POST_S):
                 opened(request).close()
         except (OSError, ValueError, http.client.HTTPException, Ended) as error:
-            say(f"{origin(url)} did not accept the report: {error}")
+            say(f"{origin(url)} did not accept the report: {cause(error)}")
         else:
             return
 

@@ -169,6 +169,20 @@ def test_denied(site: Site, fetcher: Fetcher) -> None:
         fetcher.get(site.url)
 
 
+def test_an_unasked_304_is_refused(site: Site, fetcher: Fetcher) -> None:
+    site.statuses = [304]
+    with pytest.raises(Refused, match="answered 304 to a request without a condition"):
+        fetcher.get(site.url)
+
+
+def test_no_error_has_the_secrets_of_a_url(fetcher: Fetcher) -> None:
+    for url in ("http://user:SECRET@127.0.0.1:9/x", "http://127.0.0.1:9/x?sig=SECRET"):
+        with pytest.raises(Unreachable) as error:
+            fetcher.get(url)
+        assert "SECRET" not in str(error.value)
+        assert "127.0.0.1:9" in str(error.value)
+
+
 def test_gone_is_none(site: Site, fetcher: Fetcher) -> None:
     site.statuses = [404]
     assert fetcher.get(site.url) is None
