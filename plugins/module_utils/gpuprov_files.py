@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 import tempfile
@@ -181,15 +180,19 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
 def back_up(path: str) -> "str | None":
     """Copy a file to a backup in its folder, named as by Ansible's modules; return the backup's path.
 
-    It has the file's mode, owner and times. None if there is no file.
+    It has the permissions, owner and times of the file that was read, which another user may replace
+    meanwhile. It has no set-id and sticky bits. None if there is no file.
     """
-    content = read(path, follow=True)
-    if content is None:
+    with Place(path, follow=True) as place:
+        old = place.read()
+    if old.about is None:
         return None
-    about = os.stat(path)
+    about = old.about
     backup = "{}.{}.{}".format(path, os.getpid(), time.strftime("%Y-%m-%d@%H:%M:%S~"))
-    replace(backup, content, stat.S_IMODE(about.st_mode), (about.st_uid, about.st_gid))
-    os.utime(backup, ns=(about.st_atime_ns, about.st_mtime_ns))
+    replace(backup, old.content, about.st_mode & 0o777, (about.st_uid, about.st_gid))
+    with Place(backup) as place:
+        times = (about.st_atime_ns, about.st_mtime_ns)
+        os.utime(place.name, ns=times, dir_fd=place.folder, follow_symlinks=False)
     return backup
 
 

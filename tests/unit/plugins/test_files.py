@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprov_files
+import gpuprov_place
 import pytest
 
 Play = Callable[..., dict[str, Any]]
@@ -141,3 +142,28 @@ def test_a_link_is_replaced_and_where_it_leads_is_left_alone(
     play(files=[{**unit, "path": str(ours)}])
     assert (ours.is_symlink(), ours.read_text()) == (False, unit["content"])
     assert theirs.read_text() == "theirs\n"
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["alone", "swapped"])
+def test_a_backup_has_only_what_was_read_and_no_set_id_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: bool
+) -> None:
+    """Read a file that its owner replaces by a link right afterwards."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for path, bits in ((theirs, 0o6755), (ours, 0o7640)):
+        path.write_text(f"{path.name}\n")
+        path.chmod(bits)
+    os.utime(ours, ns=(10**9, 2 * 10**9))
+    real = gpuprov_place.Place.read
+
+    def read(place: gpuprov_place.Place, content: bool = True) -> gpuprov_place.Old:
+        old = real(place, content)
+        if swapped and content:
+            ours.unlink()
+            ours.symlink_to(theirs)
+        return old
+
+    monkeypatch.setattr(gpuprov_place.Place, "read", read)
+    backup = Path(str(gpuprov_files.back_up(str(ours))))
+    assert (backup.read_text(), mode(str(backup))) == ("ours\n", 0o640)
+    assert backup.stat().st_mtime_ns == 2 * 10**9
