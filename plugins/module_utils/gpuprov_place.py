@@ -28,6 +28,7 @@ KEPT_ATTRIBUTES = ("user.", "security.selinux", "security.SMACK64", "system.posi
 content."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags to open a file for reading: no link is followed, and a pipe does not block."""
+NOT_REGULAR = "is not a regular file"
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -104,25 +105,49 @@ class Place:
         about = self.about()
         if about is None or stat.S_ISLNK(about.st_mode):
             return Old(b"", None)
-        if stat.S_ISDIR(about.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
-        if not stat.S_ISREG(about.st_mode):
-            raise Refused(self.path, "is not a regular file")
+        self._require_regular(about)  # before it is opened: opening a device may have an effect
         try:
             handle = os.open(self.name, READ, dir_fd=self.folder)
         except PermissionError:
             if content:
                 raise
             return Old(b"", about)
-        with os.fdopen(handle, "rb") as stream:
+        try:
             about = os.fstat(handle)
-            if content and about.st_size > LARGEST:
-                reason = f"has {about.st_size} bytes; expected at most {LARGEST}"
-                raise OSError(errno.EFBIG, reason, self.path)
-            text = stream.read(about.st_size + 1) if content else b""
-            if content and len(text) != about.st_size:
-                raise Changed(self.path, "was changed by another program while it was read")
+            self._require_regular(about)  # another program may have replaced it
+            text = self._content(handle, about.st_size) if content else b""
             return Old(text, about, attributes_of(handle))
+        finally:
+            os.close(handle)
+
+    def _require_regular(self, about: os.stat_result) -> None:
+        """Check that a stat result is a regular file's.
+
+        Raises:
+            Refused: it is not; a folder is an IsADirectoryError.
+        """
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.path)
+        if not stat.S_ISREG(about.st_mode):
+            raise Refused(self.path, NOT_REGULAR)
+
+    def _content(self, handle: int, size: int) -> bytes:
+        """Return the content of an open file with this size.
+
+        Raises:
+            Refused: it has no content yet, as a pipe.
+            Changed: another program changed it meanwhile.
+            OSError: it has more than `LARGEST` bytes.
+        """
+        if size > LARGEST:
+            raise OSError(errno.EFBIG, f"has {size} bytes; expected at most {LARGEST}", self.path)
+        with open(handle, "rb", closefd=False) as stream:
+            text = stream.read(size + 1)
+        if text is None:  # it would block, as /proc/kmsg, which is a regular file by its type
+            raise Refused(self.path, NOT_REGULAR)
+        if len(text) != size:
+            raise Changed(self.path, "was changed by another program while it was read")
+        return text
 
     def sync(self) -> None:
         """Write the folder's entries to the disk, if it is readable and its file system supports that."""

@@ -176,6 +176,37 @@ def test_what_is_no_file_is_refused(file: Path, what: str) -> None:
     assert names(file.parent) == ["file", "other"]
 
 
+@pytest.mark.parametrize("what", ["folder", "fifo"])
+def test_what_takes_the_place_of_a_file_before_it_is_opened_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    handles = len(names(Path("/proc/self/fd")))
+    real = gpuprov_place.Place.about
+
+    def about(place: gpuprov_place.Place) -> os.stat_result | None:
+        found = real(place)
+        file.unlink()
+        os.mkfifo(file) if what == "fifo" else file.mkdir()
+        return found
+
+    monkeypatch.setattr(gpuprov_place.Place, "about", about)
+    with pytest.raises(OSError, match="Is a directory" if what == "folder" else "not a regular") as raised:
+        read(str(file))
+    assert raised.value.filename == str(file)
+    assert len(names(Path("/proc/self/fd"))) == handles
+
+
+def test_a_file_whose_content_would_block_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read what counts as a regular file and waits for content, as /proc/kmsg does."""
+    file.unlink()
+    os.mkfifo(file)
+    writer = os.open(file, os.O_RDWR)
+    monkeypatch.setattr(gpuprov_place.stat, "S_ISREG", lambda _: True)
+    with pytest.raises(gpuprov_place.Refused, match="not a regular file"):
+        read(str(file))
+    os.close(writer)
+
+
 @ROOT_ONLY
 @pytest.mark.parametrize(
     ("owner", "target_owner", "followed"),
