@@ -24,6 +24,7 @@ from tomlkit.items import InlineTable
 # Version of the file → name of the CRI plugin (containerd's docs/PLUGINS.md); containerd 1.2 has version 1.
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 DISABLING = {"cri", *CRI.values()}
+VERSIONS = 100  # a larger number is no version, and may be too large to print
 # The text is the node's, and tomlkit's time is quadratic. `containerd config default` is about 10 kB: 0.05 s.
 BYTES, SECONDS = 64 << 10, 5.0
 
@@ -58,14 +59,16 @@ def merged(text, cri, ours):
     """Return the file with the wanted values and without the role's former ones, and the role's values now.
 
     Raises:
-        Refused: it is too large or not TOML, its version has other plugin names, or tomlkit cannot change it
-            correctly.
+        Refused: it is too large or not TOML, its version has other plugin names, a value has the wrong type,
+            or tomlkit cannot change it correctly.
     """
     if len(text.encode("utf-8", "surrogatepass")) > BYTES:
         raise Refused(f"is larger than {BYTES >> 10} KiB")
     document = parsed(text)
     plain = document.unwrap()
     version = plain.get("version", 1 if "plugins" in plain else 2)
+    if type(version) is not int or not 0 <= version < VERSIONS:
+        raise Refused("has a value of `version` that is not a version, expected 2 or 3")
     if version not in CRI:
         raise Refused(f"is of version {version}, expected version 2 or 3")
     now, plugin = flat(plain), ("plugins", CRI[version])
@@ -74,6 +77,10 @@ def merged(text, cri, ours):
     table = flat(cri, plugin)
     wanted = {**table, **(of_the_file(plain, version) if table else {})}
     changed = {path: value for path, value in wanted.items() if path not in now or now[path] != value}
+    for path in changed:
+        for end in range(1, len(path)):
+            if path[:end] in now:
+                raise Refused(f"has a value in place of the table {'.'.join(path[:end])}")
     gone = put.keys() - wanted
     for path in gone:
         remove(document, path)
@@ -101,8 +108,14 @@ def parsed(text):
 
 
 def of_the_file(document, version):
-    """Return the wanted values outside the plugin's table: the file's version, the plugin not disabled."""
+    """Return the wanted values outside the plugin's table: the file's version, the plugin not disabled.
+
+    Raises:
+        Refused: `disabled_plugins` is not a list of names.
+    """
     disabled = document.get("disabled_plugins", [])
+    if not isinstance(disabled, list) or not all(isinstance(name, str) for name in disabled):
+        raise Refused("has a value of `disabled_plugins` that is not a list of names")
     kept = [name for name in disabled if name not in DISABLING]
     return {("version",): version, **({} if kept == disabled else {("disabled_plugins",): kept})}
 

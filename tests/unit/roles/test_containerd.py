@@ -39,6 +39,8 @@ version = 2
   [plugins."io.containerd.internal.v1.opt"]
     path = "/var/lib/containerd/opt"
 """
+NO_VERSIONS = ("[1]", "{a = 2}", "true", "2.0", '"2"', "0x" + "f" * 5000)
+NO_NAMES = ("5", '"cri"', "[5]", '[["cri"]]', "{cri = true}")
 
 merge, look = script("containerd", "merge"), script("containerd")
 
@@ -154,8 +156,12 @@ def test_inline_tables_get_inline_tables() -> None:
         ("[plugins.cri]\nsandbox_image = 'x'\n", "is of version 1, "),
         (f"version = 2\n[{CRI}]\ncontainerd.snapshotter = 'native'\n", "has dotted keys"),
         ("[[a]]\nb = 1\n" * 40_000, "is larger than 64 KiB"),
+        *((f"version = {value}\n", "has a value of `version`") for value in NO_VERSIONS),
+        *((f"version = 2\ndisabled_plugins = {value}\n", "has a value of `disabled_") for value in NO_NAMES),
+        ("version = 2\nplugins = 5\n", "has a value in place of the table plugins"),
+        ("version = 2\n[[plugins]]\na = 1\n", "has a value in place of the table plugins"),
+        (f"version = 2\n[{CRI}]\ncontainerd = 5\n", "has a value in place of the table plugins.io.con"),
     ],
-    ids=["value", "header", "unfinished", "version-1", "dotted", "large"],
 )
 def test_file_that_cannot_be_changed_is_refused(text: str, said: str) -> None:
     answer = merge.main({"text": text, "cri": WANTED, "ours": []})
