@@ -559,6 +559,16 @@ def test_the_metrics_folders_owner_leads_no_write_elsewhere(machine: Machine, tm
     assert not metrics.is_symlink()
 
 
+def test_a_folder_named_as_a_left_file_does_not_prevent_the_metric(machine: Machine) -> None:
+    metrics = Path(machine.order["metrics"])
+    folder, left = (metrics.parent / f".gpuprov-new-{name}" for name in ("x", "0123456789abcdef"))
+    folder.mkdir(parents=True)
+    left.write_text("half")
+    assert machine.boot() == 0
+    assert "gpuprov_first_boot_exit_code 0\n" in metrics.read_text()
+    assert sorted(metrics.parent.iterdir()) == sorted([metrics, folder])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
 @pytest.mark.parametrize("link", ["own", "own/above", "shared/above"])
 def test_a_link_of_another_user_is_not_followed_at_any_level(tmp_path: Path, link: str) -> None:

@@ -625,7 +625,8 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
     try:
         for left in os.listdir(folder):  # noqa: PTH208 - the open folder; by a start that was killed
             if left.startswith(".gpuprov-new-"):
-                os.unlink(left, dir_fd=folder)
+                with suppress(OSError):  # a folder of that name, or already removed
+                    os.unlink(left, dir_fd=folder)
         handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
