@@ -22,7 +22,11 @@ IN_USE = "{} is in use by another program, or by the kernel"
 
 
 class Refused(Exception):
-    """Rejection of a device that is no longer empty, or failure of mkfs; the text is the reason."""
+    """Rejection of a device that is no longer empty, to which nothing was written; the text is the reason."""
+
+
+class Failed(Exception):
+    """Failure of mkfs, which may have written to its device; the text is the reason."""
 
 
 @contextmanager
@@ -48,7 +52,8 @@ def make(path: str, filesystem: str) -> None:
     (open(2), O_EXCL). mkfs opens it exclusively too, so that it is closed just before mkfs starts.
 
     Raises:
-        Refused: it is not empty, in use, or mkfs failed.
+        Refused: it is not empty or in use.
+        Failed: mkfs failed, or took longer than `MKFS_S`.
     """
     with locked(path):
         try:
@@ -64,10 +69,13 @@ def make(path: str, filesystem: str) -> None:
         if against or uuid:
             raise Refused(against or f"there is a file system of gpuprov on {path}")
         command = [f"mkfs.{filesystem}", "-q", "-L", LABEL, path]
-        quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        done = subprocess.run(command, check=False, timeout=MKFS_S, **quiet)
+        quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "errors": "replace"}
+        try:
+            done = subprocess.run(command, check=False, timeout=MKFS_S, **quiet)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(command)} did not end within {MKFS_S} s and was killed") from None
     if done.returncode:
-        raise Refused(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()}")
+        raise Failed(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()}")
 
 
 def main() -> None:
@@ -83,6 +91,12 @@ def main() -> None:
         failure = {
             "says": f"{refused}, which was empty a moment ago",
             "do": "find out which program wrote to it, and try again; gpuprov wrote nothing to it",
+        }
+    except Failed as failed:
+        failure = {
+            "says": f"{failed}; the device was empty before, and may have a part of a file system now",
+            "do": "see `journalctl -k` for errors of the device, clear it with `wipefs --all` and "
+            "`blkdiscard` if nothing on it is needed, and try again",
         }
     sys.stdout.write("\n" + json.dumps({"changed": bool(made), "made": made, "failure": failure}) + "\n")
 
