@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuprov.errors import Unreachable
@@ -18,12 +19,11 @@ from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.programs import Answer, run_limited
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
-STAND_IN = 254
-"""Exit code on the node of a command that ended with `SSH_FAILED`, with `MARK` on standard error."""
-MARK = "the exit code was 255"
-KEEP_APART = (
-    f'/bin/sh -c "$1"; s=$?; [ $s -ne {SSH_FAILED} ] || {{ s={STAND_IN}; echo "{MARK}" >&2; }}; exit $s'
-)
+STAND_IN = 193
+"""Exit code on the node of a command that ended with `SSH_FAILED`. No command is known to use it: a shell's
+codes of signals end at 192, and systemd's codes begin at 200. Output cannot state the difference: it may be
+cut, and other processes may write to it."""
+KEEP_APART = f'/bin/sh -c "$1"; s=$?; [ $s -ne {SSH_FAILED} ] || s={STAND_IN}; exit $s'
 """Script that runs a command with another exit code in place of ssh's own."""
 CLOSED = {
     "ClearAllForwardings": "yes",
@@ -144,10 +144,7 @@ def run_command(
     answer = run_limited([*argv, words], stdin, seconds=seconds, limit=limit, stop=stop, kill_rest=True)
     if answer.code == SSH_FAILED:
         raise Unreachable(of_openssh(_clean(answer.stderr)) or "ssh could not log in")
-    mark = f"{MARK}\n".encode()
-    if answer.code == STAND_IN and answer.stderr.endswith(mark):
-        return Answer(SSH_FAILED, answer.stdout, answer.stderr.removesuffix(mark))
-    return answer
+    return replace(answer, code=SSH_FAILED) if answer.code == STAND_IN else answer
 
 
 def _clean(said: bytes) -> str:

@@ -119,6 +119,14 @@ def test_a_commands_own_exit_code_is_not_sshs(code: int) -> None:
     assert found == Answer(code, b"text", b"it's $1")
 
 
+@pytest.mark.parametrize(
+    "stderr", ["head -c 100000 /dev/zero >&2", "(sleep 0.1; echo late >&2) &"], ids=["cut", "late"]
+)
+def test_an_exit_code_does_not_depend_on_the_end_of_stderr(stderr: str) -> None:
+    found = openssh.run_command(["sh", "-c"], f"{stderr}\nexit 255", b"", seconds=5, limit=100)
+    assert found.code == 255
+
+
 def test_a_failure_of_ssh_is_no_answer(tmp_path: Path) -> None:
     argv = [
         str(write_program(tmp_path / "ssh", "echo 'ops@n: Permission denied (publickey).' >&2; exit 255"))
