@@ -42,7 +42,9 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict; `unsure`: no fault was found, and a value could not be read."""
+        """The verdict: `failed` without an examination, `sick` with a broken or degraded fault, else `unsure`
+        if a rule could not judge, else `healthy`. Risks and hints do not count.
+        """
         if self.failure is not None:
             return "failed"
         if any(fault.severity in ("broken", "degraded") for fault in self.faults):
@@ -51,7 +53,9 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> Exit:
-        """The exit code; 1 for broken or degraded, 4 for an unreachable machine."""
+        """The exit code: without an examination that of the failure (4 for an unreachable machine), 1 for the
+        verdict `sick`, else 0, also for `unsure`.
+        """
         if self.failure is not None:
             return self.failure.exit_code
         return Exit.FAILED if self.verdict == "sick" else Exit.OK

@@ -138,7 +138,8 @@ def build(
     Args:
         parameters: the collectors' parameters, as JSON in the program.
         modules: modules of the program, such as `CLOSER_PROBE` for the doctor.
-        become: use sudo if the login is not root; without permission for sudo the probe runs as the login.
+        become: use sudo if the login is not root. Without a password, the probe runs as the login if sudo
+            requires one or is not permitted; a password that sudo refuses gives no answer.
         password: sudo's password, if it requires one; sent only on standard input.
     """
     return pack(modules, asdict(parameters), become=become, password=password)

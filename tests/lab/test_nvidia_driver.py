@@ -208,6 +208,16 @@ def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: MirrorNode) -> 
     assert driven.drift() == {}
 
 
+def test_cudnn_for_another_cuda_replaces_the_one_before(driven: MirrorNode) -> None:
+    """Change the major version of CUDA: cuDNN's packages for both exclude each other."""
+    driven.state(driver="580.95.05", cuda="13.0")
+    outcome, _ = driven.apply(packages_allow_downgrade=True)
+    assert outcome.ok, outcome.failed
+    cudnn = sorted(name for name in driven.installed if "cudnn9" in name)
+    assert cudnn == ["libcudnn9-cuda-13", "libcudnn9-dev-cuda-13", "libcudnn9-headers-cuda-13"]
+    assert driven.drift() == {}
+
+
 def test_a_foreign_entry_for_the_same_repository_is_set_aside(driven: MirrorNode) -> None:
     place = "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list"
     url = driven.group.repositories["nvidia"].url

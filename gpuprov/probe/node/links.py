@@ -112,9 +112,9 @@ def _acs(data: bytes) -> "bool | None":
 
 @collector(seconds=20)
 def nvlink(parameters: "Values") -> "Any":
-    """Return the outputs of `nvidia-smi nvlink -s` and `-e`, also if it failed.
+    """Return `status` and `errors`: the outputs of `nvidia-smi nvlink -s` and `-e`, also if it failed.
 
-    "" if no NVIDIA driver is loaded.
+    Both are "" if no NVIDIA driver is loaded.
     """
     if not os.path.exists("/proc/driver/nvidia/version"):
         return {"status": "", "errors": ""}
@@ -126,7 +126,10 @@ def nvlink(parameters: "Values") -> "Any":
 
 @collector(seconds=20)
 def topo(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi topo -m`, also if it failed; "" with fewer than two NVIDIA GPUs."""
+    """Return as `text` the output of `nvidia-smi topo -m`, also if it failed.
+
+    "" with fewer than two NVIDIA GPUs.
+    """
     if len(glob.glob("/proc/driver/nvidia/gpus/*")) < 2:
         return {"text": ""}
     return {"text": run_anyway("nvidia-smi", "topo", "-m", seconds=19)[1]}

@@ -45,6 +45,7 @@ def change(driver: Driver, gpus: list[SimGpu], name: str, value: str, say: Say) 
 
 
 def _persistence(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Switch persistence mode, by the daemon from driver 580 on if it runs."""
     wanted = _switch(value, "persistence mode")
     if driver.settings.of(gpu)["persistence"] == wanted:
         say(f"Persistence mode is already {_state(wanted)} for GPU {gpu.bus_id}.")
@@ -60,6 +61,7 @@ def _persistence(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _applications(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Set application clocks, which must be a supported pair of memory and graphics clock."""
     memory, graphics = _pair(value, "memClk,smClk e.g. --applications-clocks=2000,300")
     if "application-clocks" not in driver.machine.model.features:
         raise _Unsupported(f"Setting applications clocks is not supported for GPU {gpu.bus_id}.")
@@ -70,6 +72,7 @@ def _applications(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _graphics(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Lock the graphics clock to a range inside the GPU's."""
     example = "'gpuClkMin,gpuClkMax' or 'gpuClkVal' e.g. '--lock-gpu-clocks=1500,1500'"
     lowest, highest = _pair(value, example, one_is_enough=True)
     clocks = driver.machine.model.supported_clocks()
@@ -81,6 +84,7 @@ def _graphics(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _memory(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Lock the memory clock; both ends of the range must be supported clocks."""
     example = "'memClkMin,memClkMax' or 'memClkVal' e.g. --lock-memory-clocks=5100,5100"
     lowest, highest = _pair(value, example, one_is_enough=True)
     if "locked-memory" not in driver.machine.model.features:
@@ -92,6 +96,7 @@ def _memory(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _power(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Set the power limit in watts, inside the model's range."""
     power = driver.machine.model.power
     try:
         wanted = float(value)
@@ -109,6 +114,7 @@ def _power(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _ecc(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Set the mode of ECC; it becomes current after a reset or a reboot."""
     wanted = _state(_switch(value, "ECC configuration code"))
     current, pending = driver.settings.mode(gpu, "ecc")
     if current == "N/A":
@@ -121,6 +127,7 @@ def _ecc(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Set the mode of MIG; it becomes current after a reset or a reboot."""
     wanted = _switch(value, "MIG Mode")
     if driver.machine.model.mig is None:
         verb = "enable" if wanted else "disable"
@@ -136,6 +143,7 @@ def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Set the compute mode, by its name or number."""
     names = {name.upper(): number for number, name in enumerate(COMPUTE_MODES)}
     mode = names.get(value.upper(), int(value) if value.isdigit() else len(COMPUTE_MODES))
     if mode >= len(COMPUTE_MODES):
@@ -145,6 +153,9 @@ def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _reset(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
+    """Reset the GPU: pending modes of ECC and MIG become current, and of the other settings only
+    persistence mode stays. Programs on the GPU are not checked.
+    """
     driver.settings.reset(gpu)
     say(f"GPU {gpu.bus_id} was successfully reset.")
 
@@ -183,6 +194,7 @@ _NOT_PERSISTENT = (
 
 
 def _forbidden(name: str, gpu: SimGpu) -> str:
+    """Return nvidia-smi's message for a change without permission."""
     if "applications" in name or "graphics" in name or "memory" in name:
         return f"The current user does not have permission to change clocks for GPU {gpu.bus_id}."
     action = {
@@ -197,11 +209,13 @@ def _forbidden(name: str, gpu: SimGpu) -> str:
 
 
 def _refused(combination: str, gpu: SimGpu) -> NvmlError:
+    """Return the error for an unsupported combination of clocks."""
     text = f'Specified clock combination "{combination}" is not supported for GPU {gpu.bus_id}. {_HINT}'
     return NvmlError(_INVALID, f"{text}\n{_EARLY_END}")
 
 
 def _pair(value: str, example: str, *, one_is_enough: bool = False) -> tuple[int, int]:
+    """Parse two numbers with a comma; one number counts twice if it is enough. NvmlError for other text."""
     numbers = value.split(",")
     if one_is_enough and len(numbers) == 1:
         numbers *= 2
@@ -213,6 +227,7 @@ def _pair(value: str, example: str, *, one_is_enough: bool = False) -> tuple[int
 
 
 def _switch(value: str, name: str) -> bool:
+    """Parse 0, 1, DISABLED or ENABLED in any case; NvmlError for other text."""
     meaning = {"0": False, "DISABLED": False, "1": True, "ENABLED": True}
     if value.upper() not in meaning:
         raise NvmlError(_INVALID, f"Invalid {name}: {value}")
@@ -220,4 +235,5 @@ def _switch(value: str, name: str) -> bool:
 
 
 def _state(enabled: bool) -> str:
+    """Return `Enabled` or `Disabled`."""
     return "Enabled" if enabled else "Disabled"
