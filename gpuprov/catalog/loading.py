@@ -47,6 +47,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "toolkits": (r.ContainerToolkit, "version"),
         "docker_needs": (r.EngineNeed, "what"),
         "containerd_needs": (r.EngineNeed, "what"),
+        "podman_needs": (r.EngineNeed, "what"),
         "limits": (r.ContainerLimit, "rule"),
     },
     "systems": {

@@ -26,6 +26,11 @@ def unmet_containerd_needs(
     return _unmet(catalog.tables["containers.containerd_needs"], containerd, toolkit)
 
 
+def unmet_podman_needs(catalog: Catalog, podman: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
+    """Yield features for which Podman is too old, which gives GPUs only by the Container Device Interface."""
+    return _unmet(catalog.tables["containers.podman_needs"], podman, toolkit)
+
+
 def _unmet(needs: Iterable[EngineNeed], engine: Version, toolkit: Version | None) -> Iterable[EngineNeed]:
     """Yield the needs of this toolkit and of all toolkits that an engine's version does not meet."""
     for need in needs:
