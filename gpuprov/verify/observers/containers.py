@@ -17,11 +17,11 @@ from gpuprov.verify.observers.base import Observed
 IMAGE = "gpuprov-verify"
 """Name of the image that `TRIAL` makes and removes."""
 # A shell and its libraries make an image: no registry is needed, and nothing remains.
+SHELL = 'cd / && tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o "/[^ ]* " | sort -u) 2>/dev/null'
+SAYS = "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm"
 TRIAL = (
-    f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; cd / && "
-    "tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o '/[^ ]* ' | sort -u) 2>/dev/null "
-    f"| docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '"
-    "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm'"
+    f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; {SHELL}"
+    f" | docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '{SAYS}'"
 )
 TOOLKIT = "cat /etc/nvidia-container-runtime/config.toml"
 DEFAULTS = "nvidia-ctk config default"
