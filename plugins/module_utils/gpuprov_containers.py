@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Running containers, as their daemons list them. A daemon that does not answer may have some.
+"""Running containers, as their engines list them. An engine that does not answer may have some.
 
 Runs on the node: Python 3.6 to 3.13 and its standard library.
 """
@@ -15,6 +15,7 @@ ANSWER_S = 20
 """Seconds within which a daemon has to answer."""
 DOCKER = ("docker", "--host", "unix:///run/docker.sock")  # independent of DOCKER_HOST
 POD = "io.kubernetes.pod.name"
+PROCESSES = "/proc/[0-9]*/comm"
 
 
 class Silent(Exception):
@@ -70,6 +71,31 @@ def kept_by_docker() -> bool:
     False if the daemon does not answer.
     """
     return run(*DOCKER, "info", "--format", "{{.LiveRestoreEnabled}}", seconds=ANSWER_S) == (0, "true\n")
+
+
+def of_podman() -> "list[str]":
+    """Return the sorted names of root's running containers of Podman.
+
+    Each container has a process conmon. Without one Podman is not asked: it would create its store.
+
+    Raises:
+        Silent: it does not answer.
+    """
+    if not _runs("conmon"):
+        return []
+    return sorted(ask("podman", "ps", "--format", "{{.Names}}").split())
+
+
+def _runs(name: str) -> bool:
+    """Return whether a process of a program runs."""
+    for path in glob.glob(PROCESSES):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                if file.read() == name + "\n":
+                    return True
+        except OSError:
+            continue  # it has ended
+    return False
 
 
 def of_containerd() -> "list[Container]":

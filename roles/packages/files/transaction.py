@@ -30,8 +30,9 @@ class Order(NamedTuple):
     `beside` packages needed at any version. `along` are further sets: those that are new to the node are
     installed in the same transaction, with `along_beside`, packages that they need at any version. Packages
     that match `unwanted`, regular expressions for the beginning of name=version, are removed, including those
-    that gpuprov did not install. `idle` are daemons (docker) that must have no container after all downloads.
-    `refreshed`: the package lists were read in this run. `check`: nothing is changed. Timeouts are seconds.
+    that gpuprov did not install. `idle` are engines (docker, podman) that must have no container after all
+    downloads. `refreshed`: the package lists were read in this run. `check`: nothing is changed. Timeouts are
+    seconds.
     """
 
     what: str
@@ -204,10 +205,11 @@ def idle(order: Order) -> None:
     """Check again, after downloads that may take minutes, that the transaction would end no container.
 
     Raises:
-        Failed: a container runs, or the daemon does not answer.
+        Failed: a container runs, or an engine does not answer.
     """
     try:
         running = containers.of_docker() if "docker" in order.idle else []
+        running += containers.of_podman() if "podman" in order.idle else []
     except containers.Silent as error:
         raise apt.Failed(f"{error}, so that containers may have been started meanwhile") from None
     if running:
