@@ -89,11 +89,35 @@ def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
     return step
 
 
+STORAGE = """\
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+"""
+CONTAINERS = """\
+[containers]
+default_ulimits = ["nofile=1024:4096", "nproc=30000:30000"]
+[engine]
+runtime = "runc"
+"""
+PODMAN = {
+    "etc/containers/containers.conf.d/00-lab.conf": CONTAINERS,
+    "etc/containers/storage.conf": STORAGE,
+}
+"""File → content."""
+
+
 def with_control_groups(root: Path) -> None:
     """Allow the node to create its own control groups, as dockerd does for containers.
 
     systemd-nspawn mounts the controllers of cgroup v1 read-only; the new groups are below the node's group.
+    Podman uses runc, as crun refuses a machine with both versions of control groups, and no overlays in its
+    store, as a node's root is one. Without these limits Podman 4 sets some that this machine may not allow.
     """
+    for path, text in PODMAN.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(root / path, text)
     every = "for group in /sys/fs/cgroup/*/cgroup.procs; do mount -o remount,bind,rw $${group%%/*}; done"
     at_boot(root, "control-groups", every)
 
