@@ -30,7 +30,7 @@ def command(
     Locked versions and the lock's catalog are kept while the fleet allows it. --upgrade uses the newest
     installed catalog, and resolves all components again, or only the named ones: driver (with fabric manager
     and the other packages of its version), cuda, cudnn, nccl, docker, containerd (with Docker, if that is
-    locked too), container_toolkit, dcgm.
+    locked too), podman, container_toolkit, dcgm.
     """
     from gpuprov.locking.build import build_lock
     from gpuprov.locking.changes import changes, unmoved

@@ -49,6 +49,7 @@ def parameters(group: LockedGroup) -> Parameters:
         scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
         repositories=tuple(each.url.rstrip("/") for each in group.repositories.values() if each.url),
         containerd=group.components.containerd is not None,
+        podman=group.components.podman is not None,
         mig=bool(group.setting("mig")),
         login=group.login,
     )

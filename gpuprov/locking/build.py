@@ -21,7 +21,7 @@ from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.inputs import digest, profile_folders
 from gpuprov.locking.network import with_network
-from gpuprov.locking.resolve import ABSENT, Answer, Request
+from gpuprov.locking.resolve import ABSENT, AUTO, Answer, Request
 from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
 from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
@@ -276,7 +276,10 @@ class Builder:
             if not want.managed(each):
                 continue
             if each not in answer.packages:
-                raise Refused(f"{name}: no repository for {answer.stack.os} has {each}")
+                raise Refused(
+                    f"{name}: no repository for {answer.stack.os} has {each}",
+                    do=f"gpuprov lock --upgrade {each}, if the lock's catalog is too old to know it",
+                )
             if each == "cuda":
                 found["cuda"] = locker.cuda(self._further_toolkits(name, answer, want, request))
             else:
@@ -320,6 +323,7 @@ def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], wan
         nccl=want.text("nccl"),
         container_toolkit=want.text("container_toolkit"),
         docker=want.text("docker"),
+        podman=want.text("podman") or (AUTO if want.managed("podman") else None),
         module=want.policy.module,
         module_build="precompiled" if want.policy.module_build == "precompiled" else None,
         repository=want.policy.repository,

@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 
 from gpuprov.catalog import Catalog
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.locking.resolve import ABSENT, Answer, Request, resolve
+from gpuprov.locking.resolve import ABSENT, AUTO, Answer, Request, resolve
 from gpuprov.locking.resolve.checks.mends import mends
 from gpuprov.model.components import COMPONENT
 from gpuprov.model.lock import Components, Cuda
 from gpuprov.model.stack import StackPolicy
-
-AUTO = "auto"
-"""Value of a component whose version the resolver chooses."""
 
 
 @dataclass(frozen=True)

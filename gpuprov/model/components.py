@@ -47,6 +47,7 @@ COMPONENTS = (
     ComponentKind("nccl", rule="nccl", requested=True),
     ComponentKind("docker", by_repository=True, requested=True),
     ComponentKind("containerd", by_repository=True),
+    ComponentKind("podman", by_repository=True, requested=True),
     ComponentKind("container_toolkit", rule="container-toolkit", by_repository=True, requested=True),
     ComponentKind("dcgm", by_repository=True),
     ComponentKind("profiling_tools", by_repository=True, unrelated=True),

@@ -141,6 +141,7 @@ class Components(Strict):
     nccl: Component | None = None
     docker: Component | None = None
     containerd: Component | None = None
+    podman: Component | None = None
     container_toolkit: Component | None = None
     dcgm: Component | None = None
     profiling_tools: Component | None = None

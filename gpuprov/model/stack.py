@@ -28,7 +28,7 @@ VersionText = Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^[0
 BuilderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=253)]
 IMAGE = "image"
 """The builder of modules that `gpuprov apply --image` compiles, in place of a host."""
-LATER = ("builder", "compiler")
+LATER = ("builder", "compiler", "podman")
 
 
 class StackPolicy(Strict):
@@ -69,6 +69,9 @@ class StackPolicy(Strict):
     )
     containerd: VersionText | None = Field(
         default=None, description="runtime of a Kubernetes node; version in the distribution's archive: 1.6"
+    )
+    podman: VersionText | None = Field(
+        default=None, description="Podman, without a daemon; version in the distribution's archive: 5.4"
     )
     container_toolkit: VersionText | None = Field(default=None, description="1.20")
     dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")

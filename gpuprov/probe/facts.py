@@ -16,7 +16,14 @@ from typing import Any, TypeVar, overload
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.parse.apt import Apt, parse_apt
-from gpuprov.probe.parse.containers import Containerd, Toolkit, parse_containerd, parse_toolkit
+from gpuprov.probe.parse.containers import (
+    Containerd,
+    Podman,
+    Toolkit,
+    parse_containerd,
+    parse_podman,
+    parse_toolkit,
+)
 from gpuprov.probe.parse.effective import (
     InForce,
     Offer,
@@ -424,6 +431,11 @@ class Facts:
             return parse_containerd(self.raw("containerd")["dump"] or "")
         except ValueError as error:
             raise Missing("containerd", f"its configuration as it prints it is not TOML: {error}") from None
+
+    @part
+    def podman(self) -> Podman:
+        """Podman's defaults for containers; empty if it was not requested or is not installed."""
+        return parse_podman(self.raw("podman"))
 
     @part
     def toolkit(self) -> Toolkit:

@@ -84,6 +84,8 @@ class Parameters:
     """Addresses of the lock's own repositories, without a slash at the end."""
     containerd: bool = False
     """Whether to query containerd's effective configuration."""
+    podman: bool = False
+    """Whether to query Podman's defaults for containers."""
     sample: float = 0.0
     """Duration of a load sample in seconds."""
     mig: bool = False

@@ -15,6 +15,7 @@ PACKAGE_CHECKS = (
     "container_toolkit.packages",
     "containerd.packages",
     "docker.packages",
+    "podman.packages",
     "profiling.packages",
     "monitoring.packages",
     "monitoring.dcgm_packages",

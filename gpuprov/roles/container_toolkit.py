@@ -75,7 +75,8 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, no replaced packages, and the CDI refresh unit if the lock states CDI.
+    """Return the expected packages, no replaced packages, and the CDI refresh unit if the lock states CDI
+    or Podman.
 
     Of the toolkit's configuration every key that is not as shipped is a difference, and of CDI
     specifications each path that does not exist and each version other than the driver's. Empty if the
@@ -91,8 +92,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         Expectation("container_toolkit.config", [], role),
         Expectation("container_toolkit.specifications", [], role, subject=group.components.driver.version),
     ]
-    cdi = (group.setting("containers") or {}).get("cdi")
-    if cdi is not None:
+    if (cdi := device_interface(group)) is not None:
         stated.append(Expectation("container_toolkit.cdi", "enabled" if cdi else "disabled", role))
     return stated
 
@@ -124,9 +124,18 @@ def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 def variables(group: LockedGroup) -> dict[str, Any]:
     """Return packages, and whether GPUs are also given by the Container Device Interface (None: unstated)."""
     toolkit = group.components.container_toolkit
-    stated = group.setting("containers") or {}
     return {
         "container_toolkit_packages": closure(toolkit),
         "container_toolkit_unwanted": unwanted(group, "container_toolkit"),
-        "container_toolkit_cdi": stated.get("cdi") if toolkit else None,
+        "container_toolkit_cdi": device_interface(group),
     }
+
+
+def device_interface(group: LockedGroup) -> bool | None:
+    """Return whether GPUs are given by the Container Device Interface, by default to Podman, which has no
+    other way; None if neither is stated, or without the toolkit.
+    """
+    if group.components.container_toolkit is None:
+        return None
+    stated: bool | None = (group.setting("containers") or {}).get("cdi")
+    return True if stated is None and group.components.podman else stated

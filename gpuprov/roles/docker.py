@@ -51,9 +51,10 @@ def daemon_config(group: LockedGroup) -> dict[str, Any]:
     """Return the required settings of daemon.json, in dockerd's own keys (dockerd(8), "Daemon configuration
     file").
 
-    Empty if neither Docker is locked nor a setting of it stated, or if only containerd is locked.
+    Empty if neither Docker is locked nor a setting of it stated, or if only another engine is locked.
     """
-    if group.components.containerd and not group.components.docker:
+    components = group.components
+    if components.docker is None and (components.containerd or components.podman):
         return {}
     stated = group.setting("containers") or {}
     config: dict[str, Any] = {}
@@ -66,7 +67,7 @@ def daemon_config(group: LockedGroup) -> dict[str, Any]:
         config["exec-opts"] = [f"native.cgroupdriver={stated['cgroup_driver']}"]
     if stated.get("cdi") is not None:
         config["features"] = {"cdi": stated["cdi"]}
-    if group.components.docker and group.components.container_toolkit:
+    if components.docker and components.container_toolkit:
         config["runtimes"] = {RUNTIME: {"path": "nvidia-container-runtime"}}
     return config
 

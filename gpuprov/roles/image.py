@@ -19,6 +19,7 @@ OF_SERVICES = (
     "docker.limits",
     "containerd.config",
     "containerd.plugin",
+    "podman.limits",
     "ssh.logins",
     "ssh.loaded",
     "ssh.offered",

@@ -22,6 +22,7 @@ from gpuprov.roles import (
     nccl,
     nvidia_driver,
     package_pins,
+    podman,
     preflight,
     profiling_tools,
     repositories,
@@ -146,6 +147,7 @@ ROLES = (
         components=("containerd",),
         units=containerd.UNITS,
     ),
+    Role("podman", podman.variables, podman.expectations, components=("podman",)),
     Role(
         "system_tuning",
         system_tuning.variables,
@@ -204,6 +206,7 @@ OVERRULED = tuple(
         container_toolkit,
         docker,
         containerd,
+        podman,
         system_tuning,
         storage,
         profiling_tools,

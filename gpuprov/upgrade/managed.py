@@ -31,6 +31,7 @@ FILES = (
     "/etc/nccl.conf",
     "/etc/docker/daemon.json",
     "/etc/containerd/config.toml",
+    "/etc/containers/containers.conf.d/gpuprov.conf",
     "/var/lib/gpuprov/held",
     "/var/lib/gpuprov/packages/*",
     "/var/lib/gpuprov/daemon.json",

@@ -14,6 +14,7 @@ from gpuprov.roles import Expectation, expectations
 from gpuprov.roles.causes import BY_HAND
 from gpuprov.roles.docker import daemon_config
 from gpuprov.roles.image import waits_for
+from gpuprov.roles.podman import LIMITS, defaults, in_bytes
 
 
 def wanted(group: LockedGroup, *, image: bool = False) -> dict[str, Expectation]:
@@ -83,11 +84,12 @@ def libraries(group: LockedGroup) -> list[Expectation]:
 def containers(group: LockedGroup) -> list[Expectation]:
     """Return the proofs of the daemons' effective configuration, and of a container's view.
 
-    None without daemons.
+    None without an engine.
     """
     components = group.components
-    plugin = [Expectation("containerd.plugin", "ok", "containerd")] if components.containerd else []
-    return [*plugin, *_docker(group)] if components.docker else plugin
+    found = [Expectation("containerd.plugin", "ok", "containerd")] if components.containerd else []
+    found += _docker(group) if components.docker else []
+    return [*found, *_podman(group)] if components.podman else found
 
 
 def _docker(group: LockedGroup) -> list[Expectation]:
@@ -102,7 +104,7 @@ def _docker(group: LockedGroup) -> list[Expectation]:
         "runtimes": list(config.get("runtimes", ())) or None,
         "cdi": stated.get("cdi"),
     }
-    limits = {name: _in_bytes(stated.get(name)) for name in ("shm_size", "memlock", "stack")}
+    limits = {"shm_size": in_bytes(stated.get("shm_size")), **{name: stated.get(name) for name in LIMITS}}
     found = [
         Expectation("docker.daemon", _stated(daemon), "docker"),
         Expectation("docker.limits", _stated(limits), "docker"),
@@ -114,17 +116,23 @@ def _docker(group: LockedGroup) -> list[Expectation]:
     return [each for each in found if each.expected]
 
 
+def _podman(group: LockedGroup) -> list[Expectation]:
+    """Return the proofs of Podman: limits in a container of root, GPUs in one of root and one of a user.
+
+    Those without a stated value, and those of GPUs without the toolkit, are left out.
+    """
+    values = defaults(group)
+    limits = {name: values[name] for name in ("shm_size", *LIMITS) if name in values}
+    found = [Expectation("podman.limits", limits, "podman")]
+    if group.components.container_toolkit is not None:
+        asked, count = ("podman.gpus", "podman.rootless_gpus"), group.hardware.gpu_count
+        found += [Expectation(check, count, "container_toolkit", needs_driver=True) for check in asked]
+    return [each for each in found if each.expected]
+
+
 def _stated(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _in_bytes(size: int | str | None) -> int | str | None:
-    """Return a size such as `1g` in bytes, as Docker parses it; numbers, "unlimited" and None unchanged."""
-    if not isinstance(size, str) or size == "unlimited":
-        return size
-    digits = size.rstrip("kmg")
-    return int(digits) * {"k": 2**10, "m": 2**20, "g": 2**30}.get(size[len(digits) :], 1)
 
 
 def remedy(expectation: Expectation, node: str) -> str:

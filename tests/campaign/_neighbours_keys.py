@@ -82,6 +82,7 @@ CHANGED: dict[str, tuple[Other, ...]] = {
     f"{STACK}nccl": _others("auto", "none"),
     f"{STACK}docker": _others("none"),
     f"{STACK}containerd": _others("none", Other("none", {f"{STACK}docker": "none"})),
+    f"{STACK}podman": _others("auto", "none"),
     f"{STACK}container_toolkit": _others("1.19", "none"),
     f"{STACK}dcgm": _others("4.6.0", "none"),
     f"{STACK}profiling_tools": _others("none"),

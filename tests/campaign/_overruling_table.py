@@ -42,7 +42,7 @@ TAIL = """
   of one user or of its jobs.
 - Drop-ins of units that systemd has not read yet, before a reload or a boot; masks and other unit files are
   judged as the next boot reads them.
-- What a site sets beyond the locked values in `daemon.json` and containerd's configuration.
+- What a site sets beyond the locked values in `daemon.json` and the configuration of containerd and Podman.
 - Lines of limits.conf(5) for a user or a group by name: they are intended exceptions.
 - Match blocks of sshd for a user or a group by name, other than root and the login: they are intended
   exceptions. An sshd in a container, or of another user than root.

@@ -55,7 +55,7 @@ QUESTIONS = (
         ("*.environment", "tuning.debugging", "tuning.limits", "tuning.service_limits"),
     ),
     Question("Which configuration does NCCL read?", ("nccl.*",)),
-    Question("What does a container get?", ("container_toolkit.*", "docker.*", "containerd.*")),
+    Question("What does a container get?", ("container_toolkit.*", "docker.*", "containerd.*", "podman.*")),
     Question("What is the kernel set to now, and after the next boot?", ("tuning.*", "scratch.*")),
     Question("Who can log in, and which packets come in?", ("ssh.*", "firewall.*")),
     Question("Which values does monitoring read?", ("monitoring.*",)),

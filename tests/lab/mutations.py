@@ -253,6 +253,7 @@ ELSEWHERE = {
     "nccl.*": "tests/lab/test_nvidia_driver.py",
     "docker.*": "tests/lab/test_docker.py",
     "containerd.*": "tests/lab/test_containerd.py",
+    "podman.*": "tests/lab/test_podman.py",
     "container_toolkit.*": "tests/lab/test_docker.py",
     "storage.*": "tests/lab/test_storage.py",
     "*.absent": "scripts/campaign roles, whose last lock has nothing of it",

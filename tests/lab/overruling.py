@@ -485,6 +485,7 @@ ELSEWHERE = {
         "a drop-in of containerd.service with another --config",
     ): "tests/unit/drift/test_overruled.py",
     ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
+    ("podman.config", "a later file of /etc/containers/containers.conf.d"): "tests/lab/test_podman.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("pins.candidates", "APT::Default-Release"): "tests/unit/probe/test_candidates.py",
     ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",

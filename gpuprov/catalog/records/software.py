@@ -224,5 +224,7 @@ class ContainerLimit:
     before: Version
     refused: bool
     os: tuple[str, ...] = ()
+    engine: Literal["podman"] | None = None
+    """The engine whose containers it concerns; None: all."""
     text: str
     source: Sources

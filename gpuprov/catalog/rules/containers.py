@@ -39,12 +39,15 @@ def _unmet(needs: Iterable[EngineNeed], engine: Version, toolkit: Version | None
             yield need
 
 
-def newest_toolkit(catalog: Catalog, docker: Version | None) -> ContainerToolkit | None:
-    """Return the newest container toolkit whose own requirements this Docker meets (None: any Docker), or
-    None.
-    """
+def newest_toolkit(
+    catalog: Catalog, docker: Version | None, podman: Version | None
+) -> ContainerToolkit | None:
+    """Return the newest container toolkit whose own requirements these engines meet (None: any), or None."""
     for toolkit in reversed(catalog.container_toolkits):
-        unmet = unmet_docker_needs(catalog, docker, toolkit.version) if docker else ()
+        unmet = [
+            *(unmet_docker_needs(catalog, docker, toolkit.version) if docker else ()),
+            *(unmet_podman_needs(catalog, podman, toolkit.version) if podman else ()),
+        ]
         if not any(need.from_toolkit for need in unmet):
             return toolkit
     return None

@@ -47,6 +47,7 @@ _OPTIONS = (
         "--framework", metavar="NAME==VERSION", help="torch==2.6.0, torch==2.6.0+cu126, tensorflow==2.15"
     ),
     click.option("--docker", metavar="VERSION", help="version of the Docker engine"),
+    click.option("--podman", metavar="VERSION", help="version of Podman, or auto: the system's own"),
     click.option(
         "--compat", metavar="VERSION", help="forward-compatibility package by CUDA version, or none"
     ),

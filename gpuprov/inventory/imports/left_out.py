@@ -27,7 +27,7 @@ SSH = _all_of("user", "port", "identity_file", "jump")
 """Kept keys of `ssh`. `known_hosts` is left out: it names the host keys that are trusted."""
 STACK = _all_of(
     *("prefer", "repository", "driver", "module", "module_build", "cuda", "cudnn", "nccl", "docker"),
-    *("containerd", "container_toolkit", "dcgm", "profiling_tools", "node_exporter"),
+    *("containerd", "podman", "container_toolkit", "dcgm", "profiling_tools", "node_exporter"),
 )
 """Kept keys of `stack`: versions from the repositories of the lock. A builder's code runs in each kernel."""
 SETTINGS: Keys = {

@@ -11,11 +11,12 @@ from gpuprov.locking.resolve.answer import (
     Verdict,
     failed,
 )
-from gpuprov.locking.resolve.request import ABSENT, Request
+from gpuprov.locking.resolve.request import ABSENT, AUTO, Request
 from gpuprov.locking.resolve.resolver import resolve
 
 __all__ = [
     "ABSENT",
+    "AUTO",
     "Alternative",
     "Answer",
     "PackageSet",

@@ -51,6 +51,7 @@ class Stack:
     compat: str | None = None
     """CUDA version of the forward-compatibility package."""
     docker: str | None = None
+    podman: str | None = None
     kernel: str | None = None
     framework: str | None = None
     repository: str | None = None

@@ -10,7 +10,7 @@ from gpuprov.catalog.identity import driver_text, find_arch, find_system, librar
 from gpuprov.catalog.records import Branch, Flavour, GpuModel, Policy, System, Toolkit
 from gpuprov.catalog.rules.frameworks import Framework, find_framework
 from gpuprov.errors import InvalidInput
-from gpuprov.locking.resolve.request import ABSENT, Request
+from gpuprov.locking.resolve.request import ABSENT, AUTO, Request
 from gpuprov.model.components import COMPONENTS
 
 _ONE_BOARD = 32
@@ -37,7 +37,9 @@ class Case:
     precompiled: bool = False
     """Whether the module must not be compiled on the machine."""
     stated: dict[str, Version] = field(default_factory=dict)
-    """Stated versions of cuda, cudnn, nccl, container_toolkit, fabricmanager, docker, compat."""
+    """Stated versions of cuda, cudnn, nccl, container_toolkit, fabricmanager, docker, podman, compat; of the
+    system's own Podman the catalog's version, if it has one.
+    """
     absent: frozenset[str] = frozenset()
     """Components that must be absent."""
     nccl_build: Version | None = None
@@ -64,6 +66,7 @@ class Draft:
     container_toolkit: Version | None = None
     fabricmanager: Version | None = None
     docker: Version | None = None
+    podman: Version | None = None
     chosen: set[str] = field(default_factory=set)
     """Fields that the request does not state and that now have a value."""
 
@@ -83,11 +86,15 @@ def understand(catalog: Catalog, request: Request) -> Case:
     Raises:
         InvalidInput: an unknown or ambiguous name, a text that is no version, or too many GPUs.
     """
-    stated, absent = {}, set()
+    system = find_system(catalog, request.os)
+    stated: dict[str, Version] = {}
+    absent = set()
     for name in (each.name for each in COMPONENTS if each.requested):
         text = getattr(request, name)
         if text is not None and text.lower() == ABSENT:
             absent.add(name)
+        elif name == "podman" and text == AUTO:
+            stated |= {name: system.podman} if system and system.podman else {}
         elif text is not None:
             stated[name] = version(library_text(name, text))
     framework = request.framework
@@ -97,7 +104,7 @@ def understand(catalog: Catalog, request: Request) -> Case:
         request=request,
         gpus=tuple(counts),
         counts=counts,
-        system=find_system(catalog, request.os),
+        system=system,
         arch=find_arch(request.arch) if request.arch else _own_arch(counts),
         policy=_policy(catalog, request.prefer),
         devices=frozenset(device for name in request.gpus if (device := stated_device(counted(name)[1]))),

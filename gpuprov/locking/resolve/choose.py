@@ -170,13 +170,18 @@ class Chooser:
         return self._case.system is not None and systems.nvidia_serves(self._case.system, self._case.arch)
 
     def _container_toolkit(self, draft: Draft) -> None:
-        """Set the stated release, or choose the newest one for the stated Docker, or for the system's own."""
+        """Set the stated release, or choose the newest one for the stated Docker, or for the system's own.
+
+        It also has to suit the stated Podman.
+        """
         case = self._case
-        draft.docker = case.stated.get("docker")
+        draft.docker, draft.podman = case.stated.get("docker"), case.stated.get("podman")
         if "container_toolkit" in case.stated:
             draft.container_toolkit = case.stated["container_toolkit"]
         elif "container_toolkit" not in case.absent and case.system is not None:
-            newest = containers.newest_toolkit(self._catalog, draft.docker or case.system.docker)
+            newest = containers.newest_toolkit(
+                self._catalog, draft.docker or case.system.docker, draft.podman
+            )
             draft.choose(container_toolkit=newest.version if newest else None)
 
     def _fabricmanager(self, draft: Draft) -> None:

@@ -27,7 +27,7 @@ COMPONENTS = {
     "nccl": (libraries.nccl,),
     "framework": (libraries.framework,),
     FABRIC_MANAGER: (fabric.manager,),
-    "container_toolkit": (fabric.docker, fabric.toolkit),
+    "container_toolkit": (fabric.docker, fabric.podman, fabric.toolkit),
 }
 
 

@@ -28,6 +28,7 @@ _ORDER = (
     "fabricmanager",
     "container_toolkit",
     "docker",
+    "podman",
     "compat",
     "kernel",
     "repository",

@@ -8,6 +8,7 @@ from gpuprov.catalog.records import ArchiveDriver, PackageRule, System
 from gpuprov.catalog.rules import fabric, systems
 from gpuprov.locking.resolve.answer import PackageSet
 from gpuprov.locking.resolve.case import Case, Draft
+from gpuprov.locking.resolve.request import ABSENT
 
 DCGM = "4"
 _DCGM_FIRST_CUDA = 11
@@ -78,6 +79,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("dcgm", "nvidia", "dcgm", draft.branch and dcgm_there(case, draft)),
         ("docker", system.family, "docker", "docker" not in case.absent),
         ("containerd", system.family, "containerd", True),
+        ("podman", system.family, "podman", case.request.podman not in (None, ABSENT)),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
         ("profiling_tools", system.family, "profiling_tools", True),
         ("node_exporter", system.family, "node_exporter", True),

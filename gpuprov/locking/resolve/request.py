@@ -13,6 +13,8 @@ DERIVED = frozenset({"branch", "nscq", "nvsdm", "nvlsm", "imex", "dcgm"})
 
 ABSENT = "none"
 """Value of a component that is deliberately absent."""
+AUTO = "auto"
+"""Value of a component whose version is not stated; of Podman, the version in the system's archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class Request:
     """One machine. Every field but `gpus` and `os` may be None: "not stated", so chosen or not judged.
 
     `"none"` means deliberately absent and is allowed for `cuda`, `cudnn`, `nccl`, `container_toolkit`,
-    `fabricmanager`, `compat`, `docker` and `framework`.
+    `fabricmanager`, `compat`, `docker`, `podman` and `framework`.
     """
 
     gpus: tuple[str, ...]
@@ -52,6 +54,8 @@ class Request:
     """`torch==2.6.0` (the default wheel), `torch==2.6.0+cu126`, `tensorflow==2.15`."""
     docker: str | None = None
     """Version of the Docker engine."""
+    podman: str | None = None
+    """Version of Podman, or `auto`: the system's own; None: no Podman."""
     compat: str | None = None
     """A forward-compatibility package, by its CUDA version: `13.0` for `cuda-compat-13-0`."""
     repository: str | None = None

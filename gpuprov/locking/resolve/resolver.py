@@ -117,6 +117,7 @@ def _stack(case: Case, draft: Draft) -> Stack:
         dcgm=DCGM if dcgm_there(case, draft) else ABSENT,
         compat=text("compat") or ABSENT,
         docker=text("docker"),
+        podman=text("podman"),
         kernel=case.request.kernel,
         framework=str(case.framework) if case.framework else None,
         repository=draft.repository,

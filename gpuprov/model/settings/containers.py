@@ -1,4 +1,4 @@
-"""Model of defaults for containers by Docker, and for pods by containerd."""
+"""Model of defaults for containers by Docker and Podman, and for pods by containerd."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Bytes = Annotated[int, Field(ge=0)] | Literal["unlimited"]
 class Containers(Strict):
     """Defaults for containers; None keeps the engine's default.
 
-    Sizes apply only to Docker, because Kubernetes states them for each pod. The other values also apply to
-    containerd.
+    Sizes apply to Docker and Podman, because Kubernetes states them for each pod. The other values also apply
+    to containerd.
     """
 
     shm_size: str | None = Field(
@@ -30,7 +30,8 @@ class Containers(Strict):
     )
     cdi: bool | None = Field(
         default=None,
-        description="also offer GPUs by the Container Device Interface: --device nvidia.com/gpu=all",
+        description="also offer GPUs by the Container Device Interface: --device nvidia.com/gpu=all; by "
+        "default with Podman, which has no other way",
     )
     default_runtime: Literal["runc", "nvidia"] | None = Field(
         default=None, description="containerd's runtime for pods without a RuntimeClass"

@@ -1,8 +1,11 @@
-"""Collector of NVIDIA's container toolkit."""
+"""Collectors of NVIDIA's container toolkit and of Podman."""
+
+import glob
+import re
 
 import gpuprov_cdi
 
-from gpuprov.probe.node.base import collector, find_program, read_or_none, redact, run_anyway
+from gpuprov.probe.node.base import collector, find_program, read_or_none, redact, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
+OPTIONS = re.compile(r"(?m)^ +--(?:cgroup-manager|shm-size|ulimit) .*$")
+"""Podman's options whose defaults are those of its configuration, in its own help."""
+KEYS = re.compile(r"(?m)^[ \t]*(?:\w+[ \t]*\.[ \t]*)?(cgroup_manager|shm_size|default_ulimits)[ \t]*=")
 
 
 @collector(seconds=10)
@@ -26,4 +32,23 @@ def toolkit(parameters: "Values") -> "Any":
         "config": redact(read_or_none(CONFIG) or ""),
         "default": "" if code else default,
         "cdi": gpuprov_cdi.specifications(),
+    }
+
+
+@collector(seconds=10)
+def podman(parameters: "Values") -> "Any":
+    """Return lines of Podman's help with the defaults of its options, and who sets them: `[file, key]`.
+
+    Files are in the order in which Podman reads them: of several with a key the last one counts. Both are
+    empty if they are not requested or Podman is not installed.
+    """
+    if not parameters["podman"] or not find_program("podman"):
+        return {"options": [], "places": []}
+    said = run("podman", "--help", seconds=4) + run("podman", "create", "--help", seconds=4)
+    files = ["/etc/containers/containers.conf"] + sorted(
+        glob.glob("/etc/containers/containers.conf.d/*.conf")
+    )
+    return {
+        "options": OPTIONS.findall(said),
+        "places": [[path, key] for path in files for key in KEYS.findall(read_or_none(path) or "")],
     }

@@ -22,6 +22,14 @@ class Containerd:
 
 
 @dataclass(frozen=True)
+class Podman:
+    """Podman's defaults for containers by option, and the last file that sets a key of containers.conf."""
+
+    options: Mapping[str, str]
+    places: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Specification:
     """A CDI specification: host paths in it that do not exist, and the versions of its driver's libraries."""
 
@@ -65,4 +73,17 @@ def parse_containerd(text: str) -> Containerd:
     return Containerd(
         {name: table for name, table in tables if isinstance(table, dict)},
         tuple(map(str, disabled)) if isinstance(disabled, list) else (),
+    )
+
+
+def parse_podman(raw: Mapping[str, Any]) -> Podman:
+    """Parse the probe's lines of Podman's help, and its files; options without a default are left out."""
+    rows = (str(line).rpartition("(default ") for line in raw["options"])
+    return Podman(
+        {
+            said.split()[0].lstrip("-"): value.removesuffix(")").strip('"')
+            for said, _, value in rows
+            if said.strip()
+        },
+        {str(key): str(path) for path, key in raw["places"]},
     )

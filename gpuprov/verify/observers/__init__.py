@@ -16,6 +16,7 @@ from gpuprov.verify.observers.libraries import Libraries
 from gpuprov.verify.observers.module_loading import ModuleLoading
 from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
 from gpuprov.verify.observers.package_files import PackageFiles
+from gpuprov.verify.observers.podman import Podman
 from gpuprov.verify.observers.secure_boot import SecureBoot
 from gpuprov.verify.observers.server import Server
 from gpuprov.verify.observers.sshd import Sshd
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         containers: Containers
         libraries: Libraries
         package_files: PackageFiles
+        podman_engine: Podman
         server: Server
         secure_boot: SecureBoot
         sshd: Sshd
@@ -48,6 +50,7 @@ MODULES: dict[str, type[Observed]] = {
     "containers": Containers,
     "libraries": Libraries,
     "package_files": PackageFiles,
+    "podman_engine": Podman,
     "server": Server,
     "secure_boot": SecureBoot,
     "sshd": Sshd,

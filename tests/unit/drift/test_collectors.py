@@ -29,6 +29,7 @@ UNRECORDED: dict[str, Any] = {
     "listening": {"text": ""},
     "mig": {"text": ""},
     "nics": [],
+    "podman": {"options": [], "places": []},
     "scratch": {},
     "toolkit": {"config": "", "default": "", "cdi": {}},
     "undone": {"text": None},

@@ -15,6 +15,8 @@ from gpuprov.catalog import load
 from gpuprov.errors import Refused
 from gpuprov.inventory.variables import group_variables
 from gpuprov.locking.build import build_lock
+from gpuprov.model.lock import render_lock
+from gpuprov.model.stack import StackPolicy
 from gpuprov.roles import expectations
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.apt import build_suite
@@ -30,6 +32,25 @@ MAIN = (
     PackageSpec("sysstat", "12.6.1-1", "amd64"),
     PackageSpec("atop", "2.8.1-1", "amd64"),
 )
+PODMAN = (
+    PackageSpec(
+        "podman",
+        "4.3.1+ds1-8+b3",
+        "amd64",
+        relations={"Depends": "conmon, crun | runc, golang-github-containers-common"},
+    ),
+    PackageSpec("conmon", "2.1.6+ds1-1", "amd64"),
+    PackageSpec("crun", "1.8.1-1", "amd64"),
+    PackageSpec(
+        "golang-github-containers-common",
+        "0.50.1+ds1-4",
+        "all",
+        relations={"Depends": "container-network-stack"},
+    ),
+    PackageSpec("netavark", "1.4.0-3", "amd64", relations={"Provides": "container-network-stack (= 2)"}),
+    PackageSpec("uidmap", "1:4.13-1", "amd64"),
+    PackageSpec("slirp4netns", "1.2.0-1", "amd64"),
+)
 STACK = {"docker": "auto", "profiling_tools": "auto"}
 
 
@@ -38,6 +59,7 @@ def fleet(
     stack: Mapping[str, str] = STACK,
     main: Sequence[PackageSpec] = MAIN,
     containers: Mapping[str, Any] = {},
+    limits: Mapping[str, Any] = {},
 ) -> Path:
     """Write a fleet with this stack, with mirrors of Debian and of NVIDIA."""
     rest = dict.fromkeys(("contrib", "non-free", "non-free-firmware"), ())
@@ -50,9 +72,11 @@ def fleet(
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": "A100 PCIe 80GB", "count": 2}}}
     (folder / "profiles/two.yml").write_text(json.dumps(profile))
-    group = {"profile": "two", "hosts": "gpu1", "os": "debian12", "settings": {"containers": containers}}
+    settings = {"containers": containers, "tuning": {"limits": limits}}
+    group = {"profile": "two", "hosts": "gpu1", "os": "debian12", "settings": settings}
     group["stack"] = {"repository": "nvidia", **stack}
     repositories["nvidia"] = {"url": mirror.cuda(), "key": str(mirror.key)}
+    repositories["container-toolkit"] = {"url": mirror.container_toolkit(), "key": str(mirror.key)}
     (folder / "fleet.yml").write_text(json.dumps({"groups": {"g": group}, "repositories": repositories}))
     return folder / "fleet.yml"
 
@@ -140,3 +164,80 @@ def test_containerd_that_shall_not_be_there_leaves_runc_to_others(tmp_path: Path
     [absent] = [each for each in expectations(group) if each.check == "containerd.absent"]
     assert [each.name for each in MAIN if re.fullmatch(str(absent.subject), each.name)] == ["containerd"]
     assert absent.role == "containerd"
+
+
+def test_podman_is_locked_with_what_containers_of_users_need(tmp_path: Path) -> None:
+    path = fleet(tmp_path, {"podman": "auto", "container_toolkit": "auto"}, [*MAIN, *PODMAN])
+    first = build_lock(path)
+    components = first.groups["g"].components
+    assert components.docker is components.containerd is None
+    assert components.podman is not None
+    assert components.podman.version == "4.3.1+ds1"
+    assert set(components.podman.packages) == {"podman", "uidmap", "slirp4netns", "netavark"}
+    assert components.podman.closure == {each.name: each.version for each in PODMAN}
+    assert {"podman$", "crun$", "uidmap$"} < set(components.podman.hold_patterns)
+    assert components.container_toolkit is not None
+    assert components.container_toolkit.version == "1.19.0"
+    assert group_variables(first.groups["g"])["container_toolkit_cdi"] is True
+    assert build_lock(path, previous=first) == first
+
+
+def test_podman_moves_a_locked_toolkit_that_it_cannot_read(tmp_path: Path) -> None:
+    path = fleet(tmp_path, {"docker": "auto", "container_toolkit": "1.20"}, [*MAIN, *PODMAN])
+    first = build_lock(path)
+    kept = first.groups["g"].components.container_toolkit
+    assert kept is not None
+    assert kept.version == "1.20.0"
+    path.write_text(path.read_text().replace('"1.20"', '"auto", "podman": "4.3"'))
+    said: list[str] = []
+    moved = build_lock(path, previous=first, narrate=said.append).groups["g"].components.container_toolkit
+    assert moved is not None
+    assert moved.version == "1.19.0"
+    assert [line for line in said if "cannot stay" in line] == [
+        "g: container_toolkit 1.20.0 cannot stay: container toolkit 1.20.0: the default CDI specification"
+        " (0.7.0) needs Podman 5.1.0 or newer, not 4.3"
+    ]
+
+
+def test_podman_that_shall_not_be_there_leaves_what_others_need(tmp_path: Path) -> None:
+    group = build_lock(fleet(tmp_path, {"podman": "none"}, [*MAIN, *PODMAN])).groups["g"]
+    [absent] = [each for each in expectations(group) if each.check == "podman.absent"]
+    assert [each.name for each in PODMAN if re.fullmatch(str(absent.subject), each.name)] == ["podman"]
+    assert absent.role == "podman"
+
+
+OLD = (replace(PODMAN[0], version="4.0.3+ds1-1"), *PODMAN[1:])
+
+
+@pytest.mark.parametrize(
+    ("main", "containers", "said"),
+    [
+        (OLD, {}, "the Container Device Interface needs Podman 4.1.0 or newer, not 4.0.3"),
+        (PODMAN, {"cdi": False}, "containers.cdi is false, and Podman has no other way to GPUs"),
+    ],
+    ids=["an-older-archive", "no-interface"],
+)
+def test_what_cannot_give_gpus_to_podman_is_refused(
+    main: Sequence[PackageSpec], containers: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    stack = {"podman": "auto", "container_toolkit": "auto"}
+    with pytest.raises(Refused, match=said):
+        build_lock(fleet(tmp_path, stack, [*MAIN, *main], containers))
+
+
+@pytest.mark.parametrize(("of_logins", "narrated"), [({}, True), ({"memlock": "unlimited"}, False)])
+def test_limits_that_users_may_not_set_are_narrated(
+    of_logins: dict[str, Any], tmp_path: Path, *, narrated: bool
+) -> None:
+    said: list[str] = []
+    stated = {"memlock": "unlimited", "shm_size": "1g"}
+    path = fleet(tmp_path, {"podman": "auto"}, [*MAIN, *PODMAN], stated, of_logins)
+    build_lock(path, narrate=said.append)
+    assert any("state tuning.limits.memlock: unlimited" in line for line in said) == narrated
+    assert not any("shm_size" in line for line in said)
+
+
+def test_fleet_without_podman_has_the_digest_that_it_had(tmp_path: Path) -> None:
+    assert "podman" not in StackPolicy(docker="auto").model_dump()
+    assert StackPolicy(podman="auto").model_dump()["podman"] == "auto"
+    assert "podman:" not in render_lock(build_lock(fleet(tmp_path)))

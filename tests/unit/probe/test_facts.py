@@ -28,6 +28,7 @@ LATER = {
         "mig",
         "offers",
         "pam",
+        "podman",
         "package_files",
         "scratch",
         "toolkit",

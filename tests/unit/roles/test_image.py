@@ -59,7 +59,9 @@ def test_every_statement_of_a_group_is_shown_or_waits_for_one_thing() -> None:
 
 def test_checks_and_roles_that_are_named_are_there() -> None:
     proved = {each.check for each in proofs(recorded_group())}
-    known = OBSERVERS.keys() | proved | {"containerd.plugin", "docker.daemon", "docker.limits"}
+    known = (
+        OBSERVERS.keys() | proved | {"containerd.plugin", "docker.daemon", "docker.limits", "podman.limits"}
+    )
     assert {*OF_HARDWARE, *OF_SERVICES, *OF_KERNEL} <= known
     assert AT_FIRST_BOOT.keys() <= BY_NAME.keys()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -33,6 +34,7 @@ def render(template: str, **variables: Any) -> str:
     )
     environment.filters["difference"] = lambda left, right: set(left) - set(right)
     environment.filters["basename"] = os.path.basename
+    environment.filters["to_json"] = json.dumps
     environment.filters["regex_replace"] = lambda text, *_: text
     return environment.from_string((ROLES / template).read_text(encoding="utf-8")).render(**variables)
 

@@ -6,6 +6,7 @@ from gpuprov.catalog.rules import containers
 from gpuprov.catalog.rules import fabric as rules
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
+from gpuprov.locking.resolve.request import AUTO
 
 _SOURCE = ("fm-guide", "gdc")
 
@@ -99,6 +100,26 @@ def _system_docker(case: Case, draft: Draft) -> Findings:
         yield warning(case, "docker-cdi", text, *need.source)
 
 
+def podman(case: Case, draft: Draft) -> Findings:
+    """Check that the stated Podman is new enough for the container toolkit, without which it gets no GPUs.
+
+    The Container Device Interface is its only way to them, so each need that it does not meet is a violation,
+    as is a system whose own Podman is not known.
+    """
+    if draft.container_toolkit is None or case.system is None:
+        return
+    if draft.podman is None:
+        if case.request.podman == AUTO:
+            text = f"no Podman is known in the archive of {case.system.title}; state its version"
+            yield violation(case, "podman-on-os", text, *case.system.source)
+        return
+    for need in containers.unmet_podman_needs(case.catalog, draft.podman, draft.container_toolkit):
+        text = f"{need.what} needs Podman {need.at_least} or newer, not {draft.podman}"
+        if need.from_toolkit:
+            text = f"container toolkit {draft.container_toolkit}: {text}"
+        yield violation(case, "podman-cdi" if need.from_toolkit else "podman-gpus", text, *need.source)
+
+
 def toolkit(case: Case, draft: Draft) -> Findings:
     """Check that the container toolkit is a known release that gpuprov can configure on this system.
 
@@ -108,8 +129,9 @@ def toolkit(case: Case, draft: Draft) -> Findings:
     if draft.container_toolkit is None or case.system is None:
         return
     if "container_toolkit" in draft.chosen:
-        docker = f"Docker {draft.docker}" if draft.docker else "the system's own Docker"
-        text = f"container toolkit {draft.container_toolkit}: the newest that {docker} works with"
+        engines = f"Docker {draft.docker}" if draft.docker else "the system's own Docker"
+        engines += f" and Podman {draft.podman} work" if draft.podman else " works"
+        text = f"container toolkit {draft.container_toolkit}: the newest that {engines} with"
         yield reason(case, "container-toolkit", text, "ctk-repo")
         return
     known = {record.version.minor for record in case.catalog.container_toolkits}
@@ -117,9 +139,11 @@ def toolkit(case: Case, draft: Draft) -> Findings:
         text = f"container toolkit {draft.container_toolkit} is in no list of releases"
         yield warning(case, "container-toolkit-known", text, "ctk-repo")
     for limit in case.catalog.tables["containers.limits"]:
-        if draft.container_toolkit < limit.before and (not limit.os or case.system.id in limit.os):
+        concerned = limit.engine is None or getattr(draft, limit.engine) is not None
+        there = not limit.os or case.system.id in limit.os
+        if draft.container_toolkit < limit.before and concerned and there:
             text = f"container toolkit {draft.container_toolkit}: {limit.text}"
             yield (violation if limit.refused else warning)(case, limit.rule, text, *limit.source)
 
 
-CHECKS = (manager, docker, toolkit)
+CHECKS = (manager, docker, podman, toolkit)

@@ -42,6 +42,10 @@ _MENDS: dict[str, frozenset[str]] = {
     "fabric-manager-version": frozenset({"fabricmanager", "driver"}),
     "fabric-manager-packages": frozenset({"repository", "os", "gpus", "fabricmanager"}),
     "docker-gpus": frozenset({"docker", "container_toolkit"}),
+    "podman-on-os": frozenset({"podman", "container_toolkit", "os"}),
+    "podman-gpus": frozenset({"podman", "container_toolkit", "os"}),
+    "podman-cdi": frozenset({"podman", "container_toolkit", "os"}),
+    "podman-refresh": frozenset({"podman", "container_toolkit"}),
     "container-toolkit-cgroup2": frozenset({"container_toolkit", "os"}),
 }
 

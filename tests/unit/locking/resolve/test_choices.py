@@ -140,6 +140,32 @@ def test_the_container_toolkit_suits_the_systems_own_docker() -> None:
     assert answer(A100, container_toolkit="1.19.0", docker="19.03").verdict == "ok"
 
 
+@pytest.mark.parametrize(
+    ("system", "podman", "toolkit"),
+    [
+        ("ubuntu24.04", None, "1.20.0"),
+        ("ubuntu24.04", "none", "1.20.0"),
+        ("ubuntu24.04", "auto", "1.19.0"),
+        ("ubuntu24.04", "5.1.0", "1.20.0"),
+        ("ubuntu26.04", "auto", "1.20.0"),
+        ("debian13", "auto", "1.20.0"),
+        ("debian13", "5.0.3", "1.19.0"),
+        ("debian12", "auto", "1.19.0"),
+        ("ubuntu20.04", "4.9", "1.19.0"),
+    ],
+)
+def test_the_container_toolkit_suits_podman(system: str, podman: str | None, toolkit: str) -> None:
+    found = answer(A100, system, podman=podman)
+    assert found.verdict != "refused"
+    assert found.stack.container_toolkit == toolkit
+    assert ("podman" in found.packages) == (podman not in (None, "none"))
+
+
+@pytest.mark.parametrize("system", ["ubuntu22.04", "ubuntu20.04"])
+def test_podman_without_the_toolkit_needs_no_device_interface(system: str) -> None:
+    assert answer(A100, system, podman="auto", container_toolkit="none").verdict != "refused"
+
+
 def test_kernel_builds_that_nobody_tried_are_a_warning() -> None:
     between = answer(A100, "debian13", driver="550.163.01", module="open", kernel="6.12.100+deb13-amd64")
     assert between.verdict == "warn"

@@ -100,6 +100,12 @@ REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("driver-in-archive", A100, "rhel9", {"repository": "distribution"}),
     ("container-toolkit-cgroup2", A100, "debian12", {"container_toolkit": "1.7.0"}),
     ("docker-gpus", A100, "rhel8", {"docker": "18.09"}),
+    ("podman-gpus", A100, "ubuntu22.04", {"podman": "auto"}),
+    ("podman-gpus", A100, "debian12", {"podman": "4.0.3"}),
+    ("podman-cdi", A100, "ubuntu24.04", {"podman": "auto", "container_toolkit": "1.19.1"}),
+    ("podman-cdi", A100, "debian12", {"podman": "4.3.1", "container_toolkit": "1.20.0"}),
+    ("podman-refresh", A100, "debian13", {"podman": "auto", "container_toolkit": "1.17.0"}),
+    ("podman-on-os", A100, "ubuntu20.04", {"podman": "auto"}),
 ]
 
 
@@ -114,6 +120,15 @@ def test_refused_by_its_rule_with_a_way_out(
     assert found.nearest
     assert all(alternative.verdict != "refused" for alternative in found.nearest)
     assert found.packages == {}
+
+
+def test_podman_that_is_too_old_comes_with_what_would_work() -> None:
+    found = answer(A100, "ubuntu24.04", podman="auto", container_toolkit="1.20.0")
+    assert [each.text for each in found.nearest] == [
+        "container_toolkit 1.19.0 instead of 1.20.0",
+        "podman left out instead of auto",
+        "os ubuntu26.04 instead of ubuntu24.04",
+    ]
 
 
 def test_every_violated_rule_is_named() -> None:

@@ -1,0 +1,130 @@
+"""`host.podman_engine`: Podman's defaults for containers, and a test container of root and of a user.
+
+testinfra's own `host.podman` knows one container by name.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.parsing import read_json
+from gpuprov.verify.observers.base import Observed
+from gpuprov.verify.observers.containers import SAYS, SHELL, Inside, parse_inside
+
+# All files are on a tmpfs in a mount namespace, which ends with the command: nothing of them remains.
+STORE = "mount -t tmpfs -o mode=755 gpuprov /tmp && cd /tmp && mkdir -p user/fs/proc user/fs/sys user/fs/dev"
+FILL = f"{SHELL} | tar -x -C /tmp/user/fs"
+PODMAN = "podman --root /tmp/store --runroot /tmp/run --tmpdir /tmp/libpod --storage-driver vfs"
+RUN = 'run --rm --network none %s --rootfs /tmp/user/fs /bin/sh -c "$1"'
+DEFAULTS = (
+    f"unshare --mount sh -c '{STORE} && {PODMAN} create --name trial --rootfs /tmp/user/fs /bin/sh >id"
+    f" && {PODMAN} inspect trial'"
+)
+TRIAL = f"unshare --mount sh -c '{STORE} && {FILL} && {PODMAN} {RUN}' sh '{SAYS}'"
+USER, IDS = 2_000_000_000, 65536
+"""Number of a user that no system assigns, and how many more its containers get (systemd's UIDS-GIDS)."""
+# The user exists in these namespaces only; Podman's process that keeps the user's namespaces ends with them.
+ACCOUNT = (
+    "mkdir /tmp/etc /tmp/work"
+    " && mount -t overlay -o lowerdir=/etc,upperdir=/tmp/etc,workdir=/tmp/work gpuprov /etc"
+    f" && echo gpuprov-verify:x:{USER}:{USER}::/tmp/user:/bin/sh >>/etc/passwd"
+    f" && echo gpuprov-verify:x:{USER}: >>/etc/group"
+    f" && echo gpuprov-verify:{USER + 1}:{IDS} | tee -a /etc/subuid >>/etc/subgid"
+    f" && chown -R {USER}:{USER} /tmp/user"
+)
+AS_USER = (
+    f"setpriv --reuid {USER} --regid {USER} --clear-groups"
+    " env -i PATH=$PATH LC_ALL=C HOME=/tmp/user XDG_RUNTIME_DIR=/tmp/user"
+)
+FORBIDDING = "/proc/sys/kernel/unprivileged_userns_clone /proc/sys/user/max_user_namespaces"
+USERS_TRIAL = (
+    f'off=$(grep -lx 0 {FORBIDDING} 2>/dev/null); if [ -n "$off" ]; then echo forbidden by $off; else'
+    f" unshare --mount --pid --fork --kill-child --mount-proc sh -c '{STORE} && {FILL} && {ACCOUNT}"
+    f" && {AS_USER} podman --storage-driver vfs {RUN}' sh '{SAYS}'; fi"
+)
+NOTHING, CDI = "", "--device nvidia.com/gpu=all"
+"""Options of a container: none, all GPUs by the Container Device Interface."""
+JSON_BYTES = 1 << 20
+"""Maximum size of Podman's JSON; `podman inspect` prints some 10 kB."""
+UNLIMITED = (-1, (1 << 64) - 1)
+
+
+class Podman(Observed):
+    """Observer of Podman.
+
+    >>> host.podman_engine.defaults["shm_size"]
+    1073741824
+    >>> host.podman_engine.inside(CDI).gpus
+    ['/dev/nvidia0', '/dev/nvidia1']
+    """
+
+    @cached_property
+    def defaults(self) -> dict[str, int | str | None]:
+        """Size of /dev/shm, limits and cgroup manager of a container that is created, and never started.
+
+        Raises:
+            NodeFailed: it cannot be created, or Podman does not describe it.
+            ValueError: the description is not valid JSON, or larger than `JSON_BYTES`.
+        """
+        document = read_json(self.ask(DEFAULTS), JSON_BYTES)
+        try:
+            host = document[0]["HostConfig"]
+            limits = {each["Name"].removeprefix("RLIMIT_").lower(): _limit(each) for each in host["Ulimits"]}
+            return {**limits, "shm_size": host["ShmSize"], "cgroup_manager": host["CgroupManager"]}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise NodeFailed(f"`podman inspect` describes no container: {error!r}") from None
+
+    def inside(self, asks: str = NOTHING) -> Inside:
+        """Return limits and GPUs inside a container of root; nothing of it remains.
+
+        Args:
+            asks: how the container gets GPUs: `NOTHING` or `CDI`.
+
+        Raises:
+            NodeFailed: it does not start, with the message of Podman; or it prints no limits.
+        """
+        return parse_inside(self._said(TRIAL % asks))
+
+    def inside_of_user(self, asks: str = NOTHING) -> Inside | str:
+        """Return limits and GPUs inside a container of a user without rights, who exists only for it.
+
+        A text, `forbidden by /proc/sys/user/max_user_namespaces`, if the node allows users no containers.
+
+        Args:
+            asks: as of `inside`.
+
+        Raises:
+            NodeFailed: as `inside`.
+        """
+        said = self._said(USERS_TRIAL % asks)
+        return said.strip() if said.startswith("forbidden by ") else parse_inside(said)
+
+    def _said(self, command: str) -> str:
+        """Return what a container prints.
+
+        Raises:
+            NodeFailed: it does not start, with Podman's message.
+        """
+        answer = self.run(command)
+        if answer.failed:
+            lines = (line.strip() for line in answer.stderr.splitlines())
+            said = " ".join(line for line in lines if line and not _WARNING.search(line))
+            raise NodeFailed(said or f"the container ended with status {answer.rc}")
+        return str(answer.stdout)
+
+    def __repr__(self) -> str:
+        return "<podman_engine>"
+
+
+_WARNING = re.compile("level=warning|^WARN")
+
+
+def _limit(stated: dict[str, Any]) -> int | str:
+    """Return a limit as a number or "unlimited"; as text if the soft and the hard one differ."""
+    soft, hard = stated["Soft"], stated["Hard"]
+    if soft != hard:
+        return f"{soft}:{hard}"
+    return "unlimited" if soft in UNLIMITED else soft

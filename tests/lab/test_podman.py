@@ -1,0 +1,131 @@
+"""Podman and the container toolkit on a real node: Debian 13's Podman, the mirror's toolkit, real containers.
+
+The tests build on each other: one node gets containers with GPUs, is broken, corrected and changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov_lab import Lab
+from gpuprov_lab.mirror.nvidia import build
+from tests.lab.node_under_test import TRANSACTION
+from tests.lab.stub_driver_node import StubDriverNode, component
+from tests.lab.test_docker import TOOLKIT, node_with_mirror
+
+ROLES = ("container_toolkit", "podman")
+AREAS = ("container_toolkit.", "podman.")
+# This machine may forbid root to raise hard limits, so nodes get smaller ones than "unlimited".
+DEFAULTS = {"shm_size": "1g", "memlock": 4194304, "stack": 67108864, "cgroup_driver": "cgroupfs"}
+PACKAGES = (
+    *("podman", "conmon", "crun", "golang-github-containers-common", "golang-github-containers-image"),
+    *("uidmap", "slirp4netns", "passt", "netavark", "aardvark-dns", "catatonit"),
+)
+LAB = '"nofile=1024:4096", "nproc=30000:30000"'
+"""Limits in the lab's own file."""
+CONFIG = "/etc/containers/containers.conf.d/gpuprov.conf"
+LATER = "/etc/containers/containers.conf.d/zz-site.conf"
+# The OCI runtime leaves its own empty folder in /run.
+STATE = (
+    "ls -A /tmp /run /var/lib/containers | grep -v runc; cat /etc/passwd /etc/subuid; mount;"
+    " ps -C catatonit,conmon -o comm="
+)
+RUN = "podman run --detach --network none --name"
+
+
+@pytest.fixture(scope="module")
+def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    folder = tmp_path_factory.mktemp("podman")
+    mirror = build(folder / "mirror", load([]), [])
+    driven = node_with_mirror(module_lab, "debian13", mirror.root, folder)
+    driven.node.run("apt-get -q -y install --no-install-recommends runc")  # of the lab's containers.conf
+    toolkit = component(dict.fromkeys(TOOLKIT, "1.20.0-1"))
+    packages = driven.candidate(*PACKAGES)
+    driven.state({"containers": DEFAULTS}, podman=component(packages), container_toolkit=toolkit)
+    return driven
+
+
+def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
+    before = driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort")
+    outcome, changed = driven.apply(*ROLES, check=True)
+    assert outcome.ok, outcome.failed
+    assert {TRANSACTION, "Write the defaults for containers"} <= set(changed)
+    assert driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort") == before
+    assert set(driven.drift("podman.")) == {"podman.packages", "podman.config"}
+
+
+def test_fresh_node_gets_podman_whose_containers_see_every_gpu(driven: StubDriverNode) -> None:
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    before = driven.says(STATE)
+    assert driven.drift(*AREAS) == {}
+    assert driven.failed(*AREAS) == {}
+    assert driven.says(STATE) == before
+    assert driven.says("podman images -q 2>&-; podman ps -aq 2>&-") == ""
+    assert f'[{LAB}, "memlock=' in driven.says(f"cat {CONFIG}")
+
+
+def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
+    assert driven.apply(*ROLES)[1] == []
+
+
+def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode) -> None:
+    driven.node.run(
+        f"sed -i s/1073741824/1g/ {CONFIG}; dpkg --remove --force-depends uidmap;"
+        " systemctl disable --now nvidia-cdi-refresh.path"
+    )
+    checks = {"podman.config", "podman.packages", "container_toolkit.cdi"}
+    assert set(driven.drift(*AREAS)) == checks
+    assert set(driven.failed(*AREAS)) == checks | {"podman.limits", "podman.rootless_gpus"}
+    outcome, _ = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    assert driven.drift(*AREAS) == {}
+
+
+def test_what_only_the_site_can_take_back_is_seen(driven: StubDriverNode) -> None:
+    site = f'[containers]\ndefault_ulimits = [{LAB}, "stack=8388608:8388608"]\n'
+    driven.node.run(f"cat >{LATER}; chmod 600 /run/cdi/nvidia.yaml", input=site)
+    found = {"memlock": None, "stack": 8388608}
+    assert driven.drift(*AREAS) == {"podman.config": found}
+    failed = driven.failed(*AREAS)
+    assert set(failed) == {"podman.config", "podman.limits", "podman.rootless_gpus"}
+    assert {name: failed["podman.config"][name] for name in found} == found
+    driven.node.run(f"rm {LATER}; chmod 644 /run/cdi/nvidia.yaml")
+
+
+def test_changed_lock_changes_the_defaults_and_keeps_the_sites_own(driven: StubDriverNode) -> None:
+    site = "/etc/containers/containers.conf.d/50-site.conf"
+    driven.node.run(f"cat >{site}", input='[containers]\ntz = "UTC"\nshm_size = "3g"\n')
+    driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})
+    assert set(driven.drift(*AREAS)) == {"podman.config"}
+    assert driven.apply(*ROLES)[1] == ["Write the defaults for containers"]
+    assert driven.failed(*AREAS) == {}
+    assert "tz" in driven.says(f"cat {site}")
+    driven.node.run(f"rm {site}")
+
+
+def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode) -> None:
+    driven.node.run(
+        "mkdir -p /srv/asked/proc /srv/asked/sys /srv/asked/dev;"
+        " tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /srv/asked"
+    )
+    driven.node.run(f"{RUN} trainer --rootfs /srv/asked /bin/sh -c 'while :; do :; done'")
+    driven.state(podman=None)
+    driven.rule_out(podman="podman|podman\\-docker")
+    outcome, changed = driven.apply("podman")
+    [failed] = outcome.failed
+    assert "Podman has to be removed, which could end trainer; stop these containers" in failed["msg"]
+    assert changed == []
+    driven.node.run("podman rm --force --time 0 trainer")
+
+
+def test_podman_that_shall_not_be_there_goes_and_files_of_users_stay(driven: StubDriverNode) -> None:
+    driven.node.run("mkdir -p /var/lib/containers/storage/volumes/db && echo precious >$_/db")
+    assert set(driven.drift("podman.")) == {"podman.absent"}
+    outcome, _ = driven.apply("podman")
+    assert outcome.ok, outcome.failed
+    assert driven.drift("podman.") == {}
+    assert driven.failed("podman.") == {}
+    assert driven.says("cat /var/lib/containers/storage/volumes/db/db") == "precious"
+    assert driven.says(f"ls {CONFIG}").endswith("No such file or directory")

@@ -1,0 +1,178 @@
+"""Meaning of the lock for Podman: packages, its file of defaults, CDI; and the role's reading of a node."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import gpuprov_apt as apt
+import gpuprov_containers as containers
+import gpuprov_node
+import pytest
+
+from gpuprov.roles import container_toolkit, docker, podman
+from tests.unit.programs import write_program
+from tests.unit.roles.scripts import script
+from tests.unit.roles.test_expectations import group
+from tests.unit.roles.test_templates import render
+
+STATED = {"shm_size": "1g", "memlock": "unlimited", "stack": 67108864, "cgroup_driver": "cgroupfs"}
+look, transaction = script("podman"), script("packages", "transaction")
+
+
+def test_the_lock_in_podman_s_terms() -> None:
+    [packages, config] = podman.expectations(group("podman", containers=STATED))
+    assert (packages.check, config.check) == ("podman.packages", "podman.config")
+    assert config.expected == {
+        "shm_size": 2**30,
+        "memlock": "unlimited",
+        "stack": 67108864,
+        "cgroup_manager": "cgroupfs",
+    }
+
+
+def test_only_what_is_stated_is_configured() -> None:
+    assert [each.check for each in podman.expectations(group("podman"))] == ["podman.packages"]
+    assert podman.variables(group("podman", containers={"cdi": True}))["podman_config"] == {}
+    assert podman.expectations(group(containers=STATED)) == []
+    assert podman.variables(group(containers=STATED))["podman_config"] == {}
+
+
+def written(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of the role's file, on a node without others."""
+    text = render("podman/templates/containers.conf.j2", __podman_look={"config": look.merged(config, [])})
+    assert text.startswith("# Written by gpuprov, role podman: ")
+    return tomllib.loads(text)
+
+
+def test_the_file_states_the_same_in_containers_conf() -> None:
+    config = podman.variables(group("podman", containers=STATED))["podman_config"]
+    assert written(config) == {
+        "containers": {
+            "shm_size": "1073741824",  # Podman would read 1g as 1000000000
+            "default_ulimits": ["memlock=-1:-1", "stack=67108864:67108864"],
+        },
+        "engine": {"cgroup_manager": "cgroupfs"},
+    }
+    config = podman.variables(group("podman", containers={"stack": 1}))["podman_config"]
+    assert written(config) == {"containers": {"default_ulimits": ["stack=1:1"]}}
+
+
+@pytest.mark.parametrize(
+    ("others", "limits"),
+    [
+        ([], ["memlock=1:1"]),
+        (["nofile=1:2"], ["nofile=1:2", "memlock=1:1"]),
+        (["memlock=5:5", "nofile=1:2"], ["nofile=1:2", "memlock=1:1"]),
+    ],
+)
+def test_limits_of_the_site_stay_unless_the_lock_states_them(others: list[str], limits: list[str]) -> None:
+    config = {"containers": {"shm_size": "1", "default_ulimits": ["memlock=1:1"]}, "engine": {"a": "b"}}
+    both = {"shm_size": "1", "default_ulimits": limits}
+    assert look.merged(config, others) == {"containers": both, "engine": {"a": "b"}}
+    for without in ({}, {"engine": {"a": "b"}}, {"containers": {"shm_size": "1"}}):
+        assert look.merged(without, others) == without
+
+
+SITES = """\
+[containers]
+  default_ulimits = [
+    "nofile=1024:4096", # of every container
+    #"core=0:0",
+    'nproc=8:8',
+  ]
+#default_ulimits = ["stack=1:1"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "limits"),
+    [
+        ({}, []),
+        ({"50-site.conf": SITES}, ["nofile=1024:4096", "nproc=8:8"]),
+        ({"50-site.conf": SITES, "90-later.conf": "tz = 'UTC'"}, ["nofile=1024:4096", "nproc=8:8"]),
+        ({"50-site.conf": SITES, "60.conf": "containers.default_ulimits=['a=1']"}, ["a=1"]),
+        ({"50-site.conf": SITES, "60.conf": "default_ulimits = []"}, []),
+        ({"gpuprov.conf": SITES, "zz-site.conf": SITES, "50-site.toml": SITES}, []),
+    ],
+)
+def test_limits_are_those_of_the_last_file_before_ours(
+    files: dict[str, str], limits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "FIRST", ())
+    monkeypatch.setattr(look, "OURS", tmp_path / "gpuprov.conf")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert look.earlier() == limits
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [("1g", 2**30), ("64m", 2**26), ("65536k", 2**26), ("12", 12), (None, None), ("9" * 30, "9" * 30)],
+)
+def test_sizes_are_bytes(size: str | None, count: int | str | None) -> None:
+    assert podman.in_bytes(size) == count
+
+
+def test_without_docker_its_daemon_is_not_configured() -> None:
+    assert docker.daemon_config(group("podman", containers=STATED)) == {}
+    assert docker.daemon_config(group("podman", "docker", containers=STATED)) != {}
+
+
+@pytest.mark.parametrize(
+    ("components", "stated", "interface"),
+    [
+        (("container_toolkit",), {}, None),
+        (("container_toolkit", "podman"), {}, True),
+        (("container_toolkit", "podman"), {"cdi": False}, False),
+        (("container_toolkit",), {"cdi": True}, True),
+        (("podman",), {}, None),
+        (("docker", "container_toolkit"), {"cdi": False}, False),
+    ],
+)
+def test_podman_has_the_device_interface_by_default(
+    components: tuple[str, ...], stated: dict[str, Any], *, interface: bool | None
+) -> None:
+    locked = group(*components, containers=stated)
+    assert container_toolkit.variables(locked)["container_toolkit_cdi"] is interface
+    expected = [
+        each.expected for each in container_toolkit.expectations(locked) if each.check.endswith("cdi")
+    ]
+    assert expected == ([] if interface is None else ["enabled" if interface else "disabled"])
+
+
+def seen(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return what the role sees of the machine."""
+    look.main({})
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_containers_of_root_are_listed_or_the_reason_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(look, "installed", dict)
+    monkeypatch.setattr(containers, "PROCESSES", f"{tmp_path}/*.comm")
+    monkeypatch.setitem(gpuprov_node.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    write_program(tmp_path / "podman", 'test "$*" = "ps --format {{.Names}}" && echo web && echo db')
+    (tmp_path / "1.comm").write_text("conman\n")
+    assert seen(capsys) == {"installed": {}, "config": {}, "containers": [], "silent": None}
+    (tmp_path / "2.comm").write_text("conmon\n")
+    (tmp_path / "3.comm").symlink_to("ended")
+    assert seen(capsys)["containers"] == ["db", "web"]
+    write_program(tmp_path / "podman", "exit 125")
+    found = seen(capsys)
+    assert (found["containers"], found["silent"]) == ([], "`podman ps` exited with 125")
+
+
+def test_container_that_starts_during_the_download_keeps_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+    def order(*idle: str) -> Any:
+        return transaction.Order("x", {}, [], {}, [], [], list(idle), False, False, False, 1, 1)
+
+    monkeypatch.setattr(containers, "of_podman", lambda: ["late"])
+    monkeypatch.setattr(containers, "of_docker", list)
+    transaction.idle(order("docker"))
+    with pytest.raises(apt.Failed, match="would end late, started meanwhile"):
+        transaction.idle(order("podman"))
