@@ -121,6 +121,7 @@ def nccl(dice: Random, place: Place) -> Change | None:
 DAEMON = "/etc/docker/daemon.json"
 RUNTIME = "/etc/nvidia-container-runtime/config.toml"
 CONTAINERD = "/etc/containerd/config.toml"
+PODMAN = "/etc/containers/containers.conf.d/gpuprov.conf"
 EDIT = 'python3 -c \'import json; p = "{}"; d = json.load(open(p)); {}; json.dump(d, open(p, "w"))\''
 DEVICE = "devices: [{name: all, containerEdits: {deviceNodes: [{path: /dev/none}]}}]"
 ENGINES = {
@@ -135,6 +136,8 @@ ENGINES = {
     "no control groups by systemd": (CONTAINERD, f"sed -i -E s/SystemdCgroup/Systemd_Cgroup/ {CONTAINERD}"),
     "no nvidia runtime": (CONTAINERD, f"sed -i -E s/runtimes.nvidia/runtimes.other/ {CONTAINERD}"),
     "containerd's file removed": (CONTAINERD, f"rm {CONTAINERD}"),
+    "Podman's file emptied": (PODMAN, f"echo >{PODMAN}"),
+    "Podman's limits in another table": (PODMAN, f"sed -i s/containers]/network]/ {PODMAN}"),
     "a device that is missing": (
         "/etc/cdi/site.yaml",
         put("/etc/cdi/site.yaml", f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n{DEVICE}"),
@@ -144,12 +147,12 @@ ENGINES = {
 
 
 def containers(dice: Random, place: Place) -> Change | None:
-    """Draw a setting of Docker, containerd or NVIDIA's toolkit, in the file that each of them reads."""
+    """Draw a setting of an engine or of NVIDIA's toolkit, in the file that it reads."""
     name = dice.choice(sorted(ENGINES))
     path, do = ENGINES[name]
     if not (place.has(path) or name == "a device that is missing"):
         return None
-    checks = ("docker.", "containerd.", "container_toolkit.")
+    checks = ("docker.", "containerd.", "podman.", "container_toolkit.")
     return Change("containers", f"{name} in {path}", do, (path,), checks=checks)
 
 

@@ -47,11 +47,12 @@ COMPONENTS = {
     "container_toolkit": ("container_toolkit",),
     "docker": ("docker",),
     "containerd": ("containerd",),
+    "podman": ("podman",),
     "profiling_tools": ("profiling_tools",),
     "monitoring": ("dcgm", "node_exporter"),
 }
 """Role → components in its lock in addition to the driver; locks of other roles have no further ones."""
-OF_CONTAINERS = ("docker", "containerd", "container_toolkit")
+OF_CONTAINERS = ("docker", "containerd", "podman", "container_toolkit")
 FORKS = 6
 
 

@@ -72,7 +72,11 @@ OF_CUDA_13: tuple[dict[str, Any], dict[str, Any]] = (
 STACKS = {
     "debian12": [{"driver": "580.95.05", **OF_CUDA_12[0]}, {"driver": "590.48.01", **OF_CUDA_12[1]}],
     "debian13": [{"driver": "580.95.05", **OF_CUDA_13[0]}, {"driver": "590.48.01", **OF_CUDA_13[1]}],
-    "ubuntu22.04": [{"driver": "570.195.03", **OF_CUDA_12[0]}, {"driver": "580.95.05", **OF_CUDA_12[1]}],
+    # Its own Podman is too old for GPUs: the lab's archive has Debian 12's.
+    "ubuntu22.04": [
+        {"driver": "570.195.03", "podman": "4.3", **OF_CUDA_12[0]},
+        {"driver": "580.95.05", "podman": "4.3", **OF_CUDA_12[1]},
+    ],
     "ubuntu24.04": [{"driver": "570.195.03", **OF_CUDA_12[0]}, {"driver": "580.95.05", **OF_CUDA_12[1]}],
     "ubuntu26.04": [
         {"driver": "610.57.04", "cuda": ["13.3", "13.4"], "nccl": "2.30.7+cuda13.3"},
@@ -83,7 +87,7 @@ COMMON: tuple[dict[str, Any], ...] = (
     {"cudnn": "9.15", "container_toolkit": "1.18", "dcgm": "4.5.2"},
     {"cudnn": "9.28", "container_toolkit": "1.19", "dcgm": "4.6.0"},
 )
-FROM_THE_ARCHIVE = ("docker", "containerd", "profiling_tools", "node_exporter")
+FROM_THE_ARCHIVE = ("docker", "containerd", "podman", "profiling_tools", "node_exporter")
 LIMITS = {"memlock": 4194304, "stack": 67108864}
 SETTINGS: tuple[dict[str, Any], ...] = (
     {
@@ -200,7 +204,7 @@ class Fleet:
         node = self.nodes[system]
         stack: dict[str, Any] = {"repository": "nvidia", **STACKS[system][min(step, 1)]}
         if step < len(COMMON):
-            stack |= COMMON[step] | dict.fromkeys(FROM_THE_ARCHIVE, "auto")
+            stack = {**COMMON[step], **dict.fromkeys(FROM_THE_ARCHIVE, "auto"), **stack}
         else:
             stack |= dict.fromkeys([*COMMON[0], *FROM_THE_ARCHIVE, "cuda", "nccl"], "none")
         stack |= self.board.stack

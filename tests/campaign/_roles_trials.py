@@ -131,6 +131,13 @@ TRIALS = (
         gone=_listed("docker.io"),
     ),
     Trial(
+        "podman",
+        changed=("podman.config",),
+        harm="sed -i s/shm_size/no_size/ /etc/containers/containers.conf.d/gpuprov.conf",
+        broken=("podman.config", "podman.limits"),
+        gone=f"{_listed('podman')}; ls /etc/containers/containers.conf.d/gpuprov.conf",
+    ),
+    Trial(
         "system_tuning",
         changed=("tuning.environment",),
         harm="sed -i s/OMP_NUM_THREADS=4/OMP_NUM_THREADS=1/ /etc/environment",

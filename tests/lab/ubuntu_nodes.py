@@ -15,7 +15,11 @@ from gpuprov_lab.mirror.specs import PackageSpec
 from tests.systems import CODENAMES, UBUNTU
 
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
-BORROWED = ("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-node-exporter")
+BORROWED = (
+    *("docker.io", "containerd", "runc", "sysstat", "atop", "prometheus-node-exporter"),
+    *("podman", "conmon", "crun", "golang-github-containers-common", "golang-github-containers-image"),
+    *("uidmap", "slirp4netns", "passt", "netavark", "aardvark-dns", "catatonit"),
+)
 """Packages that the roles install from a distribution's archive."""
 CLIENT = "docker-cli"
 """Docker's client, where it is a package of its own: from Debian 13 on."""
