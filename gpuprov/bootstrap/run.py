@@ -106,7 +106,7 @@ def bootstrap(
         strangers = list(pool.map(lambda node: _known_login(node, goal, keys), nodes))
         first = [node for node, stranger in zip(nodes, strangers, strict=True) if stranger]
         contacts = dict(
-            zip((n.name for n in first), pool.map(lambda n: _reach(n, goal, login), first), strict=True)
+            zip((n.name for n in first), pool.map(lambda n: _reach(n, login), first), strict=True)
         )
         _settle_host_keys([node for node in first if contacts[node.name]], contacts, keys, confirm)
         list(pool.map(lambda node: _first_login(node, contacts[node.name], goal, login, keys), first))
@@ -140,7 +140,7 @@ def _known_login(node: NodeResult, goal: Goal, keys: Pinned) -> bool:
     return False
 
 
-def _reach(node: NodeResult, goal: Goal, login: Login) -> Contact | None:
+def _reach(node: NodeResult, login: Login) -> Contact | None:
     """Connect to a node without a login; if that fails, record the failure and return None."""
     target = node.target
     contact = contained(node.name, lambda: reach(node.name, target.address, target.connection, login))

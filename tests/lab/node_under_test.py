@@ -13,6 +13,7 @@ from gpuprov.apply.playbook import NodeOutcome, run_playbook
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.model.lock import Lock, LockedGroup, Setting
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.verify import run_verification
 from gpuprov_lab import Node
 
@@ -65,15 +66,19 @@ class NodeUnderTest:
         components = self.group.components.model_copy(update={"absent": patterns})
         self.group = self.group.model_copy(update={"components": components})
 
-    def apply(self, *roles: str, check: bool = False, **variables: Any) -> tuple[NodeOutcome, list[str]]:
+    def apply(
+        self, *roles: str, check: bool = False, password: str | None = None, **variables: Any
+    ) -> tuple[NodeOutcome, list[str]]:
         """Run roles; return the outcome and the names of the tasks that changed something.
 
         Args:
+            password: sudo's password.
             variables: role variables that override the lock's.
         """
         events: list[dict[str, Any]] = []
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
-        run = RunContext(self.lock, folder, Options(check=check), listen=events.append)
+        options = Options(check=check, dispatch=Dispatch(password=password))
+        run = RunContext(self.lock, folder, options, listen=events.append)
         nodes = {self.node.name: {"gpuprov_roles": list(roles or self.roles), **variables}}
         outcome = run_playbook("site", nodes, run)[self.node.name]
         return outcome, [event["task"] for event in events if event.get("status") == "changed"]

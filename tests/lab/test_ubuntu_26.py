@@ -72,3 +72,13 @@ def test_an_image_without_the_blacklist_is_made_again(driven: MirrorNode) -> Non
     assert outcome.ok, outcome.failed
     assert changed == ["Rebuild each initramfs that is older than the blacklist, or has an older driver"]
     assert OURS in listed(driven)
+
+
+def test_sudo_rs_takes_the_password_and_a_wrong_one_is_reported(driven: MirrorNode) -> None:
+    driven.node.run(
+        "useradd --create-home --groups sudo asking; echo asking:secret | chpasswd;"
+        " cp -r /root/.ssh /home/asking/; chown -R asking: /home/asking/.ssh"
+    )
+    assert driven.apply("preflight", password="secret", ansible_user="asking")[0].ok  # noqa: S106
+    outcome, _ = driven.apply("preflight", password="wrong", ansible_user="asking")  # noqa: S106
+    assert "Incorrect sudo password" in str(outcome.failed or outcome.unreachable)
