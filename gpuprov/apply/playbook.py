@@ -240,7 +240,7 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
     if options.verbosity > 1:
         command.append("-" + "v" * (options.verbosity - 1))
     if options.dispatch.password is not None:
-        command += ["--become-method", "gpuprov_sudo", "--become-password-file", "-"]
+        command += ["--become-password-file", "-"]
     return [*command, f"gpuprov.gpuprov.{playbook}"]
 
 
@@ -266,6 +266,7 @@ def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
         "ANSIBLE_CONNECTION_PLUGINS": str(share("plugins") / "connection"),
         "ANSIBLE_TRANSPORT": "gpuprov_ssh",
         "ANSIBLE_BECOME_PLUGINS": str(share("plugins") / "become"),
+        "ANSIBLE_BECOME_METHOD": "gpuprov_sudo",
         "ANSIBLE_TASK_TIMEOUT": str(TASK_S),
         "GPUPROV_ANSWER_BYTES": str(ANSWER_BYTES),
         "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,

@@ -32,7 +32,9 @@ def settings() -> dict[str, str]:
     return {
         "ANSIBLE_STRATEGY": "mitogen_linear",
         "ANSIBLE_STRATEGY_PLUGINS": str(plugins),
-        "ANSIBLE_TRANSPORT": "ssh",  # the only name for which Mitogen uses its own connection
+        # The only names that Mitogen knows.
+        "ANSIBLE_TRANSPORT": "ssh",
+        "ANSIBLE_BECOME_METHOD": "sudo",
     }
 
 

@@ -50,5 +50,6 @@ def test_mitogen_is_used_where_it_knows_the_ansible_that_is_installed(
         "ANSIBLE_STRATEGY": "mitogen_linear",
         "ANSIBLE_STRATEGY_PLUGINS": "/lib/ansible_mitogen/plugins/strategy",
         "ANSIBLE_TRANSPORT": "ssh",
+        "ANSIBLE_BECOME_METHOD": "sudo",
     }
     assert found == (expected if says.startswith("with Mitogen") else {})
