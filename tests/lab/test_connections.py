@@ -184,6 +184,7 @@ def test_verify(site: Site) -> None:
     assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "passed")
 
 
+@pytest.mark.slow
 def test_upgrade(site: Site) -> None:
     result = site.states("upgrade", "--to", "next.lock.yml", "--yes")
     assert {name: node["stands"] for name, node in result.items()} == dict.fromkeys(WAYS, "new")

@@ -92,6 +92,7 @@ def test_an_interrupted_apply_gives_its_leases_back(two: Site) -> None:
     assert [lease(node) for node in two.fleet.nodes] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_what_a_killed_apply_left_waits_for_its_ansible_and_for_no_clock(two: Site, tmp_path: Path) -> None:
     """Let the killed apply's controller continue after its Ansible has ended; refuse another controller."""
     process = begun(two, "apply", "--full", "--yes")

@@ -120,6 +120,7 @@ def test_a_fault_of_an_image_is_seen_without_a_boot_and_mended(built: Tree) -> N
     built.run(VERIFY)
 
 
+@pytest.mark.slow
 def test_machines_made_from_it_are_clean_after_their_first_boot(
     module_lab: Lab, image: str, folder: Path, version: str, another_lab: Lab
 ) -> None:

@@ -156,6 +156,7 @@ def test_somebody_who_is_not_root_works_by_sudo(here: LocalNode) -> None:
     here.gpuprov("drift")
 
 
+@pytest.mark.slow
 def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
     """Prefer --local to the address in the lock, and keep that address in the file."""
     folder = here.node.root / FOLDER[1:]

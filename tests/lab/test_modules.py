@@ -153,6 +153,7 @@ def test_a_build_that_fails_shuts_the_gate_with_the_compilers_line(fleet: Fleet)
     assert f"{DRIVER}" in fleet.nodes[0].run("dkms status").stdout
 
 
+@pytest.mark.slow
 def test_an_upgrade_has_the_module_in_the_store_before_anything_is_drained(fleet: Fleet) -> None:
     lock = yaml.safe_load((fleet.folder / f"{OTHER}.lock.yml").read_text())
     there = "find $XDG_STATE_HOME -name about.json -path '*/{}-*' | grep ."
@@ -168,6 +169,7 @@ def test_an_upgrade_has_the_module_in_the_store_before_anything_is_drained(fleet
     assert fleet.without_gcc() == fleet.nodes[1:]
 
 
+@pytest.mark.slow
 def test_a_rollback_needs_no_compiler(fleet: Fleet) -> None:
     done = fleet.gpuprov("rollback", "--yes", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr

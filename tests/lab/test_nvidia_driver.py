@@ -208,6 +208,7 @@ def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: MirrorNode) -> 
     assert driven.drift() == {}
 
 
+@pytest.mark.slow
 def test_cudnn_for_another_cuda_replaces_the_one_before(driven: MirrorNode) -> None:
     """Change the major version of CUDA: cuDNN's packages for both exclude each other."""
     driven.state(driver="580.95.05", cuda="13.0")

@@ -75,6 +75,7 @@ def test_check_says_what_would_change_and_changes_nothing(fixture: DebianNode) -
     assert fixture.says(SNAPSHOT) == before
 
 
+@pytest.mark.slow
 def test_a_module_that_does_not_build_leaves_the_node_as_it_was(fixture: DebianNode) -> None:
     assert fixture.apply("repositories")[0].ok
     before = fixture.says(SNAPSHOT)

@@ -27,7 +27,7 @@ class Scale:
 
 @pytest.fixture(scope="module")
 def scale() -> Iterator[Scale]:
-    with site([(JOINED, 4)], fresh_lab_name()) as found, Lab(fresh_lab_name()) as lab:
+    with site([(JOINED, 2)], fresh_lab_name()) as found, Lab(fresh_lab_name()) as lab:
         state_own_keys(found.fleet.folder)
         nodes = lab.up(names=["ctl1", "ctl2"])
         with crew(found.fleet.folder, found.fleet.nodes, nodes) as made:
@@ -49,6 +49,7 @@ def test_looks_are_the_same_by_one_and_by_many(scale: Scale) -> None:
         assert one == many, verb
 
 
+@pytest.mark.slow
 def test_a_change_is_the_same_by_one_and_by_many(scale: Scale) -> None:
     documents = []
     # The first apply records the files of packages, too.

@@ -115,6 +115,7 @@ def test_the_journal_is_printed(fleet: Fleet) -> None:
     assert result.stdout.count("resume done") == 2
 
 
+@pytest.mark.slow
 def test_a_rollback_needs_no_mirror(fleet: Fleet) -> None:
     for node in fleet.nodes:
         node.run("echo 'Acquire::http::Proxy \"http://127.0.0.1:9\";' >/etc/apt/apt.conf.d/99gone")
