@@ -25,6 +25,7 @@ from gpuprov.apply.worker_messages import Failures
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.files.resources import link_collection, share
 from gpuprov.files.writing import make_folders, replace_file
+from gpuprov.inventory.ansible import group_names
 from gpuprov.inventory.variables import reached, variables_of
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
@@ -210,9 +211,11 @@ def _without_templates(
 def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return Ansible's inventory: the groups of the lock that have some of the nodes, with all variables.
 
-    A node's variables in `nodes` take precedence over those of the lock.
+    A node's variables in `nodes` take precedence over those of the lock. A group is renamed if a node has its
+    name: Ansible would give the node's variables to the group.
     """
     children = {}
+    names = group_names(lock.groups, lock.hosts())
     for name, group in lock.groups.items():
         stated, own = variables_of(reached(group), group)
         hosts = {
@@ -226,7 +229,7 @@ def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any
             if host in nodes
         }
         if hosts:
-            children[name] = {"hosts": hosts, "vars": stated}
+            children[names[name]] = {"hosts": hosts, "vars": stated}
     return {"all": {"children": children}}
 
 

@@ -10,7 +10,7 @@ fleet's keys outside groups, and `gpuprov_kinds` the names of the added groups. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,9 @@ def inventory_of(fleet: Fleet, models: Mapping[str, str], lock: Lock | None = No
     Raises:
         InvalidInput: the site sets a variable that the lock decides.
     """
-    names = _names(fleet)
+    names = group_names(
+        [*fleet.groups, *fleet.also], (host for group in fleet.groups.values() for host in group.hosts)
+    )
     everywhere = fleet.also["all"].vars if "all" in fleet.also else {}
     kinds = dict(_kinds(fleet, models, names))
     of_all = {FLEET_VARIABLE: _stated(fleet, "groups", "also", "host_vars"), KINDS_VARIABLE: list(kinds)}
@@ -166,14 +168,14 @@ def _kinds(
         yield _free(kind, taken | hosts, "_hosts"), members
 
 
-def _names(fleet: Fleet) -> dict[str, str]:
-    """Return the fleet's group → a name that Ansible accepts without a warning and that no host has.
+def group_names(groups: Iterable[str], hosts: Iterable[str]) -> dict[str, str]:
+    """Return group → a name that Ansible accepts without a warning and that no host has.
 
-    All groups of `groups` and `also` are included; `_hosts` is appended to a name that is taken.
+    `_hosts` is appended to a name that is taken.
     """
-    taken = {host for group in fleet.groups.values() for host in group.hosts} | RESERVED
+    taken = {*hosts, *RESERVED}
     names: dict[str, str] = {}
-    for name in [*fleet.groups, *fleet.also]:
+    for name in groups:
         names[name] = _free(group_name(name), taken, "_hosts")
         taken.add(names[name])
     return names

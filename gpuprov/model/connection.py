@@ -7,19 +7,40 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from gpuprov.model.documents import Strict
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1"})
+"""Names that a host must not have: Ansible's groups of all hosts, and its names for the controller
+(`LOCALHOST` in its constants). A host of such a name would get the variables and data of others.
+"""
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?")
 BRACKETS = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?")
 LOCAL = "local"
 """Address of the machine that gpuprov itself runs on: SSH is not used."""
 NO_JUMP = "none"
 """ssh's value for a direct connection where another file states a jump host."""
+
+
+def host_name(name: str) -> str:
+    """Return the name of a host in a fleet or a lock.
+
+    Raises:
+        ValueError: it has other characters, or is one of `NOT_A_HOST`.
+    """
+    if not HOST_NAME.fullmatch(name):
+        raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
+    if name in NOT_A_HOST:
+        raise ValueError(f"host names other than {name!r}, which has a meaning in Ansible: {{NAME: {name}}}")
+    return name
+
+
+HostName = Annotated[str, AfterValidator(host_name)]
+"""Name of a host in a fleet or a lock."""
 
 
 class Connection(Strict):

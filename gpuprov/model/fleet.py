@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -20,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpuprov.model.connection import HOST_NAME, LOCAL, Connection, lay_over, parse_destination
+from gpuprov.model.connection import LOCAL, Connection, HostName, host_name, lay_over, parse_destination
 from gpuprov.model.documents import Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import HardwareProfile
@@ -33,13 +32,6 @@ from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import SecureBoot
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
-
-
-def _host_name(name: str) -> str:
-    """Return a host's name; raise ValueError if it has other characters."""
-    if not HOST_NAME.fullmatch(name):
-        raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
-    return name
 
 
 class Host(Strict):
@@ -95,7 +87,7 @@ class Group(Strict):
     model_config = ConfigDict(populate_by_name=False)
 
     profile: str = Field(pattern=NAME)
-    entries: dict[Annotated[str, AfterValidator(_host_name)], Host] = Field(alias="hosts")
+    entries: dict[HostName, Host] = Field(alias="hosts")
     os: str
     arch: str = "x86_64"
     site: str | None = Field(
@@ -251,7 +243,7 @@ def _names(stated: object) -> list[str]:
     for name in hosts:
         if ":" in name:
             raise ValueError(f"names without a port; a port needs an address: {{NAME: {name!r}}}")
-        _host_name(name)
+        host_name(name)
     return hosts
 
 

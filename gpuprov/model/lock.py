@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr
 
 from gpuprov.model.components import COMPONENT
-from gpuprov.model.connection import LOCAL, Connection, lay_over
+from gpuprov.model.connection import LOCAL, Connection, HostName, lay_over
 from gpuprov.model.documents import (
     Places,
     Strict,
@@ -213,7 +213,7 @@ class LockedGroup(Strict):
     """
 
     profile: str
-    hosts: dict[str, str]
+    hosts: dict[HostName, str]
     os: str
     arch: str
     site: str | None = None

@@ -57,7 +57,8 @@ _COMMANDS = re.compile(r"(?<=#)#(?=\[|vso\[)|^[^\S\n]*:(?=:[A-Za-z-]+(?:::| [^\n
 _NOT_XML = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
 """Pattern of one component of a path; `names.file_name` uses it, too."""
-_TEMPLATE = re.compile(r"\{\{|\{%|\{#")
+_TEMPLATE = re.compile(r"\{\{|\{%|\{#|#jinja2:")
+"""What makes a text a template for Ansible: Jinja's own signs, and a line that states other ones."""
 _SHOWN = 80
 """Default maximum length of a value in a message, in characters."""
 UNSAFE = "__ansible_unsafe"
@@ -247,7 +248,7 @@ def regex(text: str) -> RegexText:
 
 
 def is_template(text: str) -> bool:
-    """Return whether Ansible could expand the text as a template: whether it contains `{{`, `{%` or `{#`."""
+    """Return whether Ansible could expand the text as a template: it has `{{`, `{%`, `{#` or `#jinja2:`."""
     return _TEMPLATE.search(text) is not None
 
 
@@ -264,7 +265,8 @@ def without_templates(document: Document, what: str) -> Document:
     for place, text in _strings(document, what):
         if is_template(text):
             raise NodeFailed(
-                f"{place}: {shown(text)} looks like a template", expected="text without {{, {% or {#"
+                f"{place}: {shown(text)} looks like a template",
+                expected="text without {{, {%, {# or #jinja2:",
             )
     return document
 

@@ -142,10 +142,10 @@ class OnNode(ActionBase):
             program = node_program.script(source, json.dumps(question))
         except SyntaxError as error:
             raise AnsibleActionFail(f"{script} is not Python: {error}") from error
-        return _answered(script, self.execute([python, "-IB", "-"], program, task_vars))
+        return answered(script, self.execute([python, "-IB", "-"], program, task_vars))
 
 
-def _answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
+def answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
     """Return the task's result from a script's exit status and output, see `OnNode.ask`.
 
     Raises:

@@ -13,7 +13,7 @@ from gpuprov.catalog.identity import find_system
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.inventory.discover.match import Match
 from gpuprov.inventory.imports.machine import fold_hosts
-from gpuprov.model.connection import HOST_NAME, LOCAL, Connection, parse_destination
+from gpuprov.model.connection import LOCAL, Connection, host_name, parse_destination
 from gpuprov.probe.facts import Facts
 from gpuprov.ssh.contained import contained
 
@@ -87,7 +87,10 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
 def own_name(facts: Facts) -> str | None:
     """Return a host's own name without domain; None if a fleet cannot have it as a host's name."""
     own = facts.host.partition(".")[0]
-    return own if HOST_NAME.fullmatch(own) and own != LOCAL else None
+    try:
+        return host_name(own) if own != LOCAL else None
+    except ValueError:
+        return None
 
 
 def _as_given(host: str) -> str:

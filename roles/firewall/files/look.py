@@ -25,7 +25,11 @@ wanted = json.loads(sys.argv[1])
 def table() -> dict[str, dict[str, list[str]]]:
     """Return the table as the kernel has it, in nft's syntax."""
     listed = subprocess.run(
-        ["nft", "-p", "list", "table", "inet", "gpuprov"], capture_output=True, text=True, check=False
+        ["nft", "-p", "list", "table", "inet", "gpuprov"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     networks, chains = {}, {}
     blocks = re.findall(r"^\t(set|chain) (\S+) \{\n(.*?)^\t\}", listed.stdout, re.M | re.S)

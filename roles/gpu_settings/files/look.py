@@ -35,7 +35,9 @@ def gpus(fields: str = FIELDS) -> list[list[str]] | None:
         return None
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            query, capture_output=True, text=True, errors="replace", check=False, timeout=60
+        )
     except subprocess.TimeoutExpired:
         return None
     return [line.split(", ") for line in done.stdout.splitlines()] if done.returncode == 0 else None
@@ -57,7 +59,12 @@ def clocks(seen: list[list[str]]) -> list[str]:
 def instances() -> dict[int, list[str]]:
     """Return the sorted profiles of the GPU instances, by GPU."""
     done = subprocess.run(
-        ["nvidia-smi", "mig", "-lgi"], capture_output=True, text=True, check=False, timeout=60
+        ["nvidia-smi", "mig", "-lgi"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=60,
     )
     found: dict[int, list[str]] = {}
     for index, profile in re.findall(r"(?m)^\|\s+(\d+)\s+MIG (\S+)", done.stdout):

@@ -17,7 +17,12 @@ def main() -> None:
     for kernel in asked["kernels"]:
         command = ["dkms", "install", "--force", asked["source"], "-k", kernel]
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
         )
         sys.stderr.write(done.stderr)
         if done.returncode:

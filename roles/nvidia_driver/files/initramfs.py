@@ -38,7 +38,9 @@ def outdated(image: str, kernel: str, asked: dict) -> bool:
 
 def failure(command: list[str]) -> dict | None:
     """Run a command; return its failure, or None."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+    )
     sys.stderr.write(done.stderr)
     if done.returncode == 0:
         return None

@@ -68,7 +68,9 @@ def run(*command: str) -> None:
     Raises:
         Refused: it failed; the text has the first line of its errors.
     """
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+    )
     sys.stderr.write(done.stderr)
     if done.returncode:
         said = done.stderr.strip().partition("\n")[0]

@@ -72,7 +72,7 @@ def lock_holder(path: str) -> str | None:
 def program(pid: str) -> str:
     """Return the name of a process, or its number if it has ended."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return pid
 

@@ -31,6 +31,7 @@ def targets() -> list[list[str]]:
         ["apt-get", "indextargets", *options, "--format", FORM, "Created-By: Packages"],
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,  # it fails if sources contradict each other; the role checks its own file later
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )

@@ -51,7 +51,9 @@ def settings_of(path: str, names: list[str]) -> list[dict]:
 def service() -> int:
     """Return the ancestor of this process that the init system started, such as sshd."""
     pid = os.getpid()
-    while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) > 1:
+    while (
+        parent := int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    ) > 1:
         pid = parent
     return pid
 

@@ -170,3 +170,15 @@ def test_half_characters_of_a_node_can_be_recorded(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", write])
     outcomes = playbook.run_playbook("site", {name: {}}, RunContext(lock, tmp_path))
     assert [each["msg"] for each in outcomes[name].failed] == ["caf\N{REPLACEMENT CHARACTER}"]
+
+
+def test_a_node_with_the_name_of_a_group_states_nothing_for_the_others() -> None:
+    """Ansible gives variables of `train` to the group if there is one, and so to all of its hosts."""
+    lock = read_lock(RECORDED_LOCK)
+    [group] = lock.groups.values()
+    hosts = {"train": "10.0.0.66", "gpu1": "10.0.0.1"}
+    lock = lock.model_copy(update={"groups": {"train": group.model_copy(update={"hosts": hosts})}})
+    children = playbook._inventory(lock, {name: {} for name in hosts})["all"]["children"]
+    assert {name: sorted(each["hosts"]) for name, each in children.items()} == {
+        "train_hosts": ["gpu1", "train"]
+    }

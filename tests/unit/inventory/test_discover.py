@@ -267,6 +267,8 @@ def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
         "10.0.0.4": "10-0-0-5",
         "10.0.0.5": "local",
         "10.0.0.6": "_x-",
+        "10.0.0.7": "localhost.localdomain",
+        "10.0.0.8": "all",
         "ops@gpu07": "other",
     }
     assert names_of({host: simulated("t4x1", name=name) for host, name in own.items()}) == {
@@ -277,6 +279,8 @@ def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
         "10.0.0.4": "10-0-0-5",
         "10.0.0.5": "10.0.0.5",
         "10.0.0.6": "10.0.0.6",
+        "10.0.0.7": "10.0.0.7",
+        "10.0.0.8": "10.0.0.8",
         "ops@gpu07": "gpu07",
     }
 

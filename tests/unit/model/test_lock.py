@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import read_lock
 from tests import RECORDED_LOCK
@@ -32,3 +35,13 @@ def test_a_host_is_reached_by_its_own_settings_and_those_of_its_group() -> None:
     assert group.connection_of("gpu01") == Connection(user="ops", port=40022)
     assert group.connection_of("gpu02") == shared
     assert group.model_copy(update={"connections": None}).connection_of("gpu01") == shared
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "all", "ungrouped", "a b"])
+def test_a_lock_has_no_host_whose_name_is_another_to_ansible(tmp_path: Path, name: str) -> None:
+    text = RECORDED_LOCK.read_text(encoding="utf-8")
+    [group] = read_lock(RECORDED_LOCK).groups.values()
+    known = next(iter(group.hosts))
+    (tmp_path / "fleet.lock.yml").write_text(text.replace(f"{known}:", f"{name}:"), encoding="utf-8")
+    with pytest.raises(InvalidInput, match="host names"):
+        read_lock(tmp_path / "fleet.lock.yml")

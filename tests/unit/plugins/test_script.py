@@ -17,8 +17,9 @@ import yaml
 from gpuprov.files.resources import link_collection
 from tests import ROOT
 
-SCRIPT, REFUSE, FILES, COMMAND, UNIT = (
-    f"gpuprov.gpuprov.gpuprov_{name}" for name in ("script", "refuse", "files", "command", "unit")
+SCRIPT, REFUSE, FILES, COMMAND, UNIT, CONTROLLER = (
+    f"gpuprov.gpuprov.gpuprov_{name}"
+    for name in ("script", "refuse", "files", "command", "unit", "controller")
 )
 SCRIPTS = {
     "share.py": "from gpuprov_node import output\nprint('{\"said\": \"%s\"}' % output('echo', '-n', 'hi'))",
@@ -308,3 +309,38 @@ def test_programs_and_units_have_no_library_of_ansibles(tmp_path: Path) -> None:
         True,
     )
     assert (found["unit"]["changed"], found["unit"]["acts"]) == (True, ["enable"])
+
+
+HERE = """
+import json, os, sys
+print("a banner"); print(json.dumps({"asked": json.load(sys.stdin), "here": os.getcwd()}))
+"""
+
+
+def test_a_script_on_the_controller_is_not_run_on_a_node_of_its_name(tmp_path: Path) -> None:
+    """A host `localhost` of the inventory would get what is delegated there."""
+    files, tasks = tmp_path / "roles/asking/files", tmp_path / "roles/asking/tasks"
+    files.mkdir(parents=True)
+    tasks.mkdir()
+    (files / "echo.py").write_text(HERE)
+    (files / "leave.py").write_text("import sys; sys.exit('no such table')")
+    listed = [
+        {"name": "Ask", CONTROLLER: {"script": "echo.py", "question": QUESTION}, "register": "mapping"},
+        {"name": "Ask", CONTROLLER: {"script": "echo.py", "question": "{{ [1, none] | to_json }}"},
+         "register": "text"},
+        {"name": "Ask", CONTROLLER: {"script": "leave.py"}, "register": "left", "ignore_errors": True},
+        {"name": "Keep", "ansible.builtin.debug":
+         {"msg": "{{ mapping.document.asked == question and text.document.asked == [1, none]"
+                 " and left.msg == 'leave.py gave no answer: no such table' }}"}},
+    ]  # fmt: skip
+    (tasks / "main.yml").write_text(yaml.safe_dump(listed))
+    question = {**QUESTION, "name": "it's templated"}
+    play = {"hosts": "all", "gather_facts": False, "roles": ["asking"], "vars": {"question": question}}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    hosts = {"localhost": {"ansible_host": "192.0.2.1", "ansible_connection": "ssh"}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"gpu1": {}, **hosts}}}))
+    done = run(
+        "ansible-playbook", "-i", "hosts.yml", "play.yml", folder=tmp_path,
+        ANSIBLE_COLLECTIONS_PATH=str(link_collection(tmp_path / "collections")),
+    )  # fmt: skip
+    assert done.stdout.count('"msg": true') == 2, done.stdout

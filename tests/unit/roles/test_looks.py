@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +287,33 @@ def test_packages_of_another_repository(
 
     monkeypatch.setattr(preflight, "run", run)
     assert preflight.foreign_packages("nvidia-(smi|driver)", sources) == foreign
+
+
+def test_a_process_of_a_user_can_have_any_name() -> None:
+    rename = (
+        "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff\\xfejob', 0, 0, 0); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", rename], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert preflight.program(str(process.pid)) == "\ufffd\ufffdjob"
+        process.kill()
+
+
+SCRIPTS = sorted([*ROOT.glob("roles/*/files/*.py"), *ROOT.glob("plugins/module_utils/*.py")])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=[f"{path.parts[-3]}/{path.name}" for path in SCRIPTS])
+def test_what_a_program_prints_need_not_be_utf8(path: Path) -> None:
+    """Reject strict decoding of output and of /proc: users choose names of processes."""
+    for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+        words = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        called = ast.unparse(call.func)
+        decoded = "subprocess" in called and words.keys() & {"text", "universal_newlines", "encoding"}
+        if decoded or (called.endswith(".read_text") and "/proc/{" in called):
+            assert words.get("errors") == "'replace'", f"line {call.lineno}: {ast.unparse(call)}"
 
 
 def test_a_free_lock_has_no_holder_and_a_missing_one_neither(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuprov.cli.common import terminal
@@ -23,6 +23,7 @@ from gpuprov.untrusted import (
     ansible_json,
     below,
     html_text,
+    is_template,
     json_line,
     json_text,
     on_one_line,
@@ -160,7 +161,10 @@ def test_a_path_stays_inside_its_folder(tmp_path: Path) -> None:
             below(tmp_path, name)
 
 
-@pytest.mark.parametrize("text", ["{{ x }}", "a {% raw %}", "{# x", "{{"])
+OTHER_SIGNS = "#jinja2:variable_start_string:'[[',variable_end_string:']]'\n[[ lookup('pipe', 'id') ]]"
+
+
+@pytest.mark.parametrize("text", ["{{ x }}", "a {% raw %}", "{# x", "{{", OTHER_SIGNS])
 @pytest.mark.parametrize(
     "wrap", [lambda t: t, lambda t: {"a": [{"b": t}]}, lambda t: {t: 1}, lambda t: ({t},)]
 )
@@ -204,3 +208,12 @@ def test_junit_of_the_doctor_is_xml_whatever_a_machine_says() -> None:
     found = [Diagnosis(hostile, (fault,), (("c.d", hostile),)), Diagnosis("x", failure=NodeFailed(hostile))]
     root = ET.fromstring(doctor_junit(found).partition("\n")[2])  # noqa: S314 - it is our own
     assert len(root.findall("testsuite/testcase")) == 3
+
+
+@given(
+    st.lists(st.sampled_from(["{", "{{", "%", "#", "jinja2", ":", " ", "\n", "[[ x ]]", "}}"])).map("".join)
+)
+@example(OTHER_SIGNS)
+def test_whatever_ansible_takes_for_a_template_is_one(text: str) -> None:
+    ansible = pytest.importorskip("ansible._internal._templating._jinja_bits")
+    assert is_template(text) >= ansible.is_possibly_template(text)
