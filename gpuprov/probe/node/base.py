@@ -219,10 +219,15 @@ def run(*argv: str, seconds: float = 10.0) -> str:
     return out
 
 
-def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
+def run_anyway(
+    *argv: str, seconds: float = 10.0, environment: "dict[str, str]" = ENVIRONMENT
+) -> "tuple[int, str, str]":
     """Return exit code, standard output and standard error of a command, also if it failed.
 
     It runs without input, with messages in English, and is killed with its children after `seconds`.
+
+    Args:
+        environment: all its variables. Secrets may be in them, and not in `argv`, which all users can read.
 
     Raises:
         Failed: it is not installed, did not end in time, or printed more than `OUTPUT_LIMIT`.
@@ -235,7 +240,7 @@ def run_anyway(*argv: str, seconds: float = 10.0) -> "tuple[int, str, str]":
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
+        env=environment,
         cwd="/",
         start_new_session=True,
     )

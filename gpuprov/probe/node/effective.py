@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, str]
 
+NAME = re.compile(r"[A-Za-z_]\w*$")
 ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)")
 MARK = "gpuprov-end-of-login-files"
 # bash does not accept PS4 from root's environment, so the files are read one by one: those of a command over
@@ -122,10 +123,10 @@ def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]
     if find_program("bash") is None:
         return dict.fromkeys(KINDS, begun), [None, None]
     who = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash", "TERM": "dumb"}
-    words = [f"{name}={value}" for name, (value, _) in begun.items()]
-    path = begun.get("PATH", (ENVIRONMENT["PATH"], ""))[0]
-    started = ["env", "-i", "PATH=" + path, *(f"{name}={value}" for name, value in who.items()), *words]
-    _, out, traces = run_anyway(*started, "bash", "--login", "--noprofile", "-c", SHELLS, seconds=10)
+    stated = {name: value for name, (value, _) in begun.items() if NAME.match(name) and "\0" not in value}
+    values = {"PATH": ENVIRONMENT["PATH"], **who, **stated}
+    words = ("bash", "--login", "--noprofile", "-c", SHELLS)
+    _, out, traces = run_anyway(*words, seconds=10, environment=values)
     result, traced = out.split(MARK + "\n"), traces.split(MARK + "\n")
     if len(result) != 7 or len(traced) != 4:
         raise Failed("a shell of root's ends before it has read its files")

@@ -68,6 +68,24 @@ def test_each_kind_of_shell_has_its_own_files(tmp_path: Path, monkeypatch: pytes
     assert "/nowhere/liby.so" not in libraries
 
 
+def test_values_of_files_that_only_root_reads_are_in_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    stated = {"HF_TOKEN": "hf_x", "A=B": "1", "NUL": "\0", "PATH": "/opt/bin"}
+    monkeypatch.setattr(effective, "_pam", lambda: {name: (value, "") for name, value in stated.items()})
+    seen = []
+
+    def run(*argv: str, environment: dict[str, str], **_: object) -> tuple[int, str, str]:
+        seen.append((argv, environment))
+        return 1, "", ""
+
+    monkeypatch.setattr(effective, "run_anyway", run)
+    with pytest.raises(base.Failed):
+        effective._read_shells(re.compile("NCCL_"))
+    [(argv, environment)] = seen
+    assert "hf_x" not in " ".join(argv)
+    assert environment.items() >= {"HF_TOKEN": "hf_x", "PATH": "/opt/bin", "HOME": "/root"}.items()
+    assert not environment.keys() & {"A=B", "NUL"}
+
+
 @pytest.mark.parametrize("end", ["exit", "exec true"])
 def test_a_shell_that_ends_early_is_no_answer(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
