@@ -29,6 +29,7 @@ TABLES: dict[str, Callable[[Catalog], Iterable[Any]]] = {
     ],
     "container-toolkit": lambda catalog: catalog.container_toolkits,
     "known-issues": lambda catalog: catalog.known_issues,
+    "bulletins": lambda catalog: catalog.bulletins.values(),
     "repositories": lambda catalog: catalog.repositories.values(),
     "policies": lambda catalog: catalog.policies.values(),
     "instances": lambda catalog: catalog.instances.values(),
@@ -53,6 +54,7 @@ COLUMNS = {
     "frameworks": ("framework", "version", "cuda", "cudnn", "nccl"),
     "container-toolkit": ("version", "released", "note"),
     "known-issues": ("id", "kind", "condition", "effect"),
+    "bulletins": ("id", "published", "score", "title", "affected"),
     "repositories": ("id", "title", "url"),
     "policies": ("name", "title"),
     "instances": ("id", "profile", "gpus", "vcpus", "memory_gib", "arch"),
@@ -87,8 +89,8 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
     """Return the table and the record with the given name.
 
     The name is that of a GPU (any of its names), a driver branch or version, an operating system, a CUDA,
-    cuDNN or NCCL release, a known issue, a repository, a doubt, a policy or a cloud's machine type. Sources
-    and doubts are returned as text.
+    cuDNN or NCCL release, a known issue, a bulletin or its CVE, a repository, a doubt, a policy or a cloud's
+    machine type. Sources and doubts are returned as text.
 
     Raises:
         InvalidInput: no record has that name, or several have.
@@ -106,11 +108,11 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
 
 
 def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
-    """Return table and record by the record's key, a driver version or a machine type; None if there is
-    none.
+    """Return table and record by the record's key, a driver version, a CVE or a machine type; None if there
+    is none.
     """
     keys = {"drivers": "branch", "policies": "name"}
-    keys |= dict.fromkeys(("known-issues", "repositories", "doubts"), "id")
+    keys |= dict.fromkeys(("known-issues", "bulletins", "repositories", "doubts"), "id")
     for where in ("drivers", "cuda", "cudnn", "nccl", *list(keys)[1:]):
         for record in TABLES[where](catalog):
             if str(getattr(record, keys.get(where, "version"))) == name:
@@ -118,6 +120,9 @@ def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
     for branch in catalog.branches.values():
         if name in map(str, branch.known_versions):
             return "drivers", branch
+    for bulletin in catalog.bulletins.values():
+        if name.upper() in bulletin.cves:
+            return "bulletins", bulletin
     instance = instance_named(catalog, name)
     return ("instances", instance) if instance else None
 

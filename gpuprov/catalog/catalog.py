@@ -29,6 +29,8 @@ class Catalog:
     devices: Devices
     """GPUs of the lists of devices, in addition to the boards, which have their own records."""
     default_policy: str
+    days: Mapping[str, str] = field(default_factory=dict)
+    """Day of each file's facts in ISO format."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     """Cache of data derived from the catalog, such as indexes of names."""
     _cited: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)
@@ -77,6 +79,17 @@ class Catalog:
     def known_issues(self) -> tuple[r.KnownIssue, ...]:
         """Known failures of drivers."""
         return self.tables["drivers.known_issues"]
+
+    @cached_property
+    def bulletins(self) -> Mapping[str, r.Bulletin]:
+        """Security bulletins by number, oldest first; empty in a release of the catalog without them."""
+        ordered = sorted(self.tables["bulletins.bulletins"], key=lambda record: record.published)
+        return {bulletin.id: bulletin for bulletin in ordered}
+
+    @property
+    def bulletins_as_of(self) -> str | None:
+        """Day of the bulletins in ISO format; None in a release of the catalog without them."""
+        return self.days.get("bulletins") or None
 
     @cached_property
     def known_drivers(self) -> frozenset[Version]:

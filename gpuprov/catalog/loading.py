@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuprov.catalog import records as r
 from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.checking import check_bulletins
 from gpuprov.catalog.devices import Devices
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
@@ -63,7 +64,10 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "policies": {"policies": (r.Policy, "name")},
     "instances": {"instances": (r.InstanceType, "id")},
     "doubts": {"doubts": (r.Doubt, "id")},
+    "bulletins": {"bulletins": (r.Bulletin, "id")},
 }
+LATER = ("bulletins",)
+"""Files that older releases of the catalog lack: their sections are then empty."""
 DEVICES = "devices"
 """The file whose rows become records on demand."""
 
@@ -117,7 +121,8 @@ def read_data(*folders: Path) -> Catalog:
     tables: dict[str, tuple[Any, ...]] = {}
     facts: dict[str, dict[str, Any]] = {}
     sources: dict[str, r.Source] = {}
-    as_of, default_policy = "", ""
+    days: dict[str, str] = {}
+    default_policy = ""
     documents = {name: _documents(name, folders) for name in LAYOUT}
     for layers in documents.values():
         for path, raw in layers:
@@ -129,13 +134,16 @@ def read_data(*folders: Path) -> Catalog:
     for name, layout in LAYOUT.items():
         layers = documents[name]
         raw = layers[0][1]
-        as_of, default_policy = max(as_of, raw["as_of"]), raw.get("default", default_policy)
+        days[name], default_policy = raw["as_of"], raw.get("default", default_policy)
         for section, (kind, key) in layout.items():
             complete = whole.complete if kind is r.GpuModel else None
             tables[f"{name}.{section}"] = tuple(_records(layers, section, kind, key, sources, complete))
         own = {*layout, "as_of", "sources", "fields", "default"}
         facts[name] = {section: value for section, value in raw.items() if section not in own}
-    return Catalog(as_of, tables, sources, facts, _devices(folders, whole, sources), default_policy)
+    devices = _devices(folders, whole, sources)
+    catalog = Catalog(max(days.values()), tables, sources, facts, devices, default_policy, days)
+    check_bulletins(catalog)
+    return catalog
 
 
 def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
@@ -194,7 +202,8 @@ def _documents(name: str, folders: tuple[Path, ...]) -> Layers:
         InvalidInput: a folder does not exist, or a file cannot be read.
     """
     data, *site_dirs = folders
-    layers = [(data / f"{name}.json", _parse(data / f"{name}.json"))]
+    own = data / f"{name}.json"
+    layers = [(own, {"as_of": ""} if name in LATER and not own.exists() else _parse(own))]
     for folder in site_dirs:
         if not folder.is_dir():
             raise InvalidInput(f"{folder}: no such folder", do="correct catalog_dirs")

@@ -25,7 +25,7 @@ def _cell(value: Any) -> str:
 
 def _text(value: Any) -> str:
     """Return a value as text: `-` for None and an empty list, yes or no for a boolean, commas in lists
-    and objects.
+    and objects, of these without empty fields.
     """
     if value is None or value == []:
         return "-"
@@ -34,7 +34,8 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
+        stated = {key: each for key, each in value.items() if each not in (None, [])}
+        return ", ".join(f"{key} {_text(each)}" for key, each in stated.items())
     return str(value)
 
 

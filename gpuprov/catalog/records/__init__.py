@@ -16,6 +16,13 @@ from gpuprov.catalog.records.hardware import (
     Sources,
 )
 from gpuprov.catalog.records.instances import InstanceType, Ports
+from gpuprov.catalog.records.security import (
+    OF_A_BRANCH,
+    AffectedRange,
+    Bulletin,
+    Exposed,
+    Severity,
+)
 from gpuprov.catalog.records.software import (
     Architecture,
     BuildRange,
@@ -51,6 +58,8 @@ from gpuprov.catalog.records.systems import (
 )
 
 __all__ = [
+    "OF_A_BRANCH",
+    "AffectedRange",
     "Arch",
     "Architecture",
     "ArchiveCuda",
@@ -58,6 +67,7 @@ __all__ = [
     "Branch",
     "BranchType",
     "BuildRange",
+    "Bulletin",
     "CapabilityFloor",
     "CodeFloor",
     "ContainerLimit",
@@ -66,6 +76,7 @@ __all__ = [
     "Doubt",
     "Doubts",
     "EngineNeed",
+    "Exposed",
     "Family",
     "Flavour",
     "ForwardCompat",
@@ -82,6 +93,7 @@ __all__ = [
     "Ports",
     "Repository",
     "Segment",
+    "Severity",
     "Source",
     "Sources",
     "StorageClient",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuprov.catalog.loading import DEVICES, LAYOUT, read_data
+from gpuprov.catalog.loading import DEVICES, LATER, LAYOUT, read_data
 from gpuprov.catalog.releases import (
     MANIFEST,
     SIGNATURE,
@@ -135,7 +135,7 @@ def _listed(found: Mapping[str, bytes], place: str) -> tuple[str, dict[str, byte
     manifest = read_manifest(found[MANIFEST], f"{place}/{MANIFEST}")
     number = manifest.pop("version")
     del manifest["format"]
-    needed = {f"{name}.json" for name in (*LAYOUT, DEVICES)}
+    needed = {f"{name}.json" for name in (*LAYOUT, DEVICES) if name not in LATER}
     if missing := needed - set(manifest):
         raise InvalidInput(f"the catalog of {place} has no {', '.join(sorted(missing))}")
     for name, total in manifest.items():
