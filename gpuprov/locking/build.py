@@ -22,7 +22,9 @@ from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.inputs import digest, profile_folders
 from gpuprov.locking.network import with_network
 from gpuprov.locking.resolve import ABSENT, AUTO, Answer, Request
+from gpuprov.locking.resolve.checks.security import PREFERRED
 from gpuprov.locking.secure_boot import check_signed, locked_secure_boot
+from gpuprov.locking.security import check_security
 from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
@@ -57,12 +59,13 @@ def build_lock(
         previous: a lock; its versions are kept if the fleet still allows them, and its catalog is used.
         upgrade: components (of `MOVABLE`) whose locked versions are not kept; with any, the newest catalog
             on this machine is used.
-        narrate: called with the resolver's warnings.
+        narrate: called with the resolver's warnings, and with components that a security bulletin concerns.
 
     Raises:
         InvalidInput: the fleet, a profile or a site's catalog is not valid.
-        Refused: no such stack can work, or the repositories lack it; the message names the rule. Or the
-            catalog of the previous lock is missing.
+        Refused: no such stack can work, the repositories lack it, or a security bulletin concerns it and the
+            fleet refuses such versions; the message names the rule. Or the catalog of the previous lock is
+            missing.
         Unreachable: a repository does not answer.
         GpuprovError: a program is missing on this machine.
     """
@@ -82,6 +85,7 @@ def build_lock(
         catalog=pin,
         rollout=fleet.rollout,
         controllers=fleet.controllers,
+        security=fleet.security,
         groups=groups,
     )
 
@@ -151,7 +155,9 @@ class Builder:
         """
         self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
         self._network = network
-        self._catalog: Catalog = load([folder / each for each in fleet.catalog_dirs], release.folder)
+        site_dirs = [folder / each for each in fleet.catalog_dirs]
+        self._catalog: Catalog = load(site_dirs, release.folder)
+        self._bulletins: Catalog = load(site_dirs)
         self._profile_dirs = profile_folders(fleet, folder)
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
@@ -183,8 +189,9 @@ class Builder:
 
         want = wanted(stack, locked, self._upgrade)
         answer, want = resolve_group(name, request, want, self._catalog, self._narrate)
-        for warning in answer.warnings:
-            self._narrate(f"{name}: {warning.text}")
+        preferred = [reason for reason in answer.reasons if reason.rule == PREFERRED]
+        for each in (*preferred, *answer.warnings):
+            self._narrate(f"{name}: {each.text}")
         system = self._catalog.systems[answer.stack.os or group.os]
         granted = self._access(with_clients(settings, system, self._catalog), system, group)
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
@@ -194,7 +201,8 @@ class Builder:
 
         Raises:
             InvalidInput: as `settled`, or its builder is not valid.
-            Refused: as `settled`, the repositories lack a package, or its modules cannot be signed.
+            Refused: as `settled`, the repositories lack a package, its modules cannot be signed, or the fleet
+                refuses a version that a security bulletin concerns.
             Unreachable: a repository does not answer.
         """
         settled = self.settled(name, group)
@@ -212,7 +220,7 @@ class Builder:
         check_signed(name, self._secure_boot, components.driver)
         hosts = [host for each in self._fleet.groups.values() for host in each.hosts]
         components = with_builder(name, hosts, want.policy, components)
-        return LockedGroup(
+        made = LockedGroup(
             profile=group.profile,
             hosts=group.hosts,
             os=system.id,
@@ -228,6 +236,8 @@ class Builder:
             repositories=locker.repositories,
             settings=settled.granted,
         )
+        check_security(name, made, want.policy, self._fleet.security, self._bulletins, self._narrate)
+        return made
 
     def _access(self, settings: dict[str, Setting], system: System, group: Group) -> dict[str, Setting]:
         """Return the settings completed for SSH and the firewall (`with_access`), for the hosts of all

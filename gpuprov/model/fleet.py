@@ -23,7 +23,7 @@ from gpuprov.model.connection import LOCAL, Connection, HostName, host_name, lay
 from gpuprov.model.documents import Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import HardwareProfile
-from gpuprov.model.lock import Reboots
+from gpuprov.model.lock import Reboots, SecurityPolicy
 from gpuprov.model.marked import Marked
 from gpuprov.model.nodeset import expand
 from gpuprov.model.places import Words
@@ -200,6 +200,11 @@ class Fleet(Strict):
     secure_boot: SecureBoot | None = Field(
         default=None, description="certificate and key that sign kernel modules"
     )
+    security: SecurityPolicy | None = Field(
+        default=None,
+        description="what `gpuprov lock` does about versions that a security bulletin concerns: `warn` (the"
+        " default), `refuse` or `ignore`",
+    )
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
     controllers: str | None = Field(
         default=None, description="services of sites whose workers reach the hosts, as in --workers"
@@ -217,10 +222,10 @@ class Fleet(Strict):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the keys, `secure_boot` and `controllers` only if they are stated."""
+        """Return the keys; `secure_boot`, `security` and `controllers` only if they are stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
-        new = ("secure_boot", "controllers")
+        new = ("secure_boot", "security", "controllers")
         return {key: each for key, each in written.items() if key not in new or each is not None}
 
     def place_of(self, host: str) -> str:

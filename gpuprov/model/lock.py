@@ -62,6 +62,9 @@ class Component(Strict):
     source: str
 
 
+SecurityPolicy = Literal["warn", "refuse", "ignore"]
+"""Policy for versions that a security bulletin concerns."""
+
 COMPILED = re.compile(r"(?<!no)-dkms")
 """Pattern of packages whose module DKMS compiles; `nvidia-headless-no-dkms` does not match."""
 
@@ -156,6 +159,14 @@ class Components(Strict):
             component = getattr(self, name)
             if isinstance(component, Component):
                 yield name, component
+
+    def versions(self) -> Iterator[tuple[str, str]]:
+        """Yield the locked versions with the names of their components; of CUDA each toolkit's."""
+        for name, component in self.each():
+            for version in (
+                component.toolkits.values() if isinstance(component, Cuda) else [component.version]
+            ):
+                yield name, version
 
     def with_driver(self) -> Iterator[tuple[str, Component]]:
         """Yield the driver and the components that change with it in one transaction."""
@@ -259,6 +270,8 @@ class CatalogPin(Strict):
 class Lock(Strict):
     """The whole fleet. `inputs` is a digest of everything that the lock was made from.
 
+    `security` is the fleet's policy for versions that a security bulletin concerns; None stands for `warn`.
+
     A lock that was made before catalogs were pinned has None as `catalog`: gpuprov's own catalog is used.
     """
 
@@ -267,6 +280,7 @@ class Lock(Strict):
     catalog: CatalogPin | None = None
     rollout: Rollout | None = None
     controllers: str | None = None
+    security: SecurityPolicy | None = None
     groups: dict[str, LockedGroup]
     _places: Places = PrivateAttr(default_factory=Places)
     _path: Path | None = PrivateAttr(default=None)

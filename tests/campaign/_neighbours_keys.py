@@ -171,6 +171,7 @@ REASONS = {
     "rollout.**": ROLLOUT,
     "secure_boot.**": "scripts/campaign secureboot, on machines with firmware of their own",
     "controllers": "scripts/campaign controllers",
+    "security": "decided when the fleet is locked, and not on nodes",
     "*_dirs": "folders of the controller; their contents are in other keys",
 }
 """Pattern of keys without a pair → reason; `**` is every key below."""

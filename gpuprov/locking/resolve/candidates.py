@@ -9,6 +9,7 @@ from itertools import chain
 from gpuprov.catalog import Version
 from gpuprov.catalog.records import Branch
 from gpuprov.catalog.rules.driver import end_of_life, gpu_driver_ok
+from gpuprov.catalog.rules.security import affected
 from gpuprov.catalog.rules.systems import archive_driver, driver_held, nvidia_serves
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve.case import Case, Draft
@@ -20,7 +21,8 @@ def candidates(case: Case) -> list[Draft]:
     """Return drivers to try, best first; at least one.
 
     A stated driver, or the version of a stated fabric manager, is the only one. Otherwise branches that do
-    not support a GPU of the host are left out, unless none would remain.
+    not support a GPU of the host are left out, unless none would remain, and drivers without a known security
+    bulletin come before the others.
 
     Raises:
         InvalidInput: an unknown repository, or a branch that is not in the catalog, so that its versions are
@@ -40,7 +42,20 @@ def candidates(case: Case) -> list[Draft]:
     fitting = [
         draft for draft in every if all(gpu_driver_ok(gpu, draft.driver) is not False for gpu in case.gpus)
     ]
-    return fitting or every
+    return _fixed_first(case, fitting or every)
+
+
+def _fixed_first(case: Case, drafts: list[Draft]) -> list[Draft]:
+    """Return drafts in the given order, those that a security bulletin concerns after the others."""
+    fixed: list[Draft] = []
+    exposed: list[Draft] = []
+    for draft in drafts:
+        if affected(case.catalog, "driver", draft.driver):
+            exposed.append(draft)
+        else:
+            draft.passed_over = tuple(dict.fromkeys(each.driver for each in exposed))
+            fixed.append(draft)
+    return [*fixed, *exposed]
 
 
 def _stated(case: Case, driver: Version, repository: str | None) -> Draft:

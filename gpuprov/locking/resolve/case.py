@@ -67,6 +67,8 @@ class Draft:
     fabricmanager: Version | None = None
     docker: Version | None = None
     podman: Version | None = None
+    passed_over: tuple[Version, ...] = ()
+    """Drivers that come before this one in the policy's order, and that a security bulletin concerns."""
     chosen: set[str] = field(default_factory=set)
     """Fields that the request does not state and that now have a value."""
 
