@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuprov.catalog import Catalog
     from gpuprov.catalog.releases import Release
     from gpuprov.locking.catalogs.stale import Stale
+    from gpuprov.model.lock import Lock
 
 from_option = click.option(
     "--from",
@@ -35,12 +36,18 @@ key_option = click.option(
 @click.command()
 @options.lock_option
 @click.option("--indexes", is_flag=True, help="also read the repositories, archives and package index")
+@click.option(
+    "--security", is_flag=True, help="also report locked versions that a security bulletin concerns"
+)
 @from_option
 @key_option
 @options.output_option
-def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, output: str) -> Exit:
+def command(
+    lock_path: Path, indexes: bool, security: bool, base: str | None, key: Path | None, output: str
+) -> Exit:
     """Report what is stale: the catalog by its date, the lock's catalog and, with --indexes, what published
-    indexes contain and the catalog does not.
+    indexes contain and the catalog does not. With --security, each locked version that a security bulletin of
+    the catalog concerns, the nearest fixed version, what that needs, and what to type.
 
     Exit 0 if nothing is stale, 3 otherwise.
     """
@@ -53,6 +60,8 @@ def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, 
     catalog = load(release=release.folder)
     lock = read_lock(lock_path) if lock_path.is_file() else None
     found = list(stale(catalog, release, lock, datetime.now(UTC).date()))
+    if security:
+        found += _affected(catalog, lock)
     if indexes or base:
         found += _asked(catalog, release, base, key)
     if output == "json":
@@ -65,6 +74,27 @@ def command(lock_path: Path, indexes: bool, base: str | None, key: Path | None, 
             f"catalog {release}, as of {catalog.as_of}: {f'{len(found)} stale' if found else 'current'}"
         )
     return Exit.DRIFT if found else Exit.OK
+
+
+def _affected(catalog: Catalog, lock: Lock | None) -> Iterator[Stale]:
+    """Yield the locked versions that bulletins concern, and print until when bulletins are known.
+
+    Also a catalog without bulletins is yielded, and a missing lock is printed.
+    """
+    from gpuprov.locking.catalogs.stale import Stale
+    from gpuprov.locking.security import advices
+
+    if catalog.bulletins_as_of is None:
+        yield Stale("security", "the catalog has no security bulletins", "gpuprov catalog update")
+        return
+    count = len(catalog.bulletins)
+    options.note(f"{count} security bulletins, as of {catalog.bulletins_as_of}")
+    if lock is None:
+        options.note("no lock, so no versions to judge: gpuprov lock")
+        return
+    for name, group in lock.groups.items():
+        for each in advices(name, group, catalog):
+            yield Stale("security", f"{name}: {each.text}", each.do)
 
 
 def _asked(catalog: Catalog, release: Release, base: str | None, key: Path | None) -> Iterator[Stale]:

@@ -12,6 +12,7 @@ import click
 
 from gpuprov.cli.common import completion, options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
+from gpuprov.cli.common.security import notes_about, print_notes
 from gpuprov.cli.common.terminal import say, tell, waiting
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit, InvalidInput
@@ -62,7 +63,8 @@ def command(
 ) -> Exit:
     """Read every node, and show what differs from the lock. Changes nothing.
 
-    NODES are names, ranges (gpu[01-64]) or groups; by default all. Exit 3 if something differs.
+    NODES are names, ranges (gpu[01-64]) or groups; by default all. Exit 3 if something differs. Versions that
+    a security bulletin concerns are notes, not differences.
 
     With --against-majority, nodes are compared with each other: the nodes of a group of the lock or, without
     a lock, NODES as [USER@]HOST[:PORT].
@@ -97,7 +99,7 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
                 dispatch=chosen.dispatch,
                 answered=answered,
             )
-    return of_survey(chosen.lock, chosen.lock_path, found)
+    return of_survey(chosen.lock, chosen.lock_path, found, notes=notes_about(chosen.lock, found))
 
 
 def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
@@ -137,7 +139,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     keep(run, options.note)
     reports.write(run)
     if output == "json":
-        document = {**drift_document(found, run.at), "run": run.id}
+        document = {**drift_document(found, run.at, run.notes), "run": run.id}
         options.print_json(document | ({"baseline": before.id} if before else {}))
     else:
         for line in drift_lines(found):
@@ -146,6 +148,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
             options.note(result)
         if before and not found:
             say(f"nothing new since {before.id}")
+        print_notes(run.notes)
     return exit_code(found)
 
 
@@ -168,7 +171,7 @@ def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Report
         if before is None or changed:
             keep(run, options.note)
             if output == "json":
-                document = {**drift_document(run.nodes, run.at), "run": run.id}
+                document = {**drift_document(run.nodes, run.at, run.notes), "run": run.id}
                 say(json_text(document, indent=None))
             else:
                 for line in change_lines(changed) if before else drift_lines(run.nodes):

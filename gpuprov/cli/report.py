@@ -6,6 +6,7 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
+from gpuprov.cli.common.security import print_notes
 from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
 
@@ -27,8 +28,9 @@ def command(run: str, reports: ReportFiles, output: str) -> Exit:
         kept = history.run(run)
     reports.write(kept)
     if output == "json":
-        options.print_json({**drift_document(kept.nodes, kept.at), "run": kept.id})
+        options.print_json({**drift_document(kept.nodes, kept.at, kept.notes), "run": kept.id})
     elif not reports.wanted:
         for line in drift_lines(kept.nodes):
             say(line)
+        print_notes(kept.notes)
     return Exit.OK

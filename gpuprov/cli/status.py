@@ -7,21 +7,23 @@ import re
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprov.cli.common import options
+from gpuprov.cli.common.security import notes_about, print_notes
 from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.doctor.status import NodeNow, Watch
+    from gpuprov.drift.security import SecurityNote
     from gpuprov.ssh.transport import Target
 
 WATCH_S = 5.0
@@ -61,14 +63,15 @@ def command(
     """Show utilisation, memory, power, temperature, clocks, throttling, ECC and the users of each GPU.
 
     NODES are nodes or groups of the lock (by default all), or [USER@]HOST[:PORT]. Values that differ from
-    the majority are highlighted. Exit 4 if a node is unreachable, 1 if a node does not answer.
+    the majority are highlighted. Locked versions that a security bulletin concerns are noted. Exit 4 if a
+    node is unreachable, 1 if a node does not answer.
     """
     if local and (nodes or limit):
         raise InvalidInput("--local with nodes", do="leave out the nodes, or --local")
     targets = [] if local else _targets(nodes, limit, lock_path, identity, known_hosts)
     view = View(folded, only_odd)
     if interval is None:
-        return _once(targets, output, view)
+        return _once(targets, output, view, [] if local else _notes(targets, lock_path))
     if local:
         return _stay_here(interval, output, view)
     from gpuprov.doctor.status import Watch
@@ -117,12 +120,22 @@ def _targets(
     return [options.target(name, identity, known_hosts) for name in dict.fromkeys(names)]
 
 
-def _once(targets: list[Target], output: str, view: View) -> int:
+def _notes(targets: list[Target], lock_path: Path) -> list[SecurityNote]:
+    """Return the notes about the targets' locked versions; none without a lock file."""
+    from gpuprov.drift.judge import NodeDrift
+    from gpuprov.model.lock import read_lock
+
+    if not lock_path.is_file():
+        return []
+    return notes_about(read_lock(lock_path), [NodeDrift(target.name, "in_sync") for target in targets])
+
+
+def _once(targets: list[Target], output: str, view: View, notes: list[SecurityNote]) -> int:
     """Read the targets once, or without any this machine, and print the result; return the exit code."""
     from gpuprov.doctor.status import read_once, status_here
 
     found = read_once(targets) if targets else [status_here()]
-    _say(found, output, view)
+    _say(found, output, view, notes=notes)
     return _code(found)
 
 
@@ -133,8 +146,14 @@ def _code(found: list[NodeNow]) -> int:
     return Exit.UNREACHABLE if any(node.unreachable for node in found) else Exit.OK
 
 
-def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None:
-    """Print the nodes' states, as JSON or as lines; a stamp precedes each line and puts JSON on one line."""
+def _say(
+    found: list[NodeNow], output: str, view: View, stamp: str = "", notes: Sequence[SecurityNote] = ()
+) -> None:
+    """Print the nodes' states, as JSON or as lines; a stamp precedes each line and puts JSON on one line.
+
+    Args:
+        notes: versions that security bulletins concern.
+    """
     from gpuprov.doctor.status import status_document
     from gpuprov.report.status import status_lines, status_rows
 
@@ -142,7 +161,8 @@ def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None
         if stamp:
             say(json_text(status_document(found), indent=None))
         else:
-            options.print_json(status_document(found))
+            security = [asdict(note) for note in notes]
+            options.print_json(status_document(found) | ({"security": security} if security else {}))
     elif view.only_odd:
         for cells, stands in status_rows(found, folded=view.folded):
             if stands:
@@ -150,6 +170,8 @@ def _say(found: list[NodeNow], output: str, view: View, stamp: str = "") -> None
     else:
         for line in status_lines(found, folded=view.folded):
             say(stamp + line)
+    if output != "json":
+        print_notes(notes)
 
 
 def _stay_here(interval: float, output: str, view: View) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuprov.drift.judge import Difference, NodeDrift, without_facts
 from gpuprov.drift.majority import ASPECTS, majority
+from gpuprov.drift.security import SecurityNote
 from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import new_id, now
 from gpuprov.model.lock import Lock
@@ -41,6 +42,7 @@ class Run:
             each other.
         groups: by name; every node of `nodes` is in one.
         nodes: the result of each node.
+        notes: versions of the nodes that security bulletins concern, by the bulletins of that day.
     """
 
     id: str
@@ -49,19 +51,27 @@ class Run:
     fleet: str
     groups: Mapping[str, Group]
     nodes: Sequence[NodeDrift] = field(default_factory=tuple)
+    notes: Sequence[SecurityNote] = ()
 
     def checks_by_node(self) -> dict[str, tuple[str, ...]]:
         """Return node → the checks of its group, which judged it; for the nodes of all groups."""
         return {name: group.checks for group in self.groups.values() for name in group.nodes}
 
 
-def of_survey(lock: Lock, path: Path, nodes: Sequence[NodeDrift], verb: str = "drift") -> Run:
+def of_survey(
+    lock: Lock,
+    path: Path,
+    nodes: Sequence[NodeDrift],
+    verb: str = "drift",
+    notes: Sequence[SecurityNote] = (),
+) -> Run:
     """Return the run of a verb that only surveyed nodes, with a new id and the current time.
 
     Args:
         path: file of the lock; its absolute path becomes `fleet`.
+        notes: versions of the nodes that security bulletins concern.
     """
-    return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes)
+    return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes, notes)
 
 
 def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | GpuprovError], fleet: str) -> Run:

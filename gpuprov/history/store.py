@@ -6,19 +6,20 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
 
 from gpuprov.drift.judge import Difference, NodeDrift, Status
+from gpuprov.drift.security import SecurityNote
 from gpuprov.errors import InvalidInput
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
 from gpuprov.history.record import Group, Run
 from gpuprov.untrusted.parsing import without_surrogates
 
-VERSION = 2
+VERSION = 3
 """Version of the tables, which SQLite keeps as `user_version`."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -28,6 +29,9 @@ CREATE TABLE IF NOT EXISTS nodes (
     run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, status TEXT NOT NULL,
     reason TEXT, drift TEXT NOT NULL, PRIMARY KEY (run, name)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS nodes_by_name ON nodes (name, run);
+CREATE TABLE IF NOT EXISTS notes (
+    run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE, note TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS notes_by_run ON notes (run);
 CREATE TABLE IF NOT EXISTS verified (
     fleet TEXT NOT NULL, node TEXT NOT NULL, stated TEXT NOT NULL, PRIMARY KEY (fleet, node)) WITHOUT ROWID;
 """
@@ -102,6 +106,8 @@ class History(AbstractContextManager["History"]):
                 for node in run.nodes
             )
             database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
+            notes = ((number, json.dumps(asdict(note))) for note in run.notes)
+            database.executemany("INSERT INTO notes VALUES (?, ?)", notes)
 
     def record_verified(self, fleet: str, passed: Mapping[str, str], failed: Iterable[str]) -> None:
         """Store which nodes passed their last verification; a node that failed is forgotten.
@@ -155,7 +161,10 @@ class History(AbstractContextManager["History"]):
             group: Group(tuple(nodes), tuple(checks)) for group, (nodes, checks) in json.loads(groups).items()
         }
         order = [node for group in known.values() for node in group.nodes if node in seen]
-        return Run(id_, verb, at, path, known, [seen[node] for node in order])
+        notes = self._database.execute("SELECT note FROM notes WHERE run = ? ORDER BY rowid", (number,))
+        return Run(
+            id_, verb, at, path, known, [seen[node] for node in order], tuple(_note(*row) for row in notes)
+        )
 
     def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
         """Yield one node's results in the last runs that include it, oldest first.
@@ -251,6 +260,12 @@ def _written(node: NodeDrift) -> str:
 def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:
     """Return a node's result from the columns of its row."""
     return NodeDrift(name, status, tuple(_difference(*each) for each in json.loads(drift)), reason)
+
+
+def _note(text: str) -> SecurityNote:
+    """Return a note from its JSON."""
+    stated = json.loads(text)
+    return SecurityNote(**{**stated, "bulletins": tuple(stated["bulletins"])})
 
 
 def _difference(*values: Any) -> Difference:

@@ -9,22 +9,28 @@ from typing import Any
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.security import SecurityNote
 from gpuprov.files.runs import now
 
 
-def drift_document(nodes: Iterable[NodeDrift], checked_at: str | None = None) -> dict[str, Any]:
+def drift_document(
+    nodes: Iterable[NodeDrift], checked_at: str | None = None, notes: Iterable[SecurityNote] = ()
+) -> dict[str, Any]:
     """Return a document with schema gpuprov.drift/1.
 
     Args:
         checked_at: time of the survey; by default the current time.
+        notes: versions that security bulletins concern; without any, the document has no `security`.
     """
     listed = [_without_none(asdict(node), "reason") for node in nodes]
     summary = Counter(node["status"] for node in listed)
+    security = [asdict(note) for note in notes]
     return {
         "schema": "gpuprov.drift/1",
         "checked_at": checked_at or now(),
         "nodes": listed,
         "summary": {status: summary[status] for status in ("in_sync", "drifted", "unreachable", "error")},
+        **({"security": security} if security else {}),
     }
 
 

@@ -15,6 +15,7 @@ from gpuprov.history import Run
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
 from gpuprov.report.pages import page_template
+from gpuprov.report.text import note_lines
 from gpuprov.untrusted import json_text
 
 ROWS_OF_ONE_NODE = 200
@@ -65,6 +66,7 @@ def render(run: Run) -> str:
         checks=checks,
         rows=list(_rows(run, checks)),
         found=_found(run.nodes),
+        notes=[line.partition(" note: ")[::2] for line in note_lines(run.notes)],
         counts={status: counts[status] for status in get_args(Status)},
     )
 

@@ -27,8 +27,8 @@ def write_textfile(run: Run, path: Path) -> None:
 
 
 def _registry(run: Run) -> CollectorRegistry:
-    """Return the metrics of a run: nodes by status, each node's result, each check that differs, and the
-    time.
+    """Return the metrics of a run: nodes by status, each node's result, each check that differs, versions
+    that security bulletins concern, and the time.
     """
     registry = CollectorRegistry()
     nodes = Gauge("gpuprov_nodes", "Nodes by result of the run.", ["status"], registry=registry)
@@ -50,6 +50,14 @@ def _registry(run: Run) -> CollectorRegistry:
         reached.labels(node.name).set(node.reason is None)
         for each in node.drift:
             differs.labels(node.name, each.check, each.severity).set(1)
+    affected = Gauge(
+        "gpuprov_node_affected",
+        "Number of security bulletins that concern a version of the node.",
+        ["node", "component", "version"],
+        registry=registry,
+    )
+    for note in run.notes:
+        affected.labels(note.node, note.component, note.version).set(len(note.bulletins))
     at = Gauge("gpuprov_checked_timestamp_seconds", "Time of the run.", registry=registry)
     at.set(datetime.fromisoformat(run.at).timestamp())
     return registry

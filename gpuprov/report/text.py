@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import NodeDrift
+from gpuprov.drift.security import SecurityNote
 from gpuprov.drift.text import difference, value
 from gpuprov.history.changes import Change
 from gpuprov.model.lock import Lock
@@ -44,6 +45,11 @@ def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
     return (
         f"the lock does not explain this; to find the cause: gpuprov doctor {fold(names)}" if names else None
     )
+
+
+def note_lines(notes: Iterable[SecurityNote]) -> Iterator[str]:
+    """Yield a line for each version that security bulletins concern, nodes folded."""
+    yield from _lines((note.node, f"note: {on_one_line(note.text)}") for note in notes)
 
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:

@@ -25,7 +25,7 @@ class Stale:
     """One outdated fact.
 
     Attributes:
-        what: `age`, `end-of-life`, `lock`, `index`.
+        what: `age`, `end-of-life`, `lock`, `index`, `security`.
         text: description of the fact.
         do: command that corrects it.
     """

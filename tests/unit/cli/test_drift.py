@@ -164,3 +164,47 @@ def test_what_is_found_is_reported_when_it_cannot_be_recorded(
     assert "gpu[1-3] system.os" in result.out
     assert result.err.startswith("this run is not in the history: no history can be kept in ")
     assert run(["history"]) == Exit.USAGE
+
+
+NOTE = "gpu[1-3] note: driver 535.309.01 is affected by NVIDIA's security bulletin 5861 (high, 7.8: CVE-"
+
+
+def test_affected_versions_are_notes_and_no_differences(
+    nodes: Answers, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = document(capsys, "drift", code=Exit.DRIFT)
+    assert {note["node"] for note in before["security"]} == set(nodes)
+    assert {note["bulletins"][0] for note in before["security"]} == {"5861"}
+    assert not any("bulletin" in str(each) for node in before["nodes"] for each in node["drift"])
+    assert run(["drift"]) == Exit.DRIFT
+    printed = capsys.readouterr()
+    assert NOTE in printed.err
+    assert "gpuprov catalog check --security" in printed.err
+    assert "bulletin" not in printed.out
+    assert run(["report", "--html", "page.html", "--prometheus", "node.prom"]) == Exit.OK
+    assert "security bulletin 5861" in Path("page.html").read_text()
+    affected = 'gpuprov_node_affected{component="driver",node="gpu1",version="535.309.01"} 1.0'
+    assert affected in Path("node.prom").read_text()
+    capsys.readouterr()
+    assert run(["report"]) == Exit.OK
+    assert NOTE in capsys.readouterr().err
+    assert document(capsys, "report")["security"] == before["security"]
+    lock = read_lock(Path("fleet.lock.yml"))
+    write_lock(lock.model_copy(update={"security": "ignore"}), Path("fleet.lock.yml"))
+    assert "security" not in document(capsys, "drift", code=Exit.DRIFT)
+    assert run(["report"]) == Exit.OK
+    assert "bulletin" not in capsys.readouterr().err
+
+
+def test_a_catalog_that_was_changed_is_a_warning(
+    nodes: Answers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise GpuprovError("catalog 2026.11.22 was changed")
+
+    monkeypatch.setattr("gpuprov.catalog.load", refused)
+    assert run(["drift"]) == Exit.DRIFT
+    assert (
+        "Warning: nothing is known of security bulletins: catalog 2026.11.22 was changed"
+        in capsys.readouterr().err
+    )

@@ -22,6 +22,7 @@ from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.report.status import status_lines, status_table
 from gpuprov.ssh.transport import Target
+from tests import RECORDED_LOCK
 
 GPU = {
     "index": 0,
@@ -240,3 +241,18 @@ def test_an_old_reading_is_none(target: Target) -> None:
     assert watch.nodes()[0].failure is None
     watch.now["gpu01"] = replace(watch.now["gpu01"], read_at=time.time() - 60)
     assert watch.nodes()[0].failure == "no reading for 60 s"
+
+
+def test_locked_versions_of_a_bulletin_are_noted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        status, "read_once", lambda targets: [read_node(each.name, facts({})) for each in targets]
+    )
+    assert run(["status", "--lock", str(RECORDED_LOCK)]) == 0
+    printed = capsys.readouterr()
+    assert "note: driver 535.309.01 is affected by NVIDIA's security bulletin 5861" in printed.err
+    assert "bulletin" not in printed.out
+    assert run(["status", "--lock", str(RECORDED_LOCK), "-o", "json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["security"]
+    assert (note["version"], note["bulletins"], note["installed"]) == ("535.309.01", ["5861"], False)

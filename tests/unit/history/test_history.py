@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpuprov.drift.security import SecurityNote
 from gpuprov.errors import InvalidInput
 from gpuprov.history import History, changes, keep, news
 from gpuprov.history import store as module
@@ -186,3 +188,21 @@ def test_a_run_goes_on_without_its_record(
     said: list[str] = []
     keep(run(node("gpu1")), said.append)
     assert said == [f"this run is not in the history: {error}"]
+
+
+def test_notes_come_back_and_a_history_of_version_2_gets_their_table(path: Path) -> None:
+    note = SecurityNote(
+        "gpu1", "driver", "535.288.01", ("5821", "5861"), True, "driver 535.288.01 is affected"
+    )
+    with History(path):
+        pass
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE notes")
+        database.execute("PRAGMA user_version = 2")
+    database.close()
+    with History(path) as history:
+        history.record(replace(run(node("gpu1"), id_="run1"), notes=(note, note)))
+        history.record(run(node("gpu1"), id_="run2"))
+        history.record(replace(run(node("gpu1"), id_="run1"), notes=(note,)))
+        assert history.run("run1").notes == (note,)
+        assert history.run("run2").notes == ()
