@@ -1,4 +1,4 @@
-"""`gpuprov inventory export`: print nodes in the formats of schedulers and launchers."""
+"""`gpuprov inventory export`: print nodes in the formats of schedulers, launchers and bills of materials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuprov.inventory.firstboot.files import Modules
     from gpuprov.model.lock import Lock
 
-FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot", "cloud-init")
+FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot", "cloud-init", "sbom")
 
 
 @click.command()
@@ -52,7 +52,7 @@ def command(
     slurm: node lines of slurm.conf; gres: gres.conf; hostfile: Open MPI's, DeepSpeed's, Horovod's; mpich;
     kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm needs --live, for
     processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
-    (docs/first-boot.md).
+    (docs/first-boot.md). sbom: a software bill of materials in CycloneDX 1.6, with known CVEs.
     """
     from gpuprov.catalog import load
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes
@@ -63,6 +63,8 @@ def command(
     if form == "cloud-init":
         return _cloud_init(lock, nodes, first_boot)
     names = options.select(lock, nodes, limit)
+    if form == "sbom":
+        return _sbom(lock, names)
     failed: list[GpuprovError] = []
     if live:
         found = []
@@ -104,6 +106,25 @@ def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
         options.note(f"upload {stated.modules_out} to {public_url(stated.modules_url)}")
     give(data)
     options.note(f"user-data of {len(data)} bytes; all clouds accept up to {LIMIT}")
+    return Exit.OK
+
+
+def _sbom(lock: Lock, names: Sequence[str]) -> Exit:
+    """Print the bill of materials of the nodes' groups.
+
+    Raises:
+        InvalidInput: the library of CycloneDX is not installed.
+    """
+    from importlib.util import find_spec
+
+    from gpuprov.catalog import load
+
+    if not find_spec("cyclonedx"):
+        do = "pip install --only-binary=:all: 'cyclonedx-python-lib>=11,<12'"
+        raise InvalidInput("a bill of materials needs cyclonedx-python-lib", do=do)
+    from gpuprov.inventory.exports.sbom import sbom
+
+    show(sbom(lock, names, load()))
     return Exit.OK
 
 

@@ -223,6 +223,7 @@ PARSED_DIRECTLY = {
     "gpuprov/doctor/concerns/errors.py": "a file of gpuprov",
     "gpuprov/doctor/judge.py": "a file of gpuprov",
     "gpuprov/inventory/schemas.py": "a file of gpuprov",
+    "gpuprov/inventory/exports/sbom.py": "a text that the library wrote from the lock",
     "gpuprov/apply/jobs.py": "a file of gpuprov's roles",
     "gpuprov/apply/playbook.py": "events that gpuprov's callback wrote, within its limits",
     "gpuprov/verify/event_log.py": "events that this module wrote",
