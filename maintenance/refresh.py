@@ -14,6 +14,7 @@ from gpuprov.cli.catalog_check import from_option, key_option
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say, show
 from gpuprov.errors import Exit, InvalidInput
+from gpuprov.locking.catalogs.refresh.bulletins import read_advisories
 from gpuprov.locking.catalogs.refresh.proposal import LAST_READ, Change, Document, Proposal, read_documents
 from gpuprov.locking.catalogs.refresh.propose import propose
 from gpuprov.locking.catalogs.refresh.read import read_all
@@ -24,6 +25,12 @@ from maintenance import changes
 @click.command()
 @from_option
 @key_option
+@click.option(
+    "--csaf",
+    multiple=True,
+    metavar="FOLDER|FILE|URL",
+    help="also read security advisories in CSAF 2.0: a clone of NVIDIA/product-security, or single files",
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -37,10 +44,16 @@ from maintenance import changes
     help="also overwrite this key, which was entered by hand; repeatable",
 )
 def command(
-    base: str | None, key: Path | None, data: Path | None, write: bool, overwrite: tuple[str, ...]
+    base: str | None,
+    key: Path | None,
+    csaf: tuple[str, ...],
+    data: Path | None,
+    write: bool,
+    overwrite: tuple[str, ...],
 ) -> Exit:
     """Read the published sources (NVIDIA's repositories, wheels' metadata, lists of GPUs in driver packages,
-    distributions' archives), and propose changes to the catalog's records, each with its source and day.
+    distributions' archives, with --csaf security advisories), and propose changes to the catalog's records,
+    each with its source and day.
 
     `+` is a new record, `~` a changed field, `!` a change that would overwrite an entry made by hand. Exit 0
     if nothing is proposed or the changes were written, 3 otherwise.
@@ -48,11 +61,12 @@ def command(
     folder = data or OWN
     day = datetime.now(UTC).date().isoformat()
     catalog, old = read_data(folder), read_documents(folder)
-    read = read_all(catalog, base, key, day)
+    read = [*read_all(catalog, base, key, day), *(read_advisories(csaf, day) if csaf else ())]
     readings = [each for each in read if isinstance(each, Reading)]
     for each in read:
         if isinstance(each, Reading):
-            options.note(f"read: {each.about['title']}: {len(each.seen)} versions")
+            count = f"{len(each.advisories)} advisories" if each.advisories else f"{len(each.seen)} versions"
+            options.note(f"read: {each.about['title']}: {count}")
         else:
             options.note(f"not read: {each.what}: {each.why}")
     if not readings:

@@ -12,7 +12,7 @@ from gpuprov.untrusted.stated import read_stated_json
 
 Document = dict[str, Any]
 
-MACHINE = ("pypi", "debian-apt", "debian-index", "index-nvidia", "index-archives")
+MACHINE = ("pypi", "debian-apt", "debian-index", "index-nvidia", "index-archives", "csaf-nvidia")
 """Prefixes of the keys of sources that this package reads; all other sources were stated by hand."""
 LAST_READ = "readings"
 """File with the contents of the indexes at the last reading; no rule reads it."""

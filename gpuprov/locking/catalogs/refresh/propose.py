@@ -1,4 +1,4 @@
-"""Proposed changes from readings: drivers, CUDA, its libraries, frameworks, archives."""
+"""Proposed changes from readings: drivers, CUDA, its libraries, frameworks, archives, bulletins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuprov.catalog import Catalog, Version
+from gpuprov.locking.catalogs.refresh.bulletins import propose_bulletins
 from gpuprov.locking.catalogs.refresh.gpus import propose_gpus
 from gpuprov.locking.catalogs.refresh.proposal import LAST_READ, Document, Proposal
 from gpuprov.locking.catalogs.refresh.seen import Kind, Reading, Seen
@@ -31,6 +32,7 @@ def propose(
         _frameworks(proposal, catalog, reading)
         _archives(proposal, catalog, reading)
         propose_gpus(proposal, catalog, reading)
+        propose_bulletins(proposal, catalog, reading)
         propose_withdrawn(proposal, catalog, reading, documents.get(LAST_READ, {}), day)
     return proposal, last_read(documents.get(LAST_READ, {}), readings, day)
 

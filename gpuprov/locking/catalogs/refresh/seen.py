@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpuprov.catalog.version import Version
+from gpuprov.locking.catalogs.refresh.csaf import Advisory
 
 Kind = Literal[
     "driver", "cuda", "compat", "cudnn", "nccl", "container_toolkit", "torch", "tensorflow", "archive"
@@ -57,7 +58,7 @@ class Reading:
     """Complete content of one source on one day.
 
     Attributes:
-        origin: `index-nvidia`, `index-archives`, `pypi`.
+        origin: `index-nvidia`, `index-archives`, `pypi`, `csaf-nvidia`.
         about: the source's entry in `sources`.
         lists: names of the lists that were read completely: a version missing there does not exist.
     """
@@ -67,6 +68,7 @@ class Reading:
     lists: tuple[str, ...]
     seen: tuple[Seen, ...]
     gpu_lists: tuple[GpuList, ...] = ()
+    advisories: tuple[Advisory, ...] = ()
 
     @property
     def source(self) -> str:

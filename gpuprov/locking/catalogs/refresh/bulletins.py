@@ -1,0 +1,228 @@
+"""Proposed rows of security bulletins, from the vendor's advisories in CSAF 2.0."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuprov.catalog import Catalog, Version, version
+from gpuprov.catalog.checking import wrong_branch, wrong_versions
+from gpuprov.catalog.records import OF_A_BRANCH, AffectedRange, Exposed
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.locking.catalogs.refresh.csaf import LARGEST, Advisory, Product, Vulnerability, read_advisory
+from gpuprov.locking.catalogs.refresh.proposal import Document, Proposal
+from gpuprov.locking.catalogs.refresh.seen import NotRead, Reading, Readings
+from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
+from gpuprov.untrusted import shown
+
+ORIGIN = "csaf-nvidia"
+DOCUMENTS = 5000
+"""Maximum number of documents in a folder; the vendor publishes some 100 in a year."""
+NAMES: dict[str, Exposed] = {
+    "nvidia container toolkit": "container_toolkit",
+    "nvidia cuda toolkit": "cuda",
+    "cuda toolkit": "cuda",
+    "dcgm": "dcgm",
+    "nvidia dcgm": "dcgm",
+}
+"""Product of an advisory, in lower case → component. Drivers are found by their platform, `Linux(R580)`."""
+DATA_CENTER = "Tesla"
+"""The product whose version of a driver counts, if others of the branch have another one."""
+_BRANCH = re.compile(r"Linux ?\(R([0-9]{3,4})\)")
+_PLATFORM = re.compile(r"\bLinux\b|\bAll\b|\A\Z")
+_VERSION = re.compile(r"(?P<plain>[0-9]{1,4}(?:\.[0-9]{1,5}){1,3})(?: ?(?:Update |U)(?P<update>[0-9]{1,2}))?")
+_BEFORE = re.compile(r"\A(?:[A-Za-z ]{1,40} |v)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fix:
+    """The first fixed version of a component for one CVE."""
+
+    component: Exposed
+    branch: int | None
+    fixed: Version
+    data_center: bool
+
+
+def read_advisories(places: Iterable[str], day: str) -> Readings:
+    """Read advisories: files, folders with files `ID/ID.json` at any depth, or URLs of single files.
+
+    Returns one reading if any was read, and a `NotRead` for each place or file that was not.
+
+    Args:
+        day: of the reading, ISO.
+    """
+    read: list[Advisory] = []
+    failed: list[NotRead] = []
+    for place in places:
+        for name in _documents(place):
+            try:
+                read.append(read_advisory(_content(name), name))
+            except GpuprovError as error:
+                failed.append(NotRead(f"advisory {name}", str(error)))
+    if not read:
+        return failed or [NotRead("advisories", f"no file ID/ID.json in {', '.join(places)}")]
+    url = "https://github.com/NVIDIA/product-security"
+    about = {"title": "NVIDIA/product-security: YEAR/ID/ID.json (CSAF 2.0)", "dated": day, "url": url}
+    return [Reading(ORIGIN, about, (), (), advisories=tuple(read)), *failed]
+
+
+def _documents(place: str) -> list[str]:
+    """Return the documents of a place: of a folder those that are named as their folder, else the place.
+
+    Other files there are records of single CVEs. At most `DOCUMENTS` are returned, the newest ones.
+    """
+    if place.partition(":")[0] in SCHEMES or not Path(place).is_dir():
+        return [place]
+    found = (path for path in Path(place).rglob("*.json") if path.stem == path.parent.name)
+    return [str(path) for path in sorted(found)[-DOCUMENTS:]]
+
+
+def _content(name: str) -> bytes:
+    """Return the content of a file or URL.
+
+    Raises:
+        InvalidInput: it does not exist, cannot be read, or is larger than `LARGEST`.
+        Refused, Unreachable: as for `Fetcher.get`.
+    """
+    if name.partition(":")[0] in SCHEMES:
+        content = Fetcher().get(name, size=LARGEST)
+        if content is None:
+            raise InvalidInput(f"nothing at {name}", expected="a security advisory in CSAF 2.0")
+        return content
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(LARGEST + 1)
+    except OSError as error:
+        raise InvalidInput(f"{name} cannot be read: {error.strerror}") from None
+
+
+def propose_bulletins(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
+    """Propose a record of each new advisory that concerns a component, and changes of newer revisions.
+
+    A row that cannot be true, by the checks of the catalog, is left out and becomes a remark.
+    """
+    for advisory in reading.advisories:
+        record, wrong = _record(advisory, catalog, reading.source)
+        proposal.remarks += [f"bulletin {advisory.id}: {text}: to be looked at by hand" for text in wrong]
+        if record is None:
+            continue
+        known = proposal.record("bulletins", "bulletins", advisory.id)
+        why = f"revision {advisory.revision} of {advisory.updated}"
+        if known is None:
+            proposal.add("bulletins", "bulletins", record, why, reading.source)
+        elif known.get("revision") != advisory.revision:
+            for field, value in record.items():
+                if field not in ("id", "source"):
+                    proposal.set(("bulletins", "bulletins", advisory.id), (field, value), why, reading.source)
+
+
+def _record(advisory: Advisory, catalog: Catalog, source: str) -> tuple[Document | None, list[str]]:
+    """Return the record of an advisory, and what is wrong in it; None if it concerns no component."""
+    fixes: dict[tuple[Exposed, int | None, Version], list[str]] = {}
+    wrong: list[str] = []
+    concerned: list[Vulnerability] = []
+    for each in advisory.vulnerabilities:
+        found = _fixes(each, wrong)
+        if found:
+            concerned.append(each)
+        for fix in found:
+            fixes.setdefault((fix.component, fix.branch, fix.fixed), []).append(each.cve)
+    cves = [each.cve for each in concerned]
+    rows = []
+    for (component, branch, fixed), named in fixes.items():
+        last = _last(component, branch, fixed, [each for each in concerned if each.cve in named])
+        row = AffectedRange(component=component, branch=branch, fixed=fixed, last=last)
+        if faults := [*wrong_branch(row, catalog), *wrong_versions(row)]:
+            wrong += [f"{seen}, expected {expected}" for seen, expected in faults]
+        else:
+            rows.append(_plain(row, [] if named == cves else named))
+    if not rows:
+        return None, list(dict.fromkeys(wrong))
+    record: Document = {"id": advisory.id, "title": advisory.title, "published": advisory.published}
+    if advisory.updated != advisory.published:
+        record["updated"] = advisory.updated
+    record |= {"revision": advisory.revision, "score": max(each.score for each in concerned), "cves": cves}
+    return {**record, "affected": rows, "source": [source]}, list(dict.fromkeys(wrong))
+
+
+def _plain(row: AffectedRange, cves: list[str]) -> Document:
+    """Return a row as plain data, without fields that have no value."""
+    fields: dict[str, Any] = {"component": row.component, "branch": row.branch}
+    fields |= {name: str(getattr(row, name)) for name in ("last", "fixed") if getattr(row, name)}
+    return {name: value for name, value in {**fields, "cves": cves}.items() if value}
+
+
+def _fixes(vulnerability: Vulnerability, wrong: list[str]) -> list[_Fix]:
+    """Return the fixed version of each component and branch for one CVE.
+
+    Args:
+        wrong: texts of versions that cannot be read are added here.
+    """
+    found: dict[tuple[Exposed, int | None], _Fix] = {}
+    for product in vulnerability.fixed:
+        of = _component(product)
+        if of is None:
+            continue
+        fixed = _fixed(of[0], product.version)
+        if fixed is None:
+            wrong.append(f"{vulnerability.cve}: {shown(product.version)} as the fixed version of {of[0]}")
+            continue
+        fix = _Fix(*of, fixed, product.name == DATA_CENTER)
+        other = found.get(of)
+        if other is None or (fix.data_center, fix.fixed) > (other.data_center, other.fixed):
+            found[of] = fix
+    return list(found.values())
+
+
+def _component(product: Product) -> tuple[Exposed, int | None] | None:
+    """Return the component and the driver's branch of a product; None for other products and platforms."""
+    if branch := _BRANCH.fullmatch(product.platform):
+        return "driver", int(branch[1])
+    component = NAMES.get(product.name.lower())
+    return (component, None) if component and _PLATFORM.search(product.platform) else None
+
+
+def _fixed(component: str, text: str) -> Version | None:
+    """Return the version in a text such as `v1.17` or `CUDA Toolkit 12.9 Update 1`; None if it has none."""
+    match = _VERSION.fullmatch(_BEFORE.sub("", text.strip()))
+    return _read(component, match) if match else None
+
+
+def _read(component: str, match: re.Match[str]) -> Version:
+    """Return the version of a match of `_VERSION`; an update of CUDA is the third number."""
+    plain = match["plain"]
+    if component == "cuda" and (match["update"] or plain.count(".") == 1):
+        return version(f"{plain}.{match['update'] or 0}")
+    return version(plain)
+
+
+def _last(
+    component: str, branch: int | None, fixed: Version, vulnerabilities: Iterable[Vulnerability]
+) -> Version | None:
+    """Return the newest version that is named as affected up to and including it; None without one.
+
+    Ranges that end before the fixed version, `All versions prior to 13.0`, name none.
+    """
+    ends = [
+        end
+        for vulnerability in vulnerabilities
+        for product in vulnerability.affected
+        if _component(product) == (component, branch)
+        and (component not in OF_A_BRANCH or product.name == DATA_CENTER)
+        for end in _ends(component, product.version)
+        if end != fixed
+    ]
+    return max(ends, default=None)
+
+
+def _ends(component: str, text: str) -> Iterator[Version]:
+    """Yield the last version of a range that includes it: `All versions up to and including 1.17.3`."""
+    if re.search(r"\bprior to\b(?! and including)|<(?!=)", text):
+        return
+    found = list(_VERSION.finditer(text))
+    if found:
+        yield _read(component, found[-1])
