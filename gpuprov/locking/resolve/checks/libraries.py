@@ -157,24 +157,31 @@ def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling
 
 
 def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
-    """Yield the finding about an NCCL build on the driver: a recorded failure is a violation, a newer CUDA
-    than the driver's a warning.
+    """Yield the finding about an NCCL build on the driver.
 
-    A compat package of that CUDA release or a newer one prevents both.
+    A build for a CUDA major that the driver does not run is a violation. One for a newer minor of a major
+    that it runs is a warning, with the recorded failure if there is one: it runs where it has code for the
+    GPU (minor-version compatibility). A compat package of that CUDA release or a newer one prevents both.
     """
     build, branch = draft.nccl_build, draft.branch
     assert build is not None  # noqa: S101
-    compat_covers = draft.compat is not None and draft.compat >= build
+    if draft.compat is not None and draft.compat >= build:
+        return
+    if branch and build.major > branch.native_cuda.major:
+        floor = rules.min_driver(case.catalog, build.major)
+        needed = f"driver {floor} or newer" if floor else f"a driver that runs CUDA {build.major}"
+        text = f"{named} needs {needed}; {draft.driver} runs CUDA {branch.native_cuda.major} at most"
+        yield violation(case, "nccl-driver", text, "cuda-minor-compat")
+        return
     for failure in case.catalog.tables["nccl.failures"]:
         if (failure.version, failure.build) == (draft.nccl, build) and draft.driver.major in failure.branches:
-            if not compat_covers:
-                text = (
-                    f"{named} fails on driver branch {draft.driver.major} ({failure.effect}): "
-                    f"{failure.remedy}"
-                )
-                yield violation(case, "nccl-driver", text, *failure.source)
+            text = (
+                f"{named} was seen to fail on driver branch {draft.driver.major} ({failure.effect}) where it "
+                f"has no code for the GPU: {failure.remedy}"
+            )
+            yield warning(case, "nccl-driver", text, *failure.source)
             return
-    if branch and not compat_covers and libraries.nccl_needs_newer_driver(build, branch.native_cuda):
+    if branch and libraries.nccl_needs_newer_driver(build, branch.native_cuda):
         text = (
             f"{named} is newer than CUDA {branch.native_cuda} of driver branch {branch.branch}: "
             "it works where the build holds code for the GPU itself"

@@ -210,6 +210,17 @@ def test_where_nobody_compiles_modules_they_are_compiled_on_the_machine(stated: 
     assert "module_build" in {each.change for each in found.nearest}
 
 
+def test_nccl_for_a_newer_minor_of_the_driver_s_major_is_a_warning() -> None:
+    seen = answer(A100, driver="580", nccl="2.30.7-1+cuda13.3")
+    (warning,) = (each for each in seen.warnings if each.rule == "nccl-driver")
+    assert "cuLinkAddData error 209" in warning.text
+    assert "cuda-compat-13-3" in warning.text
+    newer = answer(A100, driver="580", nccl="2.30.4+cuda13.2")
+    assert "nccl-driver" in rules(newer.warnings)
+    assert "nccl-driver" not in rules(answer(A100, driver="610", nccl="2.30.7-1+cuda13.3").warnings)
+    assert {seen.verdict, newer.verdict} == {"warn"}
+
+
 def test_nccl_for_the_major_before_works_beside_a_newer_toolkit_on_a_driver_that_knows_both() -> None:
     found = answer(A100, driver="580", cuda="13.0", nccl="2.27.3+cuda12.9")
     assert found.violations == ()
