@@ -25,6 +25,7 @@ PARTIES = (
     "other user on the controller",
     "mirror",
     "publisher of a catalog",
+    "publisher of security advisories",
     "metadata service",
     "author of an imported inventory",
     "stranger on the network",
