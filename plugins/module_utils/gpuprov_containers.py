@@ -7,6 +7,7 @@ Runs on the node: Python 3.6 to 3.13 and its standard library.
 
 import glob
 import json
+import os
 from typing import NamedTuple
 
 from gpuprov_node import TIMED_OUT, run
@@ -15,7 +16,11 @@ ANSWER_S = 20
 """Seconds within which a daemon has to answer."""
 DOCKER = ("docker", "--host", "unix:///run/docker.sock")  # independent of DOCKER_HOST
 POD = "io.kubernetes.pod.name"
-PROCESSES = "/proc/[0-9]*/comm"
+PROCESSES = "/proc/[0-9]*"
+ROOT = 0
+"""User whose processes count."""
+ENDED = ("configured", "created", "exited", "stopped")
+"""States of Podman's containers without a process."""
 
 
 class Silent(Exception):
@@ -74,25 +79,34 @@ def kept_by_docker() -> bool:
 
 
 def of_podman() -> "list[str]":
-    """Return the sorted names of root's running containers of Podman.
+    """Return the sorted names of root's containers of Podman that have a process: also paused ones.
 
     Each container has a process conmon. Without one Podman is not asked: it would create its store.
 
     Raises:
-        Silent: it does not answer.
+        Silent: it does not answer, or prints no list of containers.
     """
     if not _runs("conmon"):
         return []
-    return sorted(ask("podman", "ps", "--format", "{{.Names}}").split())
+    # Without --all Podman leaves out containers that are paused or about to stop.
+    said = ask("podman", "ps", "--all", "--format=json")
+    try:
+        rows = json.loads(said)
+        return sorted(name for row in rows if row["State"] not in ENDED for name in row["Names"])
+    except (ValueError, LookupError, TypeError):
+        raise Silent("`podman ps` printed no list of containers") from None
 
 
 def _runs(name: str) -> bool:
-    """Return whether a process of a program runs."""
-    for path in glob.glob(PROCESSES):
+    """Return whether root has a process of a program, also of one that a new package has replaced.
+
+    A process's own name does not count: any user can choose it, also for a program with root's rights.
+    """
+    for folder in glob.glob(PROCESSES):
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                if file.read() == name + "\n":
-                    return True
+            program = os.path.basename(os.readlink(folder + "/exe"))
+            if program in (name, name + " (deleted)") and os.stat(folder).st_uid == ROOT:
+                return True
         except OSError:
             continue  # it has ended
     return False

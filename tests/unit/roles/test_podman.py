@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -150,21 +151,72 @@ def seen(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return document
 
 
-def test_containers_of_root_are_listed_or_the_reason_why_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+LISTED = """\
+test "$*" = "ps --all --format=json" || exit 2
+cat <<'END'
+[{"Names": ["web"], "State": "running"}, {"Names": ["db"], "State": "paused"},
+ {"Names": ["ending"], "State": "stopping"}, {"Names": ["kept"], "State": "exited"},
+ {"Names": ["new"], "State": "created"}, {"Names": ["newer"], "State": "configured"}]
+END
+"""
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder that the role takes for /proc, next to the only Podman in the PATH."""
     monkeypatch.setattr(look, "installed", dict)
-    monkeypatch.setattr(containers, "PROCESSES", f"{tmp_path}/*.comm")
+    monkeypatch.setattr(containers, "PROCESSES", f"{tmp_path}/proc/[0-9]*")
+    monkeypatch.setattr(containers, "ROOT", os.getuid())
     monkeypatch.setitem(gpuprov_node.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
-    write_program(tmp_path / "podman", 'test "$*" = "ps --format {{.Names}}" && echo web && echo db')
-    (tmp_path / "1.comm").write_text("conman\n")
-    assert seen(capsys) == {"installed": {}, "config": {}, "containers": [], "silent": None}
-    (tmp_path / "2.comm").write_text("conmon\n")
-    (tmp_path / "3.comm").symlink_to("ended")
-    assert seen(capsys)["containers"] == ["db", "web"]
-    write_program(tmp_path / "podman", "exit 125")
+    write_program(tmp_path / "podman", LISTED)
+    return tmp_path / "proc"
+
+
+def process(folder: Path, program: str, comm: str = "conmon") -> None:
+    """Write a process as /proc has it."""
+    folder.mkdir(parents=True)
+    (folder / "comm").write_text(f"{comm}\n")
+    (folder / "exe").symlink_to(program)
+
+
+@pytest.mark.parametrize("program", ["/usr/bin/conmon", "/usr/libexec/podman/conmon (deleted)"])
+def test_containers_of_root_that_have_a_process_are_listed(
+    processes: Path, capsys: pytest.CaptureFixture[str], program: str
+) -> None:
+    process(processes / "1", "/usr/bin/conman")
+    (processes / "2").mkdir()  # a process that has ended
+    assert seen(capsys)["containers"] == []
+    process(processes / "3", program)
+    assert seen(capsys)["containers"] == ["db", "ending", "web"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("exit 125", "`podman ps` exited with 125"),
+        ("echo web", "`podman ps` printed no list of containers"),
+        ("echo '[{}]'", "`podman ps` printed no list of containers"),
+        ("echo null", "`podman ps` printed no list of containers"),
+    ],
+)
+def test_podman_that_lists_no_containers_is_named(
+    processes: Path, capsys: pytest.CaptureFixture[str], answer: str, why: str
+) -> None:
+    process(processes / "1", "/usr/bin/conmon")
+    write_program(processes.parent / "podman", answer)
     found = seen(capsys)
-    assert (found["containers"], found["silent"]) == ([], "`podman ps` exited with 125")
+    assert (found["containers"], found["silent"]) == ([], why)
+
+
+def test_a_user_s_processes_do_not_make_root_ask_podman(
+    processes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process(processes / "1", "/usr/bin/sudo", comm="conmon")  # root's, by a link of that name
+    write_program(processes.parent / "podman", "exit 125")
+    assert seen(capsys)["silent"] is None
+    process(processes / "2", "/usr/bin/conmon")
+    monkeypatch.setattr(containers, "ROOT", os.getuid() + 1)
+    assert seen(capsys)["silent"] is None
 
 
 def test_container_that_starts_during_the_download_keeps_podman(monkeypatch: pytest.MonkeyPatch) -> None:
