@@ -193,6 +193,7 @@ def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
         "preflight_force": consent.force,
         "docker_disturb": consent.force,
         "containerd_disturb": consent.force,
+        "podman_disturb": consent.force,
     }
 
 

@@ -39,7 +39,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (Consent(), set()),
         (Consent(reboot=True), set()),
         (Consent(downgrade=True), {"packages_allow_downgrade"}),
-        (Consent(force=True), {"preflight_force", "docker_disturb", "containerd_disturb"}),
+        (Consent(force=True), {"preflight_force", "docker_disturb", "containerd_disturb", "podman_disturb"}),
     ],
 )
 def test_roles_disturb_only_what_the_operator_consents_to(
