@@ -5,9 +5,12 @@ The tests build on each other: one node gets containers with GPUs, is broken, co
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gpuprov.catalog import load
+from gpuprov.verify.observers.podman import KILLED, NOTHING, TRIAL, TRIAL_S, USER, USERS_TRIAL
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
 from tests.lab.node_under_test import TRANSACTION
@@ -25,12 +28,19 @@ PACKAGES = (
 LAB = '"nofile=1024:4096", "nproc=30000:30000"'
 """Limits in the lab's own file."""
 CONFIG = "/etc/containers/containers.conf.d/gpuprov.conf"
+SITE = "/etc/containers/containers.conf.d/50-site.conf"
 LATER = "/etc/containers/containers.conf.d/zz-site.conf"
 # The OCI runtime leaves its own empty folder in /run.
 STATE = (
-    "ls -A /tmp /run /var/lib/containers | grep -v runc; cat /etc/passwd /etc/subuid; mount;"
-    " ps -C catatonit,conmon -o comm="
+    "ls -A /tmp /run /var/lib/containers /dev/shm | grep -v runc; cat /etc/passwd /etc/subuid; mount;"
+    " ps -C catatonit,conmon,slow -o comm=; find /sys/fs/cgroup -name 'gpuprov*' -o -name '*libpod*'"
 )
+SHARED = f"/dev/shm/libpod_rootless_lock_{USER}"
+SLOW = """\
+printf '#!/bin/sh\\nexec sleep 300\\n' >/usr/local/bin/slow; chmod 755 /usr/local/bin/slow
+printf '[engine]\\nruntime = "slow"\\n[engine.runtimes]\\nslow = ["/usr/local/bin/slow"]\\n' >%s
+"""
+"""Program that makes a runtime of containers that never answers the default."""
 RUN = "podman run --detach --network none --name"
 
 
@@ -66,6 +76,25 @@ def test_fresh_node_gets_podman_whose_containers_see_every_gpu(driven: StubDrive
     assert f'[{LAB}, "memlock=' in driven.says(f"cat {CONFIG}")
 
 
+def test_user_cannot_make_the_trial_of_a_user_fail(driven: StubDriverNode) -> None:
+    driven.node.run(f"setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'echo x >{SHARED}'")
+    assert driven.failed("podman.") == {}
+    driven.node.run(f"rm {SHARED}")
+
+
+@pytest.mark.parametrize("command", [TRIAL % NOTHING, USERS_TRIAL % NOTHING], ids=["root", "user"])
+def test_trial_that_does_not_end_is_ended_on_the_node(driven: StubDriverNode, command: str) -> None:
+    before = driven.says(STATE)
+    driven.node.run(SLOW % LATER)
+    limit = f"--foreground {TRIAL_S} "
+    assert limit in command
+    started = time.monotonic()
+    done = driven.node.run(command.replace(limit, "--foreground 4 "), check=False)
+    assert (done.returncode, time.monotonic() - started >= 4) == (KILLED, True), done.stderr
+    assert driven.says(STATE) == before
+    driven.node.run(f"rm {LATER} /usr/local/bin/slow")
+
+
 def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
     assert driven.apply(*ROLES)[1] == []
 
@@ -95,14 +124,13 @@ def test_what_only_the_site_can_take_back_is_seen(driven: StubDriverNode) -> Non
 
 
 def test_changed_lock_changes_the_defaults_and_keeps_the_sites_own(driven: StubDriverNode) -> None:
-    site = "/etc/containers/containers.conf.d/50-site.conf"
-    driven.node.run(f"cat >{site}", input='[containers]\ntz = "UTC"\nshm_size = "3g"\n')
+    driven.node.run(f"cat >{SITE}", input='[containers]\ntz = "UTC"\nshm_size = "3g"\n')
     driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})
     assert set(driven.drift(*AREAS)) == {"podman.config"}
     assert driven.apply(*ROLES)[1] == ["Write the defaults for containers"]
     assert driven.failed(*AREAS) == {}
-    assert "tz" in driven.says(f"cat {site}")
-    driven.node.run(f"rm {site}")
+    assert "tz" in driven.says(f"cat {SITE}")
+    driven.node.run(f"rm {SITE}")
 
 
 def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode) -> None:
@@ -110,7 +138,9 @@ def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode)
         "mkdir -p /srv/asked/proc /srv/asked/sys /srv/asked/dev;"
         " tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /srv/asked"
     )
-    driven.node.run(f"{RUN} trainer --rootfs /srv/asked /bin/sh -c 'while :; do :; done'")
+    driven.node.run(
+        f"{RUN} trainer --rootfs /srv/asked /bin/sh -c 'while :; do :; done'; podman pause trainer"
+    )
     driven.state(podman=None)
     driven.rule_out(podman="podman|podman\\-docker")
     outcome, changed = driven.apply("podman")

@@ -11,19 +11,42 @@ from typing import Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted.parsing import read_json
+from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.containers import SAYS, SHELL, Inside, parse_inside
 
-# All files are on a tmpfs in a mount namespace, which ends with the command: nothing of them remains.
-STORE = "mount -t tmpfs -o mode=755 gpuprov /tmp && cd /tmp && mkdir -p user/fs/proc user/fs/sys user/fs/dev"
+TRIAL_S = int(TimeLimits.command_s) - 5
+"""Seconds after which the node itself ends a trial: before the limit of the command, which ends only ssh."""
+# All files are on tmpfs in a mount namespace, which ends with the command: nothing of them remains. Podman's
+# locks are in /dev/shm, where any user can create their file first.
+STORE = (
+    "mount -t tmpfs -o mode=755 gpuprov /tmp && mount -t tmpfs -o mode=1777,nosuid,nodev gpuprov /dev/shm"
+    " && cd /tmp && mkdir -p user/fs/proc user/fs/sys user/fs/dev"
+)
 FILL = f"{SHELL} | tar -x -C /tmp/user/fs"
 PODMAN = "podman --root /tmp/store --runroot /tmp/run --tmpdir /tmp/libpod --storage-driver vfs"
-RUN = 'run --rm --network none %s --rootfs /tmp/user/fs /bin/sh -c "$1"'
+CONTAINER = '--rm --network none %s --rootfs /tmp/user/fs /bin/sh -c "$1"'
+LIMITED = "timeout --signal=KILL"
+# conmon and the container leave the process group, and end with the first process of their namespace.
+ENDING = f"{LIMITED} --foreground {TRIAL_S} unshare --mount --pid --fork --kill-child --mount-proc"
+# `podman create` leaves no process. It would take cgroupfs for the default if process 1 were not systemd.
 DEFAULTS = (
-    f"unshare --mount sh -c '{STORE} && {PODMAN} create --name trial --rootfs /tmp/user/fs /bin/sh >id"
-    f" && {PODMAN} inspect trial'"
+    f"{LIMITED} {TRIAL_S} unshare --mount sh -c '{STORE}"
+    f" && {PODMAN} create --name trial --rootfs /tmp/user/fs /bin/sh >id && {PODMAN} inspect trial'"
 )
-TRIAL = f"unshare --mount sh -c '{STORE} && {FILL} && {PODMAN} {RUN}' sh '{SAYS}'"
+GROUP = "gpuprov-verify"
+"""Control group of root's container."""
+# systemd would look for the numbers of processes outside their namespace, and move others.
+GROUPED = f"--cgroup-manager cgroupfs run --cgroups enabled --cgroup-parent /{GROUP}"
+UNGROUP = (
+    f'find /sys/fs/cgroup -depth -type d "(" -name {GROUP} -o -path "*/{GROUP}/*" ")"'
+    " -exec rmdir {} + 2>/dev/null"
+)
+# After a time limit the last processes end a moment later than `timeout`.
+TRIAL = (
+    f"{ENDING} sh -c '{STORE} && {FILL} && {PODMAN} {GROUPED} {CONTAINER}' sh '{SAYS}'; code=$?;"
+    f" [ $code = 0 ] || sleep 1; {UNGROUP}; exit $code"
+)
 USER, IDS = 2_000_000_000, 65536
 """Number of a user that no system assigns, and how many more its containers get (systemd's UIDS-GIDS)."""
 # The user exists in these namespaces only; Podman's process that keeps the user's namespaces ends with them.
@@ -42,14 +65,16 @@ AS_USER = (
 FORBIDDING = "/proc/sys/kernel/unprivileged_userns_clone /proc/sys/user/max_user_namespaces"
 USERS_TRIAL = (
     f'off=$(grep -lx 0 {FORBIDDING} 2>/dev/null); if [ -n "$off" ]; then echo forbidden by $off; else'
-    f" unshare --mount --pid --fork --kill-child --mount-proc sh -c '{STORE} && {FILL} && {ACCOUNT}"
-    f" && {AS_USER} podman --storage-driver vfs {RUN}' sh '{SAYS}'; fi"
+    f" {ENDING} sh -c '{STORE} && {FILL} && {ACCOUNT}"
+    f" && {AS_USER} podman --storage-driver vfs run {CONTAINER}' sh '{SAYS}'; fi"
 )
 NOTHING, CDI = "", "--device nvidia.com/gpu=all"
 """Options of a container: none, all GPUs by the Container Device Interface."""
 JSON_BYTES = 1 << 20
 """Maximum size of Podman's JSON; `podman inspect` prints some 10 kB."""
 UNLIMITED = (-1, (1 << 64) - 1)
+KILLED = 128 + 9
+"""Exit status of a trial that its time limit has ended, and with it `timeout`."""
 
 
 class Podman(Observed):
@@ -109,6 +134,10 @@ class Podman(Observed):
             NodeFailed: it does not start, with Podman's message.
         """
         answer = self.run(command)
+        if answer.rc == KILLED:
+            raise NodeFailed(
+                f"the container has not ended within {TRIAL_S} s; see `podman run` with an image on the node"
+            )
         if answer.failed:
             lines = (line.strip() for line in answer.stderr.splitlines())
             said = " ".join(line for line in lines if line and not _WARNING.search(line))

@@ -12,7 +12,17 @@ import pytest
 from testinfra.host import Host
 
 from gpuprov.errors import NodeFailed
-from gpuprov.verify.observers.podman import CDI, DEFAULTS, NOTHING, TRIAL, USERS_TRIAL, Podman
+from gpuprov.verify.connection import TimeLimits
+from gpuprov.verify.observers.podman import (
+    CDI,
+    DEFAULTS,
+    KILLED,
+    NOTHING,
+    TRIAL,
+    TRIAL_S,
+    USERS_TRIAL,
+    Podman,
+)
 from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import wanted
@@ -74,6 +84,12 @@ def test_a_container_that_does_not_start_is_reported_without_warnings() -> None:
     assert str(failed.value) == unknown
     with pytest.raises(NodeFailed, match="the container ended with status 126"):
         asked(TRIAL % CDI, 126, "", WARNINGS).inside(CDI)
+
+
+def test_a_trial_that_its_time_limit_ends_is_reported_as_such() -> None:
+    assert TimeLimits().command_s > TRIAL_S
+    with pytest.raises(NodeFailed, match=f"the container has not ended within {TRIAL_S} s; see"):
+        asked(TRIAL % CDI, KILLED, "", WARNINGS).inside(CDI)
 
 
 def test_the_lock_in_terms_of_a_container() -> None:
