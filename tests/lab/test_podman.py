@@ -133,6 +133,39 @@ def test_changed_lock_changes_the_defaults_and_keeps_the_sites_own(driven: StubD
     driven.node.run(f"rm {SITE}")
 
 
+@pytest.mark.parametrize(
+    ("site", "limits"),
+    [
+        (f"[containers]\ndefault_ulimits = [\n{LAB}, # of [all]\n'core=0:0']\n", f'{LAB}, "core=0:0"'),
+        ('containers = {"default_ulimits" = ["core=0:0"]}\n', '"core=0:0"'),
+        ('[containers]\ndefault_ulimits = ["core=0:0", {append = true}]\n', f'{LAB}, "core=0:0"'),
+    ],
+    ids=["comment", "inline", "append"],
+)
+def test_limits_of_the_site_stay_however_its_file_states_them(
+    driven: StubDriverNode, site: str, limits: str
+) -> None:
+    driven.node.run(f"cat >{SITE}", input=site)
+    outcome, changed = driven.apply(*ROLES)
+    assert outcome.ok, outcome.failed
+    assert changed == ["Write the defaults for containers"]
+    assert f'[{limits}, "memlock=' in driven.says(f"cat {CONFIG}")
+    assert driven.apply(*ROLES)[1] == []
+    driven.node.run(f"rm {SITE}")
+
+
+def test_limits_that_podman_cannot_read_are_not_replaced(driven: StubDriverNode) -> None:
+    before = driven.says(f"cat {CONFIG}")
+    driven.node.run(f"cat >{SITE}", input="[containers]\ndefault_ulimits = [\n")
+    outcome, changed = driven.apply("podman")
+    [failed] = outcome.failed
+    assert "Podman does not report: `podman create --help` exited with 1; correct these" in failed["msg"]
+    assert changed == []
+    assert driven.says(f"cat {CONFIG}") == before
+    driven.node.run(f"rm {SITE}")
+    assert driven.apply(*ROLES)[0].ok
+
+
 def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode) -> None:
     driven.node.run(
         "mkdir -p /srv/asked/proc /srv/asked/sys /srv/asked/dev;"

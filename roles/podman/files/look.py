@@ -3,44 +3,68 @@
 Runs on the node, with the modules of plugins/module_utils. Argument: {"config": {…}}, the tables that
 containers.conf must have.
 
-    {"installed": {"podman": "5.4.2+ds1-2+b2"}, "config": {…}, "containers": ["trainer"], "silent": null}
+    {"installed": {"podman": "5.4.2+ds1-2+b2"}, "config": {…}, "unread": null, "containers": ["trainer"],
+     "silent": null}
 
 `config` are the tables of the role's file: those with the limits of earlier files, as Podman takes the whole
-list from one file. `containers` are those of root that run; `silent` is the command that did not list them,
-or null.
+list from one file; `unread` is the reason why these limits are not known, or null. `containers` are those of
+root that run; `silent` is the command that did not list them, or null.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
 from pathlib import Path
 
 import gpuprov_containers as containers
-from gpuprov_node import installed
+from gpuprov_node import MISSING, installed, run
 
-FIRST = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
 OURS = Path("/etc/containers/containers.conf.d/gpuprov.conf")
-LIMITS = re.compile(r"(?m)^[ \t]*(?:containers[ \t]*\.[ \t]*)?default_ulimits[ \t]*=[ \t]*\[([^\]]*)\]")
+ASK_S = 10
+"""Seconds within which Podman has to print its help, which has the defaults of its options."""
+# In a mount namespace, which ends with the command, the files are empty.
+WITHOUT = (
+    'for file; do mount --bind /dev/null "$file" || exit; done;'
+    " unset CONTAINERS_CONF CONTAINERS_CONF_OVERRIDE; exec podman create --help"
+)
+OPTION = re.compile(r"(?m)^ +--ulimit +strings +[^(\n]*(?:\(default \[(.*)\]\))?$")
+LIMIT = re.compile(r"[A-Za-z_]+=-?[0-9]+(:-?[0-9]+)?|host")
+
+
+class Unread(Exception):
+    """Reason why the limits of other files are not known."""
 
 
 def earlier():
-    """Return the limits of the last file before the role's that states any: `["nofile=1024:4096"]`."""
-    found = []
-    folder = sorted(path for path in OURS.parent.glob("*.conf") if path.name < OURS.name)
-    for path in [*map(Path, FIRST), *folder]:
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        for listed in LIMITS.findall(text):
-            found = re.findall(r"""["']([^"'\n]+)["']""", re.sub("(?m)#.*$", "", listed))
-    return found
+    """Return the limits that the files before the role's make together: `["nofile=1024:4096"]`.
+
+    Podman itself reads them: it knows all of TOML, and its own files. Empty without Podman.
+
+    Raises:
+        Unread: Podman does not read its files, or states limits in another form.
+    """
+    hidden = sorted(str(path) for path in OURS.parent.glob("*.conf") if path.name >= OURS.name)
+    status, said = run("unshare", "--mount", "sh", "-c", WITHOUT, "sh", *hidden, seconds=ASK_S)
+    if status == MISSING:
+        return []
+    if status:
+        raise Unread(f"`podman create --help` exited with {status}")
+    option = OPTION.search(said)
+    if option is None:
+        raise Unread("`podman create --help` has no option --ulimit")
+    [limits] = csv.reader([option.group(1) or ""])
+    for limit in limits:
+        if not LIMIT.fullmatch(limit):
+            raise Unread(f"the limit {limit!r} of another file is not NAME=SOFT:HARD")
+    return limits
 
 
 def merged(config, others):
-    """Return the tables with these limits too, unless they have one of the name; unchanged without limits."""
-    ours = config.get("containers", {}).get("default_ulimits")
-    if ours is None:
-        return config
+    """Return the tables with these limits too, unless they have one of the name."""
+    ours = config["containers"]["default_ulimits"]
     names = {each.partition("=")[0] for each in ours}
     kept = [each for each in others if each.partition("=")[0] not in names]
     return {**config, "containers": {**config["containers"], "default_ulimits": kept + ours}}
@@ -48,14 +72,20 @@ def merged(config, others):
 
 def main(config):
     """Print the document."""
-    silent, running = None, []
+    silent, unread, running = None, None, []
     try:
         running = containers.of_podman()
     except containers.Silent as error:
         silent = str(error)
+    try:
+        if "default_ulimits" in config.get("containers", {}):
+            config = merged(config, earlier())
+    except Unread as error:
+        unread = str(error)
     look = {
         "installed": installed(),
-        "config": merged(config, earlier()),
+        "config": config,
+        "unread": unread,
         "containers": running,
         "silent": silent,
     }

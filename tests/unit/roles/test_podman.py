@@ -43,7 +43,7 @@ def test_only_what_is_stated_is_configured() -> None:
 
 def written(config: dict[str, Any]) -> dict[str, Any]:
     """Return the document of the role's file, on a node without others."""
-    text = render("podman/templates/containers.conf.j2", __podman_look={"config": look.merged(config, [])})
+    text = render("podman/templates/containers.conf.j2", __podman_last_look={"config": config})
     assert text.startswith("# Written by gpuprov, role podman: ")
     return tomllib.loads(text)
 
@@ -73,40 +73,92 @@ def test_limits_of_the_site_stay_unless_the_lock_states_them(others: list[str], 
     config = {"containers": {"shm_size": "1", "default_ulimits": ["memlock=1:1"]}, "engine": {"a": "b"}}
     both = {"shm_size": "1", "default_ulimits": limits}
     assert look.merged(config, others) == {"containers": both, "engine": {"a": "b"}}
-    for without in ({}, {"engine": {"a": "b"}}, {"containers": {"shm_size": "1"}}):
-        assert look.merged(without, others) == without
 
 
-SITES = """\
-[containers]
-  default_ulimits = [
-    "nofile=1024:4096", # of every container
-    #"core=0:0",
-    'nproc=8:8',
-  ]
-#default_ulimits = ["stack=1:1"]
+ULIMIT = "      --ulimit strings                           Ulimit options"
+CREATE = """\
+echo "$*" >>"$0.asked"
+test "$*" = "create --help" || exit 2
+cat <<'END'
+  -e, --env strings      Set environment variables (default [TERM=xterm])
+{}
+END
 """
+MASKS = """\
+test "$1 $2" = "--mount sh" || exit 2
+shift; exec "$@"
+"""
+MEMLOCK = {"containers": {"default_ulimits": ["memlock=1:1"]}}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of Podman, and of mount and unshare, which record what would be hidden."""
+    monkeypatch.setattr(look, "installed", dict)
+    monkeypatch.setattr(look, "OURS", tmp_path / "gpuprov.conf")
+    monkeypatch.setattr(containers, "PROCESSES", f"{tmp_path}/no/*")
+    monkeypatch.setitem(gpuprov_node.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    write_program(tmp_path / "unshare", MASKS)
+    write_program(tmp_path / "mount", 'echo "$*" >>"$0.asked"')
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("files", "limits"),
+    ("printed", "limits"),
     [
-        ({}, []),
-        ({"50-site.conf": SITES}, ["nofile=1024:4096", "nproc=8:8"]),
-        ({"50-site.conf": SITES, "90-later.conf": "tz = 'UTC'"}, ["nofile=1024:4096", "nproc=8:8"]),
-        ({"50-site.conf": SITES, "60.conf": "containers.default_ulimits=['a=1']"}, ["a=1"]),
-        ({"50-site.conf": SITES, "60.conf": "default_ulimits = []"}, []),
-        ({"gpuprov.conf": SITES, "zz-site.conf": SITES, "50-site.toml": SITES}, []),
+        (ULIMIT, ["memlock=1:1"]),
+        (f"{ULIMIT} (default [nofile=1:2,nproc=-1:-1])", ["nofile=1:2", "nproc=-1:-1", "memlock=1:1"]),
+        (f"{ULIMIT} (default [memlock=5,host])", ["host", "memlock=1:1"]),
     ],
 )
-def test_limits_are_those_of_the_last_file_before_ours(
-    files: dict[str, str], limits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_podman_states_the_limits_of_other_files(
+    programs: Path, capsys: pytest.CaptureFixture[str], printed: str, limits: list[str]
 ) -> None:
-    monkeypatch.setattr(look, "FIRST", ())
-    monkeypatch.setattr(look, "OURS", tmp_path / "gpuprov.conf")
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert look.earlier() == limits
+    write_program(programs / "podman", CREATE.format(printed))
+    found = seen(capsys, MEMLOCK)
+    assert found["config"]["containers"]["default_ulimits"] == limits
+    assert found["unread"] is None
+
+
+@pytest.mark.parametrize(
+    ("podman", "why"),
+    [
+        ("exit 125", "`podman create --help` exited with 125"),
+        ("echo nothing", "`podman create --help` has no option --ulimit"),
+        (CREATE.format(f"{ULIMIT} (default nofile=1)"), "`podman create --help` has no option --ulimit"),
+        (
+            CREATE.format(f'{ULIMIT} (default [nofile=1,"a=b,c"])'),
+            "the limit 'a=b,c' of another file is not NAME=SOFT:HARD",
+        ),
+    ],
+)
+def test_limits_that_cannot_be_read_are_a_reason_not_to_replace_them(
+    programs: Path, capsys: pytest.CaptureFixture[str], podman: str, why: str
+) -> None:
+    write_program(programs / "podman", podman)
+    assert seen(capsys, MEMLOCK)["unread"] == why
+
+
+def test_podman_is_asked_without_the_role_s_file_and_later_ones(
+    programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("50-site.conf", "gpuprov.conf", "zz-site.conf", "zz-site.toml"):
+        (programs / name).touch()
+    write_program(programs / "podman", CREATE.format(ULIMIT))
+    seen(capsys, MEMLOCK)
+    hidden = [f"--bind /dev/null {programs / name}" for name in ("gpuprov.conf", "zz-site.conf")]
+    assert (programs / "mount.asked").read_text().splitlines() == hidden
+
+
+def test_podman_is_asked_only_if_the_lock_states_limits(
+    programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_program(programs / "podman", "exit 127")  # what the shell ends with if there is no Podman
+    assert seen(capsys, MEMLOCK)["config"] == MEMLOCK
+    write_program(programs / "podman", CREATE.format(ULIMIT))
+    for config in ({}, {"engine": {"a": "b"}}, {"containers": {"shm_size": "1"}}):
+        assert seen(capsys, config)["config"] == config
+    assert not (programs / "podman.asked").exists()
 
 
 @pytest.mark.parametrize(
@@ -144,9 +196,13 @@ def test_podman_has_the_device_interface_by_default(
     assert expected == ([] if interface is None else ["enabled" if interface else "disabled"])
 
 
-def seen(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Return what the role sees of the machine."""
-    look.main({})
+def seen(capsys: pytest.CaptureFixture[str], config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return what the role sees of the machine.
+
+    Args:
+        config: tables that the lock states.
+    """
+    look.main(config or {})
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 
