@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -65,3 +66,15 @@ def link_collection(folder: Path) -> Path:
     link.parent.mkdir(parents=True)
     link.symlink_to(collection())
     return folder
+
+
+def ansible_environment(scratch: Path) -> dict[str, str]:
+    """Return the operator's environment for a program of Ansible, without the operator's settings of Ansible.
+
+    No variable `ANSIBLE_*` remains, such as one that names a password of ansible-vault, and no ansible.cfg is
+    read: an empty one is created in `scratch`.
+    """
+    config = scratch / "ansible.cfg"
+    config.touch()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    return {**inherited, "ANSIBLE_CONFIG": str(config)}

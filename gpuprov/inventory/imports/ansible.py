@@ -7,7 +7,6 @@ the fleet as long as no host is in two of them; the others are kept under `also`
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import InvalidInput
+from gpuprov.files.resources import ansible_environment
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
@@ -83,12 +83,9 @@ def read_inventory(path: Path) -> AnsibleInventory:
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """Return the operator's environment, without an ansible.cfg of the working directory."""
-    config = scratch / "ansible.cfg"
-    config.touch()
+    """Return the environment of ansible-inventory, without settings of the operator or the inventory."""
     return {
-        "ANSIBLE_CONFIG": str(config),
-        **os.environ,
+        **ansible_environment(scratch),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_INVENTORY_ENABLED": FORMATS,
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
