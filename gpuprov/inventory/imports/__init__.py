@@ -43,17 +43,21 @@ def import_fleet(
     with stated_file(
         names, expected="one of the formats of `gpuprov inventory import`", do="give its format: --from"
     ):
-        return leave_out(_read(paths, said, form, wanted), str(paths[0]), narrate)
+        return leave_out(_read(paths, said, form, wanted, narrate), str(paths[0]), narrate)
 
 
 def _read(
-    paths: Sequence[Path], said: ImportHints, form: Format | None, wanted: Iterable[str]
+    paths: Sequence[Path],
+    said: ImportHints,
+    form: Format | None,
+    wanted: Iterable[str],
+    narrate: Callable[[str], None],
 ) -> dict[str, Any]:
     form = form or recognise(paths[0])
     if len(paths) > 1 and form != "metadata":
         raise InvalidInput(f"{len(paths)} files of the format {form}", do="import one at a time")
     if form == "ansible":
-        return fleet_of(read_inventory(paths[0]), said, wanted)
+        return fleet_of(read_inventory(paths[0], narrate), said, wanted)
     catalog = load()
     text = read_text(paths[0])
     if form == "hosts":

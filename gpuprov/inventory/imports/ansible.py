@@ -1,8 +1,9 @@
 """A fleet from an Ansible inventory: INI, YAML, or a folder of such files.
 
 Ansible parses it; `ansible-inventory --export` keeps variables where they were set. Scripts and inventory
-plugins are not run, and an ansible.cfg is not read: they are programs, or name some. Groups become groups of
-the fleet as long as no host is in two of them; the others are kept under `also` with their variables.
+plugins are not run, and an ansible.cfg is not read: they are programs, or name some. What ansible-vault
+encrypted is left out. Groups become groups of the fleet as long as no host is in two of them; the others are
+kept under `also` with their variables.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpuprov.errors import InvalidInput
-from gpuprov.files.resources import ansible_environment
+from gpuprov.files.resources import ansible_environment, share
 from gpuprov.inventory.ansible import (
     FLEET_VARIABLE,
     GROUP_VARIABLE,
@@ -25,6 +26,7 @@ from gpuprov.inventory.ansible import (
     AnsibleGroup,
     AnsibleInventory,
 )
+from gpuprov.inventory.imports.files import check_files
 from gpuprov.inventory.imports.left_out import role_prefixes
 from gpuprov.inventory.imports.machine import (
     ImportHints,
@@ -33,27 +35,31 @@ from gpuprov.inventory.imports.machine import (
     host_entry,
     refuse_many,
 )
-from gpuprov.inventory.imports.reading import check_shapes, parsed, refuse_aliases, refuse_links, run_bounded
+from gpuprov.inventory.imports.reading import check_names, check_shapes, is_encrypted, parsed, run_bounded
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
-from gpuprov.untrusted import shell, unmarked
+from gpuprov.untrusted import on_one_line, shell, unmarked
 
 FORMATS = "ini,yaml,host_list"
 """Ansible's inventory plugins that only parse a file."""
+VARS_PLUGIN = "gpuprov_import"
+"""The collection's vars plugin that stays in the inventory's folder."""
 PLUGIN = re.compile(r"Failed to parse (?:inventory|\S+) with '?([\w.]+)'? plugin: (.*)")
 """Ansible's message about a plugin that cannot parse an inventory: since 2.19, and before."""
 OURS = {GROUP_VARIABLE, FLEET_VARIABLE, NAME_VARIABLE, KINDS_VARIABLE, HOST_VARIABLE}
 CONNECTION = {*WAY_IN, "ansible_become", "ansible_ssh_common_args"}
 
 
-def read_inventory(path: Path) -> AnsibleInventory:
+def read_inventory(path: Path, narrate: Callable[[str], None] = lambda line: None) -> AnsibleInventory:
     """Return an inventory as Ansible parses it.
+
+    Args:
+        narrate: called with a line for the user, which names what ansible-vault encrypted.
 
     Raises:
         InvalidInput: Ansible cannot parse it, even where Ansible itself would only warn; it exceeds a limit;
-            a link leads out of it; or a variable of gpuprov's has a wrong type.
+            a link or a name leads out of it; or a variable of gpuprov's has a wrong type.
     """
-    refuse_links(path)
-    refuse_aliases(path)
+    encrypted = [str(file) for file in check_files(path)]
     program = Path(sys.executable).with_name("ansible-inventory")
     command = [str(program), "--inventory", str(path), "--list", "--export"]
     with tempfile.TemporaryDirectory(prefix="gpuprov-import-") as scratch:
@@ -66,11 +72,32 @@ def read_inventory(path: Path) -> AnsibleInventory:
             expected="INI or YAML that lists hosts",
             do=f"if it is a script or names a plugin: `{export}`, then import hosts.yml",
         )
-    answer = parsed(done.stdout, path)
-    host_vars = {
-        host: _plain(own, f"{path}: host {host}")
-        for host, own in answer.pop("_meta", {}).get("hostvars", {}).items()
-    }
+    inventory, values = _inventory(parsed(done.stdout, path), path)
+    if encrypted or values:
+        left = on_one_line(", ".join([*encrypted, *values]))
+        narrate(f"left out, because ansible-vault encrypted it: {left}; a fleet refers to no vault")
+    return inventory
+
+
+def _inventory(answer: dict[str, Any], path: Path) -> tuple[AnsibleInventory, list[str]]:
+    """Return the inventory in Ansible's answer, and the places of encrypted values, which are left out.
+
+    Raises:
+        InvalidInput: a name leads out of the inventory, or a variable of gpuprov's has a wrong type.
+    """
+    host_vars = answer.pop("_meta", {}).get("hostvars", {})
+    listed = [
+        name for group in answer.values() for key in ("hosts", "children") for name in group.get(key, ())
+    ]
+    check_names([*answer, *host_vars, *listed], path)
+    places = {f"group {name}": group.get("vars", {}) for name, group in answer.items()}
+    places |= {f"host {name}": own for name, own in host_vars.items()}
+    values = [
+        f"{name} ({place})"
+        for place, own in places.items()
+        for name, value in own.items()
+        if is_encrypted(value)
+    ]
     groups = {
         name: AnsibleGroup(
             tuple(group.get("hosts", ())),
@@ -79,7 +106,8 @@ def read_inventory(path: Path) -> AnsibleInventory:
         )
         for name, group in answer.items()
     }
-    return AnsibleInventory(groups, host_vars)
+    plain = {host: _plain(own, f"{path}: host {host}") for host, own in host_vars.items()}
+    return AnsibleInventory(groups, plain), values
 
 
 def _environment(scratch: Path) -> dict[str, str]:
@@ -90,17 +118,23 @@ def _environment(scratch: Path) -> dict[str, str]:
         "ANSIBLE_INVENTORY_ENABLED": FORMATS,
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
         "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
+        "ANSIBLE_VARS_PLUGINS": str(share("plugins") / "vars"),
+        "ANSIBLE_VARS_ENABLED": VARS_PLUGIN,
     }
 
 
 def _plain(variables: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return variables, with Ansible's mark of unsafe text only on those of the site.
+    """Return variables that are not encrypted, with Ansible's mark of unsafe text only on those of the site.
 
     Raises:
         InvalidInput: a variable of gpuprov's has a wrong type.
     """
     ours = OURS | CONNECTION | {"ansible_host"}
-    plain = {key: unmarked(value, mark=False) if key in ours else value for key, value in variables.items()}
+    plain = {
+        key: unmarked(value, mark=False) if key in ours else value
+        for key, value in variables.items()
+        if not is_encrypted(value)
+    }
     check_shapes(plain, place)
     return plain
 

@@ -72,7 +72,7 @@ def nested(depth: int) -> str:
 def test_nested_aliases_are_refused_before_ansible_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int, place: str
 ) -> None:
-    monkeypatch.setattr(reading, "run_bounded", None)
+    monkeypatch.setattr("gpuprov.inventory.imports.ansible.run_bounded", None)
     (tmp_path / "group_vars").mkdir()
     (tmp_path / "hosts.yml").write_text("g: {hosts: {a: }}\n")
     (tmp_path / place).write_text(nested(depth))
