@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -67,7 +68,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if urlsplit(newurl).scheme not in allowed:
             fp.close()
             raise Refused(
-                f"{req.full_url} redirects to {shown(newurl)}",
+                f"{place_of(req.full_url)} redirects to {shown(place_of(newurl))}",
                 expected=" or ".join(f"{scheme}:" for scheme in allowed),
                 do="check the URL and the proxy, or name another mirror under repositories: in the fleet",
             )
@@ -188,7 +189,7 @@ class Fetcher:
     def _not_cached(self, url: str) -> NoReturn:
         """Raise Unreachable: the file is not in the cache."""
         raise Unreachable(
-            f"offline, but {url} is not in the cache {self.cache}",
+            f"offline, but {place_of(url)} is not in the cache {self.cache}",
             do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",
         )
 
@@ -314,6 +315,15 @@ class Fetcher:
         return f"; the cache has the copy of {copied}: work offline with it"
 
 
+def place_of(url: str) -> str:
+    """Return a repository's URL for a message: without user, query, and parts that look like tokens.
+
+    The path of a local file, and a text that is no URL, are kept.
+    """
+    local = url.startswith("file:") or not re.search("[:@?]", url)
+    return url if local else public_url(url)
+
+
 def _scheme(url: str) -> str:
     """Return the scheme of a URL.
 
@@ -323,9 +333,9 @@ def _scheme(url: str) -> str:
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise InvalidInput(f"repository URL {url!r}: {error}") from error
+        raise InvalidInput(f"repository URL {shown(place_of(url))}: {error}") from error
     if scheme not in SCHEMES:
-        raise InvalidInput(f"repository URL {url!r}", expected="http:, https: or file:")
+        raise InvalidInput(f"repository URL {shown(place_of(url))}", expected="http:, https: or file:")
     return scheme
 
 
@@ -353,7 +363,7 @@ def _read_file(url: str, limit: int) -> bytes | None:
 def _too_large(url: str, limit: int) -> Refused:
     """Return the error for a file that is larger than its limit in bytes."""
     return Refused(
-        f"{url} is larger than {limit} bytes",
+        f"{place_of(url)} is larger than {limit} bytes",
         expected="at most the size in its index, or the limit for files of its kind",
         do="the mirror is broken, or was tampered with: do not install from it",
     )
@@ -367,14 +377,14 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
     """
     if size is not None and len(content) != size:
         raise Refused(
-            f"{url} has {len(content)} bytes",
+            f"{place_of(url)} has {len(content)} bytes",
             expected=f"{size}, as its index says",
             do="the mirror is broken or changing: sync it again, or try again in a few minutes",
         )
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise Refused(
-            f"{url} has SHA256 {found[:16]}…",
+            f"{place_of(url)} has SHA256 {found[:16]}…",
             expected=f"{sha256[:16]}…, as its index says",
             do="the mirror is broken, changing, or was tampered with: do not install from it",
         )

@@ -19,7 +19,7 @@ from debian.deb822 import Deb822
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.apt import open_apt
-from gpuprov.locking.repository.fetch import Fetcher
+from gpuprov.locking.repository.fetch import Fetcher, place_of
 from gpuprov.locking.repository.index import Index
 from gpuprov.locking.repository.rpm import open_rpm
 from gpuprov.untrusted.openpgp import UNSIGNED, Keyring, Keys, fingerprints, other_contents
@@ -274,7 +274,7 @@ def published_key(
     """
     content = (fetcher or Fetcher()).get(url)
     if content is None:
-        raise Refused(f"no key at {url}", do="name the repository's key file")
+        raise Refused(f"no key at {place_of(url)}", do="name the repository's key file")
     lines = [line for line in content.splitlines(keepends=True) if not line.startswith(b"Version:")]
     digest = hashlib.sha256(b"".join(lines)).hexdigest()
     if sha256 and sha256 == digest:
@@ -282,13 +282,13 @@ def published_key(
     found = fingerprints(content)
     if not fingerprint or fingerprint.upper() not in found:
         raise Refused(
-            f"the key at {url} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
+            f"the key at {place_of(url)} has the fingerprint {', '.join(found)} and the SHA256 {digest}",
             expected=fingerprint or sha256 or "a key that the catalog has",
             do="check whether the owner has announced a new key, then name the key file",
         )
     if surplus := other_contents(content, fingerprint):
         raise Refused(
-            f"the key file {url} has other keys than {fingerprint.upper()}: {', '.join(surplus)}",
+            f"the key file {place_of(url)} has other keys than {fingerprint.upper()}: {', '.join(surplus)}",
             expected="only that key",
             do="do not install from it; if you have checked the key file yourself, name it in fleet.yml, "
             "repositories: {ID: {url: URL, key: FILE}}",

@@ -183,6 +183,44 @@ def test_no_error_has_the_secrets_of_a_url(fetcher: Fetcher) -> None:
         assert "127.0.0.1:9" in str(error.value)
 
 
+TOKEN = "8f14e45fceea167a5a36dedd4bea2543"  # noqa: S105 - of a path of this test
+SAID: dict[str, tuple[dict[str, Any], str]] = {
+    "large": ({"size": 1}, "is larger than 1 bytes"),
+    "short": ({"size": 100, "sha256": "0" * 64}, "has 13 bytes"),
+    "other": ({"sha256": "0" * 64}, "has SHA256"),
+    "redirect": ({}, "redirects to"),
+    "offline": ({}, "offline, but"),
+    "status": ({}, "answered 403"),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_no_error_has_a_token_of_the_path(site: Site, fetcher: Fetcher, case: str) -> None:
+    promised, said = SAID[case]
+    site.redirect = f"ftp://127.0.0.1/{TOKEN}/x" if case == "redirect" else ""
+    site.statuses = [403] if case == "status" else []
+    url = site.url.replace("/InRelease", f"/{TOKEN}/InRelease")
+    with pytest.raises((Refused, Unreachable), match=said) as raised:
+        replace(fetcher, offline=case == "offline").get(url, **promised)
+    assert TOKEN not in str(raised.value)
+    assert f"http://{url.split('/')[2]}/(hidden)/InRelease" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://[1/{TOKEN}", f"ftp://mirror.example/{TOKEN}", f"me:{TOKEN}@mirror.example"]
+)
+def test_no_error_about_what_is_no_url_has_a_token(fetcher: Fetcher, url: str) -> None:
+    with pytest.raises(InvalidInput, match="repository URL") as raised:
+        fetcher.get(url)
+    assert TOKEN not in str(raised.value)
+
+
+def test_a_local_file_keeps_its_name_in_an_error(tmp_path: Path, fetcher: Fetcher) -> None:
+    (tmp_path / TOKEN).write_bytes(CONTENT)
+    with pytest.raises(Refused, match=f"{TOKEN} is larger than 1 bytes"):
+        fetcher.get((tmp_path / TOKEN).as_uri(), size=1)
+
+
 def test_gone_is_none(site: Site, fetcher: Fetcher) -> None:
     site.statuses = [404]
     assert fetcher.get(site.url) is None
