@@ -65,8 +65,13 @@ def _read(
     if form == "slurm":
         machines, partitions = lists.slurm(text)
         fleet = groups_of(machines, said, catalog)
-        names = {name: name if name not in fleet["groups"] else f"partition_{name}" for name in partitions}
-        also = {names[name]: {"hosts": ",".join(nodes)} for name, nodes in partitions.items() if nodes}
+        also: dict[str, Any] = {}
+        for partition, nodes in partitions.items():
+            name = partition
+            while name in fleet["groups"] or name in also or (name != partition and name in partitions):
+                name = f"partition_{name}"
+            if nodes:
+                also[name] = {"hosts": ",".join(nodes)}
         return {**fleet, **({"also": also} if also else {})}
     if form == "terraform":
         document = _json(paths[0])

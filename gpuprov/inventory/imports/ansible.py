@@ -164,6 +164,7 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     owners = _owners(inventory, list(ours) or list(wanted))
     shown = {name: _shown(inventory, name) for name in {**inventory.groups, **owners}}
+    _refuse_one_name(inventory, shown)
     ways = Ways({}, {}) if ours else ways_of(inventory, owners)
     host_vars = {host: _of_host(own) for host, own in inventory.host_vars.items()}
     groups: dict[str, Any] = {}
@@ -207,6 +208,25 @@ def _shown(inventory: AnsibleInventory, name: str) -> str:
     return str(stated.get(GROUP_VARIABLE, {}).get("name") or stated.get(NAME_VARIABLE) or name)
 
 
+def _refuse_one_name(inventory: AnsibleInventory, shown: Mapping[str, str]) -> None:
+    """Check that no two groups have one name in the fleet, where one would replace the other.
+
+    Raises:
+        InvalidInput: with the names of both.
+    """
+    computed = set(_vars(inventory, "all").get(KINDS_VARIABLE, ()))
+    first: dict[str, str] = {}
+    for name, in_fleet in shown.items():
+        if name in computed or name == "ungrouped":
+            continue
+        if (other := first.setdefault(in_fleet, name)) != name:
+            raise InvalidInput(
+                f"the groups {other} and {name} have the name {in_fleet} in the fleet",
+                expected="one name for each group",
+                do=f"change {NAME_VARIABLE} of one of them, or the name in its {GROUP_VARIABLE}",
+            )
+
+
 def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
     """Return group → its hosts, each host in one group; hosts without a group form another one."""
     unknown = [name for name in wanted if name not in inventory.groups]
@@ -223,7 +243,8 @@ def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[st
             owned |= set(hosts)
     left = [host for host in inventory.hosts if host not in owned]
     if left:
-        owners["hosts" if "hosts" not in inventory.groups else "other_hosts"] = left
+        names = ("hosts", *(f"other_hosts{number}" for number in ("", *range(2, len(inventory.groups) + 3))))
+        owners[next(name for name in names if name not in inventory.groups)] = left
     return owners
 
 

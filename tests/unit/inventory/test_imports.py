@@ -85,6 +85,39 @@ def test_a_yaml_inventory_with_its_folders_is_the_same_to_ansible_afterwards(tmp
     assert inventory.host_vars == {"n1": {"ansible_host": "10.1.1.1"}, "n3": {"k": "v"}}
 
 
+SAME = {
+    "kinds": ("a: {hosts: {n1: , n2: }, vars: {gpuprov_name: train}}\n"
+              "b: {hosts: {n3: }, vars: {gpuprov_name: train}}\n", "a and b have the name train"),
+    "a name": ("train: {hosts: {n1: }}\n"
+               "b: {hosts: {n3: }, vars: {gpuprov_name: train}}\n", "b and train have"),
+    "further groups": (
+        "a: {hosts: {n1: }}\nx: {children: {a: }, vars: {gpuprov_name: c, k: 1}}\n"
+        "y: {children: {a: }, vars: {gpuprov_name: c}}\n", "x and y have the name c in the fleet; expected"),
+    "without a group": (
+        "a: {hosts: {n1: }, vars: {gpuprov_name: hosts}}\nungrouped: {hosts: {n2: }}\n", "a and hosts have"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), SAME.values(), ids=SAME)
+def test_two_groups_with_one_name_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        imported(tmp_path / "hosts.yml", text, form="ansible")
+
+
+def test_hosts_without_a_group_get_a_name_that_no_group_has(tmp_path: Path) -> None:
+    text = "hosts: {hosts: {n1: }}\nother_hosts: {hosts: {n2: }}\nungrouped: {hosts: {n3: }}\n"
+    fleet = imported(tmp_path / "hosts.yml", text, form="ansible")
+    assert {name: list(group.hosts) for name, group in fleet.groups.items()} == {
+        "hosts": ["n1"], "other_hosts": ["n2"], "other_hosts2": ["n3"]}  # fmt: skip
+
+
+def test_a_partition_with_the_name_of_a_group_replaces_no_other(tmp_path: Path) -> None:
+    text = "NodeName=n[1-3] Gres=gpu:l4:1\nPartitionName=partition_l4 Nodes=n1\nPartitionName=l4 Nodes=n2\n"
+    fleet = imported(tmp_path / "slurm.conf", text)
+    assert {name: group.hosts for name, group in fleet.also.items()} == {
+        "partition_l4": ["n1"], "partition_partition_l4": ["n2"]}  # fmt: skip
+
+
 def test_the_group_that_is_a_kind_can_be_named(tmp_path: Path) -> None:
     text = "[a]\nn1\nn2\n[b]\nn2\nn3\n"
     fleet = imported(tmp_path / "hosts", text, form="ansible", wanted=["b"])
