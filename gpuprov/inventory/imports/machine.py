@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count, islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.nodeset import LARGEST, expand, fold
-from gpuprov.model.profile import load_profile, shipped_profiles
+from gpuprov.model.profile import load_profile, profile_paths
 from gpuprov.untrusted.names import host_name
 
 
@@ -177,7 +178,7 @@ def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str,
         return {"profile": stated}
     if machine.instance:
         instance = find_instance(catalog, machine.instance)
-        whole = load_profile(instance.profile, []).profile.hardware
+        whole = _shipped_hardware(instance.profile)
         hardware = instance_hardware(instance, whole).model_dump(mode="json", exclude_unset=True)
         return {"profile": instance.profile, "hardware": hardware, "arch": instance.arch}
     if machine.gpu:
@@ -199,12 +200,26 @@ def _profile_with(gpu: str, count: int | None, catalog: Catalog) -> dict[str, An
         model = find_gpu(catalog, gpu).id
     except InvalidInput:
         return None
-    fitting: dict[str, HardwareProfile] = {}
-    for name, _ in shipped_profiles():
-        hardware = load_profile(name, []).profile.hardware
-        if hardware.gpu.model and find_gpu(catalog, hardware.gpu.model).id == model:
-            fitting[name] = hardware
+    fitting = _profiles_by_gpu(catalog).get(model, {})
     exact = [name for name, hardware in fitting.items() if hardware.gpu.count == count or count is None]
     if exact:
         return {"profile": exact[0]}
     return {"profile": next(iter(fitting)), "hardware": {"gpu": {"count": count}}} if fitting else None
+
+
+def _profiles_by_gpu(catalog: Catalog) -> dict[str, dict[str, HardwareProfile]]:
+    """Return GPU model → name and hardware of its shipped profiles; once for each catalog."""
+    found: dict[str, dict[str, HardwareProfile]] = catalog.memo.get("profiles_by_gpu", {})
+    if not found:
+        for name in profile_paths([]):
+            hardware = _shipped_hardware(name)
+            if hardware.gpu.model:
+                found.setdefault(find_gpu(catalog, hardware.gpu.model).id, {})[name] = hardware
+        catalog.memo["profiles_by_gpu"] = found
+    return found
+
+
+@cache
+def _shipped_hardware(name: str) -> HardwareProfile:
+    """Return the hardware of a shipped profile; its files are read once."""
+    return load_profile(name, []).profile.hardware

@@ -577,3 +577,19 @@ def test_a_further_kind_joins_a_group_of_its_name() -> None:
             Machine("d", group="g", site="z")]  # fmt: skip
     groups = groups_of(made, ALL, load())["groups"]
     assert {name: group["hosts"] for name, group in groups.items()} == {"g-2": "a,c", "g": "b", "g-3": "d"}
+
+
+def test_a_profile_is_read_once_for_all_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time of an import of many machines was that of reading all profiles for each of them."""
+    read: list[str] = []
+    real = machine.load_profile
+    monkeypatch.setattr(
+        machine, "load_profile", lambda name, folders: read.append(name) or real(name, folders)
+    )
+    machine._shipped_hardware.cache_clear()
+    catalog = load()
+    catalog.memo.pop("profiles_by_gpu", None)
+    made = [Machine(f"n{n}", gpu="H100 SXM5 80GB", gpu_count=n + 1) for n in range(20)]
+    made += [Machine(f"t{n}", instance="aws:p5.48xlarge") for n in range(20)]
+    groups_of(made, ImportHints({}, {"": "ubuntu24.04"}), catalog)
+    assert len(read) == len(set(read)) > 0
