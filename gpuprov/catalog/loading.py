@@ -13,6 +13,7 @@ from gpuprov.catalog.checking import check_bulletins
 from gpuprov.catalog.devices import Devices
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
+from gpuprov.catalog.texts import check_texts
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted.stated import read_stated_json
 
@@ -285,7 +286,9 @@ def _record(kind: type[Any], raw: Any, place: str) -> Any:
         InvalidInput: a field is not valid; `place` names the record.
     """
     try:
-        return read(kind, raw)
+        record = read(kind, raw)
+        check_texts(record)
     except BadField as bad:
         dot = "." if bad.path[:1].isalpha() else ""
         raise InvalidInput(f"{place}{dot}{bad.path}: {bad.seen}", expected=bad.expected) from None
+    return record

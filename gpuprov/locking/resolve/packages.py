@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpuprov.catalog.records import ArchiveDriver, PackageRule, System
 from gpuprov.catalog.rules import fabric, systems
+from gpuprov.catalog.texts import fill
 from gpuprov.locking.resolve.answer import PackageSet
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.request import ABSENT
@@ -189,16 +190,16 @@ def _package_set(
     """Return the packages of a component, with the fields of the rule's texts filled from `words`."""
 
     def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(text.format(**words) for text in texts)
+        return tuple(fill(text, words) for text in texts)
 
     assert case.system is not None  # noqa: S101
     return PackageSet(
         names=filled(rule.names),
-        version=rule.version.format(**words) if rule.version else None,
+        version=fill(rule.version, words) if rule.version else None,
         repository=repository,
         hold=case.catalog.hold_patterns(component, case.system.manager),
         pin=filled(rule.pin),
-        stream=rule.stream.format(**words) if rule.stream else None,
-        module=rule.module.format(**words) if rule.module else None,
+        stream=fill(rule.stream, words) if rule.stream else None,
+        module=fill(rule.module, words) if rule.module else None,
         unversioned=filled(rule.unversioned),
     )

@@ -1,0 +1,100 @@
+"""Texts of a catalog that become names and patterns: no format strings, no regular expressions."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+
+from gpuprov.catalog import load
+from gpuprov.catalog.loading import read_data
+from gpuprov.catalog.releases import OWN
+from gpuprov.catalog.texts import FIELDS, LONGEST, fill
+from gpuprov.errors import InvalidInput
+from gpuprov.locking.components import family_pattern, unattended_patterns
+from gpuprov.locking.resolve import packages
+
+
+def changed(folder: Path, file: str, section: str, **fields: Any) -> Path:
+    """Return a copy of the catalog, with fields of the first record of a section."""
+    shutil.copytree(OWN, folder)
+    document = json.loads((folder / f"{file}.json").read_text())
+    document[section][0] |= fields
+    (folder / f"{file}.json").write_text(json.dumps(document))
+    return folder
+
+
+WIDE = "{driver:>20000000}"
+REFUSED = {
+    "width": ("packages", {"names": [WIDE]}, "names: '{driver:>20000000}'"),
+    "attribute": ("packages", {"names": ["{driver.__class__}"]}, "names"),
+    "item": ("packages", {"names": ["{driver[0]}"]}, "names"),
+    "conversion": ("packages", {"names": ["{driver!r}"]}, "names"),
+    "unknown field": ("packages", {"names": ["a-{x}"]}, "names: the field x; expected branch, "),
+    "blank": ("packages", {"names": ["a b"]}, "names"),
+    "option": ("packages", {"names": ["a\n"]}, "names"),
+    "empty": ("packages", {"names": [""]}, "names"),
+    "length": ("packages", {"names": ["a" * (LONGEST + 1)]}, "names"),
+    "unversioned": ("packages", {"unversioned": [WIDE]}, "unversioned"),
+    "pin": ("packages", {"pin": [WIDE]}, "pin"),
+    "stars": ("packages", {"pin": ["*a*b*c*"]}, "pin"),
+    "module": ("packages", {"module": WIDE}, "module"),
+    "stream": ("packages", {"stream": WIDE}, "stream"),
+    "version": ("packages", {"version": WIDE}, "version"),
+    "group of a pattern": ("holds", {"patterns": ["(x|xx){1,99}y"]}, "patterns"),
+    "class of a pattern": ("holds", {"shared": ["[ab]"]}, "shared"),
+    "stars of a pattern": ("holds", {"patterns": ["*" * 9]}, "patterns"),
+    "client": ("storage_clients", {"package": "a;b"}, "package"),
+}
+
+
+@pytest.mark.parametrize(("section", "fields", "words"), REFUSED.values(), ids=REFUSED)
+def test_other_texts_are_refused_when_the_catalog_is_loaded(
+    tmp_path: Path, section: str, fields: dict[str, Any], words: str
+) -> None:
+    folder = changed(tmp_path / "catalog", "packages", section, **fields)
+    with pytest.raises(InvalidInput, match=re.escape(words)) as raised:
+        read_data(folder)
+    assert len(str(raised.value)) < 500
+
+
+def test_a_series_of_an_archive_is_a_plain_text(tmp_path: Path) -> None:
+    driver = {"branch": 1, "repository": "x", "flavours": ["open"], "series": "{a}", "source": []}
+    with pytest.raises(InvalidInput, match="archive_drivers"):
+        read_data(changed(tmp_path / "catalog", "systems", "systems", archive_drivers=[driver]))
+
+
+def test_a_site_adds_no_other_text(tmp_path: Path) -> None:
+    rule = {"component": "x", "manager": "apt", "patterns": ["(a|b)"], "source": []}
+    (tmp_path / "packages.json").write_text(json.dumps({"holds": [rule]}))
+    with pytest.raises(InvalidInput, match="patterns"):
+        load([tmp_path])
+
+
+def test_the_fields_are_those_that_the_resolver_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuprov.locking.resolve import Request, resolve
+
+    seen: list[set[str]] = []
+    real = packages._words
+    monkeypatch.setattr(packages, "_words", lambda *of: seen.append({*real(*of)}) or real(*of))
+    resolve(Request(gpus=("8x H100 SXM5 80GB",), os="debian12"), load())
+    assert seen[0] == FIELDS
+
+
+def test_a_value_with_braces_is_not_filled_again() -> None:
+    assert fill("a-{driver}-{cuda}", {"driver": "{cuda}", "cuda": "1"}) == "a-{cuda}-1"
+
+
+def test_a_pattern_is_literal_but_for_its_wildcards() -> None:
+    hostile = ("(x|xx){1,99}y",)
+    begun = process_time()
+    for pattern in (*unattended_patterns(hostile), family_pattern(hostile)):
+        assert not re.match(pattern, "x" * 40)
+        assert re.match(pattern, hostile[0])
+    assert process_time() - begun < 0.2
+    assert unattended_patterns(("a.b+c-*d?", "!e")) == [r"a\.b\+c-.*d.$"]
