@@ -139,7 +139,7 @@ def encrypted(text: str) -> str:
 def test_encrypted_files_and_values_are_named_and_left_out(
     tmp_path: Path, inventory: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """The operator's environment names the vault's password."""
+    """Import with the vault's password named by the operator's environment."""
     (tmp_path / "password").write_text(PASSWORD)
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "password"))
     (inventory / "group_vars/g").mkdir()
