@@ -19,18 +19,37 @@ class KnownHook:
     commands: Mapping[str, str]
 
 
+SLURM_MARK = "gpuprov:upgrade:"
+"""Start of the Reason of a node that an upgrade has drained; the run follows."""
+# scontrol prints State once and Reason last. DRAIN would replace the reason of an administrator, or of Slurm
+# itself, without a message. The state decides: after RESUME, Slurm 24.11 still prints the former reason.
+_SLURM_STATE = """\
+shown=$(scontrol show node "$GPUPROV_NODE") || exit
+state=${shown#*State=} state=${state%% *} reason=none
+case $shown in *Reason=*) reason=${shown#*Reason=};; esac
+case $state in DOWN*|*DRAIN*|*FAIL*) out=yes;; *) out=no;; esac
+"""
+
 # Slurm: suspended and stopped jobs keep their memory on the node; CF jobs are starting, CG jobs are ending.
 KNOWN_HOOKS: dict[str, KnownHook] = {
     "slurm": KnownHook(
         "controller",
         {
-            "drain": """\
-scontrol update NodeName="$GPUPROV_NODE" State=DRAIN Reason="$GPUPROV_RUN" || exit
+            "drain": f"""\
+{_SLURM_STATE}case $out:$reason in
+    no:*|yes:{SLURM_MARK}*)
+        scontrol update NodeName="$GPUPROV_NODE" State=DRAIN Reason="{SLURM_MARK}$GPUPROV_RUN" || exit;;
+esac
 while jobs=$(squeue --noheader --states=CF,R,S,ST,CG --nodelist="$GPUPROV_NODE") || exit; [ -n "$jobs" ]; do
     sleep 10
 done
 """,
-            "resume": 'scontrol update NodeName="$GPUPROV_NODE" State=RESUME',
+            "resume": f"""\
+{_SLURM_STATE}case $out:$reason in
+    yes:"{SLURM_MARK}$GPUPROV_RUN "*) scontrol update NodeName="$GPUPROV_NODE" State=RESUME;;
+    yes:*) echo "$GPUPROV_NODE stays $state: $reason";;
+esac
+""",
         },
     ),
     "kubernetes": KnownHook(

@@ -82,12 +82,19 @@ TOOLS = {
     "gcloud": "case $3 in describe) [ -e $CALLS.made ] && echo READY;; *) touch $CALLS.made;; esac",
     "az": 'case "$1 $2" in "vm list") printf "rg1\\t/disks/os1\\n";; '
     '"snapshot show") [ -e $CALLS.made ] && echo Succeeded;; *) touch $CALLS.made;; esac',
-    "scontrol": ":",
+    # $CALLS.node has the node's state and reason.
+    "scontrol": """case $* in
+    show*) read -r state reason <$CALLS.node; echo "   OS=Linux Boards=1"
+        echo "   State=$state ThreadsPerCore=1"
+        [ -z "$reason" ] || echo "   Reason=$reason [root@2026-11-26T04:14:51]";;
+    *State=DRAIN*) echo "IDLE+DRAIN ${*#*Reason=}" >$CALLS.node;;
+    *State=RESUME) echo IDLE >$CALLS.node;;
+esac""",
     "btrfs": ":",
     "kubectl": ":",
 }
 SAYS = {
-    ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=run1",
+    ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:run1",
     ("slurm", "resume"): "scontrol update NodeName=gpu01 State=RESUME",
     ("kubernetes", "drain"): "kubectl drain gpu01 --ignore-daemonsets --delete-emptydir-data",
     ("kubernetes", "resume"): "kubectl uncordon gpu01",
@@ -113,6 +120,8 @@ def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
             (tools / real).symlink_to(shutil.which(real) or "")
     calls = folder / "calls"
     calls.unlink(missing_ok=True)
+    if not (node := folder / "calls.node").exists():
+        node.write_text("IDLE+DRAIN gpuprov:upgrade:run1\n")
     environment = {"PATH": str(tools), "CALLS": str(calls), "GPUPROV_NODE": "gpu01"}
     environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1"}
     done = subprocess.run(
@@ -134,7 +143,35 @@ def test_a_ready_hook_tells_its_tool_once(tmp_path: Path, name: str, moment: str
 
 def test_slurm_waits_for_running_jobs(tmp_path: Path) -> None:
     _, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["drain"])
-    assert [line.split()[0] for line in calls] == ["scontrol", "squeue", "sleep", "squeue"]
+    assert [line.split()[0] for line in calls] == ["scontrol", "scontrol", "squeue", "sleep", "squeue"]
+
+
+@pytest.mark.parametrize(
+    ("before", "drained", "after"),
+    [
+        ("IDLE", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
+        ("MIXED+PLANNED", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
+        ("IDLE gpuprov:upgrade:run0", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
+        ("IDLE+DRAIN gpuprov:upgrade:run0", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
+        *((each, each, each) for each in (
+            "IDLE+DRAIN bad fan", "MIXED+DRAIN gpuprov:health: Xid 79", "DOWN* Not responding", "IDLE+DRAIN",
+            "UNKNOWN+DRAIN+INVALID_REG Low RealMemory",
+        )),
+    ],
+)  # fmt: skip
+def test_slurm_resumes_only_what_it_drained(tmp_path: Path, before: str, drained: str, after: str) -> None:
+    (tmp_path / "calls.node").write_text(f"{before}\n")
+    for moment, then in (("drain", drained), ("resume", after)):
+        code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
+        assert code == 0, calls
+        assert (tmp_path / "calls.node").read_text() == f"{then}\n"
+
+
+@pytest.mark.parametrize("reason", ["bad fan", "gpuprov:upgrade:run10", "gpuprov:upgrade:run2"])
+def test_slurm_leaves_a_node_whose_reason_changed_meanwhile(tmp_path: Path, reason: str) -> None:
+    (tmp_path / "calls.node").write_text(f"IDLE+DRAIN {reason}\n")
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["resume"])
+    assert (code, len(calls)) == (0, 1), calls
 
 
 ASKED = [(name, moment, SAYS[name, moment].split()[0]) for name, moment in SAYS]
@@ -154,7 +191,8 @@ def test_a_ready_hook_fails_when_a_tool_does(
 def test_slurm_fails_when_a_later_question_does(tmp_path: Path) -> None:
     answers = "[ ! -e $CALLS.asked ] || exit 1; touch $CALLS.asked; echo '7 gpu job user R 1:00 1 gpu01'"
     code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["drain"], squeue=answers)
-    assert (code, [line.split()[0] for line in calls]) == (1, ["scontrol", "squeue", "sleep", "squeue"])
+    programs = [line.split()[0] for line in calls]
+    assert (code, programs) == (1, ["scontrol", "scontrol", "squeue", "sleep", "squeue"])
 
 
 @pytest.mark.parametrize("state", ["CF", "R", "S", "ST", "CG"])
@@ -162,7 +200,7 @@ def test_slurm_waits_for_jobs_in_every_state_that_holds_the_node(tmp_path: Path,
     asked = rf"""[ -e $CALLS.asked ] && exit; touch $CALLS.asked
 case "$*" in *[=,]{state},*|*[=,]{state}\ *) echo "7 gpu job user {state} 1:00 1 gpu01";; esac"""
     code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["drain"], squeue=asked)
-    assert (code, len(calls)) == (0, 4), calls
+    assert (code, len(calls)) == (0, 5), calls
 
 
 SAVED_BADLY = {
