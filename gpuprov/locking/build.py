@@ -86,6 +86,8 @@ def build_lock(
         rollout=fleet.rollout,
         controllers=fleet.controllers,
         security=fleet.security,
+        racks=fleet.racks,
+        nvlink_domains=fleet.nvlink_domains,
         groups=groups,
     )
 

@@ -28,6 +28,7 @@ from gpuprov.model.marked import Marked
 from gpuprov.model.nodeset import expand
 from gpuprov.model.places import Words
 from gpuprov.model.profile import NAME
+from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import SecureBoot
 from gpuprov.model.settings import Settings
@@ -209,6 +210,12 @@ class Fleet(Strict):
     controllers: str | None = Field(
         default=None, description="services of sites whose workers reach the hosts, as in --workers"
     )
+    racks: Grouping | None = Field(
+        default=None, description="rack → its hosts, for schedulers' topology and labels of metrics"
+    )
+    nvlink_domains: Grouping | None = Field(
+        default=None, description="NVLink domain of several hosts, such as an NVL72 → its hosts"
+    )
     profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
     catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
 
@@ -222,10 +229,10 @@ class Fleet(Strict):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the keys; `secure_boot`, `security` and `controllers` only if they are stated."""
+        """Return the keys; those that came after the first locks only if they are stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
-        new = ("secure_boot", "security", "controllers")
+        new = ("secure_boot", "security", "controllers", "racks", "nvlink_domains")
         return {key: each for key, each in written.items() if key not in new or each is not None}
 
     def place_of(self, host: str) -> str:
@@ -287,6 +294,7 @@ def fleet_of(document: Marked) -> Fleet:
     fleet = validate(document, document.data, Fleet)
     _refuse_hosts_in_two_groups(fleet, document)
     _refuse_unknown_names(fleet, document)
+    _refuse_wrong_places(fleet, document)
     _refuse_this_machine_twice(fleet, document)
     _refuse_internal_variables(fleet, document)
     for group, stated in fleet.groups.items():
@@ -344,6 +352,21 @@ def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
         if host not in hosts:
             seen = f"host_vars names {host}, which is in no group"
             raise document.wrong("unknown-name", ("host_vars", host), seen)
+
+
+def _refuse_wrong_places(fleet: Fleet, document: Marked) -> None:
+    """Raise InvalidInput for a rack or NVLink domain with an unknown host, and for a host in two of them."""
+    known = {host for group in fleet.groups.values() for host in group.hosts}
+    for key in ("racks", "nvlink_domains"):
+        owner: dict[str, str] = {}
+        for name, hosts in (getattr(fleet, key) or {}).items():
+            for host in hosts:
+                if host not in known:
+                    seen = f"{key}.{name} names {host}, which is in no group"
+                    raise document.wrong("unknown-name", (key, name), seen)
+                if owner.setdefault(host, name) != name:
+                    seen = f"{host} is already in {key}.{owner[host]}"
+                    raise document.wrong("host-twice", (key, name), seen, do="name it in only one of them")
 
 
 def _refuse_internal_variables(fleet: Fleet, document: Marked) -> None:

@@ -28,6 +28,7 @@ from gpuprov.model.documents import (
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.marked import Marked
+from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.model.stack import BuilderName
@@ -281,6 +282,8 @@ class Lock(Strict):
     rollout: Rollout | None = None
     controllers: str | None = None
     security: SecurityPolicy | None = None
+    racks: Grouping | None = None
+    nvlink_domains: Grouping | None = None
     groups: dict[str, LockedGroup]
     _places: Places = PrivateAttr(default_factory=Places)
     _path: Path | None = PrivateAttr(default=None)

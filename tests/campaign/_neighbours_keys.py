@@ -172,6 +172,8 @@ REASONS = {
     "secure_boot.**": "scripts/campaign secureboot, on machines with firmware of their own",
     "controllers": "scripts/campaign controllers",
     "security": "decided when the fleet is locked, and not on nodes",
+    "racks": "read by exports only",
+    "nvlink_domains": "read by exports only",
     "*_dirs": "folders of the controller; their contents are in other keys",
 }
 """Pattern of keys without a pair → reason; `**` is every key below."""

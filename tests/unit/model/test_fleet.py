@@ -294,3 +294,25 @@ def test_a_rollout_that_asks_for_no_load_is_written_as_ever(tmp_path: Path) -> N
         *("canary", "serial", "max_fail", "on_failure", "together", "hooks", "window", "settle_s")
     ]
     assert asking.model_dump(mode="json")["accept"] == "quick"
+
+
+def test_places_are_ranges_of_hosts(tmp_path: Path) -> None:
+    stated = read_fleet(fleet(tmp_path, GOOD + "racks: {b7: 'gpu[01-02]', b8: [gpu03]}\n"))
+    assert stated.racks == {"b7": ["gpu01", "gpu02"], "b8": ["gpu03"]}
+    assert "racks" not in read_fleet(fleet(tmp_path, GOOD)).model_dump(), "old fleets keep their digest"
+
+
+@pytest.mark.parametrize("key", ["racks", "nvlink_domains"])
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ("{b7: gpu09}", "b7 names gpu09, which is in no group"),
+        ("{b7: gpu01, b8: 'gpu[01-02]'}", "gpu01 is already in KEY.b7"),
+        ("{b7: []}", "at least one host"),
+        ("{'b 7': gpu01}", "b 7"),
+    ],
+)
+def test_places_that_cannot_be(tmp_path: Path, key: str, places: str, said: str) -> None:
+    text = complaint(tmp_path, f"{GOOD}{key}: {places}\n")
+    assert said.replace("KEY", key) in text
+    assert text.startswith("fleet.yml:8")
