@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +18,21 @@ from gpuprov.files.writing import replace_file
 
 if TYPE_CHECKING:
     from gpuprov.inventory.exports import Access, Node
+    from gpuprov.inventory.exports.slurm_site import Shape
     from gpuprov.inventory.firstboot.files import Modules
     from gpuprov.model.lock import Lock
 
-FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypilot", "cloud-init", "sbom")
+FORMATS = (
+    "slurm",
+    "gres",
+    "hostfile",
+    "mpich",
+    "kubernetes",
+    "dstack",
+    "skypilot",
+    "cloud-init",
+    "sbom",
+)
 
 
 @click.command()
@@ -33,6 +44,20 @@ FORMATS = ("slurm", "gres", "hostfile", "mpich", "kubernetes", "dstack", "skypil
 @click.option(
     "--name", default="gpuprov", show_default=True, help="name of the fleet or pool (dstack, skypilot)"
 )
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="slurm: write all files to this folder, in place of printing the nodes",
+)
+@click.option(
+    "--topology",
+    "shape",
+    type=click.Choice(["tree", "block"]),
+    default="tree",
+    show_default=True,
+    help="slurm --out: form of topology.conf; block needs Slurm 23.11 and NVLink domains in fleet.yml",
+)
+@click.option("--nvml", is_flag=True, help="slurm --out, gres: let slurmd's plugin for NVML find the GPUs")
 @options.forks_option
 @options.password_option
 @first_boot_options
@@ -43,18 +68,22 @@ def command(
     limit: str | None,
     live: bool,
     name: str,
+    out: Path | None,
+    shape: Shape,
+    nvml: bool,
     forks: int,
     ask_become_pass: bool,
     first_boot: FirstBoot,
 ) -> int:
     """Print the lock's NODES (by default all) for a scheduler or launcher, or user-data for a GROUP.
 
-    slurm: node lines of slurm.conf; gres: gres.conf; hostfile: Open MPI's, DeepSpeed's, Horovod's; mpich;
-    kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm needs --live, for
+    slurm: node lines of slurm.conf, or with --out all files; gres: gres.conf; hostfile: Open MPI's,
+    DeepSpeed's, Horovod's; mpich; kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm needs --live, for
     processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
     (docs/first-boot.md). sbom: a software bill of materials in CycloneDX 1.6, with known CVEs.
     """
     from gpuprov.catalog import load
+    from gpuprov.inventory import exports
     from gpuprov.inventory.exports.gather import live_nodes, locked_nodes
     from gpuprov.model.lock import read_lock
     from gpuprov.ssh.dispatch import Dispatch
@@ -76,8 +105,29 @@ def command(
                 failed.append(error)
     else:
         found = list(locked_nodes(lock, names, load()))
-    show(_writers(name, lock, names)[form](found))
+    if form == "slurm" and out:
+        _write_files(out, exports.slurm_files(found, shape, nvml=nvml))
+    elif form == "gres":
+        show(exports.gres_conf(found, nvml=nvml))
+    else:
+        show(_writers(name, lock, names)[form](found))
     return worst(Exit.OK, *(error.exit_code for error in failed))
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files below a folder, each in one step.
+
+    Raises:
+        InvalidInput: one cannot be written.
+    """
+    for path, text in files.items():
+        place = folder / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(place, text.encode())
+        except OSError as error:
+            raise InvalidInput(f"{place}: {error.strerror}", do="name a writable folder") from None
+        options.note(f"{place} written")
 
 
 def _cloud_init(lock: Lock, nodes: Sequence[str], stated: FirstBoot) -> Exit:
@@ -188,7 +238,6 @@ def _writers(name: str, lock: Lock, names: Sequence[str]) -> dict[str, Callable[
 
     return {
         "slurm": exports.slurm_conf,
-        "gres": exports.gres_conf,
         "hostfile": exports.hostfile,
         "mpich": lambda nodes: exports.hostfile(nodes, "mpich"),
         "kubernetes": exports.kubernetes_labels,

@@ -48,7 +48,7 @@ from gpuprov.probe.parse.hardware import (
 )
 from gpuprov.probe.parse.limits import ResourceLimits, parse_pam
 from gpuprov.probe.parse.loading import Loading, NextKernel, parse_loading, parse_next_kernel
-from gpuprov.probe.parse.mig import parse_mig
+from gpuprov.probe.parse.mig import MigInstance, parse_mig, parse_mig_instances
 from gpuprov.probe.parse.modules import (
     DiskModule,
     DkmsModule,
@@ -328,6 +328,13 @@ class Facts:
     def mig(self) -> Mapping[int, tuple[str, ...]]:
         """GPU → profiles of its instances, sorted; collected only if the lock has MIG settings."""
         return parse_mig(self.raw("mig")["text"])
+
+    @part
+    def mig_instances(self) -> tuple[MigInstance, ...]:
+        """GPU instances with their device files; collected on request."""
+        raw = self.raw("mig")
+        minors = {gpu.index: gpu.minor for gpu in self.smi.gpus if gpu.minor is not None}
+        return parse_mig_instances(raw["text"], raw.get("capabilities") or {}, minors)
 
     @part
     def pci(self) -> tuple[PciDevice, ...]:

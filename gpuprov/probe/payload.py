@@ -90,6 +90,8 @@ class Parameters:
     """Duration of a load sample in seconds."""
     mig: bool = False
     """Whether to query GPU instances."""
+    cores: bool = False
+    """Whether to query socket and core of each logical processor."""
     collectors: Sequence[str] = ()
     """Collectors to run; all if empty."""
     seconds: Mapping[str, float] = field(default_factory=dict)

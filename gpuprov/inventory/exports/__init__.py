@@ -1,14 +1,17 @@
-"""Nodes in the formats of schedulers and launchers: Slurm, MPI hostfiles, Kubernetes, dstack, SkyPilot."""
+"""Nodes in the formats of others: Slurm, MPI hostfiles, Kubernetes, dstack, SkyPilot."""
 
 from __future__ import annotations
 
 from gpuprov.inventory.exports.files import Access, dstack, hostfile, kubernetes_labels, skypilot
-from gpuprov.inventory.exports.node import Node
-from gpuprov.inventory.exports.slurm import gres_conf, slurm_conf, slurm_cores
+from gpuprov.inventory.exports.node import Node, Slice
+from gpuprov.inventory.exports.slurm import core_indexes, gres_conf, slurm_conf, slurm_cores
+from gpuprov.inventory.exports.slurm_site import slurm_files, topology_conf
 
 __all__ = [
     "Access",
     "Node",
+    "Slice",
+    "core_indexes",
     "dstack",
     "gres_conf",
     "hostfile",
@@ -16,4 +19,6 @@ __all__ = [
     "skypilot",
     "slurm_conf",
     "slurm_cores",
+    "slurm_files",
+    "topology_conf",
 ]

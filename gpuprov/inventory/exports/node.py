@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from gpuprov.errors import NodeFailed
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One MIG instance as Slurm and others see it: a device of its own.
+
+    Attributes:
+        gpu: index of its GPU in nvidia-smi.
+        profile: the instance's name, `3g.40gb`.
+        files: its device files: the GPU's, the instance's and its compute instance's.
+    """
+
+    gpu: int
+    profile: str
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,13 @@ class Node:
         memory_mib: total memory.
         gpu_memory_mib: memory of one GPU.
         gpu_cores: for each GPU its nearest cores, as Slurm counts them (`slurm_cores`); may be empty.
+        gpu_minors: for each GPU N of its device file /dev/nvidiaN; empty if unknown, then N is its index.
+        partitioned: indexes of the GPUs with MIG on; None if the lock wants instances and the node was not
+            asked.
+        slices: MIG instances of these GPUs.
+        nvml: whether Slurm's plugin for NVML is installed; None if unknown.
+        labels: software by name and version, from the lock: `driver` → 580.95.05, `cuda` → 13.0.2.
+        places: the fleet's place of the node by kind: `rack` → b7.
     """
 
     name: str
@@ -32,6 +54,12 @@ class Node:
     threads_per_core: int = 0
     gpu_memory_mib: int = 0
     gpu_cores: tuple[str, ...] = ()
+    gpu_minors: tuple[int, ...] = ()
+    partitioned: frozenset[int] | None = frozenset()
+    slices: tuple[Slice, ...] = ()
+    nvml: bool | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 PROCESSORS = 8192

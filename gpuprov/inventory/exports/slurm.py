@@ -1,57 +1,170 @@
 """Slurm's gres.conf, and the node lines of slurm.conf; nodes with the same hardware share a line.
 
-The manual pages gres.conf(5) and slurm.conf(5) describe the keys.
+The manual pages gres.conf(5) and slurm.conf(5) describe the keys. `slurm_site` has the other files.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
+from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports.node import Node, numbers, ranges, short_model
 from gpuprov.model.nodeset import expand, fold
 
+RESERVE = 0.02
+"""Share of a node's memory that RealMemory leaves out. A kernel that reserves more after an update reports
+less, and slurmctld drains a node that reports less than RealMemory."""
+CLUSTER = {
+    "GresTypes": "gpu",
+    "SelectType": "select/cons_tres",
+    "ProctrackType": "proctrack/cgroup",
+    "TaskPlugin": "task/cgroup,task/affinity",
+}
+"""Keys of the whole cluster without which Slurm does not allocate GPUs, or lets a job open all of a node."""
 
-def slurm_cores(cpus: str, sockets: int, cores_per_socket: int) -> str:
-    """Return Slurm's core indexes, `0-15,32`, for a list of logical CPUs.
 
-    Slurm counts cores, not threads. Linux on x86 servers numbers the first thread of every core before any
-    second thread, so the logical CPUs below the number of cores are the cores.
+def core_indexes(places: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Return logical processor → index of its core in gres.conf.
+
+    Slurm counts cores socket by socket, as hwloc orders them: sockets, and the cores of each, by their first
+    logical processor. Linux may number processors in another order, such as alternating between sockets.
+
+    Args:
+        places: logical processor → its socket and core.
     """
-    return ranges(cpu for cpu in numbers(cpus) if cpu < sockets * cores_per_socket)
+    first: dict[int, int] = {}
+    cores: dict[tuple[int, int], int] = {}
+    for cpu, place in sorted(places.items()):
+        first.setdefault(place[0], cpu)
+        cores.setdefault(place, cpu)
+    order = sorted(cores, key=lambda place: (first[place[0]], cores[place]))
+    index = {place: number for number, place in enumerate(order)}
+    return {cpu: index[place] for cpu, place in places.items()}
 
 
-def gres_conf(nodes: Iterable[Node]) -> str:
-    """Return gres.conf for all nodes with GPUs: device files, type, and the nearest cores if known."""
+def slurm_cores(cpus: str, cores: Mapping[int, int]) -> str:
+    """Return Slurm's core indexes, `0-15,32`, for a list of logical processors; "" if one is unknown.
+
+    Args:
+        cores: logical processor → index of its core (`core_indexes`).
+
+    Raises:
+        NodeFailed: not a list of processors.
+    """
+    near = numbers(cpus)
+    return ranges(cores[cpu] for cpu in near) if cores.keys() >= set(near) else ""
+
+
+def gres_conf(nodes: Iterable[Node], *, nvml: bool = False) -> str:
+    """Return gres.conf for all nodes with GPUs: device files, type, and the nearest cores if known.
+
+    Args:
+        nvml: let slurmd find files and cores by its plugin for NVML, in place of them.
+
+    Raises:
+        InvalidInput: with `nvml`, a node lacks the plugin or was not asked; or MIG instances are not known.
+    """
+    listed = [node for node in nodes if node.gpus]
+    if nvml:
+        _require_nvml(listed)
+        return "AutoDetect=nvml\n"
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for node in nodes:
-        if node.gpus:
-            groups[tuple(_devices(node))].append(node.name)
+    for node in listed:
+        groups[tuple(_devices(node))].append(node.name)
     return "".join(
         f"NodeName={fold(names)} {device}\n" for devices, names in groups.items() for device in devices
     )
 
 
+def _require_nvml(nodes: Sequence[Node]) -> None:
+    """Raise InvalidInput for nodes on which slurmd cannot load its plugin for NVML."""
+    lacking = [node.name for node in nodes if not node.nvml]
+    if lacking:
+        raise InvalidInput(
+            f"--nvml, but {fold(lacking)} has no gpu_nvml.so of Slurm, or did not answer",
+            expected="the plugin on every node: Debian's slurm-wlm-nvml-plugin, or a build with NVML",
+            do="leave out --nvml: gres.conf then lists the device files",
+        )
+
+
 def _devices(node: Node) -> list[str]:
-    """Return a line of gres.conf, without node name, for each run of consecutive GPUs with the same cores."""
+    """Return the lines of gres.conf, without node name: whole GPUs with the same cores, then MIG instances.
+
+    Raises:
+        InvalidInput: the node's MIG instances are not known.
+    """
     cores = node.gpu_cores if len(node.gpu_cores) == node.gpus else ("",) * node.gpus
+    minors = node.gpu_minors if len(node.gpu_minors) == node.gpus else tuple(range(node.gpus))
+    whole = sorted((minors[gpu], cores[gpu]) for gpu in _whole(node))
     lines = []
-    for near, indexes in groupby(range(node.gpus), key=lambda index: cores[index]):
-        files = ranges(indexes)
-        device = f"/dev/nvidia[{files}]" if "-" in files else f"/dev/nvidia{files}"
-        bound = f" Cores={near}" if near else ""
-        lines.append(f"Name=gpu Type={short_model(node.model)} File={device}{bound}")
+    for near, found in groupby(whole, key=lambda each: each[1]):
+        files = ranges(minor for minor, _ in found)
+        device = f"/dev/nvidia[{files}]" if not files.isdigit() else f"/dev/nvidia{files}"
+        lines.append(f"Name=gpu Type={short_model(node.model)} File={device}{_bound(near)}")
+    for each in node.slices:
+        files = ",".join(each.files)
+        kind = _slice_type(node, each.profile)
+        lines.append(f"Name=gpu Type={kind} MultipleFiles={files}{_bound(cores[each.gpu])}")
     return lines
 
 
-def slurm_conf(nodes: Iterable[Node]) -> str:
-    """Return `GresTypes` and the `NodeName` lines of slurm.conf."""
+def _bound(cores: str) -> str:
+    """Return the key for the nearest cores, "" if they are not known."""
+    return f" Cores={cores}" if cores else ""
+
+
+def _whole(node: Node) -> list[int]:
+    """Return the indexes of the GPUs that are not partitioned.
+
+    Raises:
+        InvalidInput: the node's MIG instances are not known.
+    """
+    without = None if node.partitioned is None else node.partitioned - {each.gpu for each in node.slices}
+    if node.partitioned is None or without:
+        raise InvalidInput(
+            f"{node.name}: the device files of its MIG instances are not known",
+            expected="--live, and a node with the instances of its lock",
+            do=f"gpuprov apply -l {node.name}, then export with --live",
+        )
+    return [gpu for gpu in range(node.gpus) if gpu not in node.partitioned]
+
+
+def _slice_type(node: Node, profile: str) -> str:
+    """Return the GRES type of a MIG instance: `a100-sxm4-40gb_3g.20gb`."""
+    return f"{short_model(node.model)}_{re.sub(r'[^a-z0-9._-]+', '_', profile.lower())}"
+
+
+def slurm_conf(nodes: Iterable[Node], *, topology: str | None = None) -> str:
+    """Return the keys of slurm.conf that GPUs need, and its `NodeName` lines.
+
+    Args:
+        topology: the topology plugin for topology.conf, `tree` or `block`; None without that file.
+
+    Raises:
+        InvalidInput: MIG instances of a node are not known.
+    """
     groups: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[_hardware(node)].append(node)
+    keys = CLUSTER | ({"TopologyPlugin": f"topology/{topology}"} if topology else {})
     lines = [f"{names} {hardware}\n" for hardware, alike in groups.items() for names in _names(alike)]
-    return "".join(["GresTypes=gpu\n", *lines])
+    return "".join([*(f"{key}={value}\n" for key, value in keys.items()), *lines])
+
+
+def real_memory(memory_mib: int) -> int:
+    """Return RealMemory in MiB for a node's memory in MiB."""
+    return int(memory_mib * (1 - RESERVE))
+
+
+def features(node: Node) -> list[str]:
+    """Return a node's features for `--constraint`: `h200`, `driver-580`, `driver-580.95.05`, `cuda-13.0`."""
+    driver, toolkits = node.labels.get("driver"), node.labels.get("cuda", "")
+    found = [short_model(node.model)] if node.gpus else []
+    found += [f"driver-{driver.partition('.')[0]}", f"driver-{driver}"] if driver else []
+    return found + [f"cuda-{toolkit}" for toolkit in toolkits.split()]
 
 
 def _hardware(node: Node) -> str:
@@ -61,11 +174,20 @@ def _hardware(node: Node) -> str:
         "Sockets": node.sockets,
         "CoresPerSocket": node.cores_per_socket,
         "ThreadsPerCore": node.threads_per_core,
-        "RealMemory": node.memory_mib,
+        "RealMemory": real_memory(node.memory_mib),
     }
     stated = [f"{key}={value}" for key, value in counts.items() if value]
-    gres = [f"Gres=gpu:{short_model(node.model)}:{node.gpus}"] if node.gpus else []
-    return " ".join([*stated, *gres, "State=UNKNOWN"])
+    gpus = Counter(_types(node))
+    gres = ",".join(f"gpu:{kind}:{count}" for kind, count in gpus.items())
+    stated += [f"Gres={gres}"] if gres else []
+    stated += [f"Feature={','.join(features(node))}"] if features(node) else []
+    return " ".join([*stated, "State=UNKNOWN"])
+
+
+def _types(node: Node) -> list[str]:
+    """Return the GRES type of each device: whole GPUs, then MIG instances."""
+    instances = [_slice_type(node, each.profile) for each in node.slices]
+    return [short_model(node.model) for _ in _whole(node)] + instances
 
 
 def _names(nodes: Sequence[Node]) -> list[str]:

@@ -1,5 +1,6 @@
 """Collectors of NVIDIA's driver: loaded modules, modules on disk, nvidia-smi, processes that use GPUs."""
 
+import glob
 import os
 import re
 
@@ -37,9 +38,17 @@ def smi(parameters: "Values") -> "Any":
 
 @collector(seconds=15)
 def mig(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi mig -lgi`, also if it failed; "" if instances are not requested."""
-    asked = parameters["mig"]
-    return {"text": run_anyway("nvidia-smi", "mig", "-lgi", seconds=14)[1] if asked else ""}
+    """Return the output of `nvidia-smi mig -lgi`, also if it failed, and file -> text of the instances'
+    capabilities; both empty if instances are not requested.
+    """
+    if not parameters["mig"]:
+        return {"text": "", "capabilities": {}}
+    instances = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/"
+    paths = glob.glob(instances + "access") + glob.glob(instances + "ci*/access")
+    return {
+        "text": run_anyway("nvidia-smi", "mig", "-lgi", seconds=14)[1],
+        "capabilities": {path: read_or_none(path) for path in sorted(paths)},
+    }
 
 
 @collector(seconds=5)

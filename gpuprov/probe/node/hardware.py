@@ -114,7 +114,8 @@ def _gids(port: str) -> "list[list[Any]]":
 def cpu(parameters: "Values") -> "Any":
     """Return model, counts, governor -> number of frequency policies, and NUMA node -> its processors.
 
-    `threads_per_core` is null if the kernel does not list cores.
+    `threads_per_core` is null if the kernel does not list cores. `places` has `PROCESSOR SOCKET CORE` of each
+    logical processor, if it is requested.
     """
     text = read("/proc/cpuinfo")
     models = re.findall(r"^model name\s*:\s*(.+)$", text, re.M)
@@ -131,7 +132,23 @@ def cpu(parameters: "Values") -> "Any":
         "threads_per_core": int(siblings.group(1)) // int(cores.group(1)) if siblings and cores else None,
         "governors": {governor: governors.count(governor) for governor in set(governors)},
         "numa": {node[4:]: text_in("/sys/devices/system/node/" + node + "/cpulist") for node in nodes},
+        "places": _places(text) if parameters["cores"] else [],
     }
+
+
+def _places(text: str) -> "list[str]":
+    """Return rows from /proc/cpuinfo, or from /sys on architectures whose cpuinfo lists no sockets."""
+    rows = []
+    for block in text.split("\n\n"):
+        found = dict(re.findall(r"^(processor|physical id|core id)\s*:\s*(\d+)$", block, re.M))
+        if len(found) == 3:
+            rows.append(" ".join([found["processor"], found["physical id"], found["core id"]]))
+    if rows:
+        return rows
+    for folder in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology"):
+        socket, core = text_in(folder + "/physical_package_id"), text_in(folder + "/core_id")
+        rows.append(" ".join([folder.split("/")[-2][3:], socket, core]))
+    return rows
 
 
 @collector(seconds=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.untrusted import device_name
@@ -83,6 +83,8 @@ class Cpu:
     governors: Mapping[str, int]
     numa_nodes: Mapping[int, str]
     """Node → its processors as a range list: `0-31,64-95`."""
+    places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Logical processor → its socket and core, as the kernel numbers them; empty if not requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,14 @@ def parse_cpu(raw: Mapping[str, Any]) -> Cpu:
         threads_per_core=_integer(raw.get("threads_per_core")),
         governors=dict(raw.get("governors") or {}),
         numa_nodes={int(node): cpus for node, cpus in (raw.get("numa") or {}).items()},
+        places=_places(raw.get("places") or []),
     )
+
+
+def _places(rows: Iterable[str]) -> dict[int, tuple[int, int]]:
+    """Parse rows `PROCESSOR SOCKET CORE`; other rows are left out."""
+    parsed = (re.fullmatch(r"(\d{1,5}) (\d{1,5}) (\d{1,5})", row) for row in rows)
+    return {int(row[1]): (int(row[2]), int(row[3])) for row in parsed if row}
 
 
 def parse_memory(text: str) -> Memory:

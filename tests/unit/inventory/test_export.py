@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
+from gpuprov.errors import NodeFailed
 from gpuprov.inventory.exports import gather
 from gpuprov.inventory.exports.gather import locked_nodes, observed
-from gpuprov.model.lock import write_lock
+from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.topology import parse_topology
 from tests import H200
 from tests.unit.inventory.conftest import MakeLock
@@ -41,13 +43,71 @@ def lock(tmp_path: Path, locked: MakeLock) -> Path:
         ("mpich", "gpu01:4\ngpu02:4\n10.0.0.9:1\n"),
         ("gres", "NodeName=gpu[01-02] Name=gpu Type=h200 File=/dev/nvidia[0-3]\n"
                  "NodeName=l1 Name=gpu Type=l4 File=/dev/nvidia0\n"),
-        ("slurm", "GresTypes=gpu\nNodeName=gpu[01-02] Gres=gpu:h200:4 State=UNKNOWN\n"
-                  "NodeName=l1 NodeAddr=10.0.0.9 Gres=gpu:l4:1 State=UNKNOWN\n"),
     ],
 )  # fmt: skip
 def test_by_the_lock_alone(lock: Path, capsys: pytest.CaptureFixture[str], form: str, text: str) -> None:
     assert run(["inventory", "export", form, "--lock", str(lock)]) == 0
     assert capsys.readouterr().out == text
+
+
+def test_slurm_by_the_lock_alone(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inventory", "export", "slurm", "--lock", str(lock)]) == 0
+    nodes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("NodeName=")]
+    driver = read_lock(lock).groups["train"].components.driver
+    assert nodes[0].startswith(
+        f"NodeName=gpu[01-02] Gres=gpu:h200:4 Feature=h200,driver-{driver.branch},driver-"
+    )
+    assert nodes[1].startswith("NodeName=l1 NodeAddr=10.0.0.9 Gres=gpu:l4:1 Feature=l4,driver-")
+
+
+def test_slurm_writes_all_its_files(lock: Path, tmp_path: Path) -> None:
+    assert run(["inventory", "export", "slurm", "--out", str(tmp_path / "slurm"), "--lock", str(lock)]) == 0
+    written = {str(path.relative_to(tmp_path / "slurm")) for path in (tmp_path / "slurm").rglob("*.conf")}
+    assert written == {"gpuprov.conf", "gres.conf", "cgroup.conf", "slurmd.service.d/gpuprov.conf"}
+
+
+def test_places_are_those_of_the_fleet(locked: MakeLock) -> None:
+    fleet = locked(FLEET + "racks: {b7: 'gpu[01-02]', b8: l1}\nnvlink_domains: {d1: 'gpu[01-02]'}\n")
+    first, _, last = locked_nodes(fleet, ["gpu01", "gpu02", "l1"], load())
+    assert first.places == {"rack": "b7", "nvlink_domain": "d1"}
+    assert last.places == {"rack": "b8"}
+
+
+def partitioned(raw: dict[str, Any]) -> None:
+    """Change facts to those of a node whose second GPU has two MIG instances."""
+    text = (H200 / "q.xml").read_text()
+    whole = re.findall(r"<current_mig>\w+</current_mig>", text)
+    assert len(whole) == 4
+    parts = text.split(whole[0])
+    text = parts[0] + whole[0] + parts[1] + "<current_mig>Enabled</current_mig>" + whole[0].join(parts[2:])
+    rows = "".join(f"|   1  MIG 3g.71gb          9        {n}          0:4     |\n" for n in (1, 2))
+    folder = "/proc/driver/nvidia/capabilities/gpu1/mig"
+    files = {f"{folder}/gi1/access": 147, f"{folder}/gi1/ci0/access": 148}
+    files |= {f"{folder}/gi2/access": 156, f"{folder}/gi2/ci0/access": 157}
+    said = {path: f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\n" for path, minor in files.items()}
+    raw |= {"smi": {"rc": 0, "stdout": text, "stderr": ""}, "mig": {"text": rows, "capabilities": said}}
+
+
+def test_mig_instances_have_the_files_that_the_driver_lists(locked: MakeLock) -> None:
+    [node] = locked_nodes(locked(FLEET), ["gpu01"], load())
+    whole = observed(node, simulated("h200x4", partitioned), parse_topology(MATRIX))
+    assert whole.partitioned == {1}
+    caps = "/dev/nvidia-caps/nvidia-cap"
+    assert [each.files for each in whole.slices] == [
+        ("/dev/nvidia1", f"{caps}147", f"{caps}148"),
+        ("/dev/nvidia1", f"{caps}156", f"{caps}157"),
+    ]
+
+
+@pytest.mark.parametrize("lost", ["gi1/access", "gi2/ci0/access"])
+def test_a_mig_instance_without_its_files_fails_its_node(locked: MakeLock, lost: str) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        partitioned(raw)
+        del raw["mig"]["capabilities"][f"/proc/driver/nvidia/capabilities/gpu1/mig/{lost}"]
+
+    [node] = locked_nodes(locked(FLEET), ["gpu01"], load())
+    with pytest.raises(NodeFailed, match=r"MIG 3g\.71gb of GPU 1"):
+        observed(node, simulated("h200x4", change), parse_topology(MATRIX))
 
 
 def test_pools_know_the_way_in(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,4 +134,6 @@ def test_a_nodes_own_word_counts_processors_and_cores_near_gpus(locked: MakeLock
     whole = observed(node, simulated("h200x4"), parse_topology(MATRIX))
     assert (whole.cpus, whole.sockets, whole.threads_per_core) == (96, 2, 1)
     assert (whole.gpus, whole.model, len(whole.gpu_cores)) == (4, "NVIDIA H200", 4)
+    assert whole.labels["driver"] == node.labels["driver"] != ""
+    assert (whole.nvml, whole.partitioned) == (None, frozenset())
     assert observed(node, simulated("h200x4"), None).gpu_cores == ()

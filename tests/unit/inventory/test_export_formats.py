@@ -7,10 +7,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprov.errors import NodeFailed
+from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.inventory.exports import (
     Access,
     Node,
+    Slice,
+    core_indexes,
     dstack,
     gres_conf,
     hostfile,
@@ -18,9 +20,15 @@ from gpuprov.inventory.exports import (
     skypilot,
     slurm_conf,
     slurm_cores,
+    slurm_files,
+    topology_conf,
 )
 from gpuprov.inventory.exports.node import numbers, ranges, short_model
 
+KEYS = (
+    "GresTypes=gpu\nSelectType=select/cons_tres\nProctrackType=proctrack/cgroup\n"
+    "TaskPlugin=task/cgroup,task/affinity\n"
+)
 CORES = ("0-47",) * 4 + ("48-95",) * 4
 
 
@@ -48,13 +56,108 @@ def test_gres_without_cores_and_of_one_gpu() -> None:
 
 
 def test_slurm_conf() -> None:
-    assert slurm_conf([node(1), node(2), node(3, gpus=4, model="NVIDIA A100-SXM4-80GB")]) == (
-        "GresTypes=gpu\n"
-        "NodeName=gpu[01-02] CPUs=192 Sockets=2 CoresPerSocket=48 ThreadsPerCore=2 RealMemory=2000000 "
-        "Gres=gpu:h200:8 State=UNKNOWN\n"
-        "NodeName=gpu03 CPUs=192 Sockets=2 CoresPerSocket=48 ThreadsPerCore=2 RealMemory=2000000 "
-        "Gres=gpu:a100-sxm4-80gb:4 State=UNKNOWN\n"
+    labels = {"driver": "580.95.05", "cuda": "12.8 13.0"}
+    assert slurm_conf([node(1, labels=labels), node(2, labels=labels), node(3, gpus=0)]) == (
+        f"{KEYS}"
+        "NodeName=gpu[01-02] CPUs=192 Sockets=2 CoresPerSocket=48 ThreadsPerCore=2 RealMemory=1960000 "
+        "Gres=gpu:h200:8 Feature=h200,driver-580,driver-580.95.05,cuda-12.8,cuda-13.0 State=UNKNOWN\n"
+        "NodeName=gpu03 CPUs=192 Sockets=2 CoresPerSocket=48 ThreadsPerCore=2 RealMemory=1960000 "
+        "State=UNKNOWN\n"
     )
+
+
+def test_gres_by_minor_numbers_that_rise() -> None:
+    crossed = node(1, gpus=4, gpu_minors=(2, 3, 0, 1), gpu_cores=("0-7", "0-7", "8-15", "8-15"))
+    assert gres_conf([crossed]) == (
+        "NodeName=gpu01 Name=gpu Type=h200 File=/dev/nvidia[0-1] Cores=8-15\n"
+        "NodeName=gpu01 Name=gpu Type=h200 File=/dev/nvidia[2-3] Cores=0-7\n"
+    )
+
+
+def sliced() -> Node:
+    """Return a node with one whole GPU and one with two MIG instances."""
+    cap = "/dev/nvidia-caps/nvidia-cap"
+    files = [("/dev/nvidia1", f"{cap}{first}", f"{cap}{first + 1}") for first in (21, 30)]
+    slices = tuple(Slice(1, "3g.71gb", each) for each in files)
+    return node(1, gpus=2, gpu_cores=("0-7", "8-15"), partitioned=frozenset({1}), slices=slices)
+
+
+def test_mig_instances_are_devices_of_several_files() -> None:
+    assert gres_conf([sliced()]) == (
+        "NodeName=gpu01 Name=gpu Type=h200 File=/dev/nvidia0 Cores=0-7\n"
+        "NodeName=gpu01 Name=gpu Type=h200_3g.71gb MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap21,"
+        "/dev/nvidia-caps/nvidia-cap22 Cores=8-15\n"
+        "NodeName=gpu01 Name=gpu Type=h200_3g.71gb MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap30,"
+        "/dev/nvidia-caps/nvidia-cap31 Cores=8-15\n"
+    )
+    assert " Gres=gpu:h200:1,gpu:h200_3g.71gb:2 " in slurm_conf([sliced()])
+
+
+@pytest.mark.parametrize("partitioned", [None, frozenset({0})])
+def test_mig_without_its_instances_is_refused(partitioned: frozenset[int] | None) -> None:
+    for write in (gres_conf, slurm_conf):
+        with pytest.raises(InvalidInput, match="gpu01: the device files of its MIG instances are not known"):
+            write([node(1, partitioned=partitioned)])
+
+
+def test_nvml_only_with_the_plugin_on_each_node() -> None:
+    assert gres_conf([node(1, nvml=True), node(2, gpus=0)], nvml=True) == "AutoDetect=nvml\n"
+    for unknown in (None, False):
+        with pytest.raises(InvalidInput, match=r"--nvml, but gpu02 has no gpu_nvml\.so"):
+            gres_conf([node(1, nvml=True), node(2, nvml=unknown)], nvml=True)
+
+
+def placed(*stated: str) -> list[Node]:
+    """Return nodes with places, stated as `rack/domain`; either may be empty."""
+    return [
+        node(
+            number,
+            places={k: v for k, v in zip(("rack", "nvlink_domain"), each.split("/"), strict=True) if v},
+        )
+        for number, each in enumerate(stated, 1)
+    ]
+
+
+def test_topology_of_racks() -> None:
+    assert topology_conf([node(1)]) == ""
+    assert topology_conf(placed("r1/", "r1/")) == "SwitchName=r1 Nodes=gpu[01-02]\n"
+    assert topology_conf(placed("r1/", "r2/", "r1/")) == (
+        "SwitchName=r1 Nodes=gpu[01,03]\nSwitchName=r2 Nodes=gpu02\nSwitchName=gpuprov_root Switches=r[1-2]\n"
+    )
+
+
+def test_topology_of_nvlink_domains_in_racks() -> None:
+    assert topology_conf(placed("r1/d1", "r1/d2", "r2/d3", "r3/")) == (
+        "SwitchName=d1 Nodes=gpu01\nSwitchName=d2 Nodes=gpu02\nSwitchName=d3 Nodes=gpu03\n"
+        "SwitchName=r3 Nodes=gpu04\n"
+        "SwitchName=r1 Switches=d[1-2]\nSwitchName=r2 Switches=d3\n"
+        "SwitchName=gpuprov_root Switches=r[1-3]\n"
+    )
+    assert topology_conf(placed("r1/d", "r2/d")) == "SwitchName=d Nodes=gpu[01-02]\n", "a domain of two racks"
+    assert topology_conf(placed("a/a", "a/a")) == "SwitchName=a Nodes=gpu[01-02]\n", "both of one name"
+
+
+def test_topology_of_blocks() -> None:
+    assert topology_conf(placed("/d1", "/d1", "/d2", "/d2", "/d2"), "block") == (
+        "BlockName=d1 Nodes=gpu[01-02]\nBlockName=d2 Nodes=gpu[03-05]\nBlockSizes=2\n"
+    )
+
+
+@pytest.mark.parametrize(("shape", "key"), [("tree", "racks"), ("block", "nvlink_domains")])
+def test_topology_of_some_nodes_is_refused(shape: str, key: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"gpu02 is in no place of fleet\.yml's {key}"):
+        topology_conf(placed("r1/d1", "/"), shape)  # type: ignore[arg-type]
+
+
+def test_files_of_a_site() -> None:
+    files = slurm_files(placed("r1/", "r1/"))
+    assert set(files) == {
+        "gpuprov.conf", "gres.conf", "cgroup.conf", "topology.conf", "slurmd.service.d/gpuprov.conf",
+    }  # fmt: skip
+    assert "\nTopologyPlugin=topology/tree\n" in files["gpuprov.conf"]
+    assert "\nConstrainDevices=yes\n" in files["cgroup.conf"]
+    assert set(slurm_files([node(1)])) == set(files) - {"topology.conf"}
+    assert "TopologyPlugin" not in slurm_files([node(1)])["gpuprov.conf"]
 
 
 def test_slurm_addresses_are_folded_where_they_keep_their_order() -> None:
@@ -64,9 +167,31 @@ def test_slurm_addresses_are_folded_where_they_keep_their_order() -> None:
     assert "NodeName=gpu01 NodeAddr=10.0.0.2 " in slurm_conf(crossed)
 
 
-def test_slurm_counts_cores_not_threads() -> None:
-    assert slurm_cores("0-47,96-143", 2, 48) == "0-47"
-    assert slurm_cores("48-95,144-191", 2, 48) == "48-95"
+def places(sockets: int, cores: int, threads: int, order: str) -> dict[int, tuple[int, int]]:
+    """Return processor → socket and core, in one of the orders in which firmware numbers processors."""
+    listed = {
+        "threads-last": [(s, c) for _ in range(threads) for s in range(sockets) for c in range(cores)],
+        "siblings": [(s, c) for s in range(sockets) for c in range(cores) for _ in range(threads)],
+        "alternating": [(s, c) for _ in range(threads) for c in range(cores) for s in range(sockets)],
+    }[order]
+    return dict(enumerate(listed))
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "second"),
+    [
+        ("threads-last", "0-3,8-11", "4-7,12-15"),
+        ("siblings", "0-7", "8-15"),
+        ("alternating", "0,2,4,6,8,10,12,14", "1,3,5,7,9,11,13,15"),
+    ],
+)
+def test_slurm_counts_cores_socket_by_socket(order: str, first: str, second: str) -> None:
+    cores = core_indexes(places(2, 4, 2, order))
+    assert (slurm_cores(first, cores), slurm_cores(second, cores)) == ("0-3", "4-7")
+
+
+def test_no_cores_near_a_gpu_without_the_places_of_all_processors() -> None:
+    assert slurm_cores("0-3", {0: 0, 1: 1}) == ""
 
 
 def test_hostfiles() -> None:
