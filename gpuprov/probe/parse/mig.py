@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from gpuprov.untrusted import lines_of
 
+MOST = 1024
+"""Maximum number of instances of a node: gres.conf(5) allows no more devices."""
+COMPUTE = 8
+"""Maximum number of compute instances in a GPU instance, one for each of its slices."""
 _ROW = re.compile(r"\|\s+(\d{1,9})\s+MIG (\S+)(?:\s+\d{1,9}\s+(\d{1,9})\s)?")
 _ACCESS = re.compile(r"/proc/driver/nvidia/capabilities/gpu(\d{1,4})/mig/gi(\d{1,4})/(?:ci(\d{1,4})/)?access")
 _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d{1,7})$", re.M)
@@ -44,7 +48,7 @@ def parse_mig(text: str) -> Mapping[int, tuple[str, ...]]:
 def parse_mig_instances(
     text: str, capabilities: Mapping[str, str | None], minors: Mapping[int, int]
 ) -> tuple[MigInstance, ...]:
-    """Parse the same table to instances with their device files, ordered by GPU and number.
+    """Parse the same table to instances with their device files, ordered by GPU and number; at most `MOST`.
 
     Args:
         capabilities: file below /proc/driver/nvidia/capabilities → its text, `DeviceFileMinor: 21`.
@@ -58,9 +62,9 @@ def parse_mig_instances(
     found = []
     for row in filter(None, map(_ROW.match, lines_of(text))):
         gpu, number = minors.get(int(row[1]), int(row[1])), int(row[3] or -1)
-        compute = sorted(key for key in files if key[:2] == (gpu, number) and key[2] >= 0)
+        compute = [key for key in ((gpu, number, each) for each in range(COMPUTE)) if key in files]
         instance = MigInstance(
             gpu, row[2], files.get((gpu, number, -1)), tuple(files[key] for key in compute)
         )
         found.append((gpu, number, instance))
-    return tuple(instance for *_, instance in sorted(found, key=lambda each: each[:2]))
+    return tuple(instance for *_, instance in sorted(found, key=lambda each: each[:2])[:MOST])

@@ -15,6 +15,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.inventory.exports import gather
 from gpuprov.inventory.exports.gather import locked_nodes, observed
 from gpuprov.model.lock import read_lock, write_lock
+from gpuprov.probe.parse.mig import parse_mig_instances
 from gpuprov.topology import parse_topology
 from tests import H200
 from tests.unit.inventory.conftest import MakeLock
@@ -137,3 +138,8 @@ def test_a_nodes_own_word_counts_processors_and_cores_near_gpus(locked: MakeLock
     assert whole.labels["driver"] == node.labels["driver"] != ""
     assert (whole.nvml, whole.partitioned) == (None, frozenset())
     assert observed(node, simulated("h200x4"), None).gpu_cores == ()
+
+
+def test_a_node_lists_at_most_as_many_instances_as_slurm_takes() -> None:
+    rows = "".join(f"|   0  MIG 1g.5gb  19  {number}  0:1  |\n" for number in range(2000))
+    assert len(parse_mig_instances(rows, {}, {0: 0})) == 1024

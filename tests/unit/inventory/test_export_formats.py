@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 import yaml
 from hypothesis import given
@@ -29,6 +32,10 @@ KEYS = (
     "GresTypes=gpu\nSelectType=select/cons_tres\nProctrackType=proctrack/cgroup\n"
     "TaskPlugin=task/cgroup,task/affinity\n"
 )
+KEYS_OF_NODES = {
+    *("NodeName", "CPUs", "Sockets", "CoresPerSocket", "ThreadsPerCore"),
+    *("RealMemory", "Gres", "Feature", "State"),
+}
 CORES = ("0-47",) * 4 + ("48-95",) * 4
 
 
@@ -91,6 +98,14 @@ def test_mig_instances_are_devices_of_several_files() -> None:
         "/dev/nvidia-caps/nvidia-cap31 Cores=8-15\n"
     )
     assert " Gres=gpu:h200:1,gpu:h200_3g.71gb:2 " in slurm_conf([sliced()])
+
+
+@pytest.mark.parametrize("profile", ["3g;Gres=gpu:9", "x,y:1", "\u202e[0-9]", "a=b#"])
+def test_a_profile_of_a_node_adds_no_key_to_slurms_files(profile: str) -> None:
+    hostile = replace(sliced(), slices=(replace(sliced().slices[0], profile=profile),))
+    kinds = re.findall(r"Type=(\S+) MultipleFiles=", gres_conf([hostile]))
+    assert [re.fullmatch(r"h200_[a-z0-9._-]+", kind) is not None for kind in kinds] == [True]
+    assert set(re.findall(r"(\w+)=", slurm_conf([hostile]).splitlines()[-1])) <= KEYS_OF_NODES
 
 
 @pytest.mark.parametrize("partitioned", [None, frozenset({0})])
