@@ -28,6 +28,7 @@ FORMATS = (
     "hostfile",
     "mpich",
     "kubernetes",
+    "prometheus",
     "dstack",
     "skypilot",
     "cloud-init",
@@ -47,7 +48,7 @@ FORMATS = (
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="slurm: write all files to this folder, in place of printing the nodes",
+    help="slurm, prometheus: write all files to this folder, in place of printing the nodes",
 )
 @click.option(
     "--topology",
@@ -78,7 +79,8 @@ def command(
     """Print the lock's NODES (by default all) for a scheduler or launcher, or user-data for a GROUP.
 
     slurm: node lines of slurm.conf, or with --out all files; gres: gres.conf; hostfile: Open MPI's,
-    DeepSpeed's, Horovod's; mpich; kubernetes: `kubectl label` lines; dstack and skypilot: SSH pools. Slurm needs --live, for
+    DeepSpeed's, Horovod's; mpich; kubernetes: `kubectl label` lines; prometheus: targets for
+    file_sd_configs, or with --out also alert rules; dstack and skypilot: SSH pools. Slurm needs --live, for
     processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
     (docs/first-boot.md). sbom: a software bill of materials in CycloneDX 1.6, with known CVEs.
     """
@@ -107,6 +109,8 @@ def command(
         found = list(locked_nodes(lock, names, load()))
     if form == "slurm" and out:
         _write_files(out, exports.slurm_files(found, shape, nvml=nvml))
+    elif form == "prometheus" and out:
+        _write_files(out, exports.prometheus_files(found))
     elif form == "gres":
         show(exports.gres_conf(found, nvml=nvml))
     else:
@@ -241,6 +245,7 @@ def _writers(name: str, lock: Lock, names: Sequence[str]) -> dict[str, Callable[
         "hostfile": exports.hostfile,
         "mpich": lambda nodes: exports.hostfile(nodes, "mpich"),
         "kubernetes": exports.kubernetes_labels,
+        "prometheus": exports.targets,
         "dstack": lambda nodes: exports.dstack(name, nodes, *_accesses(lock, names)),
         "skypilot": lambda nodes: exports.skypilot(name, nodes, *_accesses(lock, names)),
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.drift.observations.registry import NAMERS
 from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
 from gpuprov.probe.facts import Facts, Missing
+from gpuprov.probe.parse.state import Holding
 from gpuprov.roles import Expectation, Severity
 from gpuprov.ssh.contained import contained
 from gpuprov.untrusted.parsing import printable_value
@@ -47,18 +48,30 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrift:
-    """One node's result. `reason` explains missing facts, and is None if there are facts."""
+    """One node's result. `reason` explains missing facts, and is None if there are facts.
+
+    `held` is the run that changes the node while it was read; it is not recorded in the history.
+    """
 
     name: str
     status: Status
     drift: tuple[Difference, ...] = ()
     reason: str | None = None
+    held: Holding | None = field(default=None, compare=False)
 
 
 def judge(name: str, facts: Facts, expected: Iterable[Expectation]) -> NodeDrift:
     """Compare one node's facts with its expectations; its status is `in_sync` without a difference."""
     found = tuple(difference for each in expected if (difference := _difference(each, facts)))
-    return NodeDrift(name, "drifted" if found else "in_sync", found)
+    return NodeDrift(name, "drifted" if found else "in_sync", found, held=_held(facts))
+
+
+def _held(facts: Facts) -> Holding | None:
+    """Return how long a run has held the node; None if none does, or it is not known."""
+    try:
+        return facts.holding if facts.holding.lease_s or facts.holding.armed_s else None
+    except Missing:
+        return None
 
 
 def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Expectation]) -> NodeDrift:

@@ -28,7 +28,8 @@ PARTS = tuple(
 def drift_parameters(group: LockedGroup) -> Parameters:
     """Return the probe's parameters for the group's expectations: only the collectors and units they need."""
     expected = expectations(group)
-    return replace(parameters(group), collectors=collectors_for(expected), units=units_for(expected))
+    collectors = (*collectors_for(expected), "holding")
+    return replace(parameters(group), collectors=collectors, units=units_for(expected))
 
 
 def parameters(group: LockedGroup) -> Parameters:

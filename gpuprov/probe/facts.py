@@ -77,9 +77,11 @@ from gpuprov.probe.parse.sshd import SshdAnswer, parse_answers, parse_sshd
 from gpuprov.probe.parse.state import (
     FileFact,
     GpuUse,
+    Holding,
     Nccl,
     NodeState,
     SecureBoot,
+    parse_holding,
     parse_nccl_conf,
     parse_secure_boot,
 )
@@ -381,6 +383,11 @@ class Facts:
             str(name): tuple((str(place), str(text)) for place, text in rows)
             for name, rows in self.raw("pam").items()
         }
+
+    @part
+    def holding(self) -> Holding:
+        """How long a run has held the node, and the dead man's switch has been armed."""
+        return parse_holding(self.raw("holding"))
 
     @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:

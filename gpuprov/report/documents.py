@@ -22,7 +22,7 @@ def drift_document(
         checked_at: time of the survey; by default the current time.
         notes: versions that security bulletins concern; without any, the document has no `security`.
     """
-    listed = [_without_none(asdict(node), "reason") for node in nodes]
+    listed = [_without_none(asdict(node), "reason", "held") for node in nodes]
     summary = Counter(node["status"] for node in listed)
     security = [asdict(note) for note in notes]
     return {
@@ -46,6 +46,6 @@ def plan_document(plans: Iterable[NodePlan], unanswered: Iterable[NodeDrift]) ->
     }
 
 
-def _without_none(record: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the record without `key` if its value is None."""
-    return {name: each for name, each in record.items() if name != key or each is not None}
+def _without_none(record: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Return the record without those of `keys` whose value is None."""
+    return {name: each for name, each in record.items() if name not in keys or each is not None}

@@ -1,4 +1,7 @@
-"""A textfile for Prometheus's node exporter: results of a drift run, and its time."""
+"""A textfile for Prometheus's node exporter: results of a run of drift or verify, and its time.
+
+Each series has the label `verb`, so that the files of several verbs have no series in common.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,30 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from gpuprov.drift.judge import Status
 from gpuprov.errors import InvalidInput
 from gpuprov.history import Run
+
+METRICS = {
+    "gpuprov_nodes": ("Nodes by result of the run.", ["verb", "status"]),
+    "gpuprov_node_in_sync": ("1 if nothing differs from the lock.", ["verb", "node"]),
+    "gpuprov_node_answered": ("1 if the facts of the node were read.", ["verb", "node"]),
+    "gpuprov_check_differs": (
+        "1 for each check that differs; other checks have no series.",
+        ["verb", "node", "check", "severity"],
+    ),
+    "gpuprov_node_lease_seconds": (
+        "Time since a run took the node, when drift read it; no series without a run.",
+        ["verb", "node"],
+    ),
+    "gpuprov_node_switch_armed_seconds": (
+        "Time since the dead man's switch was armed, when drift read it; no series if it is not.",
+        ["verb", "node"],
+    ),
+    "gpuprov_node_affected": (
+        "Number of security bulletins that concern a version of the node.",
+        ["verb", "node", "component", "version"],
+    ),
+    "gpuprov_checked_timestamp_seconds": ("Time of the run.", ["verb"]),
+}
+"""Gauges of a run: name → description and labels."""
 
 
 def write_textfile(run: Run, path: Path) -> None:
@@ -31,33 +58,24 @@ def _registry(run: Run) -> CollectorRegistry:
     that security bulletins concern, and the time.
     """
     registry = CollectorRegistry()
-    nodes = Gauge("gpuprov_nodes", "Nodes by result of the run.", ["status"], registry=registry)
+    gauges = {name: Gauge(name, METRICS[name][0], METRICS[name][1], registry=registry) for name in METRICS}
+
+    def write(name: str, value: float, *labels: str) -> None:
+        gauges[name].labels(run.verb, *labels).set(value)
+
     counts = Counter(node.status for node in run.nodes)
     for status in get_args(Status):
-        nodes.labels(status).set(counts[status])
-    up = Gauge("gpuprov_node_in_sync", "1 if nothing differs from the lock.", ["node"], registry=registry)
-    reached = Gauge(
-        "gpuprov_node_answered", "1 if the facts of the node were read.", ["node"], registry=registry
-    )
-    differs = Gauge(
-        "gpuprov_check_differs",
-        "1 for each check that differs; other checks have no series.",
-        ["node", "check", "severity"],
-        registry=registry,
-    )
+        write("gpuprov_nodes", counts[status], status)
     for node in run.nodes:
-        up.labels(node.name).set(node.status == "in_sync")
-        reached.labels(node.name).set(node.reason is None)
+        write("gpuprov_node_in_sync", node.status == "in_sync", node.name)
+        write("gpuprov_node_answered", node.reason is None, node.name)
         for each in node.drift:
-            differs.labels(node.name, each.check, each.severity).set(1)
-    affected = Gauge(
-        "gpuprov_node_affected",
-        "Number of security bulletins that concern a version of the node.",
-        ["node", "component", "version"],
-        registry=registry,
-    )
+            write("gpuprov_check_differs", 1, node.name, each.check, each.severity)
+        if node.held and node.held.lease_s is not None:
+            write("gpuprov_node_lease_seconds", node.held.lease_s, node.name)
+        if node.held and node.held.armed_s is not None:
+            write("gpuprov_node_switch_armed_seconds", node.held.armed_s, node.name)
     for note in run.notes:
-        affected.labels(note.node, note.component, note.version).set(len(note.bulletins))
-    at = Gauge("gpuprov_checked_timestamp_seconds", "Time of the run.", registry=registry)
-    at.set(datetime.fromisoformat(run.at).timestamp())
+        write("gpuprov_node_affected", len(note.bulletins), note.node, note.component, note.version)
+    write("gpuprov_checked_timestamp_seconds", datetime.fromisoformat(run.at).timestamp())
     return registry

@@ -1,9 +1,10 @@
-"""Nodes in the formats of others: Slurm, MPI hostfiles, Kubernetes, dstack, SkyPilot."""
+"""Nodes in the formats of others: Slurm, MPI hostfiles, Kubernetes, Prometheus, dstack, SkyPilot."""
 
 from __future__ import annotations
 
 from gpuprov.inventory.exports.files import Access, dstack, hostfile, kubernetes_labels, skypilot
 from gpuprov.inventory.exports.node import Node, Slice
+from gpuprov.inventory.exports.prometheus import prometheus_files, targets
 from gpuprov.inventory.exports.slurm import core_indexes, gres_conf, slurm_conf, slurm_cores
 from gpuprov.inventory.exports.slurm_site import slurm_files, topology_conf
 
@@ -16,9 +17,11 @@ __all__ = [
     "gres_conf",
     "hostfile",
     "kubernetes_labels",
+    "prometheus_files",
     "skypilot",
     "slurm_conf",
     "slurm_cores",
     "slurm_files",
+    "targets",
     "topology_conf",
 ]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 
 from gpuprov.probe.node.base import collector, find_program, lines_of, read_or_none, redact, run, run_anyway
 
@@ -81,6 +82,18 @@ def firewall(parameters: "Values") -> "Any":
     wanted = "--property=ExecStartPost,ExecReload,ExecStopPost,DropInPaths"
     shown = run("systemctl", "show", wanted, "nftables.service")
     return {"text": run("nft", "-p", "list", "table", "inet", "gpuprov"), "flushing": shown}
+
+
+@collector(seconds=5)
+def holding(parameters: "Values") -> "Any":
+    """Return the text of the lease's file, the time at which the dead man's switch was armed, and the time.
+
+    The first two are null if there is no such file; times are those of this node's clock.
+    """
+    armed = None
+    if os.path.lexists("/var/lib/gpuprov/deadman/armed"):
+        armed = os.lstat("/var/lib/gpuprov/deadman/armed").st_mtime
+    return {"lease": read_or_none("/var/lib/gpuprov/lease.json", 4096), "armed": armed, "now": time.time()}
 
 
 @collector(seconds=5)

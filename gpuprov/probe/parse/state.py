@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuprov.untrusted import lines_of
+
+LONGEST_S = 366 * 86400.0
+"""Maximum duration that a node's times give, which depend on its clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A run that holds a node: seconds since it took the lease, and since the dead man's switch was armed.
+
+    None without a lease that has not ended, or if the switch is not armed.
+    """
+
+    lease_s: float | None = None
+    armed_s: float | None = None
+
+
+def parse_holding(raw: Mapping[str, Any]) -> Holding:
+    """Parse the lease's file and the time at which the switch was armed; a damaged lease is none."""
+    now, armed = float(raw["now"]), raw["armed"]
+    lease_s = None
+    try:
+        lease = json.loads(raw["lease"] or "{}")
+        if now < float(lease["until"]):
+            lease_s = _duration(now - float(lease["since"]))
+    except (ValueError, KeyError, TypeError):
+        lease_s = None
+    return Holding(lease_s, None if armed is None else _duration(now - float(armed)))
+
+
+def _duration(seconds: float) -> float:
+    """Return a duration in seconds between 0 and `LONGEST_S`; 0 for one that is no number."""
+    return min(max(0.0, seconds), LONGEST_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,9 @@ def test_facts_of_drifts_question_are_judged_as_all_facts() -> None:
     [group] = read_lock(NODE.with_suffix(".lock.yml")).groups.values()
     answer = whole_answer()
     whole = Facts.from_answer(answer)
-    few = {name: answer["collectors"][name] for name in drift_parameters(group).collectors}
+    # This recording is older than the collector `holding`, which answers no expectation.
+    asked = set(drift_parameters(group).collectors) - {"holding"}
+    few = {name: answer["collectors"][name] for name in asked}
     part = Facts.from_answer({**answer, "collectors": few})
     for each in expectations(group):
         assert OBSERVERS[each.check](part, each) == OBSERVERS[each.check](whole, each)

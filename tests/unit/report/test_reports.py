@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,9 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
+from gpuprov.probe.parse.state import Holding
 from gpuprov.report.html import ROWS_OF_ONE_NODE, render
 from gpuprov.report.junit import drift_xml
-from gpuprov.report.prometheus import write_textfile
+from gpuprov.report.prometheus import METRICS, write_textfile
 from gpuprov.report.text import see_doctor
 from tests.unit.history.runs_on_paper import CHECKS, differs, lost, node, run
 
@@ -57,15 +59,26 @@ def test_prometheus_reads_what_is_written(tmp_path: Path) -> None:
     path = tmp_path / "gpuprov.prom"
     write_textfile(RUN, path)
     families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
+    assert set(families) == set(METRICS)
+    assert {sample.labels["verb"] for family in families.values() for sample in family.samples} == {"drift"}
     nodes = {sample.labels["status"]: sample.value for sample in families["gpuprov_nodes"].samples}
     assert nodes == {"in_sync": 1, "drifted": 1, "unreachable": 1, "error": 0}
     [differing] = families["gpuprov_check_differs"].samples
-    assert differing.labels == {"node": "gpu2", "check": "pins.hold", "severity": "error"}
+    assert differing.labels == {"verb": "drift", "node": "gpu2", "check": "pins.hold", "severity": "error"}
     answered = {each.labels["node"]: each.value for each in families["gpuprov_node_answered"].samples}
     assert answered == {"gpu1": 1, "gpu2": 1, "gpu3": 0}
     [at] = families["gpuprov_checked_timestamp_seconds"].samples
     assert at.value == 1769869501
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_prometheus_reads_how_long_a_run_holds_a_node(tmp_path: Path) -> None:
+    path = tmp_path / "gpuprov.prom"
+    write_textfile(run(replace(node("gpu1"), held=Holding(25000.0, None)), node("gpu2")), path)
+    families = {family.name: family.samples for family in text_string_to_metric_families(path.read_text())}
+    [lease] = families["gpuprov_node_lease_seconds"]
+    assert (lease.labels["node"], lease.value) == ("gpu1", 25000)
+    assert families.get("gpuprov_node_switch_armed_seconds", []) == []
 
 
 def test_a_textfile_that_cannot_be_written_is_said(tmp_path: Path) -> None:
