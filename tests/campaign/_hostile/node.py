@@ -190,7 +190,7 @@ VERBS: dict[str, tuple[str, Callable[[Fleet, random.Random], list[list[str]]], i
             [
                 "inventory",
                 "export",
-                r.choice(("slurm", "gres", "hostfile", "kubernetes", "dstack")),
+                r.choice(("slurm", "gres", "hostfile", "kubernetes", "prometheus", "dstack")),
                 "--live",
                 "--lock",
                 f.lock,
