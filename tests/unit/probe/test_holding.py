@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuprov.access import deadman
+from gpuprov.apply.node import lease
 from gpuprov.drift.judge import judge
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.node import services
 from gpuprov.probe.node.hardware import _places
 from gpuprov.probe.parse.hardware import parse_cpu
 from gpuprov.probe.parse.state import LONGEST_S, Holding, parse_holding
@@ -16,9 +23,9 @@ from gpuprov.probe.parse.state import LONGEST_S, Holding, parse_holding
 NOW = 1_800_000_000.0
 
 
-def held(lease: Any = None, armed: Any = None) -> Holding:
+def held(stated: Any = None, armed: Any = None) -> Holding:
     """Return the parsed answer of a node with this lease, and this time at which the switch was armed."""
-    return parse_holding({"lease": lease and json.dumps(lease), "armed": armed, "now": NOW})
+    return parse_holding({"lease": stated and json.dumps(stated), "armed": armed, "now": NOW})
 
 
 def test_a_lease_that_has_not_ended_counts() -> None:
@@ -29,10 +36,10 @@ def test_a_lease_that_has_not_ended_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "lease", [[], 7, {"until": "x"}, {"until": NOW + 9}, {"until": NOW + 9, "since": None}]
+    "stated", [[], 7, {"until": "x"}, {"until": NOW + 9}, {"until": NOW + 9, "since": None}]
 )
-def test_a_damaged_lease_is_none(lease: Any) -> None:
-    assert held(lease) == Holding(None, None)
+def test_a_damaged_lease_is_none(stated: Any) -> None:
+    assert held(stated) == Holding(None, None)
     assert parse_holding({"lease": "{", "armed": None, "now": NOW}) == Holding(None, None)
 
 
@@ -64,3 +71,20 @@ def test_places_of_processors_are_those_of_cpuinfo() -> None:
 def test_without_sockets_in_cpuinfo_the_places_are_those_of_sys() -> None:
     rows = _places("processor\t: 0\nBogoMIPS\t: 2000.00\n\nprocessor\t: 1\nBogoMIPS\t: 2000.00\n")
     assert parse_cpu({"places": rows}).places.keys() >= {0}
+
+
+def test_the_lease_that_a_run_takes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "PATH", str(tmp_path / "lease.json"))
+    monkeypatch.setattr(lease, "alone", lambda name: nullcontext())
+    monkeypatch.setattr(lease, "RUN", str(tmp_path))
+    lease.take("20260131-upgrade-1", "me@here", 60.0)
+    text = (tmp_path / "lease.json").read_text()
+    later = parse_holding({"lease": text, "armed": None, "now": time.time() + 30})
+    assert later.lease_s == pytest.approx(30, abs=5)
+    assert parse_holding({"lease": text, "armed": None, "now": time.time() + 90}) == Holding(None, None)
+
+
+def test_the_files_are_those_that_lease_and_switch_write() -> None:
+    source = inspect.getsource(services.holding)
+    assert f'"{lease.PATH}"' in source
+    assert f'"{deadman.FOLDER}/armed"' in source
