@@ -52,7 +52,7 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
         raise InvalidInput(f"{folder} already exists", do="name a new folder")
     files = contents(data)
     manifest = manifest_of(number, files)
-    whole = {**files, MANIFEST: manifest, SIGNATURE: _signature(manifest, signer)}
+    whole = {**files, MANIFEST: manifest, SIGNATURE: detached_signature(manifest, signer)}
     try:
         folder.mkdir(parents=True)
         for name, content in whole.items():
@@ -64,8 +64,8 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
     return Release(folder, version(number), digest(number, files), signed=True), wheel
 
 
-def _signature(manifest: bytes, signer: str) -> bytes:
-    """Return gpg's armored detached signature of a manifest.
+def detached_signature(content: bytes, signer: str) -> bytes:
+    """Return gpg's armored detached signature of a content.
 
     Raises:
         GpuprovError: gpg is not installed, or cannot sign with that key.
@@ -81,7 +81,7 @@ def _signature(manifest: bytes, signer: str) -> bytes:
         "--detach-sign",
     ]
     try:
-        done = subprocess.run(command, input=manifest, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(command, input=content, capture_output=True, timeout=120, check=False)
     except FileNotFoundError as error:
         raise GpuprovError("gpg is not installed here", do="install it (package gnupg)") from error
     if done.returncode:

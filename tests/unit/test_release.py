@@ -1,0 +1,91 @@
+"""Notes, checksums and signature of a release."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuprov import __version__
+from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov_lab.mirror.key import SigningKey, signing_key
+from maintenance.release.__main__ import main
+from maintenance.release.notes import CHANGELOG, notes
+from maintenance.release.sums import KEYRING, SIGNATURE, SUMS, VERIFY, sign
+
+TEXT = "# Changelog\n\n## Unreleased\n\n- two\n\n## 0.2.0 (2026-01-31)\n\n- one\n\n## 0.1.0\n"
+
+
+@pytest.fixture(scope="module")
+def key() -> Iterator[SigningKey]:
+    with signing_key() as key:
+        yield key
+
+
+@pytest.fixture
+def release(tmp_path: Path, key: SigningKey, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two files, their checksums and the signature."""
+    for name in ("gpuprov.pyz", "other"):
+        (tmp_path / name).write_bytes(b"content of " + name.encode())
+    monkeypatch.setenv("GNUPGHOME", str(key.home))
+    assert sign(tmp_path, key.fingerprint) == key.fingerprint
+    return tmp_path
+
+
+def verified(folder: Path) -> int:
+    """Return the exit code of the line that a user types."""
+    return subprocess.run(["sh", "-c", VERIFY], cwd=folder, capture_output=True, check=False).returncode
+
+
+def test_the_line_verifies_what_was_downloaded(release: Path) -> None:
+    assert verified(release) == 0
+    (release / "other").unlink()
+    assert verified(release) == 0
+    (release / "gpuprov.pyz").unlink()
+    assert verified(release) != 0  # nothing is left to verify
+
+
+@pytest.mark.parametrize("name", ["gpuprov.pyz", SUMS, SIGNATURE, KEYRING])
+def test_a_changed_byte_is_refused(release: Path, name: str) -> None:
+    path = release / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert verified(release) != 0
+
+
+def test_a_second_signature_covers_the_same_files(release: Path, key: SigningKey) -> None:
+    before = (release / SUMS).read_text()
+    sign(release, key.fingerprint)
+    assert (release / SUMS).read_text() == before
+
+
+def test_an_unknown_key_signs_nothing(release: Path) -> None:
+    with pytest.raises(GpuprovError, match="gpg"):
+        sign(release, "0" * 40)
+
+
+def test_the_notes_are_the_section_of_the_version() -> None:
+    said = notes("0.2.0", TEXT)
+    assert "# gpuprov 0.2.0\n\n- one\n\n## Verify" in said
+    assert "two" not in said
+    assert VERIFY in said
+    assert notes(__version__, CHANGELOG.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.3.0", "0.2"])
+def test_a_version_without_entries_is_refused(version: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no entries for {version}"):
+        notes(version, TEXT)
+
+
+def test_a_folder_with_files_is_refused(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wheelhouse", str(release)]) == 2
+    assert f"{release} is not empty; name a new folder" in capsys.readouterr().err
+
+
+def test_a_signer_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["all", str(tmp_path / "new")]) == 2
+    assert "--signer" in capsys.readouterr().err
