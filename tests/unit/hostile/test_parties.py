@@ -26,6 +26,7 @@ PARTIES = (
     "mirror",
     "publisher of a catalog",
     "publisher of security advisories",
+    "publisher of a release",
     "metadata service",
     "author of an imported inventory",
     "stranger on the network",
