@@ -65,6 +65,14 @@ def request_options(command: Command) -> Command:
     return command
 
 
+def request_names() -> tuple[str, ...]:
+    """Return the names of the parameters that `request_options` adds."""
+
+    command = click.Command("request")
+    request_options(command)
+    return tuple(str(each.name) for each in reversed(command.params))
+
+
 catalog_option = click.option(
     "--catalog-dir",
     "catalog_dirs",

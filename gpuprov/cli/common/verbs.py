@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "nccl": ("nccl", "judge NCCL's log, derive its network settings, measure an all-reduce"),
     "launch": ("launch", "print the exact lines that start a job: torchrun, mpirun, horovodrun, docker"),
     "catalog": ("catalog", "browse GPUs, drivers, CUDA, cuDNN, NCCL, systems; update the catalog"),
+    "mcp": ("mcp", "serve the verbs that only read to an assistant (Model Context Protocol)"),
     "workers": ("workers", "make certificates for sites whose workers reach nodes, and serve a site"),
 }
 # verb → distribution of this project that adds it, by an entry point of the group `gpuprov.verbs`

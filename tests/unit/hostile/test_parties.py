@@ -28,6 +28,7 @@ PARTIES = (
     "publisher of security advisories",
     "publisher of a release",
     "metadata service",
+    "assistant that calls `gpuprov mcp`",
     "author of an imported inventory",
     "stranger on the network",
 )
