@@ -18,7 +18,9 @@ from mkdocs.config import load_config
 from gpuprov.cli.common.group import gpuprov
 from tests import ROOT
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*(ROOT / name for name in ("AGENTS.md", "README.md", "CONTRIBUTING.md")), *(ROOT / "docs").rglob("*.md")]
+)
 LINE = re.compile(r"^(?: {4}|\$ )\s*(?:\$ )?(gpuprov(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`(gpuprov [a-z][^`]*)`")
 NOT_A_LINE = ("…", "VERB", "[", "KIND", "{", "NAME", "SYSTEM", "COMMAND")
