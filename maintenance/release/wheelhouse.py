@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -15,18 +14,17 @@ GLIBC = ("2_17", "2_28")
 
 
 def fill(folder: Path, wheel: Path, python: tuple[int, int], machine: str) -> None:
-    """Write gpuprov's wheel, the wheels of its lock and the lock itself into a folder.
+    """Write the wheels that gpuprov's lock names, and the lock itself, into a folder.
 
     Args:
-        folder: it is created if it is missing.
-        wheel: gpuprov's wheel, which contains the lock.
+        folder: the folder, which contains gpuprov's wheel.
+        wheel: that wheel; it contains the lock.
         python: version of the controller's Python.
         machine: its processor, as `uname -m` prints it; the system is Linux with glibc.
 
     Raises:
         GpuprovError: pip cannot download a package.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as inside:
         lock = inside.read(RELEASE_LOCK)
     [target] = environments([python], ["linux"])
@@ -34,7 +32,6 @@ def fill(folder: Path, wheel: Path, python: tuple[int, int], machine: str) -> No
     platforms = [f"manylinux_{glibc}_{machine}" for glibc in GLIBC] + [f"manylinux2014_{machine}"]
     options = [word for platform in platforms for word in ("--platform", platform)]
     download(pins, folder, "--python-version", "{}.{}".format(*python), *options)
-    shutil.copy(wheel, folder)
     (folder / LOCK).write_bytes(lock)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from gpuprov import __version__
 from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from maintenance.release.__main__ import main
+from maintenance.release.locked import ROOT, Pinned
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.sums import KEYRING, SIGNATURE, SUMS, VERIFY, sign
 
@@ -89,3 +92,43 @@ def test_a_folder_with_files_is_refused(release: Path, capsys: pytest.CaptureFix
 def test_a_signer_is_required(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["all", str(tmp_path / "new")]) == 2
     assert "--signer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "ansible", "zstd"),
+    [("3.11", "x86_64", 1, 1), ("3.14", "aarch64", 1, 0)],
+)
+def test_a_wheelhouse_has_what_one_python_needs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    version: str,
+    machine: str,
+    ansible: int,
+    zstd: int,
+) -> None:
+    calls: list[tuple[list[str], tuple[str, ...]]] = []
+
+    def downloaded(pins: list[Pinned], folder: Path, *options: str) -> None:
+        calls.append(([pin.name for pin in pins], options))
+
+    def built(folder: Path) -> Path:
+        wheel = folder / f"gpuprov-{__version__}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as inside:
+            inside.write(ROOT / "requirements.lock", RELEASE_LOCK)
+        return wheel
+
+    monkeypatch.setattr("maintenance.release.wheelhouse.download", downloaded)
+    monkeypatch.setattr("maintenance.release.__main__.make_wheel", built)
+    folder = tmp_path / "house"
+    assert main(["wheelhouse", str(folder), "--python", version, "--machine", machine]) == 0
+    [(names, options)] = calls
+    assert [names.count(name) for name in ("ansible-core", "backports-zstd", "colorama")] == [
+        ansible,
+        zstd,
+        0,
+    ]
+    assert options[:2] == ("--python-version", version)
+    assert all(each.endswith(machine) for each in options[3::2])
+    assert (folder / "requirements.lock").read_bytes() == (ROOT / "requirements.lock").read_bytes()
+    assert f"--no-deps {folder}/gpuprov-{__version__}-py3-none-any.whl" in capsys.readouterr().out
