@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ from gpuprov.model.lock import Lock
 from gpuprov.untrusted.openpgp import fingerprints
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+VERSION = re.compile(r"[^.]+\.components\.\w+\.version")
+"""Path of a component's version."""
 MOST = 100
 """Most characters of a value to show; the lock has all of it."""
 
@@ -17,7 +20,8 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
     """Return lines such as `train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one
     for each component.
 
-    Empty if nothing differs; `nothing` is a value that one of the locks does not have.
+    Versions of components come first, then the details, both in the order of the lock. Empty if nothing
+    differs; `nothing` is a value that one of the locks does not have.
     """
     if old is None:
         return [
@@ -30,6 +34,7 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
     moved = [
         (path, before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)
     ]
+    moved.sort(key=lambda each: VERSION.fullmatch(each[0]) is None)
     width = max((len(path) for path, _, _ in moved), default=0)
     return [f"{path:<{width}}  {_word(was)} → {_word(now)}" for path, was, now in moved]
 

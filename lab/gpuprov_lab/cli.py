@@ -58,12 +58,22 @@ def up(
     if fleet and not profile:
         raise InvalidInput("--fleet without --profile", do="name the nodes' profile: --profile NAME")
     lab = _lab(lab_name)
+    _name_left_labs()
     nodes = lab.up(count, system, gpu, image=image, virtual=virtual)
     if fleet and profile:
         fleet.write_text(lab.fleet(profile))
         note(f"lab: wrote {fleet}")
     _show({lab_name: nodes}, output)
     return Exit.OK
+
+
+def _name_left_labs() -> None:
+    """Print the labs that killed runs left behind, each with the command that removes it."""
+    from gpuprov_lab import Lab, lab_names
+
+    for name in lab_names():
+        if Lab(name).left_behind:
+            note(f"lab: a run that was killed left the lab {name} behind; gpuprov lab down --name {name}")
 
 
 @command.command()

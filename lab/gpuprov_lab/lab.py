@@ -75,6 +75,11 @@ class Lab(AbstractContextManager["Lab"]):
         return handle is None
 
     @property
+    def left_behind(self) -> bool:
+        """Whether a process used this lab exclusively and ended without removing it, such as a killed run."""
+        return self.folder.is_dir() and self._use.exists() and not self.in_use
+
+    @property
     def identity_file(self) -> Path:
         """The private key that every node accepts."""
         return self.folder / "id_ed25519"

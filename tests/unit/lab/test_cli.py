@@ -36,3 +36,19 @@ def test_what_a_living_process_uses_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert gone == ["left", "used"]
     CliRunner().invoke(command, ["down", "--all"], catch_exceptions=False)
     assert gone[2:] == ["left", "used"]
+
+
+def test_a_lab_that_a_killed_run_left_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for preparation in ("require_root", "make_folders"):
+        monkeypatch.setattr(f"gpuprov_lab.lab.{preparation}", lambda: None)
+    monkeypatch.setattr("gpuprov_lab.lab.LABS", tmp_path)
+    monkeypatch.setattr(Lab, "up", lambda *_, **__: [])
+    for name in ("kept", "left", "used"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "left.use").touch()
+    (tmp_path / "removed.use").touch()
+    with Lab("used"):
+        monkeypatch.setattr(Lab, "down", lambda self, names=None: None)
+        said = CliRunner().invoke(command, ["up", "--name", "kept"], catch_exceptions=False).stderr
+    lines = [line for line in said.splitlines() if "behind" in line]
+    assert lines == ["lab: a run that was killed left the lab left behind; gpuprov lab down --name left"]

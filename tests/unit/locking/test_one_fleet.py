@@ -137,6 +137,19 @@ def test_a_rotated_key_is_a_change_that_a_person_can_read(lock: Lock) -> None:
         assert line.startswith("d13-a100.repositories.nvidia.signed_by  key ")
 
 
+def test_versions_of_components_are_printed_before_details(lock: Lock) -> None:
+    groups = {}
+    for name, group in lock.groups.items():
+        driver = group.components.driver.model_copy(update={"version": "1.2", "source": "another"})
+        components = group.components.model_copy(update={"driver": driver})
+        groups[name] = group.model_copy(update={"components": components})
+    lines = changes(lock, lock.model_copy(update={"groups": groups}))
+    versions = [line for line in lines if line.endswith(" → 1.2")]
+    assert lines[: len(groups)] == versions
+    assert [line.partition(".")[0] for line in versions] == list(groups)
+    assert len(lines) == 2 * len(groups)
+
+
 def test_a_long_value_is_cut_on_the_screen(lock: Lock) -> None:
     group = lock.groups["d13-a100"]
     driver = group.components.driver.model_copy(update={"source": "a page; " * 40})
