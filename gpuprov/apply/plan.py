@@ -56,6 +56,21 @@ class NodePlan:
                         break
         return found
 
+    @property
+    def packages(self) -> int:
+        """Number of packages that differ from the lock, of the roles that run."""
+        sides = (
+            (each.expected, each.actual)
+            for each in self.because
+            if each.role in self.roles and each.check.endswith(".packages")
+        )
+        return sum(
+            actual.get(name) != version
+            for expected, actual in sides
+            if isinstance(expected, dict) and isinstance(actual, dict)
+            for name, version in expected.items()
+        )
+
 
 def _is_newer(there: object, wanted: object) -> bool:
     """Return whether a node's version is newer than the lock's; False if one of them is not a version."""

@@ -99,7 +99,7 @@ def command(
     from gpuprov.files.runs import new_run
     from gpuprov.model.nodeset import fold
     from gpuprov.report.progress import Progress
-    from gpuprov.report.text import drift_lines, plan_lines, trust_lines
+    from gpuprov.report.text import drift_lines, plan_lines, plan_sentence, trust_lines
 
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
     if image:
@@ -131,7 +131,12 @@ def command(
     how = Options(chosen.dispatch, check, diff, verbosity=verbose)
     proposal = _propose(chosen, how, roles=roles, full=full, verified=not no_verify and not check)
     trust = trust_lines(chosen.lock, proposal.plans)
-    for line in [*plan_lines(proposal.plans), *trust, *drift_lines(proposal.unanswered)]:
+    for line in [
+        *plan_lines(proposal.plans),
+        *trust,
+        *drift_lines(proposal.unanswered),
+        *plan_sentence(proposal.plans),
+    ]:
         options.note(line)
     if not proposal.busy:
         return _nothing_to_do(chosen, proposal, output)

@@ -109,6 +109,21 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     yield from _lines((plan.name, f"has {each}: {go_back}") for plan in plans for each in plan.newer)
 
 
+def plan_sentence(plans: Sequence[NodePlan]) -> Iterator[str]:
+    """Yield one line with the numbers of nodes that change, of packages and of reboots.
+
+    No line if nothing changes, or if the plan does not follow from differences (`apply --full`).
+    """
+    changing = [plan for plan in plans if plan.because and not plan.empty]
+    if changing:
+        counts = {
+            "package": sum(plan.packages for plan in changing),
+            "reboot": sum(plan.reboot for plan in changing),
+        }
+        numbers = ", ".join(f"{count or 'no'} {word}{'s' * (count != 1)}" for word, count in counts.items())
+        yield f"in total: {len(changing)} of {len(plans)} node{'s' * (len(plans) > 1)}, {numbers}"
+
+
 def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:
     """Yield lines about the builders that nodes trust, for nodes that get a driver compiled elsewhere."""
     hosts = lock.hosts()

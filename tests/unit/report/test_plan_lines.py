@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuprov.apply.plan import NodePlan
+from gpuprov.apply.plan import NodePlan, full_plan
 from gpuprov.drift.judge import Difference
-from gpuprov.report.text import plan_lines
+from gpuprov.report.text import plan_lines, plan_sentence
 
 
 def lines(there: str | None) -> list[str]:
@@ -30,3 +30,19 @@ def test_a_plan_says_that_a_lock_goes_back() -> None:
 def test_a_plan_that_goes_forward_says_nothing_of_it() -> None:
     for there in ("535.261.03-1~bpo1", "470.256.02-1", None):
         assert len(lines(there)) == 2
+
+
+def test_the_last_line_counts_nodes_packages_and_reboots() -> None:
+    wanted = {"libcuda1": "2", "nvidia-driver": "2", "nvidia-smi": "2"}
+    there = {"libcuda1": "1", "nvidia-driver": None, "nvidia-smi": "2"}
+    packages = Difference("driver.packages", wanted, there, "error", "nvidia_driver", reboot=False)
+    clocks = Difference("gpu.clocks", {"graphics": 1}, {"graphics": 2}, "error", "gpu_settings", reboot=False)
+    busy = NodePlan(
+        "gpu1", ("nvidia_driver", "gpu_settings"), reboot=True, because=(packages, clocks), beyond=()
+    )
+    small = NodePlan("gpu2", ("gpu_settings",), reboot=False, because=(clocks,), beyond=())
+    idle = NodePlan("gpu3", (), reboot=False, because=(), beyond=())
+    assert list(plan_sentence([busy, small, idle])) == ["in total: 2 of 3 nodes, 2 packages, 1 reboot"]
+    assert list(plan_sentence([small])) == ["in total: 1 of 1 node, no packages, no reboots"]
+    assert list(plan_sentence([idle])) == []
+    assert list(plan_sentence(full_plan(["gpu1"]))) == []
