@@ -32,7 +32,10 @@ def command() -> None:
     "--nodes", "count", type=click.IntRange(1, 200), default=2, show_default=True, help="number of nodes"
 )
 @click.option(
-    "--os", "system", help="debian12 (the default), debian13, or the smallest of either: debian12-minimal"
+    "--os",
+    "system",
+    help="debian12 (the default), debian13, the smallest of either: debian12-minimal,"
+    " or a Debian that plays another system: ubuntu26.04-played, rocky9-played",
 )
 @click.option("--gpu", metavar="MACHINE", help="machine that the GPU simulator imitates, such as h200x4")
 @click.option("--vm", "virtual", is_flag=True, help="virtual machines with their own kernel, emulated (slow)")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
+from gpuprov_lab import rocky
 from gpuprov_lab.archive import Archive, harvest, lend, read_archive
 from gpuprov_lab.host import (
     CACHE,
@@ -53,6 +55,7 @@ systemctl disable apt-daily.timer apt-daily-upgrade.timer
 systemctl mask console-getty.service
 rm -f /etc/ssh/ssh_host_*
 """
+FINISH_ROCKY = FINISH + rocky.PLAY
 # sudo-rs is sudo, the usual one is sudo.ws; GNU's coreutils are called gnuNAME, except for cp, mv and rm.
 PLAY_UBUNTU_26 = """\
 for path in /usr/bin/sudo /usr/sbin/visudo; do
@@ -98,6 +101,8 @@ class Recipe:
         first: packages of debootstrap.
         then: packages that are installed by apt.
         finish: shell commands inside, after them.
+        add: writes further files into the root, before the packages.
+        added: a text that changes with these files.
     """
 
     os: str
@@ -105,11 +110,13 @@ class Recipe:
     first: tuple[str, ...]
     then: tuple[str, ...]
     finish: str = FINISH
+    add: Callable[[Path], None] | None = None
+    added: str = ""
 
     @property
     def digest(self) -> str:
         """Return the first digits of a hash of all that makes the image."""
-        made_of = repr((self.codename, self.first, self.then, APT_SETTINGS, self.finish))
+        made_of = repr((self.codename, self.first, self.then, APT_SETTINGS, self.finish)) + self.added
         return hashlib.sha256(made_of.encode()).hexdigest()[:8]
 
 
@@ -136,7 +143,19 @@ def _recipes() -> dict[str, Recipe]:
     release = UBUNTU_RELEASE.format(version="26.04", codename="resolute")
     finish = FINISH + PLAY_UBUNTU_26.replace("{os_release}", release)
     found[f"ubuntu26.04{PLAYED}"] = Recipe("ubuntu26.04", "trixie", FIRST_PACKAGES, then, finish)
+    found[f"rocky9{PLAYED}"] = _rocky()
     return found
+
+
+def _rocky() -> Recipe:
+    """Return the recipe of a Debian 12 that plays Rocky Linux 9, with Debian's dnf, rpm, dracut and DKMS."""
+    without = ("initramfs-tools", "unattended-upgrades")
+    then = (
+        *(name for name in SERVER_PACKAGES if name not in without),
+        *("dracut", "dnf", "dnf-plugins-core", "rpm", "dkms"),
+    )
+    added = repr((rocky.files(), rocky.packages()))
+    return Recipe("rhel9", "bookworm", FIRST_PACKAGES, then, FINISH_ROCKY, rocky.add, added)
 
 
 RECIPES = _recipes()
@@ -195,6 +214,8 @@ def _build(root: Path, recipe: Recipe, archive: Archive) -> None:
     (part / "etc/apt/sources.list").unlink(missing_ok=True)
     write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(recipe.codename))
     write_whole(part / "etc/apt/apt.conf.d/90gpuprov-lab", APT_SETTINGS + archive.settings)
+    if recipe.add:
+        recipe.add(part)
     lend(part)
     execute_aloud(
         contained(part, "sh", "-c", recipe.finish.format(packages=" ".join(recipe.then))), timeout=1800

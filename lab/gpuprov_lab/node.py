@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Collection
@@ -108,10 +109,8 @@ class Node:
         """
         if self.virtual:
             return "running"
-        from debian.debian_support import Version
-
         releases = (path.name for path in (self.root / "usr/lib/modules").glob("*"))
-        return max(releases, key=Version, default="")
+        return max(releases, key=lambda name: [int(each) for each in re.findall(r"\d+", name)], default="")
 
     def record(self) -> None:
         """Write the node's record, so that any later run knows the node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -84,8 +84,33 @@ def ubuntu(
         node.run("echo compress=cat >/etc/dracut.conf.d/lab.conf")
     else:
         node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")
+    return MirrorNode(node, folder, system, _profile(lab, folder), mirror, server)
+
+
+def _profile(lab: Lab, folder: Path) -> dict[str, Any]:
+    """Write the profile of a server with eight GPUs; return the fleet's `ssh`."""
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
     (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
-    ssh = yaml.safe_load(lab.fleet("eight"))["ssh"]
-    return MirrorNode(node, folder, system, ssh, mirror, server)
+    ssh: dict[str, Any] = yaml.safe_load(lab.fleet("eight"))["ssh"]
+    return ssh
+
+
+INSTALLED_RPMS = "rpm -qa --qf '%{NAME} %{EVR}\\n' | grep -v ^gpg-pubkey"
+
+
+class RockyNode(MirrorNode):
+    """A node that plays Rocky Linux 9, which users cannot apply to yet: only here preflight accepts it."""
+
+    stronger: ClassVar[dict[str, Any]] = {"__preflight_supported": ["rhel9"]}
+
+    @property
+    def installed(self) -> dict[str, str]:
+        """Installed packages: name → version."""
+        return dict(line.split(" ") for line in self.says(INSTALLED_RPMS).splitlines())
+
+
+def rocky(lab: Lab, folder: Path, mirror: nvidia.Mirror, server: MirrorServer) -> RockyNode:
+    """Return a new node that plays Rocky Linux 9, with eight simulated H200 GPUs behind NVSwitches."""
+    [node] = lab.up(1, os="rocky9-played", gpu="h200x8")
+    return RockyNode(node, folder, "rhel9", _profile(lab, folder), mirror, server)

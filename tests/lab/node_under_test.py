@@ -42,6 +42,9 @@ class NodeUnderTest:
     areas: ClassVar[tuple[str, ...]] = ()
     """Areas of checks that are verified by default."""
 
+    stronger: ClassVar[dict[str, Any]] = {}
+    """Variables that also override those that roles have in `vars`."""
+
     node: Node
     folder: Path
     lock: Lock = field(init=False)
@@ -80,7 +83,7 @@ class NodeUnderTest:
         options = Options(check=check, dispatch=Dispatch(password=password))
         run = RunContext(self.lock, folder, options, listen=events.append)
         nodes = {self.node.name: {"gpuprov_roles": list(roles or self.roles), **variables}}
-        outcome = run_playbook("site", nodes, run)[self.node.name]
+        outcome = run_playbook("site", nodes, run, variables=self.stronger)[self.node.name]
         return outcome, [event["task"] for event in events if event.get("status") == "changed"]
 
     def drift(self, *areas: str) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpuprov.errors import GpuprovError
+from gpuprov_lab.mirror.openpgp import Signer
 
 OWNER = "gpuprov lab mirror <lab@invalid>"
 
@@ -42,6 +44,14 @@ class SigningKey:
     def detached(self, text: bytes) -> bytes:
         """Return an armored detached signature, as Release.gpg and repomd.xml.asc."""
         return self._gpg(["--armor", "--detach-sign"], text)
+
+    def of_rpm(self, header: bytes) -> bytes:
+        """Return the signature of an rpm's header, which contains the digest of its payload."""
+        return self._signer.detached(header)
+
+    @cached_property
+    def _signer(self) -> Signer:
+        return Signer(self._gpg(["--passphrase", "", "--export-secret-keys"]), self.fingerprint)
 
     def binary(self) -> bytes:
         """Return the public key as a keyring file."""

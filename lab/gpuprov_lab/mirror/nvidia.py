@@ -126,8 +126,8 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
 
 
 def _filled(system: System, specs: list[PackageSpec]) -> list[PackageSpec]:
-    """Add contents at the paths of Debian and Ubuntu; rpms are only resolved, not run."""
-    return [with_contents(spec) for spec in specs] if system.manager == "apt" else specs
+    """Add contents at the paths of the system's family."""
+    return [with_contents(spec, system.manager) for spec in specs]
 
 
 def _keyring_package(system: System, place: str, url: str, key: SigningKey) -> PackageSpec:

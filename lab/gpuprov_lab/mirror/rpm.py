@@ -1,4 +1,4 @@
-"""An rpm repository from package specs: packages, repodata with module streams, signed repomd.xml.
+"""An rpm repository from package specs: signed packages, repodata with module streams, signed repomd.xml.
 
 The metadata equals createrepo_c's as far as dnf and gpuprov read it.
 """
@@ -32,11 +32,11 @@ def build(folder: Path, specs: Iterable[PackageSpec], key: SigningKey | None) ->
     """Build a repository in a folder: packages next to `repodata/`, as NVIDIA's.
 
     Args:
-        key: signs repomd.xml; None leaves it unsigned.
+        key: signs the packages and repomd.xml; None leaves them unsigned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     specs = list(specs)
-    built = [(spec, build_rpm(spec)) for spec in specs]
+    built = [(spec, build_rpm(spec, key.of_rpm if key else None)) for spec in specs]
     for spec, content in built:
         (folder / rpm_name(spec)).write_bytes(content)
     files = {

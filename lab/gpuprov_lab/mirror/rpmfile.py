@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -46,16 +46,47 @@ RELATION_TAGS = {
 I18N_TABLE = (100, STRINGS)
 SIGNATURES_REGION, HEADER_REGION = 62, 63
 SIGNATURE_SIZE, SIGNATURE_MD5, SIGNATURE_SHA256 = (1000, INT32), (1004, BINARY), (273, STRING)
+SIGNATURE_RSA = (268, BINARY)
+"""A signature of the header alone, as rpmsign(8) has made since rpm 4.14 for V4 packages."""
+SCRIPTS = {
+    "prein": ((1023, STRING), (1085, STRING)),
+    "post": ((1024, STRING), (1086, STRING)),
+    "preun": ((1025, STRING), (1087, STRING)),
+    "postun": ((1026, STRING), (1088, STRING)),
+}
+"""A script's name in a spec file → tags of its text and its interpreter."""
 
 SHA256 = 8
 SENSES = {"LT": 2, "GT": 4, "EQ": 8, "LE": 10, "GE": 12}
 FLAGS = {"<<": "LT", "<=": "LE", "=": "EQ", ">=": "GE", ">>": "GT"}
 RPMLIB = [("rpmlib(CompressedFileNames)", "3.0.4-1"), ("rpmlib(PayloadFilesHavePrefix)", "4.0-1")]
 RPMLIB_SENSE = (1 << 24) | SENSES["LE"]
+LINK, FOLDER = 0o120777, 0o040755
 BUILT = 1_700_000_000
 
 Tag = tuple[int, int]
 Value = str | bytes | Sequence[str] | Sequence[int]
+
+
+CONFIGURATION = 1 | 1 << 4
+"""Flags of a configuration file that an upgrade does not replace: RPMFILE_CONFIG, RPMFILE_NOREPLACE."""
+
+
+class File(NamedTuple):
+    """A file of a package; the content of a symbolic link is its target, a folder has none."""
+
+    content: bytes
+    mode: int
+
+    @property
+    def special(self) -> bool:
+        """Whether it is a link or a folder, which have no digest."""
+        return self.mode in (LINK, FOLDER)
+
+    @property
+    def target(self) -> str:
+        """Target of a link, "" of a regular file."""
+        return self.content.decode() if self.mode == LINK else ""
 
 
 class Evr(NamedTuple):
@@ -99,19 +130,21 @@ def relations(spec: PackageSpec) -> dict[str, list[tuple[str, str, Evr]]]:
     return found
 
 
-def build_rpm(spec: PackageSpec) -> bytes:
-    """Return the package as a file that rpm installs, with digests and without a signature."""
-    files = {
-        f"usr/share/doc/{spec.name}/README": f"{spec.name} {spec.version}: a stub.\n".encode(),
-        **spec.files,
-    }
+def build_rpm(spec: PackageSpec, sign: Callable[[bytes], bytes] | None = None) -> bytes:
+    """Return the package as a file that rpm installs, with digests.
+
+    Args:
+        sign: returns the signature of the header; without it the package is not signed.
+    """
+    files = _files(spec)
     payload = gzip.compress(_cpio(files), compresslevel=1, mtime=0)
-    header = _header(
-        HEADER_REGION, {**_about(spec, files, payload), **_relation_tags(spec), **_file_tags(files)}
-    )
+    tags = {**_about(spec, files, payload), **_relation_tags(spec), **_file_tags(files), **_scripts(spec)}
+    header = _header(HEADER_REGION, tags)
+    signed: dict[Tag, Value] = {SIGNATURE_RSA: sign(header)} if sign else {}
     signature = _header(
         SIGNATURES_REGION,
         {
+            **signed,
             SIGNATURE_SHA256: hashlib.sha256(header).hexdigest(),
             SIGNATURE_SIZE: [len(header) + len(payload)],
             SIGNATURE_MD5: hashlib.md5(header + payload, usedforsecurity=False).digest(),
@@ -120,7 +153,32 @@ def build_rpm(spec: PackageSpec) -> bytes:
     return LEAD + signature + b"\0" * (-len(signature) % 8) + header + payload
 
 
-def _about(spec: PackageSpec, files: Mapping[str, bytes], payload: bytes) -> dict[Tag, Value]:
+def _files(spec: PackageSpec) -> dict[str, File]:
+    """Return path → file, sorted by path."""
+    regular = {**_documentation(spec), **spec.files}
+    found = {path: File(content, _mode(content)) for path, content in regular.items()}
+    found |= {path: File(target.encode(), LINK) for path, target in spec.links.items()}
+    parents = {str(parent) for path in found for parent in PurePosixPath(path).parents}
+    found |= {path: File(b"", FOLDER) for path in parents if path.startswith("usr/local/cuda")}
+    return dict(sorted(found.items()))
+
+
+def _documentation(spec: PackageSpec) -> dict[str, bytes]:
+    """Return the stub's own file; its path has the version, so that two kernels can be installed together."""
+    evr = split(spec.version)
+    path = f"usr/share/doc/{spec.name}-{evr.version}-{evr.release}/README"
+    return {path: f"{spec.name} {spec.version}: a stub.\n".encode()}
+
+
+def _scripts(spec: PackageSpec) -> dict[Tag, Value]:
+    found: dict[Tag, Value] = {}
+    for name, text in spec.scripts.items():
+        body, interpreter = SCRIPTS[name]
+        found |= {body: text, interpreter: "/bin/sh"}
+    return found
+
+
+def _about(spec: PackageSpec, files: Mapping[str, File], payload: bytes) -> dict[Tag, Value]:
     evr = split(spec.version)
     epoch: dict[Tag, Value] = {EPOCH: [evr.epoch]} if evr.epoch else {}
     return {
@@ -133,7 +191,7 @@ def _about(spec: PackageSpec, files: Mapping[str, bytes], payload: bytes) -> dic
         DESCRIPTION: "stub of the gpuprov lab mirror",
         BUILD_TIME: [BUILT],
         BUILD_HOST: "localhost",
-        SIZE: [sum(map(len, files.values()))],
+        SIZE: [sum(len(file.content) for file in files.values())],
         LICENSE: "NVIDIA Proprietary",
         GROUP: "Unspecified",
         OS: "linux",
@@ -169,19 +227,19 @@ def _text(evr: Evr) -> str:
     return (f"{evr.epoch}:" if evr.epoch else "") + evr.version + (f"-{evr.release}" if evr.release else "")
 
 
-def _file_tags(files: Mapping[str, bytes]) -> dict[Tag, Value]:
-    paths = [PurePosixPath("/", path) for path in sorted(files)]
-    contents = [files[path] for path in sorted(files)]
+def _file_tags(files: Mapping[str, File]) -> dict[Tag, Value]:
+    paths = [PurePosixPath("/", path) for path in files]
+    each = [*files.values()]
     folders = sorted({f"{path.parent}/" for path in paths})
     count = len(paths)
     return {
-        FILE_SIZES: [len(content) for content in contents],
-        FILE_MODES: [_mode(content) for content in contents],
+        FILE_SIZES: [len(file.content) for file in each],
+        FILE_MODES: [file.mode for file in each],
         FILE_RDEVS: [0] * count,
         FILE_TIMES: [BUILT] * count,
-        FILE_DIGESTS: [hashlib.sha256(content).hexdigest() for content in contents],
-        FILE_LINKS: [""] * count,
-        FILE_FLAGS: [0] * count,
+        FILE_DIGESTS: ["" if file.special else hashlib.sha256(file.content).hexdigest() for file in each],
+        FILE_LINKS: [file.target for file in each],
+        FILE_FLAGS: [CONFIGURATION if path.startswith("etc/") else 0 for path in files],
         FILE_USERS: ["root"] * count,
         FILE_GROUPS: ["root"] * count,
         FILE_DEVICES: [1] * count,
@@ -225,10 +283,10 @@ def _packed(kind: int, value: Value) -> tuple[bytes, int]:
     return b"".join(str(item).encode() + b"\0" for item in value), len(value)
 
 
-def _cpio(files: Mapping[str, bytes]) -> bytes:
+def _cpio(files: Mapping[str, File]) -> bytes:
     """Return a cpio archive of the new ASCII format (cpio(5)), including its end mark."""
     entries = [
-        (f"./{path}", _mode(files[path]), number, files[path]) for number, path in enumerate(sorted(files), 1)
+        (f"./{path}", file.mode, number, file.content) for number, (path, file) in enumerate(files.items(), 1)
     ]
     return b"".join(_cpio_entry(*entry) for entry in [*entries, ("TRAILER!!!", 0, 0, b"")])
 

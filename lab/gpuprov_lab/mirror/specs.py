@@ -35,8 +35,8 @@ class PackageSpec:
         streams: dnf module streams that own the package (`580-open`).
         pins: for a pinning package, the version pattern that it pins.
         files: path -> content, in addition to the stub's own documentation.
-        links: path -> target of a symbolic link (deb only).
-        scripts: `prerm` and such -> text (deb only).
+        links: path -> target of a symbolic link.
+        scripts: `prerm` and such -> text; of an rpm `prein`, `post`, `preun` or `postun`.
         triggers: dpkg triggers that the installation activates (deb only).
     """
 

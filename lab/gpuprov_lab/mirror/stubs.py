@@ -13,15 +13,16 @@ from dataclasses import replace
 from gpuprov_lab.mirror.specs import PackageSpec
 from gpuprov_lab.simulator import stub_module
 
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
+LIBRARIES = {"apt": "usr/lib/x86_64-linux-gnu", "dnf": "usr/lib64"}
+"""Package manager → folder of libraries."""
 UNITS = "usr/lib/systemd/system"
 DKMS = """\
 PACKAGE_NAME="nvidia"
 PACKAGE_VERSION="{version}"
 BUILT_MODULE_NAME[0]="nvidia"
-DEST_MODULE_LOCATION[0]="/updates/dkms"
+DEST_MODULE_LOCATION[0]="{location}"
 BUILT_MODULE_NAME[1]="nvidia-uvm"
-DEST_MODULE_LOCATION[1]="/updates/dkms"
+DEST_MODULE_LOCATION[1]="{location}"
 MAKE[0]="cp nvidia.stub nvidia.ko; cp nvidia.stub nvidia-uvm.ko"
 CLEAN="true"
 STRIP[0]="no"
@@ -49,11 +50,30 @@ echo "nvcc: NVIDIA (R) Cuda compiler driver"
 echo "Cuda compilation tools, release {release}, V{version}"
 """
 PROGRAM = "#!/bin/sh\necho 'a stub of the gpuprov lab mirror' >&2\nexit 1\n"
+# Of an rpm, whose files dpkg cannot divert: the stub itself starts the simulator, where there is one.
+RPM_PROGRAM = """\
+#!/bin/sh
+simulated=/usr/lib/gpuprov-sim/bin/${0##*/}
+[ ! -x $simulated ] || exec $simulated "$@"
+echo 'a stub of the gpuprov lab mirror' >&2
+exit 1
+"""
+# As the %post of the real package: for the running kernel, and no failure counts.
+DKMS_POST = """\
+dkms add -m nvidia -v {version} --rpm_safe_upgrade || :
+dkms build -m nvidia -v {version} || :
+dkms install -m nvidia -v {version} --force || :
+"""
+DKMS_PREUN = "dkms remove -m nvidia -v {version} --all --rpm_safe_upgrade || :\n"
 
 
-def with_contents(spec: PackageSpec) -> PackageSpec:
-    """Return the package with the files of the real package that a node reads."""
-    for pattern, fill in CONTENTS.items():
+def with_contents(spec: PackageSpec, manager: str = "apt") -> PackageSpec:
+    """Return the package with the files of the real package that a node reads.
+
+    Args:
+        manager: `apt` or `dnf`.
+    """
+    for pattern, fill in CONTENTS[manager].items():
         if re.fullmatch(pattern, spec.name):
             return fill(spec)
     return spec
@@ -74,32 +94,44 @@ def _with(spec: PackageSpec, files: Mapping[str, str | bytes]) -> PackageSpec:
 
 def _module(spec: PackageSpec) -> PackageSpec:
     """Add the source that DKMS builds from; building it is copying."""
+    filled = _source(spec, "/updates/dkms")
+    return replace(filled, scripts={"prerm": DKMS_REMOVE.format(version=_upstream(spec))})
+
+
+def _kmod(spec: PackageSpec) -> PackageSpec:
+    """Add the source as `_module`, and the rpm's scripts, which do not look at /etc/dkms/no-autoinstall."""
+    version = _upstream(spec)
+    scripts = {"post": DKMS_POST.format(version=version), "preun": DKMS_PREUN.format(version=version)}
+    return replace(_source(spec, "/extra"), scripts=scripts)
+
+
+def _source(spec: PackageSpec, location: str) -> PackageSpec:
     version = _upstream(spec)
     licence = "Dual MIT/GPL" if "open" in spec.name else "NVIDIA"
     folder = f"usr/src/nvidia-{version}"
     module = stub_module(version, kernel="0.0-any", licence=licence)
-    filled = _with(
-        spec, {f"{folder}/dkms.conf": DKMS.format(version=version), f"{folder}/nvidia.stub": module}
-    )
-    return replace(filled, scripts={"prerm": DKMS_REMOVE.format(version=version)})
+    settings = DKMS.format(version=version, location=location)
+    return _with(spec, {f"{folder}/dkms.conf": settings, f"{folder}/nvidia.stub": module})
 
 
-def _library(soname: str) -> Callable[[PackageSpec], PackageSpec]:
+def _library(soname: str, manager: str = "apt") -> Callable[[PackageSpec], PackageSpec]:
     """Return the function that adds a library under its full version, and its link."""
+    folder = LIBRARIES[manager]
 
     def fill(spec: PackageSpec) -> PackageSpec:
         version = ".".join(_upstream(spec).split(".")[:3])
         name = f"{soname.rpartition('.so.')[0]}.so.{version}"
-        filled = _with(spec, {f"{LIBRARIES}/{name}": shared_library(soname)})
-        return replace(filled, links={f"{LIBRARIES}/{soname}": name}, triggers=("ldconfig",))
+        filled = _with(spec, {f"{folder}/{name}": shared_library(soname)})
+        scripts = {"post": "ldconfig\n", "postun": "ldconfig\n"} if manager == "dnf" else {}
+        return replace(filled, links={f"{folder}/{soname}": name}, triggers=("ldconfig",), scripts=scripts)
 
     return fill
 
 
-def _daemon(program: str, unit: str) -> Callable[[PackageSpec], PackageSpec]:
+def _daemon(program: str, unit: str, text: str = PROGRAM) -> Callable[[PackageSpec], PackageSpec]:
     def fill(spec: PackageSpec) -> PackageSpec:
-        text = DAEMON.format(program=program)
-        return _with(spec, {f"usr/bin/{program}": PROGRAM, f"{UNITS}/{unit}": text})
+        started = DAEMON.format(program=program)
+        return _with(spec, {f"usr/bin/{program}": text, f"{UNITS}/{unit}": started})
 
     return fill
 
@@ -120,6 +152,10 @@ def _smi(spec: PackageSpec) -> PackageSpec:
     return _with(spec, {"usr/bin/nvidia-smi": PROGRAM})
 
 
+def _rpm_smi(spec: PackageSpec) -> PackageSpec:
+    return _with(spec, {"usr/bin/nvidia-smi": RPM_PROGRAM})
+
+
 def _toolkit(spec: PackageSpec) -> PackageSpec:
     version = _upstream(spec)
     release = ".".join(version.split(".")[:2])
@@ -129,11 +165,13 @@ def _toolkit(spec: PackageSpec) -> PackageSpec:
     return _with(spec, {f"{home}/bin/nvcc": nvcc, f"{home}/version.json": described})
 
 
-def _cudnn_headers(spec: PackageSpec) -> PackageSpec:
-    names = ("MAJOR", "MINOR", "PATCHLEVEL")
-    numbers = _upstream(spec).split(".")
-    text = "".join(f"#define CUDNN_{name} {number}\n" for name, number in zip(names, numbers, strict=False))
-    return _with(spec, {"usr/include/x86_64-linux-gnu/cudnn_version_v9.h": text})
+def _cudnn_headers(path: str) -> Callable[[PackageSpec], PackageSpec]:
+    def fill(spec: PackageSpec) -> PackageSpec:
+        names = ("MAJOR", "MINOR", "PATCHLEVEL")
+        lines = zip(names, _upstream(spec).split("."), strict=False)
+        return _with(spec, {path: "".join(f"#define CUDNN_{name} {number}\n" for name, number in lines)})
+
+    return fill
 
 
 def _pin(spec: PackageSpec) -> PackageSpec:
@@ -142,7 +180,9 @@ def _pin(spec: PackageSpec) -> PackageSpec:
     return _with(spec, {"etc/apt/preferences.d/nvidia-driver-pin": text}) if spec.pins else spec
 
 
-CONTENTS: dict[str, Callable[[PackageSpec], PackageSpec]] = {
+Fill = Callable[[PackageSpec], PackageSpec]
+
+DEBS: dict[str, Fill] = {
     r"nvidia-driver-pinning-.*": _pin,
     r"nvidia-kernel-source(-\d+)?(-server)?(-open)?|nvidia-kernel-(open-)?dkms": _module,
     r"libnvidia-ml1|libnvidia-compute(-\d+(-server)?)?": _library("libnvidia-ml.so.1"),
@@ -154,10 +194,25 @@ CONTENTS: dict[str, Callable[[PackageSpec], PackageSpec]] = {
     r"datacenter-gpu-manager-\d+-core": _hostengine,
     r"cuda-toolkit-\d+-\d+": _toolkit,
     r"libcudnn9-cuda-\d+": _library("libcudnn.so.9"),
-    r"libcudnn9-headers-cuda-\d+": _cudnn_headers,
+    r"libcudnn9-headers-cuda-\d+": _cudnn_headers("usr/include/x86_64-linux-gnu/cudnn_version_v9.h"),
     r"libnccl2": _library("libnccl.so.2"),
 }
-"""Pattern of a package's name → the function that adds its contents; the first match counts."""
+RPMS: dict[str, Fill] = {
+    r"kmod-nvidia-(open|latest)-dkms": _kmod,
+    r"libnvidia-ml|nvidia-driver-NVML": _library("libnvidia-ml.so.1", "dnf"),
+    r"nvidia-driver-cuda": _rpm_smi,
+    r"nvidia-persistenced": _daemon("nvidia-persistenced", "nvidia-persistenced.service", RPM_PROGRAM),
+    r"nvidia-fabric-?manager": _daemon("nv-fabricmanager", "nvidia-fabricmanager.service", RPM_PROGRAM),
+    r"datacenter-gpu-manager-\d+-core": _hostengine,
+    r"cuda-toolkit-\d+-\d+": _toolkit,
+    r"libcudnn9-cuda-\d+": _library("libcudnn.so.9", "dnf"),
+    r"libcudnn9-devel-cuda-\d+": _cudnn_headers("usr/include/cudnn_version.h"),
+    r"libnccl": _library("libnccl.so.2", "dnf"),
+}
+CONTENTS = {"apt": DEBS, "dnf": RPMS}
+"""Package manager → pattern of a package's name → the function that adds its contents; the first match
+counts. The places in rpms follow their names in Debian's packages, and were not read.
+"""
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")

@@ -45,6 +45,10 @@ DRIVER_PROGRAMS = (
 )
 
 
+DPKG = ("var/lib/dpkg", "usr/lib/gpuprov-lab/debian/dpkg")
+"""Folders that dpkg's database may be in: the second on a node that plays a system without dpkg."""
+
+
 def install(root: Path, machine: str) -> None:
     """Make the node of this root tree simulate a machine; a repeated call changes the machine.
 
@@ -65,7 +69,8 @@ def install(root: Path, machine: str) -> None:
     (root / PROGRAMS / "targets").write_text("".join(f"{target}\n" for target in targets))
     for target in targets:
         _divert(root, target)
-    _write(root / "etc/dpkg/dpkg.cfg.d/gpuprov-sim", HOOK)
+    if _dpkg(root) == DPKG[0]:
+        _write(root / "etc/dpkg/dpkg.cfg.d/gpuprov-sim", HOOK)
     subprocess.run([root / PROGRAMS / "arrange", root], check=True)
     wanted = root / "etc/systemd/system/sysinit.target.wants/gpuprov-sim.service"
     wanted.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +117,7 @@ def _copy_program(root: Path) -> None:
 
 
 def _kmod_paths(root: Path) -> list[str]:
-    contents = root / "var/lib/dpkg/info/kmod.list"
+    contents = root / _dpkg(root) / "info/kmod.list"
     paths = contents.read_text().splitlines() if contents.exists() else []
     return [path for path in paths if Path(path).name in KMOD_PROGRAMS and "/share/" not in path]
 
@@ -120,12 +125,18 @@ def _kmod_paths(root: Path) -> list[str]:
 def _divert(root: Path, target: str) -> None:
     subprocess.run(
         [
-            *("dpkg-divert", "--quiet", "--root", str(root), "--package", "gpuprov-simulator", "--rename"),
+            *("dpkg-divert", "--quiet", "--instdir", str(root), "--admindir", str(root / _dpkg(root))),
+            *("--package", "gpuprov-simulator", "--rename"),
             *("--add", "--divert", f"{target}.distrib", target),
         ],
         check=True,
         stdout=subprocess.DEVNULL,
     )
+
+
+def _dpkg(root: Path) -> str:
+    """Return the folder of dpkg's database in a root."""
+    return next(folder for folder in DPKG if (root / folder).exists())
 
 
 def _write_pci_device(folder: Path, device: dict[str, Any]) -> None:

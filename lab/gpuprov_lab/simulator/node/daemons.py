@@ -8,6 +8,7 @@ import os
 import pwd
 import signal
 import socket
+import subprocess
 import sys
 import syslog
 from collections.abc import Callable
@@ -117,11 +118,20 @@ def _daemonise(pid_file: Path, started: Callable[[], object], stopped: Callable[
 def _package_version(files: Files, word: str) -> str | None:
     """Return the upstream version of the installed package whose name contains a word, or None."""
     status = files.at("/var/lib/dpkg/status")
-    for paragraph in status.read_text().split("\n\n") if status.exists() else []:
+    if not status.exists():
+        return _rpm_version(word)
+    for paragraph in status.read_text().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line[:40])
         if word in fields.get("Package", "") and fields.get("Status", "").endswith(" installed"):
             return fields["Version"].split(":")[-1].rsplit("-", 1)[0]
     return None
+
+
+def _rpm_version(word: str) -> str | None:
+    listed = subprocess.run(
+        ["rpm", "-qa", "--qf", "%{VERSION}\\n", f"*{word}*"], capture_output=True, text=True, check=False
+    )
+    return next(iter(listed.stdout.split()), None)
 
 
 def _option(arguments: list[str], name: str) -> str | None:
