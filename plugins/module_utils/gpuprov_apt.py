@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import NamedTuple
 
 import gpuprov_initramfs as initramfs
+from gpuprov_failures import Cause, Failed, explained
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,16 +24,8 @@ if TYPE_CHECKING:
 
 TIMED_OUT = 124  # timeout(1), "EXIT STATUS"
 PAUSE = 5  # seconds between two tries to read the lists
-LONGEST = 300  # characters of apt's output in a message
-
-
-class Cause(NamedTuple):
-    """A cause of apt's failure: a pattern of apt's output, an explanation, a remedy."""
-
-    match: str
-    says: str
-    do: str
-
+NAME = "apt"
+"""Its name in messages."""
 
 PINNING = re.compile("nvidia-driver-pinning-|cuda-repository-pin")
 """Packages whose configuration selects the version of other packages, even after they are removed."""
@@ -114,35 +106,9 @@ CAUSES = (
 """Causes in order: the first whose pattern is found in the output explains a failure."""
 
 
-class Failed(Exception):
-    """Failure of a program; the text is its error message.
-
-    Args:
-        said: the error message.
-        status: exit status of the program.
-        stderr: its complete standard error.
-    """
-
-    def __init__(self, said: str, status: int = 1, stderr: str = "") -> None:
-        super().__init__(said)
-        self.status, self.stderr = status, stderr
-
-
 def failure(what: str, error: Failed) -> "dict[str, str | None]":
-    """Return the message for the user: `says` has the failed action `what` and the cause, `do` the remedy.
-
-    Without a known cause `says` has the program's message, and `do` is null.
-    """
-    said = str(error)
-    for cause in CAUSES:
-        if re.search(cause.match, said):
-            return {"says": f"{what}: {cause.says} ({_shortened(said)})", "do": cause.do}
-    return {"says": f"{what}: {said}", "do": None}
-
-
-def _shortened(said: str) -> str:
-    """Return a text with at most `LONGEST` characters; a longer one is cut at a space and ends with `...`."""
-    return said if len(said) <= LONGEST else said[: LONGEST - 3].rpartition(" ")[0] + "..."
+    """Return the message for the user, with a cause of `CAUSES`, see `explained`."""
+    return explained(what, error, CAUSES)
 
 
 def set_environment() -> None:
@@ -217,6 +183,19 @@ def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
         time.sleep(PAUSE)
 
 
+def only(sources: str) -> "list[str]":
+    """Return options for `read_lists` with which only the sources of one file are read.
+
+    Errors in other sources do not count then, and their lists stay as they are.
+    """
+    return [
+        "--error-on=any",
+        f"--option=Dir::Etc::SourceList={sources}",
+        "--option=Dir::Etc::SourceParts=-",
+        "--option=APT::Get::List-Cleanup=false",
+    ]
+
+
 def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: int) -> None:
     """Download all packages of a transaction; nothing is installed.
 
@@ -265,6 +244,22 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
     make_requested_initramfs()
 
 
+def enabled_streams() -> "list[str]":
+    """Return []: apt has no module streams."""
+    return []
+
+
+def hold(names: "Iterable[str]") -> None:
+    """Hold packages at their versions; without names, apt-mark is not run.
+
+    Raises:
+        Failed: apt-mark failed.
+    """
+    names = list(names)
+    if names:
+        call("apt-mark", "hold", *names)
+
+
 def make_requested_initramfs() -> None:
     """Make the initramfs that package scripts have requested; do nothing without a request.
 
@@ -290,6 +285,21 @@ def common_options(lock_seconds: int) -> "list[str]":
         "--option=Dpkg::Options::=--force-confdef",
         "--option=Dpkg::Options::=--force-confold",
     ]
+
+
+def installation(
+    words: "Iterable[str]", lock_seconds: int, allow_downgrade: bool, streams: "Collection[str]" = ()
+) -> "list[str]":
+    """Return the arguments of apt-get for one transaction.
+
+    Args:
+        words: `name`, `name=version`, or `name-` for a package to remove.
+        lock_seconds: as for `common_options`.
+        allow_downgrade: whether a package may be downgraded.
+        streams: ignored; apt has no module streams.
+    """
+    downgrades = f"--option=APT::Get::allow-downgrades={str(allow_downgrade).lower()}"
+    return [*common_options(lock_seconds), downgrades, "install", *words]
 
 
 def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:

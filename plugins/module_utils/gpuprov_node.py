@@ -3,16 +3,30 @@
 """Functions that scripts on a node share. Runs there: Python 3.6 to 3.13 and its standard library."""
 
 import os
+import re
 import subprocess
 from typing import NamedTuple
+
+import gpuprov_versionlock as versionlock
 
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8"}
 MISSING, TIMED_OUT = 127, 124
 """Exit statuses of a program that does not exist, and of one that exceeded its time limit."""
 
 
+DPKG_STATUS = "/var/lib/dpkg/status"
+RPM_FORM = "%{NAME}\t%{EVR}\t%{ARCH}\n"
+RPM_KEY = "gpg-pubkey"
+"""Name of the keys that rpm's database has beside the packages."""
+SEVERAL = re.compile(r"kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*\Z")
+"""Packages of which several versions are installed beside each other (dnf.conf(5), `installonlypkgs`)."""
+
+
 class Package(NamedTuple):
-    """A package in dpkg's database: `wanted` is i, h (held), r, p or u, `state` i, n, c … (dpkg-query(1))."""
+    """A package in the database of dpkg or rpm.
+
+    `wanted` is i, h (held), r, p or u, `state` i, n, c … (dpkg-query(1)). rpm's packages are all in state i.
+    """
 
     wanted: str
     state: str
@@ -50,17 +64,44 @@ def output(*argv: str, seconds: float = 60) -> str:
     return run(*argv, seconds=seconds)[1]
 
 
-def packages() -> "list[Package]":
-    """Return the packages in dpkg's database, also removed ones with configuration.
+def has_dpkg() -> bool:
+    """Return whether the node's packages are dpkg's; on a system of rpm the program may be installed too."""
+    return os.path.exists(DPKG_STATUS)
 
-    Names are apt's: without the node's own architecture, as in `libc6:i386`. Empty without dpkg.
+
+def packages() -> "list[Package]":
+    """Return the packages in the database of dpkg, or of rpm on a node without dpkg.
+
+    Of dpkg also the removed ones with configuration. Names are apt's: without the node's own architecture,
+    as in `libc6:i386`. Empty with neither database.
     """
+    return _of_dpkg() if has_dpkg() else _of_rpm()
+
+
+def _of_dpkg() -> "list[Package]":
     form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
     native = ":" + output("dpkg", "--print-architecture").strip()
     rows = []
     for line in output("dpkg-query", "-W", "-f", form).splitlines():
         (wanted, state, *_error), name, version = line.split("\t")
         rows.append(Package(wanted, state, name[: -len(native)] if name.endswith(native) else name, version))
+    return rows
+
+
+def _of_rpm() -> "list[Package]":
+    """Return rpm's packages; a kernel's name has its release, as in `kernel-core-5.14.0-570.el9.x86_64`."""
+    locks, native, rows = versionlock.locks(), (os.uname().machine, "noarch"), []
+    for line in output("rpm", "-qa", "--qf", RPM_FORM).splitlines():
+        name, version, arch = line.split("\t")
+        if name == RPM_KEY:
+            continue
+        version = version[2:] if version.startswith("0:") else version
+        wanted = "h" if versionlock.is_locked(name, version, arch, locks) else "i"
+        if SEVERAL.match(name):
+            name = f"{name}-{version.rpartition(':')[2]}.{arch}"
+        elif arch not in native:
+            name = f"{name}:{arch}"
+        rows.append(Package(wanted, "i", name, version))
     return rows
 
 

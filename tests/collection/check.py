@@ -30,11 +30,15 @@ SENT = (
     "gpuprov_cdi",
     "gpuprov_containers",
     "gpuprov_devices",
+    "gpuprov_dnf",
+    "gpuprov_failures",
+    "gpuprov_manager",
     "gpuprov_package_files",
+    "gpuprov_repos",
     "gpuprov_sources",
 )
 """Module utilities that gpuprov_script sends with a role's script; Ansible imports none of them."""
-STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_files", "gpuprov_node", "gpuprov_unit")
+STARTS_PROGRAMS = ("gpuprov_apt", "gpuprov_dnf", "gpuprov_files", "gpuprov_node", "gpuprov_unit")
 """Module utilities that start programs without an AnsibleModule; pylint of ansible-core 2.21 expects one."""
 Step = Callable[["Checkers"], str]
 

@@ -1,4 +1,4 @@
-"""Change of package sets to their versions in one transaction of apt, with a record of each set's packages.
+"""Change of package sets to their versions in one transaction, with a record of each set's packages.
 
 Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object, an `Order`. Prints
 
@@ -15,9 +15,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import gpuprov_apt as apt
 import gpuprov_containers as containers
 import gpuprov_node as node
+from gpuprov_failures import Failed
+from gpuprov_manager import package_manager
 from gpuprov_replace import make_folders, replace
 
 RECORDS = Path("/var/lib/gpuprov/packages")
@@ -32,7 +33,7 @@ class Order(NamedTuple):
     that match `unwanted`, regular expressions for the beginning of name=version, are removed, including those
     that gpuprov did not install. `idle` are engines (docker, podman) that must have no container after all
     downloads. `refreshed`: the package lists were read in this run. `check`: nothing is changed. Timeouts are
-    seconds.
+    seconds. `streams` are dnf's module streams that have the packages.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Order(NamedTuple):
     check: bool
     lock_timeout: int
     fetch_timeout: int
+    streams: tuple[str, ...] | list[str] = ()
 
 
 class Found(NamedTuple):
@@ -60,8 +62,9 @@ class Found(NamedTuple):
 class Plan(NamedTuple):
     """The changes that are needed.
 
-    `transaction` are arguments of apt-get install, `residue` removed packages whose configuration must go too
-    (that of a pinning package still pins), `remembers` the sets whose record changes.
+    `transaction` are `name`, `name=version`, or `name-` for a removal; `residue` removed packages whose
+    configuration must go too (that of a pinning package still pins), `remembers` the sets whose record
+    changes.
     """
 
     sets: list[str]
@@ -72,7 +75,8 @@ class Plan(NamedTuple):
 
 def main() -> None:
     """Print the document."""
-    apt.set_environment()
+    manager = package_manager()
+    manager.set_environment()
     asked, found = Order(**json.loads(sys.argv[1])), look()
     order = joined(asked, found)
     plan = planned(order, found)
@@ -81,21 +85,21 @@ def main() -> None:
         try:
             if plan.transaction + plan.residue:
                 if not refreshed:
-                    apt.read_lists(order.fetch_timeout, order.lock_timeout)
+                    manager.read_lists(order.fetch_timeout, order.lock_timeout)
                     refreshed = True
                 try:
                     fetch(order, plan)
-                except apt.Failed:
+                except Failed:
                     alone = without_others(asked, order)
                     if order == alone:
                         raise
                     order, plan = alone, planned(alone, found)
                     fetch(order, plan)
                 transact(order, plan)
-            apt.make_requested_initramfs()  # also after a transaction that was killed
+            manager.make_requested_initramfs()  # also after a transaction that was killed
             remember({name: order.sets[name] for name in plan.remembers})
-        except apt.Failed as error:
-            failure = apt.failure(intent(order, plan), error)
+        except Failed as error:
+            failure = manager.failure(intent(order, plan), error)
     changed = bool(plan.transaction + plan.residue + plan.remembers)
     how = {"led": order != asked, "refreshed": refreshed, "changed": changed, "failure": failure}
     document = {**plan._asdict(), **how}
@@ -152,7 +156,7 @@ def planned(order: Order, found: Found) -> Plan:
             if found.installed.get(package) != version
         )
         + sorted(f"{package}-" for package in going & found.installed.keys()),
-        sorted(name for name in going & found.left.keys() if apt.is_to_be_purged(name)),
+        sorted(name for name in going & found.left.keys() if package_manager().is_to_be_purged(name)),
         [name for name in sets if sorted(found.records.get(name, [])) != sorted(order.sets[name])],
     )
 
@@ -178,27 +182,28 @@ def fetch(order: Order, plan: Plan) -> None:
     Raises:
         Failed: packages cannot be downloaded, conflict, or would remove packages of no set.
     """
-    apt.fetch_packages(command(order, plan), own(order, plan), order.fetch_timeout)
+    package_manager().fetch_packages(command(order, plan), own(order, plan), order.fetch_timeout)
 
 
 def transact(order: Order, plan: Plan) -> None:
     """Install, replace and remove the packages, and check that nothing is left to do.
 
     Raises:
-        Failed: apt or dpkg failed, or left something undone.
+        Failed: the package manager failed, or left something undone.
     """
     idle(order)
-    apt.transact(command(order, plan), plan.residue)
+    manager = package_manager()
+    manager.transact(command(order, plan), plan.residue)
     left = planned(order, look())
-    apt.purge(left.residue)
+    manager.purge(left.residue)
     if left.transaction:
-        raise apt.Failed(f"apt reported success but left undone: {', '.join(left.transaction)}")
+        raise Failed(f"{manager.NAME} reported success but left undone: {', '.join(left.transaction)}")
 
 
-def command(order: Order, plan: Plan) -> list[str]:
-    """Return the arguments of apt-get."""
-    downgrades = f"--option=APT::Get::allow-downgrades={str(order.allow_downgrade).lower()}"
-    return [*apt.common_options(order.lock_timeout), downgrades, "install", *plan.transaction]
+def command(order: Order, plan: Plan) -> object:
+    """Return the transaction in the form of the node's package manager."""
+    options = (order.lock_timeout, order.allow_downgrade, order.streams)
+    return package_manager().installation(plan.transaction, *options)
 
 
 def idle(order: Order) -> None:
@@ -211,9 +216,9 @@ def idle(order: Order) -> None:
         running = containers.of_docker() if "docker" in order.idle else []
         running += containers.of_podman() if "podman" in order.idle else []
     except containers.Silent as error:
-        raise apt.Failed(f"{error}, so that containers may have been started meanwhile") from None
+        raise Failed(f"{error}, so that containers may have been started meanwhile") from None
     if running:
-        raise apt.Failed(f"that would end {', '.join(running)}, started meanwhile")
+        raise Failed(f"that would end {', '.join(running)}, started meanwhile")
 
 
 def own(order: Order, plan: Plan) -> set[str]:

@@ -62,7 +62,13 @@ def test_imports_are_those_of_the_syntax() -> None:
 
 def test_a_module_comes_after_those_that_it_imports() -> None:
     names = list(packed(node_program.loader(["gpuprov_lines", "gpuprov_node", "json", "gpuprov_none"])))
-    assert names == ["gpuprov_place", "gpuprov_replace", "gpuprov_lines", "gpuprov_node"]
+    assert names == [
+        "gpuprov_place",
+        "gpuprov_replace",
+        "gpuprov_lines",
+        "gpuprov_versionlock",
+        "gpuprov_node",
+    ]
 
 
 def test_modules_of_gpuprov_need_its_folder() -> None:

@@ -1,0 +1,417 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""dnf 4 for scripts on a node, and messages for its failures. It has the functions of `gpuprov_apt`.
+
+A transaction is a script of `dnf shell`: module streams, installations and removals, resolved together. The
+shell exits with 0 also after errors, so that its output decides.
+
+Runs on nodes: Python 3.6 to 3.13 and its standard library.
+"""
+
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+from gpuprov_failures import Cause, Failed, explained
+from gpuprov_node import SEVERAL, Package, packages
+from gpuprov_repos import repositories
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    Changes = Mapping[str, "tuple[str | None, str | None]"]
+
+NAME = "dnf"
+"""Its name in messages."""
+TIMED_OUT = 124  # timeout(1), "EXIT STATUS"
+NEXT_STEP = "run `dnf --assumeno install` with these packages on the node: its output names the others"
+
+CAUSES = (
+    Cause(
+        "dnf would remove",
+        "other packages would be removed as well",
+        "remove them yourself if nothing needs them, or change the lock so that they can stay",
+    ),
+    Cause(
+        "dnf would downgrade",
+        "that would downgrade packages",
+        "lock a newer version, or run `gpuprov apply --allow-downgrade`",
+    ),
+    Cause(
+        "dnf would change",
+        "that would change packages that are locked at their version",
+        "remove their lines from /etc/dnf/plugins/versionlock.list on the node, or change the lock",
+    ),
+    Cause(
+        "(No match for argument:|Unable to find a match:|nothing provides) kernel-(devel|headers)",
+        "the package repositories have no headers for the target kernel",
+        "install and boot a kernel whose headers they have, or state such a kernel: settings.kernel of"
+        " fleet.yml (without gpuprov, the variable nvidia_driver_target_kernel)",
+    ),
+    Cause(
+        "(No match for argument:|Unable to find a match:|nothing provides) "
+        r"(dkms|gcc|gcc-c\+\+|make|elfutils-libelf-devel|opencl-filesystem|ocl-icd)\b",
+        "the node's own repositories do not have a package of the distribution",
+        "enable the repository that has it (EPEL with CRB has dkms) in /etc/yum.repos.d on the node and try"
+        " again",
+    ),
+    Cause(
+        "modular filtering",
+        "another stream of a module hides the package",
+        "compare `dnf module list --enabled` on the node with the stream in the lock",
+    ),
+    Cause(
+        "exclude filtering",
+        "the node's settings of dnf exclude the package",
+        "remove it from excludepkgs (or exclude) in /etc/dnf/dnf.conf and /etc/yum.repos.d, and try again",
+    ),
+    Cause(
+        "GPG check FAILED|[Ss]ignature|is not signed|Public key|repomd.xml GPG|Bad GPG",
+        "the signature of the package repository is not valid",
+        "ask its owner whether the key was rotated, state the new key file in fleet.yml and lock again",
+    ),
+    Cause(
+        "[Cc]hecksum|Downloading successful, but|Yum repo downloading error: .*repomd.xml",
+        "the package repository is half synced or stale",
+        "try again in a few minutes, or sync the mirror",
+    ),
+    Cause(
+        "fetching took longer than",
+        "the package repository is too slow",
+        "try again later, or use a nearer mirror",
+    ),
+    Cause(
+        "Curl error|Could not resolve|[Cc]onnection (failed|timed out|refused)|Timeout was reached",
+        "the package repository does not answer as it should",
+        "check that the node reaches it (proxy, firewall, the mirror itself) and try again",
+    ),
+    Cause(
+        "No match for argument|Unable to find a match|Status code: 404|[Cc]annot download",
+        "the package repository does not have what the lock names",
+        "lock again with the repository's present content, or use a mirror that keeps old versions",
+    ),
+    Cause(
+        "Problem|conflicting requests|conflicts with|none of the providers can be installed",
+        "the packages conflict with others that are installed or locked",
+        NEXT_STEP,
+    ),
+    Cause(
+        "another dnf or rpm|transaction lock",
+        "another dnf or rpm did not finish in time",
+        "wait for it and try again",
+    ),
+)
+"""Causes in order: the first whose pattern is found in the output explains a failure."""
+
+MODULES = "/etc/dnf/modules.d/*.module"
+WAITS = "Waiting for process with pid"
+"""dnf's message while another dnf holds its lock; dnf itself waits without limit."""
+ABORTED = "Operation aborted."
+"""Error of a simulation, which answers dnf's question with no."""
+MISSING = re.compile(
+    r"(?:No match for argument|All matches were filtered out by \w+ filtering for argument): "
+)
+"""Lines of dnf's standard output about a package that it cannot install."""
+FORWARD = ("Installing", "Upgrading", "Reinstalling", "Downgrading")
+"""First words of headings above packages that will be there, also of `Installing dependencies`."""
+
+
+class Command(NamedTuple):
+    """A transaction: options of dnf, lines for its shell, and whether packages may be downgraded."""
+
+    options: "Sequence[str]"
+    lines: "Sequence[str]"
+    words: "Sequence[str]"
+    allow_downgrade: bool
+
+
+class Move(NamedTuple):
+    """A row of dnf's table: its heading, and the package; of a removal with its present version."""
+
+    heading: str
+    name: str
+    arch: str
+    version: str
+
+
+def failure(what: str, error: Failed) -> "dict[str, str | None]":
+    """Return the message for the user, with a cause of `CAUSES`, see `explained`."""
+    return explained(what, error, CAUSES)
+
+
+def set_environment() -> None:
+    """Set the environment of dnf: messages in English."""
+    os.environ.update(LC_ALL="C.UTF-8")
+
+
+def installation(
+    words: "Iterable[str]", lock_seconds: int, allow_downgrade: bool, streams: "Collection[str]" = ()
+) -> Command:
+    """Return one transaction.
+
+    Locks of the packages themselves do not count, and neither does the plugin: `refuse` checks the others.
+
+    Args:
+        words: `name`, `name=version`, or `name-` for a package to remove; the epoch is part of a version.
+        lock_seconds: ignored; the time limit of a download includes the wait for another dnf.
+        allow_downgrade: whether a package may be downgraded.
+        streams: module streams to enable, `nvidia-driver:580-open`; without a stream (`nvidia-driver:`) the
+            module is reset, so that it has none.
+    """
+    words = list(words)
+    going = [word[:-1] for word in words if word.endswith("-")]
+    coming = [_argument(word) for word in words if not word.endswith("-")]
+    lines = [
+        f"module reset {stream[:-1]}" if stream.endswith(":") else f"module enable {stream}"
+        for stream in streams
+    ]
+    lines += [
+        f"{verb} {' '.join(names)}" for verb, names in (("install", coming), ("remove", going)) if names
+    ]
+    options = [
+        *("--assumeyes", "--best", "--allowerasing", "--disableplugin=versionlock"),
+        *(
+            "--setopt=install_weak_deps=False",
+            "--setopt=clean_requirements_on_remove=False",
+            "--setopt=module_stream_switch=True",
+        ),
+    ]
+    return Command(options, [*lines, "run"], words, allow_downgrade)
+
+
+def _argument(word: str) -> str:
+    """Return dnf's spelling of `name`, `name=version` or `name:arch=version`."""
+    name, equals, version = word.partition("=")
+    name, _colon, arch = name.partition(":")
+    return name + ("-" + version if equals else "") + ("." + arch if arch else "")
+
+
+def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
+    """Update the cache of the repositories' metadata, also before it expires.
+
+    Args:
+        fetch_seconds, lock_seconds: together the time limit; dnf waits for its lock itself.
+        words: further arguments of dnf.
+
+    Raises:
+        Failed: a repository does not answer or its signature is wrong, or another dnf did not end in time.
+    """
+    _limited(fetch_seconds + lock_seconds, "--assumeyes", "--quiet", "--refresh", *words, "makecache")
+
+
+def only(sources: str) -> "list[str]":
+    """Return options for `read_lists` with which only the repositories of one file are read."""
+    return [f"--repo={each.id}" for each in repositories(os.path.dirname(sources)) if each.path == sources]
+
+
+def fetch_packages(command: Command, own: "Collection[str]", seconds: int) -> None:
+    """Simulate a transaction, then download all its packages; nothing is installed.
+
+    Args:
+        command: as `installation` returns it.
+        own: names of packages that may be removed.
+        seconds: time limit of each of the two.
+
+    Raises:
+        Failed: packages cannot be downloaded or conflict, or dnf would remove a package that is not in `own`.
+    """
+    refuse(command, own, seconds)
+    _shell(command, seconds, "--downloadonly")
+
+
+def transact(command: Command, residue: "Iterable[str]") -> None:
+    """Install, replace and remove packages in one transaction, with the metadata that was simulated.
+
+    Args:
+        residue: ignored; rpm keeps no configuration of a removed package that has an effect.
+
+    Raises:
+        Failed: dnf failed.
+    """
+    _shell(command, None, "--cacheonly")
+
+
+def enabled_streams() -> "list[str]":
+    """Return the enabled module streams as `nvidia-driver:580-open`, from dnf's own records; sorted."""
+    found = []
+    for path in sorted(glob.glob(MODULES)):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            stated = dict(re.findall(r"(?m)^(name|stream|state)[ \t]*=[ \t]*(\S+)", file.read()))
+        if stated.get("state") == "enabled" and "stream" in stated:
+            found.append(f"{stated.get('name')}:{stated['stream']}")
+    return found
+
+
+def hold(names: "Iterable[str]") -> None:
+    """Do nothing: a transaction does not change the list of version locks."""
+
+
+def make_requested_initramfs() -> None:
+    """Do nothing: no script of an rpm requests an initramfs for later."""
+
+
+def is_to_be_purged(name: str) -> bool:
+    """Return False: rpm has no packages that are removed and configured."""
+    return False
+
+
+def purge(names: "Iterable[str]") -> None:
+    """Do nothing, see `is_to_be_purged`."""
+
+
+def refuse(command: Command, own: "Collection[str]", seconds: int) -> None:
+    """Simulate a transaction and check its effects; nothing is changed.
+
+    Raises:
+        Failed: it is not possible; or it would remove a package that is not in `own`, downgrade one without
+            permission, or change a locked one that is not in `own`; the text names them.
+    """
+    said = _shell(command, seconds, "--assumeno")
+    there = {row.name: row for row in packages()}
+    moved = moves(said)
+    locked = {name for name, row in there.items() if row.wanted == "h" and name not in own}
+    _refuse("remove", foreign_removals(changes(moved, there), own))
+    downgraded = {row.name for row in moved if row.heading == "Downgrading"}
+    asked = {re.split("[=:]", word)[0] for word in command.words}
+    _refuse("downgrade", downgraded - (asked.union(own) if command.allow_downgrade else set()))
+    _refuse("change", locked & {named(row) for row in moved})
+    left_out = [word for word in command.words if not _is_done(word, moved, there)]
+    if left_out:
+        raise Failed(_problem(said) or f"dnf leaves out {', '.join(left_out)}")
+
+
+def upgrade(seconds: int) -> "list[Move]":
+    """Return what an upgrade of all packages would change, with the locks in effect; nothing is changed.
+
+    Raises:
+        Failed: dnf failed, or exceeded the limit.
+    """
+    return moves(_limited(seconds, "--cacheonly", "--assumeno", "upgrade"))
+
+
+def _refuse(verb: str, names: "Iterable[str]") -> None:
+    """Raise `Failed` if there are names."""
+    named = ", ".join(sorted(names))
+    if named:
+        raise Failed(f"dnf would {verb} {named}")
+
+
+def _is_done(word: str, moved: "Iterable[Move]", there: "Mapping[str, Package]") -> bool:
+    """Return whether a word of a transaction is true after the moves."""
+    name, _equals, version = word.partition("=")
+    if word.endswith("-"):
+        return word[:-1] not in there or any(named(row) == word[:-1] for row in moved)
+    coming = {named(row): row.version for row in moved if row.heading.startswith(FORWARD)}
+    now = coming.get(name.partition(":")[0]) or (there[name].version if name in there else None)
+    return now is not None and version in ("", now)
+
+
+def moves(said: str) -> "list[Move]":
+    """Return the rows of the table that dnf prints before it asks, without skipped packages and streams.
+
+    A row begins with one space; a field that is too long for its column continues on an indented line:
+
+         nvidia-driver-cuda   x86_64   3:580.95.05-1.el9   cuda   2.1 k
+    """
+    rows = []
+    heading = ""
+    text = re.sub(r"\n {2,}(?=\S)", " ", said)
+    for line in text.splitlines():
+        if re.match(r"[A-Z][a-z /]+:\Z", line):
+            heading = line[:-1]
+        elif not line.startswith(" ") or not heading.startswith((*FORWARD, "Removing")):
+            heading = heading if line.startswith(" ") else ""
+        else:
+            rows += _row(heading, line.split())
+    return rows
+
+
+def _row(heading: str, fields: "list[str]") -> "list[Move]":
+    """Return a row of the table, and the packages that it replaces: `replacing  name.arch version`."""
+    if len(fields) < 4:
+        return []
+    replaced = [place for place, word in enumerate(fields) if word == "replacing"]
+    gone = [(*fields[place + 1].rpartition(".")[::2], fields[place + 2]) for place in replaced]
+    return [Move(heading, *fields[:3]), *(Move("Removing", *each) for each in gone)]
+
+
+def changes(moved: "Iterable[Move]", there: "Mapping[str, Package]") -> "Changes":
+    """Return package → version before and after; a new package has None before, a removed one None after."""
+    found = {}
+    for row in moved:
+        name = named(row)
+        before = there[name].version if name in there else None
+        found[name] = (before, None if row.heading.startswith("Removing") else row.version)
+    return found
+
+
+def named(row: Move) -> str:
+    """Return the name that `gpuprov_node.packages` gives the package: a kernel's has its release."""
+    return f"{row.name}-{row.version}.{row.arch}" if SEVERAL.match(row.name) else row.name
+
+
+def foreign_removals(moved: "Changes", own: "Collection[str]") -> "list[str]":
+    """Return the names of packages that are removed and are not in `own`; sorted."""
+    return sorted(name for name, (_before, now) in moved.items() if now is None and name not in own)
+
+
+def _shell(command: Command, seconds: "int | None", *options: str) -> str:
+    """Run a transaction in dnf's shell; return its standard output.
+
+    Args:
+        seconds: a time limit, or None: dnf must not be killed.
+        options: further options of dnf.
+
+    Raises:
+        Failed: dnf reported an error, or exceeded the limit.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".dnf") as script:
+        script.write("".join(f"{line}\n" for line in command.lines))
+        script.flush()
+        return _limited(seconds, *command.options, *options, "shell", script.name)
+
+
+def _limited(seconds: "int | None", *words: str) -> str:
+    """Run dnf with a time limit; return its standard output. Its standard error is copied to this process's.
+
+    Raises:
+        Failed: it failed or exceeded the limit; the text has the errors that it printed.
+    """
+    argv = ["dnf", "--setopt=timeout=30", "--setopt=retries=2", *words]
+    if seconds is not None:
+        argv = ["timeout", str(seconds), *argv]
+    done = subprocess.run(  # noqa: UP022 - Python 3.6
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+    )
+    said, errors = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
+    sys.stderr.write(errors)
+    found = _errors(said, errors)
+    if done.returncode == TIMED_OUT and seconds is not None:
+        if WAITS in said + errors:
+            raise Failed(f"another dnf or rpm runs for {seconds} s", TIMED_OUT, errors)
+        raise Failed(f"fetching took longer than {seconds} s ({found})", TIMED_OUT, errors)
+    if found or (done.returncode and ABORTED not in errors):
+        raise Failed(found or f"dnf exited with {done.returncode}", done.returncode or 1, errors)
+    return said
+
+
+def _errors(said: str, errors: str) -> str:
+    """Return what dnf says about a failure on one line, each sentence once; empty without an error."""
+    lines = [line.strip() for line in said.splitlines() if MISSING.match(line)]
+    inside = False
+    for line in errors.splitlines():
+        inside = line.startswith("Error:") or (inside and (line.startswith(" ") or "GPG" in line))
+        if inside and ABORTED not in line:
+            lines.append(re.sub("^Error: ?", "", line).strip(" -"))
+    return " ".join(dict.fromkeys(filter(None, lines)))
+
+
+def _problem(said: str) -> str:
+    """Return the first problem in a table with skipped packages on one line; empty without one."""
+    found = re.search(r"(?m)^ ?Problem(?: 1)?: .*(?:\n  - .*)*", said)
+    return " ".join(line.strip(" -") for line in found.group(0).splitlines()) if found else ""

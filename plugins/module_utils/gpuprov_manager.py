@@ -1,0 +1,58 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The package manager of a node: apt or dnf, by the database that its packages are in.
+
+Both modules have the functions of `Manager`; roles call them without knowing which it is. Runs on nodes:
+Python 3.6 to 3.13 and its standard library.
+"""
+
+import gpuprov_apt
+import gpuprov_dnf
+import gpuprov_node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any, Protocol
+
+    from gpuprov_failures import Failed
+
+    class Manager(Protocol):
+        """Functions of a package manager. A command is what `installation` returns, and opaque."""
+
+        NAME: str
+
+        def set_environment(self) -> None: ...
+
+        def failure(self, what: str, error: Failed) -> "dict[str, str | None]": ...
+
+        def read_lists(self, fetch_seconds: int, lock_seconds: int, *words: str) -> None: ...
+
+        def only(self, sources: str) -> list[str]: ...
+
+        def installation(
+            self,
+            words: Iterable[str],
+            lock_seconds: int,
+            allow_downgrade: bool,
+            streams: Collection[str] = ...,
+        ) -> Any: ...
+
+        def fetch_packages(self, command: Any, own: Collection[str], seconds: int) -> None: ...
+
+        def transact(self, command: Any, residue: Iterable[str]) -> None: ...
+
+        def enabled_streams(self) -> list[str]: ...
+
+        def hold(self, names: Iterable[str]) -> None: ...
+
+        def make_requested_initramfs(self) -> None: ...
+
+        def is_to_be_purged(self, name: str) -> bool: ...
+
+        def purge(self, names: Iterable[str]) -> None: ...
+
+
+def package_manager() -> "Manager":
+    """Return the module of the node's package manager."""
+    return gpuprov_apt if gpuprov_node.has_dpkg() else gpuprov_dnf

@@ -1,0 +1,114 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""dnf's repositories that are neither the lock's nor the distribution's, as `gpuprov_sources` for apt.
+
+Runs on nodes: Python 3.6 or newer and its standard library.
+"""
+
+import configparser
+import glob
+import os
+import re
+from typing import NamedTuple
+
+from gpuprov_node import output
+from gpuprov_versionlock import text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FOLDER = "/etc/yum.repos.d"
+ON = ("1", "yes", "true", "on")
+IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+"""User and password in a URL, with the `@`."""
+NAMED_AT_MOST = 5
+FORM = "%{repoid}\t%{name}\n"
+
+
+class Repository(NamedTuple):
+    """A section of a file: its id, addresses without a slash at the end, and the options that count."""
+
+    path: str
+    line: int
+    id: str
+    urls: "tuple[str, ...]"
+    enabled: bool
+    unsigned: str
+
+
+def repositories(folder: str = FOLDER) -> "list[Repository]":
+    """Return the repositories in dnf's files; a file that cannot be parsed has none."""
+    return [each for path in sorted(glob.glob(folder + "/*.repo")) for each in _parsed(path)]
+
+
+def _parsed(path: str) -> "Iterable[Repository]":
+    text = text_of(path) or ""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return
+    for name in parser.sections():
+        values = dict(parser.items(name))
+        stated = " ".join(values.get(key, "") for key in ("baseurl", "mirrorlist", "metalink"))
+        urls = tuple(_spelled(url) for url in re.split(r"[\s,]+", stated) if url)
+        line = text[: text.find(f"[{name}]")].count("\n") + 1
+        signed = [values.get(key, "0").lower() in ON for key in ("gpgcheck", "repo_gpgcheck")]
+        unsigned = "" if any(signed) else "gpgcheck=0"
+        yield Repository(path, line, name, urls, values.get("enabled", "1").lower() in ON, unsigned)
+
+
+def _spelled(url: str) -> str:
+    """Return an address with the machine's architecture, and without a slash at the end."""
+    return re.sub(r"\$(?:basearch|arch)\b", os.uname().machine, url).rstrip("/")
+
+
+def foreign(ours: str, urls: "list[str]", folder: str = FOLDER) -> "list[dict]":
+    """Return the other files that name one of these repositories, and whether they name only these."""
+    wanted = {url.rstrip("/") for url in urls}
+    named = {}  # type: dict[str, set[str]]
+    for each in repositories(folder):
+        if each.path != ours:
+            named.setdefault(each.path, set()).update(each.urls)
+    return [{"path": path, "only_ours": all_ <= wanted} for path, all_ in named.items() if all_ & wanted]
+
+
+def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "list[list]":
+    """Return the enabled repositories that offer packages of the lock, or whose address has `nvidia` in it.
+
+    A row has `file:line`, the address without credentials, the option that makes dnf accept the repository
+    unsigned (or an empty string), and up to `NAMED_AT_MOST` of the packages; none if it was never read.
+
+    Args:
+        own: addresses of the lock's repositories, without a slash at the end.
+        packages: names of packages of the lock.
+        rewritten: file whose repositories do not count, as it is about to be written again.
+    """
+    others = [
+        each
+        for each in repositories()
+        if each.enabled and each.path != rewritten and not set(each.urls) & set(own)
+    ]
+    offered = _offered([each.id for each in others], packages)
+    rows = []
+    for each in others:
+        address, names = " ".join(each.urls[:1]), sorted(offered.get(each.id, ()))
+        if names or re.search("nvidia", address, re.I):
+            place = f"{each.path}:{each.line}"
+            rows.append([place, IN_URL.sub("", address), each.unsigned, names[:NAMED_AT_MOST]])
+    return sorted(rows)
+
+
+def _offered(ids: "list[str]", packages: "list[str]") -> "dict[str, set[str]]":
+    """Return id of a repository → those of the packages that it has, in dnf's cache and in any stream."""
+    found = {}  # type: dict[str, set[str]]
+    if ids and packages:
+        chosen = [f"--repo={each}" for each in ids]
+        asked = ["--cacheonly", "--quiet", "--setopt=*.module_hotfixes=1", "--setopt=skip_if_unavailable=1"]
+        listed = output("dnf", *asked, *chosen, "repoquery", "--qf", FORM.strip(), *packages, seconds=25)
+        for line in listed.splitlines():
+            identity, tab, name = line.partition("\t")
+            if tab:
+                found.setdefault(identity, set()).add(name)
+    return found

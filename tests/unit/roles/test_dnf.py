@@ -1,0 +1,208 @@
+"""dnf as a package manager of the roles, on recorded output of dnf 4.14."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import gpuprov_dnf as dnf
+import pytest
+from gpuprov_failures import Failed
+from gpuprov_node import Package
+
+from tests import ROOT
+
+FRESH, MOVED, SKIPPED = (
+    (ROOT / f"tests/recorded/dnf/{name}.txt").read_text() for name in ("fresh", "moved", "skipped")
+)
+"""Simulations: of a driver on a node without one; of moves that remove others; of an impossible one."""
+ABORTED = "Error: Operation aborted.\n"
+THERE = [
+    Package("i", "i", "libnccl", "2.28.3-1+cuda13.0"),
+    Package("h", "i", "tool", "1-1"),
+    Package("i", "i", "tool-extra", "1-1"),
+]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The options of each run of dnf's shell, then the lines of its script; packages are `THERE`."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(dnf, "packages", lambda: THERE)
+    return found
+
+
+def answering(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], said: str, errors: str = ABORTED, status: int = 0
+) -> None:
+    """Make dnf print this."""
+
+    def run(argv: list[str], **_: Any) -> Any:
+        script = Path(argv[-1]).read_text().splitlines() if argv[-2] == "shell" else []
+        ran.append([*(argv[:-1] if script else argv), *script])
+        return subprocess.CompletedProcess(argv, status, said.encode(), errors.encode())
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def test_the_table_in_rows() -> None:
+    assert dnf.moves(FRESH) == [
+        ("Installing", "kmod-nvidia-open-dkms", "noarch", "3:580.95.05-1.el9"),
+        ("Installing", "libnccl", "x86_64", "2.28.3-1+cuda13.0"),
+        ("Installing", "nvidia-driver-cuda", "x86_64", "3:580.95.05-1.el9"),
+        ("Removing", "nvidia-driver-NVML", "x86_64", "3:550.163.01-1.el9"),
+        ("Installing dependencies", "dkms", "noarch", "3.2.2-1.el9"),
+    ]
+    assert [row[:2] for row in dnf.moves(MOVED)] == [
+        ("Upgrading", "cuda-toolkit-12-9-config-common"),
+        ("Removing dependent packages", "tool"),
+        ("Removing dependent packages", "tool-extra"),
+        ("Downgrading", "libnccl"),
+    ]
+    assert dnf.moves(SKIPPED) == []
+
+
+def test_a_row_that_is_too_long_for_its_column_continues_below() -> None:
+    rows = "Upgrading:\n a-long-name\n             x86_64  2-1  cuda  2.4 k\n tool  noarch  1-1  cuda  18  \n"
+    assert [row.version for row in dnf.moves(rows)] == ["2-1", "1-1"]
+
+
+def test_what_changes() -> None:
+    there = {row.name: row for row in THERE}
+    assert dnf.changes(dnf.moves(MOVED), there) == {
+        "cuda-toolkit-12-9-config-common": (None, "12.9.86-1"),
+        "libnccl": ("2.28.3-1+cuda13.0", "2.27.7-1+cuda13.0"),
+        "tool": ("1-1", None),
+        "tool-extra": ("1-1", None),
+    }
+
+
+def test_a_transaction_is_a_script_of_dnfs_shell() -> None:
+    words = ["libnccl=2.28.3-1+cuda13.0", "nvidia-open=3:580.1-1.el9", "dkms", "glibc:i686=2.34-1", "old-"]
+    command = dnf.installation(words, 300, False, ["nvidia-driver:580-open"])
+    assert command.lines == [
+        "module enable nvidia-driver:580-open",
+        "install libnccl-2.28.3-1+cuda13.0 nvidia-open-3:580.1-1.el9 dkms glibc-2.34-1.i686",
+        "remove old",
+        "run",
+    ]
+    assert "--disableplugin=versionlock" in command.options
+
+
+def test_packages_are_simulated_then_fetched(monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]) -> None:
+    answering(monkeypatch, ran, FRESH)
+    words = ["libnccl=2.28.3-1+cuda13.0", "nvidia-driver-cuda=3:580.95.05-1.el9", "dkms"]
+    command = dnf.installation(words, 300, False)
+    dnf.fetch_packages(command, {"nvidia-driver-NVML"}, 600)
+    assert [each[:3] for each in ran] == [["timeout", "600", "dnf"]] * 2
+    assert ["--assumeno" in ran[0], "--downloadonly" in ran[1]] == [True, True]
+    dnf.transact(command, [])
+    assert ran[2][0] == "dnf"
+    assert "--cacheonly" in ran[2]
+    assert ran[0][-2:] == ran[2][-2:] == [*command.lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "allowed", "failed"),
+    [
+        (["libnccl=2.27.7-1+cuda13.0"], ["libnccl"], True, "dnf would remove tool, tool-extra"),
+        (["libnccl=2.27.7-1+cuda13.0"], ["tool", "tool-extra"], False, "dnf would downgrade libnccl"),
+        (["cuda-toolkit-12-9-config-common"], ["tool", "tool-extra"], True, "dnf would downgrade libnccl"),
+        (["libnccl=2.27.7-1+cuda13.0"], ["tool", "tool-extra"], True, None),
+        (["tool-"], ["libnccl", "tool", "tool-extra"], True, None),
+    ],
+)
+def test_effects_on_other_packages_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+    ran: list[list[str]],
+    words: list[str],
+    own: list[str],
+    allowed: bool,
+    failed: str | None,
+) -> None:
+    answering(monkeypatch, ran, MOVED)
+    command = dnf.installation(words, 300, allowed)
+    if failed is None:
+        dnf.refuse(command, own, 600)
+    else:
+        with pytest.raises(Failed) as error:
+            dnf.refuse(command, own, 600)
+        assert str(error.value) == failed
+
+
+def test_a_locked_package_of_somebody_else_does_not_move(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+) -> None:
+    row = " tool                 x86_64  2-1                   cuda-rhel9-x86_64  2.0 k\n"
+    answering(monkeypatch, ran, "Upgrading:\n" + row)
+    command = dnf.installation(["libnccl"], 300, False)
+    with pytest.raises(Failed, match=r"^dnf would change tool$"):
+        dnf.refuse(command, ["libnccl"], 600)
+    dnf.refuse(command, ["libnccl", "tool"], 600)
+
+
+def test_a_package_that_dnf_skips_fails_with_the_problem(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+) -> None:
+    answering(monkeypatch, ran, SKIPPED, "")
+    with pytest.raises(Failed) as error:
+        dnf.refuse(dnf.installation(["libnccl=2.29.1-1+cuda13.0"], 300, False), [], 600)
+    said = dnf.failure("NCCL could not be installed", error.value)["says"]
+    cause = "the packages conflict with others that are installed or locked"
+    problem = "Problem: problem with installed package tool-1-1.noarch package tool"
+    assert said
+    assert said.startswith(f"NCCL could not be installed: {cause} ({problem}")
+
+
+@pytest.mark.parametrize(
+    ("said", "errors", "cause"),
+    [
+        (
+            "No match for argument: nothere-1-1\n",
+            "Error: Unable to find a match: nothere-1-1\n",
+            "the package repository does not have what the lock names",
+        ),
+        (
+            "All matches were filtered out by modular filtering for argument: nvidia-open-3:595-1.el9\n",
+            "Error: Unable to find a match: nvidia-driver-cuda-3:595.71.05-1.el9\n",
+            "another stream of a module hides the package",
+        ),
+        (
+            "All matches were filtered out by exclude filtering for argument: libnccl-2.28.3-1+cuda13.0\n",
+            "Error: Unable to find a match: libnccl-2.28.3-1+cuda13.0\n",
+            "the node's settings of dnf exclude the package",
+        ),
+        (
+            "No match for argument: kernel-devel-5.14.0-1.el9.x86_64\n",
+            "Error: Unable to find a match: kernel-devel-5.14.0-1.el9.x86_64\n",
+            "the package repositories have no headers for the target kernel",
+        ),
+        (
+            "No match for argument: dkms\n",
+            "Error: Unable to find a match: dkms\n",
+            "the node's own repositories do not have a package of the distribution",
+        ),
+    ],
+)
+def test_causes(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], said: str, errors: str, cause: str
+) -> None:
+    answering(monkeypatch, ran, said, errors)
+    with pytest.raises(Failed) as error:
+        dnf.refuse(dnf.installation(["a"], 300, False), [], 600)
+    says = dnf.failure("NCCL could not be installed", error.value)["says"]
+    assert says
+    assert says.startswith(f"NCCL could not be installed: {cause} (")
+
+
+def test_the_time_limit_says_what_dnf_waited_for(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+) -> None:
+    answering(monkeypatch, ran, "Waiting for process with pid 81 to finish.\n", "", dnf.TIMED_OUT)
+    with pytest.raises(Failed, match=r"^another dnf or rpm runs for 900 s$"):
+        dnf.read_lists(600, 300)
+    answering(monkeypatch, ran, "", "", dnf.TIMED_OUT)
+    with pytest.raises(Failed, match=r"^fetching took longer than 900 s"):
+        dnf.read_lists(600, 300, "--repo=nvidia")
+    assert ran[-1][-2:] == ["--repo=nvidia", "makecache"]
