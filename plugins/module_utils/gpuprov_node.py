@@ -17,9 +17,9 @@ MISSING, TIMED_OUT = 127, 124
 DPKG_STATUS = "/var/lib/dpkg/status"
 RPM_FORM = "%{NAME}\t%{EVR}\t%{ARCH}\n"
 RPM_KEY = "gpg-pubkey"
-"""Name of the keys that rpm's database has beside the packages."""
+"""Name of the keys in the database of rpm, which are no packages."""
 SEVERAL = re.compile(r"kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*\Z")
-"""Packages of which several versions are installed beside each other (dnf.conf(5), `installonlypkgs`)."""
+"""Packages of which several versions are installed at a time (dnf.conf(5), `installonlypkgs`)."""
 
 
 class Package(NamedTuple):

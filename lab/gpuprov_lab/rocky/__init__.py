@@ -178,7 +178,7 @@ def _automatic() -> PackageSpec:
 
 
 def files() -> dict[str, str]:
-    """Return path → content of the files that the node has beside the packages."""
+    """Return path → content of the files that the node has in addition to the packages."""
     programs = {
         f"usr/sbin/{path.name}": path.read_text()
         for path in (resources("gpuprov_lab.rocky") / "programs").iterdir()
