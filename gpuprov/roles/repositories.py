@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from gpuprov.model.lock import LockedGroup, Repository
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.manager import Manager, manager
 from gpuprov.roles.overruling import fails, mends
 
 OVERRULED = (
@@ -23,6 +25,14 @@ OVERRULED = (
 
 ADDED = ": components that this node's own sources leave out"
 """End of the first line of an archive's part, after its id, in the role's template."""
+KEY_OF = "key of "
+"""Name of a part, before a repository's id: dnf reads the key from a file of its own."""
+OWN_FILES = {"apt": "/etc/apt/sources.list.d/gpuprov.sources", "dnf": "/etc/yum.repos.d/gpuprov.repo"}
+"""Package manager → the file of sources that the role writes."""
+KEY_FILE = "/etc/pki/rpm-gpg/gpuprov-{}.asc"
+"""Path of a repository's key on a node with dnf, by its id."""
+UNSIGNED_PACKAGES = ("container-toolkit",)
+"""Repositories whose rpms have no signature; their index has one, and the checksums of the packages."""
 HEAD = "# Written by gpuprov, role repositories: changes here are overwritten."
 
 
@@ -33,9 +43,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     """
     named = sorted(
         f"{repository.url.rstrip('/')} {suite}"
-        for repository in group.repositories.values()
+        for name, repository in group.repositories.items()
         if repository.url
-        for suite in repository.suites or ["/"]
+        for suite in suites(name, repository, manager(group))
     )
     role = "repositories"
     stated = [Expectation("repositories.sources", named, role)] if named else []
@@ -46,8 +56,13 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     ]
 
 
+def suites(name: str, repository: Repository, by: Manager) -> list[str]:
+    """Return the suites of a repository with a URL: `/` of a flat one, and dnf's id for it."""
+    return [f"gpuprov-{name}"] if by == "dnf" else repository.suites or ["/"]
+
+
 def parts(group: LockedGroup) -> dict[str, str]:
-    """Return the parts of the file of sources by name: `head`, and the ids of repositories.
+    """Return the parts of the file of sources by name: `head`, ids of repositories, and `key of ID` of dnf.
 
     The value is the beginning of a part's SHA-256; of an archive that the node's own sources state it is the
     suites and components that may be added: `bookworm: contrib non-free`.
@@ -55,12 +70,15 @@ def parts(group: LockedGroup) -> dict[str, str]:
     found = {"head": digest(HEAD)}
     for name, repository in group.repositories.items():
         added = f"{' '.join(repository.suites)}: {' '.join(sorted(repository.components))}"
-        found[name] = digest(stanza(name, repository)) if repository.url else added
+        text = STANZAS[manager(group)](name, repository)
+        found[name] = digest(text) if repository.url else added
+        if repository.signed_by and manager(group) == "dnf":
+            found[KEY_OF + name] = digest(repository.signed_by.strip())
     return found
 
 
 def stanza(name: str, repository: Repository) -> str:
-    """Return the lines of a repository with a URL, as the role's template writes them."""
+    """Return the lines of a repository with a URL, as the role's template writes them for apt."""
     lines = [
         f"# {name}",
         "Types: deb",
@@ -73,6 +91,28 @@ def stanza(name: str, repository: Repository) -> str:
         key = "\n ".join(line or "." for line in repository.signed_by.strip().split("\n"))
         lines.append(f"Signed-By: {key}")
     return "\n".join(lines)
+
+
+def section(name: str, repository: Repository) -> str:
+    """Return the lines of a repository with a URL, as the role's template writes them for dnf."""
+    signed = repository.signed_by is not None
+    lines = [
+        f"# {name}",
+        f"[gpuprov-{name}]",
+        f"name={name} of gpuprov's lock",
+        f"baseurl={repository.url}",
+        "enabled=1",
+        f"gpgcheck={int(signed and name not in UNSIGNED_PACKAGES)}",
+        f"repo_gpgcheck={int(signed)}",
+        *([f"gpgkey=file://{KEY_FILE.format(name)}"] if signed else []),
+        "module_hotfixes=0",
+        "skip_if_unavailable=0",
+    ]
+    return "\n".join(lines)
+
+
+STANZAS: dict[Manager, Callable[[str, Repository], str]] = {"apt": stanza, "dnf": section}
+"""Package manager → the function that returns a repository's part of the role's file."""
 
 
 def digest(text: str) -> str:

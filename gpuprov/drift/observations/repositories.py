@@ -10,10 +10,10 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.apt import Source
 from gpuprov.roles import Expectation
-from gpuprov.roles.repositories import ADDED
+from gpuprov.roles.repositories import ADDED, OWN_FILES
 
-OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
-"""The file written by the role `repositories`."""
+FOLDERS = ("/etc/apt/", "/etc/yum.repos.d/")
+"""Folders of files of sources."""
 
 
 def _require_readable(facts: Facts) -> None:
@@ -53,13 +53,13 @@ def _name_it_too(facts: Facts, expectation: Expectation) -> Iterator[str | None]
 
 
 def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
-    """Yield enabled sources of a locked repository in other files of /etc/apt.
+    """Yield enabled sources of a locked repository in other files.
 
-    If their options differ, apt reads no source at all.
+    If their options differ, apt reads no source at all, and dnf takes packages by the weaker check.
     """
     locked = {each.rpartition(" ")[0] for each in expectation.expected}
     for source in facts.apt.sources:
-        others = source.path.startswith("/etc/apt/") and source.path != OUR_FILE
+        others = source.path.startswith(FOLDERS) and source.path not in OWN_FILES.values()
         if source.enabled and others and source.uri.rstrip("/") in locked:
             yield source
 
@@ -96,8 +96,9 @@ def _within(suite: str, components: str, allowed: str) -> bool:
 
 @names_who("repositories.file")
 def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Return the path of gpuprov's own file."""
-    return iter([OUR_FILE])
+    """Return the path of gpuprov's own file: dnf's if it is there, else apt's."""
+    there = {source.path for source in facts.apt.sources}
+    return iter([OWN_FILES["dnf" if OWN_FILES["dnf"] in there else "apt"]])
 
 
 @observes("repositories.foreign", "offers", "candidates", "packages")

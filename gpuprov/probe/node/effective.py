@@ -6,6 +6,7 @@ import re
 import threading
 from contextlib import suppress
 
+import gpuprov_repos
 import gpuprov_sources
 
 from gpuprov.probe.node.base import (
@@ -282,8 +283,9 @@ def _names_of(path: str) -> "list[str]":
 def offers(parameters: "Values") -> "Any":
     """Return sources other than the distribution's and the lock's that offer packages of the lock.
 
-    [] without apt. Rows are those of `gpuprov_sources.offers`.
+    Rows are those of `gpuprov_sources.offers`, or of `gpuprov_repos.offers` without apt; [] without dnf too.
     """
     if find_program("apt-get") is None:
-        return []
+        own = parameters["repositories"]
+        return gpuprov_repos.offers(own, parameters["held"]) if find_program("dnf") else []
     return gpuprov_sources.offers(parameters["repositories"], parameters["packages"])

@@ -57,9 +57,9 @@ def _table(rows: "Iterable[list[str]]") -> str:
 
 
 def _version_locks() -> str:
-    """Return the text of dnf's lock list; "" without one or if the plugin is disabled."""
-    switch = read_or_none("/etc/dnf/plugins/versionlock.conf") or ""
-    if re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
+    """Return the text of dnf's lock list; "" without one, without the plugin, or if it is disabled."""
+    switch = read_or_none("/etc/dnf/plugins/versionlock.conf")
+    if switch is None or re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
         return ""
     return read_or_none("/etc/dnf/plugins/versionlock.list") or ""
 
@@ -90,10 +90,15 @@ def sources(parameters: "Values") -> "Any":
     upgrades = re.findall(r"^(?:Unattended-Upgrade::|APT::Periodic::|APT::Ignore-Hold ).*$", config, re.M)
     return {
         "files": texts,
-        "own": _parts("/etc/apt/sources.list.d/gpuprov.sources"),
+        "own": [
+            *_parts("/etc/apt/sources.list.d/gpuprov.sources"),
+            *_parts("/etc/yum.repos.d/gpuprov.repo"),
+            *_keys_of_dnf(),
+        ],
         "keyrings": {path: _fingerprints(path) for path in _keyrings(texts)},
         "preferences": {path: _without_comments(read_or_none(path)) for path in pins},
         "config": "\n".join(upgrades),
+        "excluded": _excluded(read_or_none("/etc/dnf/automatic.conf") or ""),
         "cleared": [
             place
             for name in names_in("/etc/apt/apt.conf.d")
@@ -134,6 +139,25 @@ def _parts(path: str) -> "list[list[str]]":
     parts = re.split(r"\n\n+", (read_or_none(path) or "").strip("\n"))
     digests = [hashlib.sha256(part.encode()).hexdigest()[:16] for part in parts if part]
     return [[digest, redact(KEY.sub("BEGIN PGP", part))] for digest, part in zip(digests, parts)]
+
+
+def _keys_of_dnf() -> "list[list[str]]":
+    """Return the beginning of the SHA-256, and a title, of the keys in gpuprov's own files for dnf."""
+    found = []
+    for path in sorted(glob.glob("/etc/pki/rpm-gpg/gpuprov-*.asc")):
+        text = (read_or_none(path) or "").strip()
+        name = os.path.basename(path)[len("gpuprov-") : -len(".asc")]
+        found.append([hashlib.sha256(text.encode()).hexdigest()[:16], "# key of " + name])
+    return found
+
+
+def _excluded(text: str) -> "list[str]":
+    """Return the patterns of packages that the settings of dnf-automatic exclude in their section `base`."""
+    base = re.search(r"(?ms)^\[base\]\s*?$(.*?)(?=^\[|\Z)", text)
+    stated = re.findall(
+        r"(?m)^exclude(?:pkgs)?[ \t]*[=:](.*(?:\n[ \t]+\S.*)*)", base.group(1) if base else ""
+    )
+    return [word for line in stated for word in re.split(r"[\s,]+", line) if word]
 
 
 def _without_comments(text: "str | None") -> str:

@@ -45,7 +45,8 @@ class Apt:
     """Path → fingerprints in upper case; empty when the file is not a key or not readable."""
     preferences: tuple[Preference, ...]
     unattended_blacklist: tuple[str, ...]
-    """Python regular expressions that unattended-upgrades matches at the start of a package's name."""
+    """Python regular expressions that unattended-upgrades matches at the start of a package's name; of
+    dnf-automatic shell patterns."""
     unattended_origins: tuple[str, ...]
     unattended_enabled: bool
     automatic_reboot: bool
@@ -67,7 +68,10 @@ def parse_apt(raw: Mapping[str, Any]) -> Apt:
         preferences=tuple(
             p for path, text in raw["preferences"].items() for p in parse_preferences(path, text)
         ),
-        unattended_blacklist=config.get("Unattended-Upgrade::Package-Blacklist", ()),
+        unattended_blacklist=(
+            *config.get("Unattended-Upgrade::Package-Blacklist", ()),
+            *map(str, raw.get("excluded", ())),
+        ),
         unattended_origins=(
             *config.get("Unattended-Upgrade::Allowed-Origins", ()),
             *config.get("Unattended-Upgrade::Origins-Pattern", ()),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from testinfra.host import Host
 
-from gpuprov.verify.observers.apt import Apt
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.containers import Containers
 from gpuprov.verify.observers.firewall import Firewall
@@ -16,6 +15,7 @@ from gpuprov.verify.observers.libraries import Libraries
 from gpuprov.verify.observers.module_loading import ModuleLoading
 from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
 from gpuprov.verify.observers.package_files import PackageFiles
+from gpuprov.verify.observers.packages import PackageManager, Packages
 from gpuprov.verify.observers.podman import Podman
 from gpuprov.verify.observers.secure_boot import SecureBoot
 from gpuprov.verify.observers.server import Server
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         gpu: Gpus
         nvidia_driver: NvidiaDriver
         module_loading: ModuleLoading
-        apt: Apt
+        packages: Packages
         containers: Containers
         libraries: Libraries
         package_files: PackageFiles
@@ -46,7 +46,7 @@ MODULES: dict[str, type[Observed]] = {
     "gpu": Gpus,
     "nvidia_driver": NvidiaDriver,
     "module_loading": ModuleLoading,
-    "apt": Apt,
+    "packages": PackageManager,
     "containers": Containers,
     "libraries": Libraries,
     "package_files": PackageFiles,

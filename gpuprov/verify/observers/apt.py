@@ -1,4 +1,4 @@
-"""`host.apt`: packages, sources and holds of apt and dpkg."""
+"""`host.packages` on a node with dpkg: packages, sources and holds of apt and dpkg."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ CANDIDATES = "apt-cache policy %s"
 POLICY = "apt-cache policy"
 WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
 STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
+SOURCES = "apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
 OWN = "cat /etc/apt/sources.list.d/gpuprov.sources"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
@@ -38,7 +39,7 @@ class Package(NamedTuple):
 class Apt(Observed):
     """Observer of apt's state.
 
-    >>> "libcuda1" in host.apt.held
+    >>> "libcuda1" in host.packages.held
     True
     """
 
@@ -93,6 +94,12 @@ class Apt(Observed):
         }
         named = {uri for uri in written if "nvidia" in uri.lower()}
         return sorted((offering | named) - archive - {uri.rstrip("/") for uri in own})
+
+    @property
+    def sources(self) -> set[str]:
+        """Each of apt's sources as `URL SUITE`, the URL without a slash at the end; empty if apt fails."""
+        lines = (line.split() for line in lines_of(self.run(SOURCES).stdout) if line.strip())
+        return {" ".join([uri.rstrip("/"), *(suite or ["/"])]) for uri, *suite in lines}
 
     def preferred(self, packages: list[str]) -> list[str]:
         """Return the packages for which apt prefers another version, see `parse_candidates`.

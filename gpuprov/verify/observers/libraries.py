@@ -24,13 +24,13 @@ UNPACKAGED = (
     " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
     " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
     ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
-    ' /var/lib/dpkg/info/*.list || echo "$each"; done'
+    ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
 )
 PRELOADED = (
     "for each in $( { sed 's/#.*//' /etc/ld.so.preload 2>/dev/null; printf '%%s\\n' %s; } | tr ': ' '\\n\\n'"
     " | grep '^/' | xargs -r realpath -e 2>/dev/null | sort -u);"
     ' do [ -s "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
-    ' /var/lib/dpkg/info/*.list || echo "$each"; done'
+    ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
 )
 # Users can write this file: it is read only if it is a regular one, or a link of root's to one.
 OWN_NCCL = (

@@ -20,7 +20,7 @@ def _locked_ones(check: str) -> Callable[..., None]:
 
     @pytest.mark.check(check)
     def test(host: Node, expected: dict[str, str]) -> None:
-        assert {name: host.apt.versions.get(name) for name in expected} == expected
+        assert {name: host.packages.versions.get(name) for name in expected} == expected
 
     return test
 
@@ -31,7 +31,7 @@ def _none_there(check: str) -> Callable[..., None]:
     @pytest.mark.check(check)
     def test(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
         pattern = str(node.wanted[check].subject)
-        assert sorted(name for name in host.apt.versions if re.fullmatch(pattern, name)) == expected
+        assert sorted(name for name in host.packages.versions if re.fullmatch(pattern, name)) == expected
 
     return test
 

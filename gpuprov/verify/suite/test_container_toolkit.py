@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.mark.check("container_toolkit.forerunners")
 def test_toolkits_forerunners_are_gone(host: Node, expected: list[str]) -> None:
     """Check that no package that the toolkit replaced is installed."""
-    assert [name for name in FORERUNNERS if name in host.apt.versions] == expected
+    assert [name for name in FORERUNNERS if name in host.packages.versions] == expected
 
 
 @pytest.mark.check("container_toolkit.cdi", f"systemctl status {CDI_UNIT}", "nvidia-ctk cdi list")

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 @pytest.mark.check("pins.hold", "apt-config dump APT::Ignore-Hold")
 def test_every_package_is_held(host: Node, expected: list[str]) -> None:
     """Check that every expected package is held, and that apt does not ignore holds."""
-    held = set() if host.apt.ignores_holds else host.apt.held
+    held = set() if host.packages.ignores_holds else host.packages.held
     assert [name for name in expected if name in held] == expected
 
 
 @pytest.mark.check("pins.unattended", "apt-config dump Unattended-Upgrade::Package-Blacklist")
 def test_unattended_upgrades_leave_them_alone(host: Node, expected: list[str]) -> None:
     """Check that the blacklist of unattended upgrades has every expected pattern."""
-    spared = host.apt.unattended_blacklist
+    spared = host.packages.unattended_blacklist
     assert [pattern for pattern in expected if pattern in spared] == expected
 
 
 @pytest.mark.check("pins.simulated", "apt-get -s -o Debug::NoLocking=true dist-upgrade")
 def test_upgrade_would_move_none(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that a simulated dist-upgrade does not change any package of the lock."""
-    assert sorted(host.apt.moved_by_upgrade & set(_held(group))) == expected
+    assert sorted(host.packages.moved_by_upgrade & set(_held(group))) == expected
 
 
 @pytest.mark.check("pins.candidates", "apt-cache policy", "apt-config dump APT::Default-Release")
 def test_apt_prefers_no_other_version(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that no preference makes apt take another version of a package of the lock."""
-    assert host.apt.preferred(_held(group)) == expected
+    assert host.packages.preferred(_held(group)) == expected
 
 
 @pytest.mark.check("pins.files", "dpkg-divert --list")

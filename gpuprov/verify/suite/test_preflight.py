@@ -32,7 +32,7 @@ def test_architecture_is_the_locked_one(host: Node, expected: str) -> None:
 @pytest.mark.check("dpkg.consistent", "dpkg --audit")
 def test_dpkg_has_nothing_half_done(host: Node, expected: list[str]) -> None:
     """Check that dpkg has no package that is incompletely installed or removed."""
-    assert host.apt.half_done == expected
+    assert host.packages.half_done == expected
 
 
 @pytest.mark.check("reboot.not_required", f"ls -l {REBOOT_FLAG}*")

@@ -11,29 +11,24 @@ from gpuprov.model.lock import LockedGroup
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
-SOURCES = "apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
-"""Command that prints URL and suite of each of apt's sources."""
-
 
 @pytest.mark.check(
     "repositories.sources", "grep -rs -E 'URIs|^deb' /etc/apt/sources.list /etc/apt/sources.list.d"
 )
 def test_apt_reads_the_locked_repositories(host: Node, expected: list[str]) -> None:
-    """Check that apt has every locked repository, by URL and suite; other repositories are ignored."""
-    lines = (line.split() for line in host.run(SOURCES).stdout.splitlines())
-    used = {" ".join([uri.rstrip("/"), *(suite or ["/"])]) for uri, *suite in lines}
-    assert [each for each in expected if each in used] == expected
+    """Check that every locked repository is used, by URL and suite; other repositories are ignored."""
+    assert [each for each in expected if each in host.packages.sources] == expected
 
 
 @pytest.mark.check("repositories.file", "cat /etc/apt/sources.list.d/gpuprov.sources")
 def test_own_file_is_as_the_role_writes_it(host: Node, expected: dict[str, str]) -> None:
     """Check that every part of gpuprov's own file of sources is as the role writes it."""
-    assert host.apt.own_parts(expected) == expected
+    assert host.packages.own_parts(expected) == expected
 
 
 @pytest.mark.check("repositories.foreign", "apt-cache policy")
 def test_nobody_else_offers_the_locks_packages(host: Node, group: LockedGroup, expected: list[str]) -> None:
-    """Check that no other repository offers packages of the lock or belongs to NVIDIA, see `Apt.foreign`."""
+    """Check that no other repository offers packages of the lock or belongs to NVIDIA, see `foreign`."""
     packages = sorted({name for _, component in group.components.each() for name in component.closure})
     own = [repository.url for repository in group.repositories.values() if repository.url]
-    assert host.apt.foreign(packages, own) == expected
+    assert host.packages.foreign(packages, own) == expected

@@ -48,4 +48,4 @@ def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
 @pytest.mark.check("storage.clients")
 def test_clients_are_there(host: Node, expected: list[str]) -> None:
     """Check that the packages of the network storage clients are installed."""
-    assert [name for name in expected if name in host.apt.versions] == expected
+    assert [name for name in expected if name in host.packages.versions] == expected

@@ -26,7 +26,10 @@ KEYS = EFI / "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # shim's, as the kernel reads it
 OWNER_KEYS_WHOLE = EFI.with_name("mok-variables") / "MokListRT"  # complete; an EFI variable has a size limit
 SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # DKMS's own, Ubuntu's
-PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock")
+PACKAGE_LOCKS = (
+    *("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock"),
+    "/var/lib/rpm/.rpm.lock",
+)
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 DISTRIBUTIONS = ("Debian", "Ubuntu")
@@ -53,7 +56,7 @@ def operating_system() -> tuple[str, str]:
 
 
 def lock_holder(path: str) -> str | None:
-    """Return the holder of a lock of apt or dpkg, `name (pid)`; None if it is free."""
+    """Return the holder of a lock of a package manager, `name (pid)`; None if it is free."""
     try:
         with open(path, "r+") as file:  # noqa: PTH123 - only a file object can be locked
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,11 @@
 """State of a node for the role repositories, as one JSON document. Changes nothing.
 
 Runs on the node, with the modules of plugins/module_utils. Argument:
-`{"ours": path, "urls": [url, …], "packages": [name, …]}`.
+{"ours": {"apt": path, "dnf": path}, "urls": [url, …], "packages": [name, …]}. With dnf `archive` is empty,
+and `offers` has other sources as for apt.
 
-    {"archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}],
+    {"manager": "apt",
+     "archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}],
      "foreign": [{"path": "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list", "only_ours": true}],
      "offers": [["/etc/apt/sources.list.d/site.list:1", "file:/srv/extra/", "trusted=yes", ["libcuda1"]]]}
 """
@@ -17,6 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpuprov_repos as repos
+from gpuprov_manager import package_manager
 from gpuprov_sources import offers
 
 ARCHIVES = ("Debian", "Ubuntu", "")  # "": apt has no Release file yet, before a node's first update
@@ -88,15 +92,35 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
     return found
 
 
-def main() -> None:
-    question = json.loads(sys.argv[1])
-    own = [url.rstrip("/") for url in question["urls"]]
-    look = {
-        "archive": archive(question["ours"]),
-        "foreign": foreign(question["ours"], question["urls"]),
-        "offers": offers(own, question["packages"], rewritten=question["ours"]),
+def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
+    """Return the state of apt's sources."""
+    own = [url.rstrip("/") for url in urls]
+    return {
+        "archive": archive(ours),
+        "foreign": foreign(ours, urls),
+        "offers": offers(own, packages, rewritten=ours),
     }
-    json.dump(look, sys.stdout)
+
+
+def of_dnf(ours: str, urls: list[str], packages: list[str]) -> dict:
+    """Return the state of dnf's repositories."""
+    own = [url.rstrip("/") for url in urls]
+    return {
+        "archive": [],
+        "foreign": repos.foreign(ours, urls),
+        "offers": repos.offers(own, packages, rewritten=ours),
+    }
+
+
+LOOKS = {"apt": of_apt, "dnf": of_dnf}
+
+
+def main() -> None:
+    """Print the document."""
+    question = json.loads(sys.argv[1])
+    name = package_manager().NAME
+    look = LOOKS[name](question["ours"][name], question["urls"], question["packages"])
+    json.dump({"manager": name, **look}, sys.stdout)
 
 
 if __name__ == "__main__":

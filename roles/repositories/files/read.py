@@ -1,4 +1,4 @@
-"""Check of the role's own sources: apt must be able to read their package lists.
+"""Check of the role's own sources: the package manager must be able to read them.
 
 Runs on the node, with the modules of plugins/module_utils. Argument:
 {"sources": path, "fetch_timeout": seconds}. Prints {"failure": null}.
@@ -11,26 +11,22 @@ from __future__ import annotations
 import json
 import sys
 
-import gpuprov_apt as apt
+from gpuprov_failures import Failed
+from gpuprov_manager import package_manager
 
-LOCK_S = 150  # wait for another apt that reads lists
+LOCK_S = 150  # wait for another package manager that reads lists
 
 
 def main() -> None:
     """Print the document."""
-    apt.set_environment()
+    manager = package_manager()
+    manager.set_environment()
     asked = json.loads(sys.argv[1])
-    alone = (
-        "--error-on=any",
-        f"--option=Dir::Etc::SourceList={asked['sources']}",
-        "--option=Dir::Etc::SourceParts=-",
-        "--option=APT::Get::List-Cleanup=false",
-    )
     failure = None
     try:
-        apt.read_lists(int(asked["fetch_timeout"]), LOCK_S, *alone)
-    except apt.Failed as error:
-        failure = apt.failure("the package repositories could not be installed", error)
+        manager.read_lists(int(asked["fetch_timeout"]), LOCK_S, *manager.only(asked["sources"]))
+    except Failed as error:
+        failure = manager.failure("the package repositories could not be installed", error)
     sys.stdout.write("\n" + json.dumps({"failure": failure}) + "\n")
 
 

@@ -11,13 +11,13 @@ from gpuprov.apply.converge import Convergence, _left
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import Difference, NodeDrift, judge
 from gpuprov.drift.observations.nvidia_driver import _refused
-from gpuprov.drift.observations.repositories import OUR_FILE
 from gpuprov.drift.text import difference
 from gpuprov.history.store import _read, _written
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.loading import DryRun, Loading
 from gpuprov.probe.parse.modules import Modprobe
 from gpuprov.roles import Expectation
+from gpuprov.roles.repositories import OWN_FILES
 from tests import ROOT
 
 NOBODY = {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]}
@@ -287,7 +287,7 @@ def test_another_file_for_a_repository_of_the_lock_is_named() -> None:
 
 def test_drift_and_the_role_mean_the_same_file() -> None:
     stated = yaml.safe_load((ROOT / "roles/repositories/vars/main.yml").read_text(encoding="utf-8"))
-    assert stated["__repositories_file"] == OUR_FILE
+    assert stated["__repositories_forms"]["apt"]["file"] == OWN_FILES["apt"]
 
 
 STILL = Difference(

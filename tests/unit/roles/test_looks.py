@@ -14,6 +14,7 @@ import gpuprov_node
 import pytest
 import yaml
 
+from gpuprov.roles.repositories import KEY_FILE, OWN_FILES, UNSIGNED_PACKAGES
 from tests import ROOT
 from tests.unit.roles.scripts import script
 
@@ -623,7 +624,11 @@ def test_both_roles_know_the_same_file_of_sources() -> None:
         yaml.safe_load((ROOT / f"roles/{role}/vars/main.yml").read_text())
         for role in ("preflight", "repositories")
     ]
-    assert stated[0]["__preflight_question"]["ours"] == stated[1]["__repositories_file"]
+    forms = stated[1]["__repositories_forms"]
+    assert stated[0]["__preflight_question"]["ours"] == forms["apt"]["file"]
+    assert {name: form["file"] for name, form in forms.items()} == OWN_FILES
+    assert stated[1]["__repositories_key_file"].replace("ID", "{}") == KEY_FILE
+    assert tuple(stated[1]["__repositories_unsigned_packages"]) == UNSIGNED_PACKAGES
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""`host.packages` on a node with rpm and without dpkg: packages, repositories and locks of dnf."""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import hashlib
+import re
+from functools import cached_property
+
+from gpuprov.roles.repositories import KEY_OF
+from gpuprov.untrusted import lines_of
+from gpuprov.verify.observers.base import Observed
+
+PACKAGES = "rpm -qa --qf '%{NAME} %{EPOCHNUM} %{VERSION}-%{RELEASE}\\n'"
+LOCKS = "dnf --quiet --cacheonly versionlock list"
+REPOSITORIES = "dnf --cacheonly repoinfo --enabled"
+OFFERS = "dnf --quiet --cacheonly --setopt=*.module_hotfixes=1 repoquery --qf '%%{repoid} %%{name}' %s"
+AUTOMATIC = "cat /etc/dnf/automatic.conf"
+OWN = "cat /etc/yum.repos.d/gpuprov.repo"
+KEYS = 'for each in /etc/pki/rpm-gpg/gpuprov-*.asc; do echo "# $each"; cat $each; done'
+UPGRADE = "dnf --cacheonly --assumeno upgrade 2>/dev/null || test $? -eq 1"
+
+
+class Dnf(Observed):
+    """Observer of dnf's and rpm's state, with the attributes of `Apt`."""
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Name → version of the installed packages, without an epoch of 0; of several kernels the last.
+
+        Raises:
+            NodeFailed: rpm fails.
+        """
+        rows = (line.split() for line in lines_of(self.ask(PACKAGES)))
+        known = (row for row in rows if len(row) == 3)
+        return {name: rest if epoch == "0" else f"{epoch}:{rest}" for name, epoch, rest in known}
+
+    @cached_property
+    def held(self) -> set[str]:
+        """Names of packages that dnf locks at the installed version; none if its plugin is not in effect."""
+        locks = self.run(LOCKS).stdout.split()
+        return {name for name, version in self.versions.items() if _is_locked(name, version, locks)}
+
+    @property
+    def ignores_holds(self) -> bool:
+        """False: `held` is empty if dnf does not read its locks."""
+        return False
+
+    @property
+    def sources(self) -> set[str]:
+        """Each enabled repository as `URL ID`, the URL without a slash at the end."""
+        return {f"{url} {identity}" for identity, url in self._repositories.items()}
+
+    @cached_property
+    def _repositories(self) -> dict[str, str]:
+        """Id → URL of the enabled repositories."""
+        return parse_repositories(self.run(REPOSITORIES).stdout)
+
+    def foreign(self, packages: list[str], own: list[str]) -> list[str]:
+        """Return URLs of other repositories that offer the packages, or whose URL contains `nvidia`; sorted.
+
+        Args:
+            packages: names of packages.
+            own: URLs that are expected.
+        """
+        known, ours = self._repositories, {uri.rstrip("/") for uri in own}
+        rows = (line.split() for line in lines_of(self.run(OFFERS % " ".join(packages)).stdout))
+        offering = {known.get(row[0], row[0]) for row in rows if len(row) == 2}
+        named = {url for url in known.values() if "nvidia" in url.lower()}
+        return sorted((offering | named) - ours)
+
+    def own_parts(self, expected: dict[str, str]) -> dict[str, str]:
+        """Return part → first 16 digits of the SHA-256, of gpuprov's file of repositories and its keys."""
+        found: dict[str, str] = {}
+        for part in filter(None, self.run(OWN).stdout.strip("\n").split("\n\n")):
+            title = part.partition("\n")[0].removeprefix("# ")
+            name = "head" if title.startswith("Written by") else title
+            found[f"{name} again" if name in found else name] = _digest(part.strip("\n"))
+        for part in re.split(r"(?m)^# (?=/)", self.run(KEYS).stdout)[1:]:
+            path, _, text = part.partition("\n")
+            if text.strip():
+                name = path.rpartition("/gpuprov-")[2].removesuffix(".asc")
+                found[KEY_OF + name] = _digest(text.strip())
+        return found
+
+    def preferred(self, packages: list[str]) -> list[str]:
+        """Return []: dnf has no preferences."""
+        return []
+
+    @cached_property
+    def unattended_blacklist(self) -> set[str]:
+        """Patterns of packages that dnf-automatic excludes."""
+        return parse_automatic(self.run(AUTOMATIC).stdout)
+
+    @cached_property
+    def moved_by_upgrade(self) -> set[str]:
+        """Names of packages that an upgrade would install, change or remove now (simulated).
+
+        Raises:
+            NodeFailed: dnf cannot simulate it.
+        """
+        return parse_transaction(self.ask(UPGRADE))
+
+    @property
+    def half_done(self) -> list[str]:
+        """Return []: rpm has no states between installed and removed."""
+        return []
+
+    def __repr__(self) -> str:
+        return "<dnf>"
+
+
+def _is_locked(name: str, version: str, locks: list[str]) -> bool:
+    """Return whether a lock as `versionlock list` prints it, `NAME-EPOCH:VERSION-RELEASE.*`, fits."""
+    full = f"{name}-{version if ':' in version else f'0:{version}'}.x86_64"
+    return any(fnmatch.fnmatchcase(full, lock) for lock in locks if lock.startswith(name) or "*" in lock[:1])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_repositories(text: str) -> dict[str, str]:
+    """Parse `dnf repoinfo` to id → first URL, without a slash at the end."""
+    found: dict[str, str] = {}
+    identity = ""
+    for line in lines_of(text):
+        key, _, value = line.partition(":")
+        if key.strip() == "Repo-id":
+            identity = value.strip()
+        elif key.strip() in ("Repo-baseurl", "Repo-mirrors", "Repo-metalink") and value.split():
+            found.setdefault(identity, value.split()[0].rstrip("/"))
+    return found
+
+
+def parse_automatic(text: str) -> set[str]:
+    """Parse the settings of dnf-automatic to the packages that its section `base` excludes."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return set()
+    base = dict(parser.items("base")) if parser.has_section("base") else {}
+    stated = f"{base.get('excludepkgs', '')} {base.get('exclude', '')}"
+    return set(filter(None, re.split(r"[\s,]+", stated)))
+
+
+def parse_transaction(text: str) -> set[str]:
+    """Parse the table of a simulated transaction to names of packages, without those that dnf skips."""
+    table = text.partition("Transaction Summary")[0].partition("Skipping packages")[0]
+    rows = (line.split() for line in lines_of(table) if re.match(r" \S", line))
+    return {row[0] for row in rows if len(row) >= 5 and row[0] != "Package"}
