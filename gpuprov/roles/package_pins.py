@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.manager import manager
 from gpuprov.roles.overruling import fails
 
 OVERRULED = (
@@ -31,11 +33,17 @@ OVERRULED = (
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the names of packages to hold, and the patterns that unattended upgrades must not change.
 
-    No other version of a held package may be preferred, and its files have to be the package's.
+    With apt, no other version of a held package may be preferred, and its files have to be the package's.
+    dnf has no preferences: a lock leaves no other version.
     """
-    return [
+    found = [
         Expectation("pins.hold", sorted(_held(group)), "package_pins"),
         Expectation("pins.unattended", _patterns(group), "package_pins"),
+    ]
+    if manager(group) == "dnf":
+        return found
+    return [
+        *found,
         Expectation("pins.candidates", [], "package_pins"),
         Expectation("pins.files", [], "package_pins"),
     ]
@@ -55,7 +63,14 @@ def _held(group: LockedGroup) -> dict[str, str]:
 def _patterns(group: LockedGroup) -> list[str]:
     """Return the hold patterns of all components in the lock, in their order and each once.
 
-    Unattended upgrades must not change packages whose names match one.
+    Unattended upgrades must not change packages whose names match one. For dnf they are shell patterns.
     """
     found = (each for _, component in group.components.each() for each in component.hold_patterns)
-    return list(dict.fromkeys(found))
+    patterns = list(dict.fromkeys(found))
+    return [_shell_pattern(each) for each in patterns] if manager(group) == "dnf" else patterns
+
+
+def _shell_pattern(expression: str) -> str:
+    r"""Return `libnccl*` of `libnccl.*$`, and `g++` of `g\+\+$`: the reverse of what the lock has."""
+    plain = expression.removesuffix("$").replace(".*", "*")
+    return re.sub(r"\\(.)|\.", lambda found: found[1] or "?", plain)
