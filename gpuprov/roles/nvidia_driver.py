@@ -25,6 +25,10 @@ DKMS_HOOKS = (
     "/etc/kernel/header_postinst.d/zz-gpuprov",
 )
 """Programs that a new kernel's packages run: DKMS builds the module, and GRUB chooses again."""
+BLS_ENTRIES = "/boot/loader/entries"
+"""Folder of boot entries where kernels are added by kernel-install(8) and not by grub-mkconfig."""
+BLS_HOOKS = ("/usr/lib/kernel/install.d/40-dkms.install",)
+"""Programs that kernel-install runs for a new kernel, on such a node."""
 DKMS_FOLDERS = {"dkms_tree": "/var/lib/dkms", "source_tree": "/usr/src", "install_tree": "/lib/modules"}
 """Folders of DKMS that its framework.conf can change."""
 
@@ -129,6 +133,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
         "nvidia_driver_module_package": driver.module_package,
         "nvidia_driver_packages": {name: full for each in moving for name, full in each.closure.items()},
         "nvidia_driver_beside": [name for each in moving for name in each.beside],
+        **({"nvidia_driver_streams": [driver.stream]} if driver.stream else {}),
         "nvidia_driver_unwanted": other_branches(driver.hold_patterns, driver.branch),
         "nvidia_driver_target_kernel": group.setting("kernel") or "running",
         **({"nvidia_driver_module_build": "once"} if driver.shared else {}),

@@ -17,6 +17,8 @@ from gpuprov_lab.mirror.serve import served
 from tests.lab.mirror_node import RockyNode, rocky
 
 STACK = {"driver": "580.126.16", "cuda": "13.0", "cudnn": "9.15", "nccl": "auto"}
+LOADING = ("driver.", "nouveau.")
+LOCKS = "/etc/dnf/plugins/versionlock.list"
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +43,95 @@ def test_the_node_is_rocky_linux_without_dpkg(node: RockyNode) -> None:
     assert f"/boot/vmlinuz-{kernel}" in node.says("grubby --default-kernel")
     assert "does not know" in node.says("grubby --copy-default")
     assert f"lib/modules/{kernel}" in node.says(f"lsinitrd /boot/initramfs-{kernel}.img")
+
+
+def test_a_fresh_node_gets_everything_and_a_second_run_changes_nothing(node: RockyNode) -> None:
+    outcome, _ = node.apply()
+    assert outcome.ok, outcome.failed
+    wanted = {name: full for _, each in node.group.components.each() for name, full in each.closure.items()}
+    assert wanted["nvidia-driver-cuda"] == "3:580.126.16-1.el9"
+    assert wanted.items() <= node.installed.items()
+    assert "stream=580-open" in node.says("cat /etc/dnf/modules.d/nvidia-driver.module")
+    assert "installed" in node.says("dkms status nvidia/580.126.16")
+    outcome, changed = node.apply()
+    assert outcome.ok, outcome.failed
+    assert changed == []
+    node.node.reboot()
+    assert node.drift() == {}
+    assert node.failed() == node.failed(*LOADING) == {}
+
+
+def test_a_package_that_was_upgraded_by_hand_goes_back(node: RockyNode) -> None:
+    locked = node.installed["libnccl"]
+    assert "libnccl" not in node.says("dnf --assumeno upgrade")
+    node.node.run("dnf -q -y --disableplugin=versionlock upgrade libnccl libnccl-devel")
+    newer = node.installed["libnccl"]
+    assert newer != locked
+    both = {"libnccl": newer, "libnccl-devel": newer}
+    assert node.drift().keys() == {"nccl.packages", "pins.hold"}
+    assert node.drift()["nccl.packages"] == both
+    assert node.failed().keys() == {"nccl.packages", "nccl.library", "pins.hold"}
+    outcome, _ = node.apply()
+    assert "dnf would downgrade libnccl, libnccl-devel" in outcome.failed[0]["msg"]
+    assert node.installed["libnccl"] == newer
+    outcome, _ = node.apply(packages_allow_downgrade=True)
+    assert outcome.ok, outcome.failed
+    assert node.installed["libnccl"] == locked
+    assert node.drift() == node.failed() == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        f"sed -i /^libnccl-0:/d {LOCKS}",
+        "sed -i s/enabled.*/enabled=0/ /etc/dnf/plugins/versionlock.conf",
+    ],
+    ids=["a line", "the plugin"],
+)
+def test_a_lock_without_effect_is_seen_by_both(node: RockyNode, change: str) -> None:
+    node.node.run(f"cp -a /etc/dnf/plugins /root/plugins; {change}")
+    assert node.drift().keys() == {"pins.hold"}
+    assert {"pins.hold", "pins.simulated"} >= node.failed().keys() >= {"pins.hold"}
+    if "enabled" in change:
+        outcome, _ = node.apply("package_pins")
+        assert "dnf's plugin of version locks is switched off" in outcome.failed[0]["msg"]
+        node.node.run("cp -a /root/plugins/. /etc/dnf/plugins/")
+    else:
+        outcome, changed = node.apply("package_pins")
+        assert outcome.ok, outcome.failed
+        assert len(changed) == 1
+    node.node.run("rm -r /root/plugins")
+    assert node.drift() == node.failed() == {}
+
+
+def test_another_version_keeps_the_locks_of_others(node: RockyNode) -> None:
+    before = node.installed
+    node.state(**{**STACK, "nccl": "2.28.9"})
+    node.node.run(f"echo 'dkms-0:3.2.2-1.el9.*' >>{LOCKS}")
+    outcome, _ = node.apply(packages_allow_downgrade=True)
+    assert outcome.ok, outcome.failed
+    assert node.installed["libnccl"].startswith("2.28.9-")
+    assert "dkms-0:3.2.2-1.el9.*" in node.says(f"cat {LOCKS}")
+    assert node.says(f"grep -c ^libnccl-0: {LOCKS}") == "1"
+    node.state(**STACK)
+    outcome, _ = node.apply(packages_allow_downgrade=True)
+    assert outcome.ok, outcome.failed
+    assert node.installed == before
+
+
+def test_another_key_of_the_repository_is_seen_by_both_and_written_again(node: RockyNode) -> None:
+    node.node.run("echo >>/etc/yum.repos.d/gpuprov.repo; echo '# more' >>/etc/yum.repos.d/gpuprov.repo")
+    node.node.run("echo none >/etc/pki/rpm-gpg/gpuprov-nvidia.asc")
+    assert node.drift().keys() == node.failed().keys() == {"repositories.file"}
+    outcome, _ = node.apply("repositories")
+    assert outcome.ok, outcome.failed
+    assert node.drift() == node.failed() == {}
+
+
+def test_another_branch_comes_from_another_stream(node: RockyNode) -> None:
+    node.state(**{**STACK, "driver": "595.71.05"})
+    outcome, _ = node.apply()
+    assert outcome.ok, outcome.failed
+    assert "stream=595-open" in node.says("cat /etc/dnf/modules.d/nvidia-driver.module")
+    assert node.installed["nvidia-driver-cuda"] == "3:595.71.05-1.el9"
+    assert node.drift("driver.packages", "pins.") == node.failed("driver.packages", "pins.") == {}

@@ -11,6 +11,7 @@ from gpuprov.probe.parse.loading import Dracut, DryRun, Loading, NextKernel, Ste
 from gpuprov.probe.parse.modules import ON_COMMAND_LINE, DiskModule, Modprobe, module_name, named_on
 from gpuprov.roles import Expectation
 from gpuprov.roles.nvidia_driver import (
+    BLS_HOOKS,
     DKMS_FOLDERS,
     DKMS_HOOKS,
     FILES,
@@ -215,7 +216,7 @@ def _obstacles(found: NextKernel, built: str | None) -> Iterator[tuple[str, str 
 
     `built` is the driver's version if DKMS builds it.
     """
-    if GUARD not in found.grub:
+    if GUARD not in found.grub and not found.bls:
         yield f"{GUARD} is missing", None
     if found.dracut is not None:
         yield from _foreign_drivers(found.dracut)
@@ -240,7 +241,7 @@ def _hooks(found: NextKernel) -> Iterator[tuple[str, str | None]]:
     """Yield what keeps the packages of a new kernel from starting DKMS."""
     if found.off:
         yield "DKMS is switched off", "/etc/dkms/no-autoinstall"
-    for hook in DKMS_HOOKS:
+    for hook in BLS_HOOKS if found.bls else DKMS_HOOKS:
         if hook not in found.hooks:
             yield f"{hook} does not run", hook if hook.endswith("/dkms") else None
 

@@ -30,6 +30,8 @@ FILE = re.compile(r"nvidia(?:[-_](?:current|tesla))?(?:[-_]\d+)?(?:[-_]open)?(?:
 KERNEL_HOOKS = ("/etc/kernel/postinst.d/", "/etc/kernel/header_postinst.d/")
 HOOK = re.compile(r"[\w-]+\Z")
 """Names of programs that run-parts(8) runs."""
+INSTALLERS = "/usr/lib/kernel/install.d/*.install"
+"""Programs that kernel-install(8) runs."""
 AUTOINSTALLER = "/usr/lib/dkms/dkms_autoinstaller"
 MODULE_LISTS = (
     "/etc/initramfs-tools/modules",
@@ -135,6 +137,7 @@ def next_kernel(parameters: "Values") -> "Any":
     framework = ["/etc/dkms/framework.conf", *sorted(glob.glob("/etc/dkms/framework.conf.d/*.conf"))]
     return {
         "hooks": [path for path in _hooks() if _works(path)],
+        "bls": os.path.isdir("/boot/loader/entries"),
         "grub": sorted(glob.glob("/etc/default/grub.d/*.cfg")),
         "dkms": find_program("dkms"),
         "off": os.path.isfile("/etc/dkms/no-autoinstall"),
@@ -147,6 +150,7 @@ def next_kernel(parameters: "Values") -> "Any":
 def _hooks() -> "list[str]":
     """Return the programs that the packages of a kernel and of its headers run."""
     paths = [folder + name for folder in KERNEL_HOOKS for name in names_in(folder) if HOOK.match(name)]
+    paths += sorted(glob.glob(INSTALLERS))
     return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
 
 

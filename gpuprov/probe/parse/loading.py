@@ -113,6 +113,8 @@ class NextKernel:
     """Programs that the packages of a kernel and of its headers run, without those that do nothing."""
     grub: frozenset[str]
     """Files of /etc/default/grub.d."""
+    bls: bool
+    """Whether kernels are added as entries in /boot/loader, by kernel-install and not by grub-mkconfig."""
     dkms: str | None
     off: bool
     """Whether /etc/dkms/no-autoinstall exists."""
@@ -129,6 +131,7 @@ def parse_next_kernel(raw: Mapping[str, Any]) -> NextKernel:
     return NextKernel(
         hooks=frozenset(raw["hooks"]),
         grub=frozenset(raw["grub"]),
+        bls=bool(raw.get("bls")),
         dkms=raw["dkms"],
         off=bool(raw["off"]),
         folders={name: (value, place) for place, name, value in raw["folders"]},

@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import islice
 
 from gpuprov.roles.nvidia_driver import (
+    BLS_ENTRIES,
+    BLS_HOOKS,
     DKMS_FOLDERS,
     DKMS_HOOKS,
     FILES,
@@ -35,6 +37,7 @@ DEVICES = (
 BOOT_LINES = r"grep -hsE '^\s*linux\w*\s+\S*/vmlinuz-' /boot/grub/grub.cfg"
 HOOKS = (
     "for each in /etc/kernel/postinst.d /etc/kernel/header_postinst.d; do run-parts --test $each; done;"
+    " find /usr/lib/kernel/install.d -name '*.install' -perm /111 2>/dev/null;"
     " [ -x /usr/lib/dkms/dkms_autoinstaller ]"
     " || grep -ls dkms_autoinstaller /etc/kernel/*postinst.d/dkms | sed 's/^/idle /'"
 )
@@ -120,7 +123,9 @@ class ModuleLoading(Observed):
 
     def obstacles(self, version: str | None) -> list[str]:
         """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""
-        found = [] if self._host.file(GUARD).is_file else [f"{GUARD} is missing"]
+        by_entries = self.run("test -d %s", BLS_ENTRIES).succeeded
+        guarded = by_entries or self._host.file(GUARD).is_file
+        found = [] if guarded else [f"{GUARD} is missing"]
         found += foreign_drivers(self.ask(DRACUT))
         if version is None:
             return found
@@ -130,7 +135,8 @@ class ModuleLoading(Observed):
             found.append("DKMS is switched off")
         answer = self.run(HOOKS).stdout.splitlines()
         runs = {*answer} - {line.removeprefix("idle ") for line in answer if line.startswith("idle ")}
-        found += [f"{hook} does not run" for hook in DKMS_HOOKS if hook not in runs]
+        hooks = BLS_HOOKS if by_entries else DKMS_HOOKS
+        found += [f"{hook} does not run" for hook in hooks if hook not in runs]
         return [*found, *settings(self.ask(DKMS, version), version)]
 
     def _result(self, kernel: str, name: str, wanted: str) -> str:

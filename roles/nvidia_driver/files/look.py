@@ -8,13 +8,14 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
 
     {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
      "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [],
-     "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "dracut": false,
+     "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "streams": [], "dracut": false, "bls": false,
      "reason": "NVIDIA driver 535.309.01 …"}
 
 `kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
 without the module, or with another module than that build. `outdated`: a new grub.cfg would have another
-default. `left` are removed packages with their configuration still there. `dracut`: it is installed. `reason`
-is a failure's message.
+default. `left` are removed packages with their configuration still there. `dracut`: it is installed. `bls`:
+kernels are added as entries in /boot/loader. `streams` are dnf's enabled module streams. `reason` is a
+failure's message.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuprov_manager import package_manager
 from gpuprov_node import output, packages
+
+DKMS_PLACES = ("updates/dkms", "extra")
+"""Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
 
 
 def images(root: str = "/") -> list[str]:
@@ -139,9 +144,11 @@ def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[st
 
 
 def same_bytes(kernel: str, modules: dict[str, str]) -> bool:
-    """Return whether exactly these modules are where DKMS of Debian and Ubuntu installs them."""
-    there = {name: Path("/lib/modules", kernel, "updates/dkms", name) for name in modules}
-    return all(path.is_file() and digest(path) == modules[name] for name, path in there.items())
+    """Return whether exactly these modules are in one of the folders that DKMS installs modules in."""
+    return any(
+        all(path.is_file() and digest(path) == modules[path.name] for path in map(folder.joinpath, modules))
+        for folder in (Path("/lib/modules", kernel, name) for name in DKMS_PLACES)
+    )
 
 
 def digest(path: Path) -> str:
@@ -222,7 +229,9 @@ def main() -> None:
         "left": [row.name for row in rows if row.state == "c"],
         "broken": [row.name for row in rows if row.state in "HUF"],
         "held": [row.name for row in rows if row.wanted == "h"],
+        "streams": package_manager().enabled_streams(),
         "dracut": shutil.which("dracut") is not None,
+        "bls": Path("/boot/loader/entries").is_dir(),
         "reason": reason(asked["failed"], version, kernels, failed_builds()) if asked["failed"] else "",
     }
     json.dump(look, sys.stdout)

@@ -1,8 +1,8 @@
 """Restoration of a node's former packages: new ones are removed, replaced ones return, holds are set again.
 
 Runs on the node, with the modules of plugins/module_utils. Argument: the former packages,
-{"packages": {name: version}, "left": [name], "held": [name], "lock_timeout": seconds}; in `left` are those
-with only their configuration left. Prints {"changed": true, "failure": null}.
+{"packages": {name: version}, "left": [name], "held": [name], "streams": [module:stream], "lock_timeout":
+seconds}; in `left` are those with only their configuration left. Prints {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import sys
 
-import gpuprov_apt as apt
 import gpuprov_node as node
+from gpuprov_failures import Failed
+from gpuprov_manager import package_manager
 
 FETCH_S = 3600
 
 
 def words(now: dict[str, str], before: dict[str, str]) -> list[str]:
-    """Return the arguments of apt-get install."""
+    """Return what a transaction must install and remove."""
     gone = [f"{name}-" for name in now if name not in before]
     return gone + [f"{name}={version}" for name, version in before.items() if now.get(name) != version]
 
@@ -27,35 +28,42 @@ def present() -> dict[str, str]:
     return {row.name: row.version for row in node.packages() if row.state not in "nc"}
 
 
-def restore(before: dict[str, str], left: list[str], held: list[str], lock_timeout: int) -> bool:
+def restore(asked: dict) -> bool:
     """Restore the packages; return whether anything was changed.
 
     Raises:
         Failed: they cannot be restored.
     """
-    now = present()
+    manager = package_manager()
+    before, held, now = asked["packages"], asked["held"], present()
     back, new = words(now, before), now.keys() - before.keys()
     if back:
-        command = [*apt.common_options(lock_timeout), "--allow-downgrades", "install", *back]
-        apt.fetch_packages(command, new, FETCH_S)
-        apt.transact(command, [])
-        apt.purge(new - set(left))
+        streams = former_streams(manager.enabled_streams(), asked["streams"])
+        command = manager.installation(back, int(asked["lock_timeout"]), True, streams)
+        manager.fetch_packages(command, new, FETCH_S)
+        manager.transact(command, [])
+        manager.purge(new - set(asked["left"]))
     if held:
-        apt.call("apt-mark", "hold", *held)
+        manager.hold(held)
     undone = words(present(), before) + [row.name for row in node.packages() if row.state in "HUF"]
     if undone:
-        raise apt.Failed(f"apt left undone: {', '.join(undone)}")
+        raise Failed(f"{manager.NAME} left undone: {', '.join(undone)}")
     return bool(back + held)
+
+
+def former_streams(now: list[str], before: list[str]) -> list[str]:
+    """Return the streams to enable; `module:` for a module that had none."""
+    names = {stream.partition(":")[0] for stream in before}
+    return [*before, *(f"{name}:" for name in (each.partition(":")[0] for each in now) if name not in names)]
 
 
 def main() -> None:
     """Print the document."""
-    apt.set_environment()
-    asked = json.loads(sys.argv[1])
+    package_manager().set_environment()
     changed, failure = False, None
     try:
-        changed = restore(asked["packages"], asked["left"], asked["held"], int(asked["lock_timeout"]))
-    except apt.Failed as error:
+        changed = restore(json.loads(sys.argv[1]))
+    except Failed as error:
         failure = {"says": str(error), "do": None}
     sys.stdout.write("\n" + json.dumps({"changed": changed, "failure": failure}) + "\n")
 

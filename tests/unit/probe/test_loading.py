@@ -81,6 +81,7 @@ def test_a_hook_is_a_program_whose_name_run_parts_takes(
         (tmp_path / name).write_text("#!/bin/sh\n" + f"exec {loading.AUTOINSTALLER}\n" * (name == "idle"))
         (tmp_path / name).chmod(mode)
     monkeypatch.setattr(loading, "KERNEL_HOOKS", (f"{tmp_path}/",))
+    monkeypatch.setattr(loading, "INSTALLERS", f"{tmp_path}/*.install")
     assert [path for path in loading._hooks() if loading._works(path)] == [f"{tmp_path}/dkms"]
 
 
