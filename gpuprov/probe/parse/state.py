@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuprov.untrusted import lines_of
+from gpuprov.untrusted.parsing import read_object
 
+LEASE = 4096
+"""Maximum size of a lease in bytes."""
 LONGEST_S = 366 * 86400.0
 """Maximum duration that a node's times give, which depend on its clock."""
 
@@ -29,7 +31,7 @@ def parse_holding(raw: Mapping[str, Any]) -> Holding:
     now, armed = float(raw["now"]), raw["armed"]
     lease_s = None
     try:
-        lease = json.loads(raw["lease"] or "{}")
+        lease = read_object(raw["lease"] or "{}", LEASE)
         if now < float(lease["until"]):
             lease_s = _duration(now - float(lease["since"]))
     except (ValueError, KeyError, TypeError):
