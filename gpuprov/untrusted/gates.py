@@ -58,7 +58,7 @@ _NOT_XML = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0
 COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
 """Pattern of one component of a path; `names.file_name` uses it, too."""
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#|#jinja2:")
-"""What makes a text a template for Ansible: Jinja's own signs, and a line that states other ones."""
+"""Signs of a template for Ansible: Jinja's own, and the line that states others."""
 _SHOWN = 80
 """Default maximum length of a value in a message, in characters."""
 UNSAFE = "__ansible_unsafe"

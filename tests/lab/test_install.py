@@ -17,6 +17,7 @@ from maintenance.release.pyz import NAME, build_pyz
 from maintenance.release.sums import KEYRING, SIGNATURE, SUMS, VERIFY, sign
 from tests.lab.package_index import build_index
 
+pytestmark = pytest.mark.slow
 RELEASE = "release"
 FETCH = (
     "import sys, urllib.request as url; [url.urlretrieve(each, each.split('/')[-1]) for each in sys.argv[1:]]"

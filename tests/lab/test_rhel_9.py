@@ -16,6 +16,7 @@ from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from tests.lab.mirror_node import RockyNode, rocky
 
+pytestmark = pytest.mark.slow
 STACK = {"driver": "580.126.16", "cuda": "13.0", "cudnn": "9.15", "nccl": "auto"}
 LOADING = ("driver.", "nouveau.")
 LOCKS = "/etc/dnf/plugins/versionlock.list"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,7 @@ def test_sudo_rs_takes_the_password_and_a_wrong_one_is_reported(driven: MirrorNo
         "useradd --create-home --groups sudo asking; echo asking:secret | chpasswd;"
         " cp -r /root/.ssh /home/asking/; chown -R asking: /home/asking/.ssh"
     )
-    assert driven.apply("preflight", password="secret", ansible_user="asking")[0].ok  # noqa: S106
-    outcome, _ = driven.apply("preflight", password="wrong", ansible_user="asking")  # noqa: S106
+    login: dict[str, Any] = {"ansible_user": "asking", "ansible_become": True}
+    assert driven.apply("preflight", password="secret", **login)[0].ok  # noqa: S106
+    outcome, _ = driven.apply("preflight", password="wrong", **login)  # noqa: S106
     assert "Incorrect sudo password" in str(outcome.failed or outcome.unreachable)

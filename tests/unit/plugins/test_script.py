@@ -318,7 +318,7 @@ print("a banner"); print(json.dumps({"asked": json.load(sys.stdin), "here": os.g
 
 
 def test_a_script_on_the_controller_is_not_run_on_a_node_of_its_name(tmp_path: Path) -> None:
-    """A host `localhost` of the inventory would get what is delegated there."""
+    """Have a host `localhost` in the inventory, which would get what is delegated there."""
     files, tasks = tmp_path / "roles/asking/files", tmp_path / "roles/asking/tasks"
     files.mkdir(parents=True)
     tasks.mkdir()
