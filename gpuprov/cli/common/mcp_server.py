@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,6 +29,7 @@ from gpuprov.cli.common.options import select
 from gpuprov.cli.common.request_options import request_names
 from gpuprov.cli.common.verbs import VERBS
 from gpuprov.errors import Exit, GpuprovError
+from gpuprov.untrusted.parsing import read_json
 from gpuprov.untrusted.programs import Answer, run_limited
 
 SCHEMA = "gpuprov.mcp/1"
@@ -185,7 +185,7 @@ def document(verb: str, result: Answer) -> dict[str, Any]:
     """Return the document of a call: the verb's own one, and its exit code and messages."""
     lines = result.stderr.decode("utf-8", "replace").splitlines()
     try:
-        found = json.loads(result.stdout) if result.stdout.strip() else None
+        found = read_json(result.stdout, ANSWER_BYTES, ANSWER_BYTES) if result.stdout.strip() else None
     except ValueError:
         found, lines = None, [*lines, "the verb printed no JSON document"]
     return _answer(verb, result.code, found, lines[-MESSAGES:])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, str]
 
-NAME = re.compile(r"[A-Za-z_]\w*$")
+NAME = re.compile(r"[A-Za-z_]\w*\Z")
 ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)")
 MARK = "gpuprov-end-of-login-files"
 # bash does not accept PS4 from root's environment, so the files are read one by one: those of a command over

@@ -24,7 +24,7 @@ from gpuprov_replace import make_folders, read, replace
 OURS, OUR_PATTERNS = "/var/lib/gpuprov/held", "/var/lib/gpuprov/excluded"  # the role's records, one per line
 AUTOMATIC = "/etc/dnf/automatic.conf"
 BASE, EXCLUDING = "[base]", ("excludepkgs", "exclude")
-"""Section with dnf's own settings for automatic updates, and its keys for packages to leave alone."""
+"""Section with dnf's own settings for automatic updates, and its keys for packages to leave unchanged."""
 SIMULATION_S = 300
 
 

@@ -183,7 +183,7 @@ def test_affected_versions_are_notes_and_no_differences(
     assert "bulletin" not in printed.out
     assert run(["report", "--html", "page.html", "--prometheus", "node.prom"]) == Exit.OK
     assert "security bulletin 5861" in Path("page.html").read_text()
-    affected = 'gpuprov_node_affected{component="driver",node="gpu1",version="535.309.01"} 1.0'
+    affected = 'gpuprov_node_affected{component="driver",node="gpu1",verb="drift",version="535.309.01"} 1.0'
     assert affected in Path("node.prom").read_text()
     capsys.readouterr()
     assert run(["report"]) == Exit.OK

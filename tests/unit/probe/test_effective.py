@@ -91,7 +91,7 @@ def test_a_shell_that_ends_early_is_no_answer(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "profile").write_text(f"{end}\n")
-    script = effective.SHELLS.replace("/etc/profile", f"{tmp_path}/profile")
+    script = effective.SHELLS.replace("/etc/profile", f"{tmp_path}/profile").replace("~/", f"{tmp_path}/")
     monkeypatch.setattr(effective, "SHELLS", script)
     with pytest.raises(base.Failed, match="ends before"):
         effective._read_shells(re.compile("NCCL_"))

@@ -233,7 +233,7 @@ PARSED_DIRECTLY = {
     "gpuprov/locking/repository/freshness.py": "a record of gpuprov's cache",
     "gpuprov/locking/repository/rpm.py": "modules.yaml, in the block of `stated_file`",
     "gpuprov/model/marked.py": "YAML with lines, with every error of PyYAML",
-    "gpuprov/inventory/imports/reading.py": "only the events of YAML, without its values",
+    "gpuprov/inventory/imports/files.py": "only the events of YAML, without its values",
 }
 """Files that use `PARSERS`, each with the reason."""
 
