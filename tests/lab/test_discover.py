@@ -74,6 +74,7 @@ def test_the_fleet_holds_every_host(discovered: Path, nodes: dict[str, str]) -> 
     assert hosts == nodes
 
 
+@pytest.mark.slow
 def test_drift_and_verify_name_the_faults_as_well(discovered: Path, nodes: dict[str, str]) -> None:
     mirror = nvidia.build(discovered / "mirror", load(), ["debian12"])
     place = f"repositories: {{nvidia: {{url: '{mirror.cuda()}', key: {mirror.key}}}}}\n"

@@ -314,6 +314,7 @@ def test_database_in_a_volume_survives_another_version_and_the_way_back(driven: 
     assert (version(driven), driven.says(DATABASE)) == (old, "precious")
 
 
+@pytest.mark.slow
 def test_database_in_a_volume_survives_docker_and_containerd(driven: StubDriverNode) -> None:
     driven.state({"containers": None}, docker=None, container_toolkit=None)
     for absent in ({"docker": "docker\\.io"}, {"docker": "docker\\.io", "containerd": "containerd"}):

@@ -230,6 +230,7 @@ def test_a_node_that_never_has_a_compiler_says_what_is_missing(fleet: Fleet) -> 
     assert node.run("command -v gcc", check=False).stdout == ""
 
 
+@pytest.mark.slow
 def test_a_node_whose_kernel_no_build_fits_compiles_for_itself(fleet: Fleet) -> None:
     """Install gcc and headers when the store has only builds by another compiler, and report the build."""
     node = fleet.nodes[1]

@@ -64,6 +64,7 @@ def test_both_witnesses_see_settings_of_dracut_and_apply_mends_them(driven: Mirr
     assert driven.failed(*LOADING) == {}
 
 
+@pytest.mark.slow
 def test_an_image_without_the_blacklist_is_made_again(driven: MirrorNode) -> None:
     kernel = driven.node.kernel
     empty = "mkdir -p /root/none"
