@@ -43,6 +43,7 @@ ALLOWED = {
     "gpuprov/upgrade/node/packages.py": "packages whose sums are compared before they are used",
     "gpuprov/verify/event_log.py": LOG,
     "plugins/callback/gpuprov_jsonl.py": LOG,
+    "plugins/module_utils/gpuprov_dnf.py": "a new file, made exclusively and removed afterwards",
     "plugins/module_utils/gpuprov_files.py": "a content to validate; a whole backup that is renamed back",
     "roles/nvidia_driver/files/install.py": "a folder of modules that is renamed when all are there",
     "roles/nvidia_driver/files/mark.py": "an empty mark that a reboot removes",
