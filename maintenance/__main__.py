@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from gpuprov.catalog.releases import OWN
-from gpuprov.errors import Exit, GpuprovError
+from gpuprov.errors import Exit
 from gpuprov.files.writing import replace_file
 from maintenance.data_files import render
 from maintenance.manual import manual
 from maintenance.refresh import command as refresh
+from maintenance.running import run
 
 MANUAL = Path(__file__).parents[1] / "docs/gpuprov.1"
 
@@ -44,17 +45,7 @@ def write_manual() -> Exit:
 
 def main(arguments: list[str]) -> int:
     """Run a command; return its exit code. Errors are printed to standard error."""
-    try:
-        code = command.main(arguments, prog_name="scripts/catalog", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return Exit.USAGE
-    except GpuprovError as error:
-        click.echo(f"scripts/catalog: {error}", err=True)
-        return error.exit_code
-    return code if isinstance(code, int) else Exit.OK
+    return run(command, "scripts/catalog", arguments)
 
 
 if __name__ == "__main__":

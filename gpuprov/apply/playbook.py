@@ -23,7 +23,7 @@ from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Event, Options, RunContext
 from gpuprov.apply.worker_messages import Failures
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
-from gpuprov.files.resources import link_collection, share
+from gpuprov.files.resources import ansible_environment, link_collection, share
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.inventory.ansible import group_names
 from gpuprov.inventory.variables import reached, variables_of
@@ -248,16 +248,9 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
 
 
 def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
-    """Return the environment of ansible-playbook: a lock gives the same run everywhere.
-
-    It is the operator's without variables `ANSIBLE_*`, and with an empty ansible.cfg, created in `scratch`.
-    """
-    config = scratch / "ansible.cfg"
-    config.touch()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    """Return the environment of ansible-playbook: a lock gives the same run everywhere."""
     return {
-        **inherited,
-        "ANSIBLE_CONFIG": str(config),
+        **ansible_environment(scratch),
         "ANSIBLE_COLLECTIONS_PATH": str(link_collection(scratch / "collections")),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov.gpuprov.gpuprov_jsonl",
         "ANSIBLE_GATHERING": "smart",

@@ -19,6 +19,7 @@ from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import NAME, build_pyz, digest
 from maintenance.release.sums import VERIFY, sign
 from maintenance.release.wheelhouse import fill, install_line
+from maintenance.running import run
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 NOTES = "RELEASE.md"
@@ -161,17 +162,7 @@ def script(name: str, *words: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run a command; return its exit code. Errors are printed to standard error."""
-    try:
-        code = command.main(arguments, prog_name="scripts/release", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return Exit.USAGE
-    except GpuprovError as error:
-        click.echo(f"scripts/release: {error}", err=True)
-        return error.exit_code
-    return code if isinstance(code, int) else Exit.OK
+    return run(command, "scripts/release", arguments)
 
 
 if __name__ == "__main__":

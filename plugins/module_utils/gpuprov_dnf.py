@@ -17,7 +17,7 @@ import tempfile
 from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_node import SEVERAL, Package, packages
+from gpuprov_node import SEVERAL, TIMED_OUT, Package, packages
 from gpuprov_repos import repositories
 
 TYPE_CHECKING = False
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 NAME = "dnf"
 """Its name in messages."""
-TIMED_OUT = 124  # timeout(1), "EXIT STATUS"
 NEXT_STEP = "run `dnf --assumeno install` with these packages on the node: its output names the others"
 
 CAUSES = (

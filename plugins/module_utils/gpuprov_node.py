@@ -19,7 +19,7 @@ RPM_FORM = "%{NAME}\t%{EVR}\t%{ARCH}\n"
 RPM_KEY = "gpg-pubkey"
 """Name of the keys in the database of rpm, which are no packages."""
 SEVERAL = re.compile(r"kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*\Z")
-"""Packages of which several versions are installed at a time (dnf.conf(5), `installonlypkgs`)."""
+"""Packages that dnf installs in several versions at a time (dnf.conf(5), `installonlypkgs`)."""
 
 
 class Package(NamedTuple):

@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from gpuprov_node import output
+from gpuprov_sources import IN_URL, NAMED_AT_MOST
 from gpuprov_versionlock import text_of
 
 TYPE_CHECKING = False
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 FOLDER = "/etc/yum.repos.d"
 ON = ("1", "yes", "true", "on")
-IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
-"""User and password in a URL, with the `@`."""
-NAMED_AT_MOST = 5
 FORM = "%{repoid}\t%{name}\n"
 
 
