@@ -19,6 +19,7 @@ from gpuprov.ssh.contained import contained
 from gpuprov.ssh.route import Route, route
 from gpuprov.verify.connection import HERE, TimeLimits, here_argv, ssh_argv, sudo_answer
 from gpuprov.verify.outside import offered
+from gpuprov.verify.processor_time import ProcessorTime
 from gpuprov.verify.sharing import rules
 from gpuprov.verify.shell import Shell, ShellBackend
 from gpuprov.verify.wanted import wanted
@@ -43,6 +44,7 @@ class NodeUnderTest:
         image: whether it is a tree that was never booted.
         local: whether this machine is in its place.
         ports: port of sshd → the methods that it offers from outside, once asked.
+        processor_time: what its tests may still use.
     """
 
     name: str
@@ -53,6 +55,7 @@ class NodeUnderTest:
     image: bool = False
     local: bool = False
     ports: dict[int, list[str]] = field(default_factory=dict)
+    processor_time: ProcessorTime = field(default_factory=ProcessorTime)
 
     @cached_property
     def wanted(self) -> dict[str, Expectation]:

@@ -23,6 +23,7 @@ from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
 from gpuprov.verify.observers import register
+from gpuprov.verify.processor_time import TooSlow
 from gpuprov.verify.values import SHOWN, cut, plain
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import remedy
@@ -141,6 +142,15 @@ class Verification:
             if other.lost:
                 self.events.lost(other.name, other.lost)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Run a test within the processor time of its node, so that no node delays those after it."""
+        node = _node(item)
+        if node is None:
+            return (yield)
+        with node.processor_time.limited():
+            return (yield)
+
     def pytest_assertrepr_compare(self, op: str, left: Any, right: Any) -> None:
         """End the test with the two values of its failed comparison, in place of pytest's explanation.
 
@@ -157,7 +167,8 @@ class Verification:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Log the result of a test that ran; for a failed one add the output of its check's commands.
 
-        If the connection broke, the node is lost instead and the test has no result.
+        If the connection broke, or the node's processor time is used up, the node is lost instead and the
+        test has no result.
         """
         report = yield
         node = _node(item)
@@ -165,7 +176,9 @@ class Verification:
         if node is None or node.lost or not ran:
             return report
         error = call.excinfo.value if call.excinfo else None
-        if isinstance(error, Unreachable):
+        if not node.processor_time.left:
+            error = TooSlow()
+        if isinstance(error, Unreachable | TooSlow):
             node.lost = error
             self.events.lost(node.name, error)
             return report

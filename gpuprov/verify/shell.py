@@ -34,6 +34,10 @@ a character has up to four bytes.
 """
 COMMANDS = 4096
 """Maximum number of commands of a node: a node can name any number of things, and each is a command."""
+COMMAND_BYTES = 128 * 1024
+"""Maximum length of a command: Linux accepts no longer argument (MAX_ARG_STRLEN), and a command can contain
+text of the node.
+"""
 LAST_WORDS_S = 5
 """Seconds to wait for the end of a shell whose output has ended."""
 TOO_MUCH = "the node's answers are larger than its limit"
@@ -106,8 +110,11 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,
             process_group=0,  # so that `close` ends what it started, too
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         self._out, self._err = (_Pipe(p.fileno()) for p in (self._process.stdout, self._process.stderr) if p)
         try:
             self.ask(self.greeting + PRELUDE, quoted=False)
@@ -130,24 +137,30 @@ class Shell:
         assert self._process is not None and self._process.stdin is not None  # noqa: PT018
         mark = secrets.token_hex(16)
         line = f"/bin/sh -c {shlex.quote(command)} </dev/null" if quoted else command
-        try:
-            self._process.stdin.write(
-                f"{line}\nprintf '\\n{mark} %d\\n' $? ; printf '\\n{mark}\\n' >&2\n".encode()
-            )
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._lost() from None
-        return self._answer(command, mark.encode())
+        whole = f"{line}\nprintf '\\n{mark} %d\\n' $? ; printf '\\n{mark}\\n' >&2\n"
+        (status, out), err = self._exchange(command, whole.encode(), mark.encode())
+        if not status.isdigit() or len(status) > 9:
+            self.close()
+            raise NodeFailed(f"`{command}` ended with a status that is not a number")
+        return int(status), out, err
 
-    def _answer(self, command: str, mark: bytes) -> tuple[int, bytes, bytes]:
-        """Return exit status and outputs of the command that was sent; `mark` ends both outputs.
+    def _exchange(self, command: str, whole: bytes, mark: bytes) -> tuple[tuple[bytes, bytes], bytes]:
+        """Send the lines of a command; return its status with its output, and its standard error.
+
+        The time limit is one for both directions: a node can also stop reading.
+
+        Args:
+            command: the command in messages.
+            mark: what ends both outputs.
 
         Raises:
             Unreachable, NodeFailed, NoAnswer: as `ask`.
         """
-        deadline = time.monotonic() + self.timeout_s
-        out = err = None
+        assert self._process is not None and self._process.stdin is not None  # noqa: PT018
+        deadline, stdin = time.monotonic() + self.timeout_s, self._process.stdin.fileno()
+        rest, out, err = memoryview(whole), None, None
         with selectors.DefaultSelector() as selector:
+            selector.register(stdin, selectors.EVENT_WRITE)
             for pipe in (self._out, self._err):
                 selector.register(pipe.fd, selectors.EVENT_READ, pipe)
             while out is None or err is None:
@@ -158,15 +171,29 @@ class Shell:
                         f"the answer of `{command}` did not end" if ready else f"no answer to `{command}`",
                         expected=f"at most {MAX_ANSWER_BYTES >> 20} MiB within {self.timeout_s:g} s",
                     )
-                if not all(key.data.read() for key, _ in ready):
+                if not all(key.data.read() for key, _ in ready if key.data):
                     raise self._lost()
+                if any(key.fd == stdin for key, _ in ready):
+                    rest = self._send(rest)
+                    if not rest:
+                        selector.unregister(stdin)
                 out = out or self._out.take(mark)
                 err = err or self._err.take(mark)
-        status = out[1].strip()
-        if not status.isdigit() or len(status) > 9:
-            self.close()
-            raise NodeFailed(f"`{command}` ended with a status that is not a number")
-        return int(status), out[0], err[0]
+        return (out[1].strip(), out[0]), err[0]
+
+    def _send(self, rest: memoryview) -> memoryview:
+        """Write a piece of a command's lines to the shell; return what remains.
+
+        Raises:
+            Unreachable, NodeFailed: the shell has ended.
+        """
+        assert self._process is not None and self._process.stdin is not None  # noqa: PT018
+        try:
+            return rest[os.write(self._process.stdin.fileno(), rest[:65536]) :]
+        except BlockingIOError:
+            return rest
+        except BrokenPipeError:
+            raise self._lost() from None
 
     def _lost(self) -> NodeFailed | Unreachable:
         """Close the shell that ended, and return its error with ssh's last line as the reason.
@@ -267,6 +294,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             Unreachable: the connection broke.
         """
         program = command.split(maxsplit=1)[0]
+        if len(command.encode(errors="replace")) > COMMAND_BYTES:
+            return NoAnswer(f"`{command[:64]}…` was not run: it has more than {COMMAND_BYTES >> 10} KiB")
         if reason := self._used_up(program):
             return NoAnswer(f"`{command}` was not run: {reason}")
         started = time.monotonic()

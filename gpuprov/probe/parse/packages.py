@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,21 +10,12 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import package_name
 from gpuprov.untrusted import version as package_version
+from gpuprov.untrusted.wildcards import matcher
 
-COMPARED = 1 << 22
-"""Maximum number of packages, and a hundred, times that of characters in version locks with wildcards: 300
-packages and 160 such locks of 64 characters.
-"""
 FILES_AT_MOST = 200
 """Number of differing files that the probe sends."""
-_LOCK, _WILDCARDS = 512, 4
-"""Maximum length of a version lock in characters, and maximum number of its wildcards, as in
-`kernel-*-5.14.0-*.el9*.x86_64`; others are ignored. The time of a comparison is the length of a name times
-the number of wildcards.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,36 +133,18 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     version locks.
     """
     rows = list(_fields(text, 4))
-    known = [lock for lock in dict.fromkeys(locks) if len(lock) <= _LOCK and _wildcards(lock) <= _WILDCARDS]
-    wild = [lock for lock in known if _wildcards(lock)]
-    if (len(rows) + 100) * sum(map(len, wild)) > COMPARED:
-        raise NodeFailed(
-            f"{len(rows)} packages and {len(wild)} version locks with wildcards",
-            expected=f"at most {COMPARED} characters of locks, each for each package and for 100 more",
-        )
-    exact, patterns = (
-        frozenset(known).difference(wild),
-        [re.compile(fnmatch.translate(lock)) for lock in wild],
-    )
+    is_locked = matcher(locks, len(rows))
     found: dict[str, Package] = {}
     for name, arch, version, source in rows:
         epoch, _, rest = version.rpartition(":")
         version = rest if epoch in ("", "0", "(none)") else version
         with_epoch = f"{name}-{epoch or 0}:{rest}"
         spellings = (name, f"{name}-{rest}", f"{name}-{rest}.{arch}", with_epoch, f"{with_epoch}.{arch}")
-        held = not exact.isdisjoint(spellings) or any(
-            pattern.match(spelling) for pattern in patterns for spelling in spellings
-        )
         # Several versions of a kernel can be installed.
         found[f"{name}-{version}" if name in found else name] = Package(
-            name, version, arch, source, "installed", held
+            name, version, arch, source, "installed", is_locked(spellings)
         )
     return Packages("rpm", found, interrupted=False)
-
-
-def _wildcards(lock: str) -> int:
-    """Return the number of wildcards of fnmatch in a version lock."""
-    return sum(map(lock.count, "*?["))
 
 
 def parse_versionlock(text: str) -> tuple[str, ...]:

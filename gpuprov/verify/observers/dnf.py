@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import configparser
-import fnmatch
 import hashlib
 import re
 from functools import cached_property
 
 from gpuprov.roles.repositories import KEY_OF
 from gpuprov.untrusted import lines_of
+from gpuprov.untrusted.wildcards import matcher
 from gpuprov.verify.observers.base import Observed
 
 PACKAGES = "rpm -qa --qf '%{NAME} %{EPOCHNUM} %{VERSION}-%{RELEASE}\\n'"
@@ -40,7 +39,9 @@ class Dnf(Observed):
     def held(self) -> set[str]:
         """Names of packages that dnf locks at the installed version; none if its plugin is not in effect."""
         locks = self.run(LOCKS).stdout.split()
-        return {name for name, version in self.versions.items() if _is_locked(name, version, locks)}
+        patterns = (lock.removesuffix(".*") for lock in locks if not lock.startswith("!"))
+        is_locked = matcher(patterns, len(self.versions))
+        return {name for name, version in self.versions.items() if is_locked(_spellings(name, version))}
 
     @property
     def ignores_holds(self) -> bool:
@@ -111,10 +112,10 @@ class Dnf(Observed):
         return "<dnf>"
 
 
-def _is_locked(name: str, version: str, locks: list[str]) -> bool:
-    """Return whether a lock as `versionlock list` prints it, `NAME-EPOCH:VERSION-RELEASE.*`, fits."""
-    full = f"{name}-{version if ':' in version else f'0:{version}'}.x86_64"
-    return any(fnmatch.fnmatchcase(full, lock) for lock in locks if lock.startswith(name) or "*" in lock[:1])
+def _spellings(name: str, version: str) -> tuple[str, ...]:
+    """Return the texts that a pattern of `versionlock list` can fit: `NAME-EPOCH:VERSION-RELEASE.ARCH`."""
+    full = f"{name}-{version if ':' in version else f'0:{version}'}"
+    return name, full, f"{full}.x86_64", f"{full}.aarch64"
 
 
 def _digest(text: str) -> str:
@@ -136,14 +137,15 @@ def parse_repositories(text: str) -> dict[str, str]:
 
 def parse_automatic(text: str) -> set[str]:
     """Parse the settings of dnf-automatic to the packages that its section `base` excludes."""
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return set()
-    base = dict(parser.items("base")) if parser.has_section("base") else {}
-    stated = f"{base.get('excludepkgs', '')} {base.get('exclude', '')}"
-    return set(filter(None, re.split(r"[\s,]+", stated)))
+    found, section, key = set[str](), "", ""
+    for line in lines_of(text):
+        if line.startswith("["):
+            section, key = line.strip(), ""
+        elif line[:1] not in (" ", "\t"):
+            key, _, line = (part.strip() for part in line.replace(":", "=", 1).partition("="))
+        if section == "[base]" and key in ("excludepkgs", "exclude"):
+            found.update(re.split(r"[\s,]+", line.strip()))
+    return found - {""}
 
 
 def parse_transaction(text: str) -> set[str]:

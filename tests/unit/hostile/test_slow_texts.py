@@ -41,6 +41,7 @@ from gpuprov.probe.parse.loading import DryRun
 from gpuprov.topology import driver_error, matrix, parse_topology
 from gpuprov.untrusted import gates, openpgp, secrecy, urls
 from gpuprov.verify.observers import apt as observers_apt
+from gpuprov.verify.observers import dnf as observers_dnf
 from gpuprov.verify.observers import gpu, secure_boot, sshd
 from gpuprov.verify.observers.base import Observed
 from tests.unit.hostile.timing import SECONDS, seconds_of
@@ -117,6 +118,7 @@ MORE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("match address", " ", "!"),
     ),
     "units": (("", "argv[]=", ""),),
+    "dnf": (("[base]\na", " ", "b"), ("[base]\nexclude", " =", "b"), ("", "a* ", "")),
     "terminal": (("", "expected ", ""),),
     "secure_boot": (("", "0\x82\xff\xff", ""),),
     "log": (("", "# Rank 1 ", ""),),
@@ -257,6 +259,20 @@ def _rpm(text: str) -> object:
     return inspect.unwrap(packages.parse_rpm)(lines, locks)
 
 
+def _dnf(text: str) -> object:
+    """Return the packages that are locked, with as many rows of rpm as patterns of locks."""
+    rows = "".join(f"{text[:8].strip() or 'a'}{at} 0 1-1\n" for at in range(len(text) // 20))
+    locks = "".join(f"z{at}*\n" for at in range(len(text) // 20))
+    host: Any = SimpleNamespace(
+        run=lambda command, *_: SimpleNamespace(
+            stdout=rows if "rpm" in command else locks, rc=0, failed=False
+        )
+    )
+    with suppress(GpuprovError):
+        return observers_dnf.Dnf.get_module(host).held
+    return None
+
+
 def _nccl(text: str) -> None:
     log = nccl_log.NcclLog()
     for at in range(0, len(text), 1 << 16):
@@ -325,6 +341,7 @@ def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
     yield "dry run", loading, lambda text: [*DryRun({"a": text}).steps("a"), DryRun({"a": text}).options("a")]
     yield "disk modules", modules, lambda text: modules.parse_disk_modules({"6.1.0": text})
     yield "rpm", packages, _rpm
+    yield "held", observers_dnf, _dnf
     yield "kernels", system, _kernels
     yield "unit", units, _unit
     yield "lists", secure_boot, _lists

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import LockedGroup, Setting
 from gpuprov.verify.nodes import ask_all_ahead
+from gpuprov.verify.observers.apt import Apt
 from gpuprov.verify.observers.module_loading import DEVICES
 from gpuprov.verify.observers.tuning import LOGIN, SERVICE
+from gpuprov.verify.processor_time import NODE_S
 from gpuprov.verify.readings import own_unit_state
 from gpuprov.verify.sharing import COMMANDS_WITH_WORDS
 from tests.unit.hostile.timing import SECONDS, seconds_of
@@ -79,6 +83,28 @@ def test_combining_marks_are_compared_in_linear_time(tmp_path: Path) -> None:
     assert verdicts["evil"].status == "failed"
     assert verdicts["good"].status == "passed"
     assert time.process_time() - start < len(verdicts["evil"].checks) * SECONDS
+
+
+def test_a_reader_that_takes_long_ends_its_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Use up a node's processor time in a reader that also catches errors."""
+    group = locked_group("evil", "good")
+    nodes = [paper_node("evil", group, lambda _: None), paper_node("good", group, lambda _: None)]
+    nodes[0].processor_time.left = 0.2
+    judged: property = vars(Apt)["held"]
+
+    def slow(apt: Apt) -> set[str]:
+        while apt._host.backend is nodes[0].backend and nodes[0].processor_time.left:
+            with suppress(NodeFailed):
+                sum(range(10_000))
+        return set(judged.__get__(apt))
+
+    monkeypatch.setattr(Apt, "held", property(slow))
+    verdicts = judge(nodes, tmp_path)
+    assert verdicts["evil"].message.startswith("the node's answers take too long to read")
+    assert verdicts["good"].status == "passed"
+    assert 0 < nodes[1].processor_time.left < NODE_S
 
 
 def test_devices_without_number_take_no_time_on_other_nodes(tmp_path: Path) -> None:

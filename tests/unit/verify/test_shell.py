@@ -58,6 +58,23 @@ def test_hanging_command_costs_its_time_and_no_more() -> None:
     shell.close()
 
 
+def test_a_node_that_stops_reading_has_the_time_of_a_command() -> None:
+    shell = Shell(["/bin/sh", "-c", 'read -r _; read -r mark; eval "$mark"; exec sleep 600'], timeout_s=0.5)
+    shell.open()
+    started = time.monotonic()
+    with pytest.raises(NoAnswer, match="no answer to `: a"):
+        shell.ask(f": {'a' * (1 << 20)}")
+    assert time.monotonic() - started < 3
+
+
+def test_a_command_is_not_longer_than_an_argument() -> None:
+    backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10)
+    assert backend.run("printf %s", "a" * 100_000).failed is False
+    with pytest.raises(NoAnswer, match="was not run: it has more than 128 KiB"):
+        backend.run("printf %s", "a" * 140_000)
+    backend.shell.close()
+
+
 def test_endless_answer_is_cut() -> None:
     shell = Shell(["/bin/sh"], timeout_s=30)
     with pytest.raises(NoAnswer, match="the answer of `yes` did not end"):
