@@ -38,16 +38,21 @@ SERVER_PACKAGES = (
     *("openssh-server", "python3", "sudo", "iproute2", "procps", "kmod", "less", "pciutils"),
     *("linux-image-amd64", "initramfs-tools", "unattended-upgrades"),
 )
+# Without translations of descriptions each program of apt needs a third less time.
 APT_SETTINGS = """\
 // Packages stay in the cache, so that the next node need not fetch them.
 APT::Keep-Downloaded-Packages "true";
 Binary::apt::APT::Keep-Downloaded-Packages "true";
+Acquire::Languages "none";
 """
 # Run inside the new system. Timers of apt would start at a node's first boot and hold its locks at random
-# times; an unused console costs time at boot.
+# times; an unused console costs time at boot. No node boots from its initramfs, so it gets no modules of
+# the kernel by itself: it is made in a tenth of the time. Debian's installer writes the same file.
 FINISH = """\
 set -eu
 export DEBIAN_FRONTEND=noninteractive
+mkdir -p /etc/initramfs-tools/conf.d
+echo MODULES=list >/etc/initramfs-tools/conf.d/driver-policy
 apt-get -q update
 apt-get -q -y dist-upgrade
 apt-get -q -y install --no-install-recommends {packages}
