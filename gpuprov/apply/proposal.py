@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from gpuprov.apply.context import Options
-from gpuprov.apply.plan import NodePlan, full_plan, narrowed, plan_node
+from gpuprov.apply.plan import RUNNABLE, NodePlan, full_plan, narrowed, plan_node
 from gpuprov.apply.verified import as_drift
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
@@ -36,6 +36,20 @@ class Proposal:
     def silent(self) -> list[str]:
         """Nodes without drift."""
         return [node.name for node in self.found if node.status == "in_sync"]
+
+    def steps(self, *, reboots: bool) -> dict[str, list[str]]:
+        """Return role → the nodes on which it will run, in the order of the roles; at the end `reboot`.
+
+        Args:
+            reboots: whether nodes that need it are rebooted.
+        """
+        found = {
+            role: nodes
+            for role in RUNNABLE
+            if (nodes := [plan.name for plan in self.busy if role in plan.roles])
+        }
+        rebooting = [plan.name for plan in self.busy if plan.reboot and reboots]
+        return found | ({"reboot": rebooting} if rebooting else {})
 
     @property
     def busy(self) -> list[NodePlan]:

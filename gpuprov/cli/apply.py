@@ -14,9 +14,10 @@ from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
-    from gpuprov.apply.context import Options, RunContext
+    from gpuprov.apply.context import Consent, Options, RunContext
     from gpuprov.apply.converge import Convergence
     from gpuprov.apply.proposal import Proposal
+    from gpuprov.model.lock import Lock
     from gpuprov.report.progress import Progress
     from gpuprov.verify import Verdict
 
@@ -95,11 +96,8 @@ def command(
     lock are written. It is rebooted last, and the run continues by itself in the next boot:
     `gpuprov history` shows the result.
     """
-    from gpuprov.apply.context import Consent, Options, RunContext
-    from gpuprov.files.runs import new_run
+    from gpuprov.apply.context import Consent, Options
     from gpuprov.model.nodeset import fold
-    from gpuprov.report.progress import Progress
-    from gpuprov.report.text import drift_lines, plan_lines, plan_sentence, trust_lines
 
     consent = Consent(reboot=reboot, downgrade=allow_downgrade, force=force, guard_s=guard_s)
     if image:
@@ -129,29 +127,57 @@ def command(
         for kept in import_modules(chosen.lock, modules):
             options.note(f"added to the store, built in an image: {kept.build}")
     how = Options(chosen.dispatch, check, diff, verbosity=verbose)
-    proposal = _propose(chosen, how, roles=roles, full=full, verified=not no_verify and not check)
-    trust = trust_lines(chosen.lock, proposal.plans)
-    for line in [
-        *plan_lines(proposal.plans),
-        *trust,
-        *drift_lines(proposal.unanswered),
-        *plan_sentence(proposal.plans),
-    ]:
-        options.note(line)
+    proposal = proposed(chosen, how, roles=roles, full=full, verified=not no_verify and not check)
+    show_plan(chosen.lock, proposal)
     if not proposal.busy:
-        return _nothing_to_do(chosen, proposal, output)
+        return nothing_to_do(chosen, proposal, output)
     options.ask(f"change {fold(plan.name for plan in proposal.busy)}", yes=yes or check)
-    progress = Progress(options.note, diffs=diff)
+    return carry_out(chosen, proposal, how, consent, output, verified=not no_verify)
+
+
+def show_plan(lock: Lock, proposal: Proposal) -> None:
+    """Print the plan of an apply, nodes that did not answer, and the sum of the changes."""
+    from gpuprov.report.text import proposal_lines
+
+    for line in proposal_lines(lock, proposal):
+        options.note(line)
+
+
+def carry_out(
+    chosen: options.Chosen,
+    proposal: Proposal,
+    how: Options,
+    consent: Consent,
+    output: str,
+    *,
+    verified: bool = True,
+) -> Exit:
+    """Change the nodes of a proposal as it plans, verify them, and print the result; return the exit code.
+
+    With `how.check` only show what would change.
+
+    Args:
+        output: `json`, or `table` for lines.
+        verified: whether to verify at the end.
+    """
+    from gpuprov.apply.context import RunContext
+    from gpuprov.files.runs import new_run
+    from gpuprov.report.progress import VERIFY, Progress
+
+    steps = proposal.steps(reboots=consent.reboot and not how.check)
+    if verified and not how.check:
+        steps[VERIFY] = [plan.name for plan in proposal.busy]
+    progress = Progress(options.note, diffs=how.diff, steps=steps)
     run = RunContext(chosen.lock, new_run("apply"), how, consent, progress.event, options.note)
-    if check:
+    if how.check:
         result, verdict = _check(run, proposal, progress), None
     else:
-        run = this_machine.remember(run, chosen.names, chosen.lock_path, verified=not no_verify)
-        result, verdict = _change(run, proposal, progress, chosen.lock_path, verified=not no_verify)
+        run = this_machine.remember(run, chosen.names, chosen.lock_path, verified=verified)
+        result, verdict = _change(run, proposal, progress, chosen.lock_path, verified=verified)
     return _conclude(run, proposal, result, verdict, output)
 
 
-def _propose(
+def proposed(
     chosen: options.Chosen, how: Options, *, roles: tuple[str, ...], full: bool, verified: bool
 ) -> Proposal:
     """Survey the nodes, verify those without drift whose state is not known, and plan what is wrong.
@@ -201,6 +227,7 @@ def _change(
     from gpuprov.history import keep
     from gpuprov.history.record import of_apply
     from gpuprov.history.verified import keep_verdict
+    from gpuprov.report.progress import VERIFY
 
     with LeaseManager([run.lock], run.folder, dispatch=run.options.dispatch) as leases:
         run = replace(run, leases=leases)
@@ -208,7 +235,10 @@ def _change(
             result = converge_exclusively(run, leases, proposal)
         this_machine.account(result, run)
         keep(of_apply(run.id, run.lock, lock_path, proposal.unanswered, result), options.note)
-        verdict = verify(run, result) if verified else None
+        verdict = None
+        if verified:
+            with progress.alive(VERIFY):
+                verdict = verify(run, result)
         if verdict:
             keep_verdict(run.lock, lock_path, verdict, options.note)
         return result, verdict
@@ -237,7 +267,7 @@ def _continue(name: str, output: str) -> Exit:
         return _conclude(run, proposal, result, verdict, output)
 
 
-def _nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
+def nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Exit:
     """Keep the survey in the history, and print its verification; return the survey's code.
 
     JSON is the empty result.

@@ -27,7 +27,7 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     from gpuprov.history.verified import not_verified
     from gpuprov.model.nodeset import fold
     from gpuprov.report.documents import plan_document
-    from gpuprov.report.text import drift_lines, plan_lines, plan_sentence, trust_lines
+    from gpuprov.report.text import proposal_lines
 
     chosen = replace(chosen, local=local)
     warn_if_stale(chosen.lock, chosen.lock_path)
@@ -36,13 +36,7 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
     if output == "json":
         options.print_json(plan_document(proposal.plans, proposal.unanswered))
     else:
-        trust = trust_lines(chosen.lock, proposal.plans)
-        for line in [
-            *plan_lines(proposal.plans),
-            *trust,
-            *drift_lines(proposal.unanswered),
-            *plan_sentence(proposal.plans),
-        ]:
+        for line in proposal_lines(chosen.lock, proposal):
             tell(line)
         if unknown := not_verified(chosen.lock, chosen.lock_path, proposal.silent):
             options.note(

@@ -56,8 +56,9 @@ def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
 
 
 def _compared(lock: Lock) -> dict[str, Any]:
-    """Return the parts of a lock to compare: its groups by name, and its pinned catalog as text, if it
-    has one.
+    """Return the parts of a lock to compare: its groups by name, and its pinned catalog as text, if any.
+
+    The size of a component's packages is left out, as it follows from their versions.
     """
     pin = {"catalog": f"{lock.catalog.version} (sha256 {lock.catalog.sha256[:12]}…)"} if lock.catalog else {}
     groups: dict[str, Any] = lock.model_dump(mode="json")["groups"]
@@ -76,6 +77,9 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _word(value: Any) -> str:
     """Return a value as text: `nothing` for None, commas in a list, a key's fingerprints, at most `MOST`
     characters.
+    for group in groups.values():
+        for component in filter(None, group["components"].values()):
+            component.pop("download", None)
     """
     if value is None:
         return "nothing"

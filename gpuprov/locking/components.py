@@ -28,6 +28,7 @@ class _Exact(TypedDict):
     stream: str | None
     packages: dict[str, str]
     closure: dict[str, str]
+    download: int | None
     beside: list[str]
     hold_patterns: list[str]
     reason: str
@@ -176,6 +177,7 @@ class Locker:
             stream=stated.stream,
             packages={each: whole[each] for each in asked},
             closure=whole,
+            download=kept.download if kept else _size(index, whole),
             beside=[] if whole_archive else [each for each in stated.unversioned if each not in unversioned],
             hold_patterns=unattended_patterns(stated.hold),
             reason=reason,
@@ -221,6 +223,14 @@ class Locker:
                 "fleet.yml and its profile",
             )
         return "; ".join(f.text for f in found), "; ".join(dict.fromkeys(f.source for f in found))
+
+
+def _size(index: Index, packages: Mapping[str, str]) -> int:
+    """Return the size in bytes of the files of packages, each at its version."""
+    return sum(
+        next((each.size for each in index.versions(name) if each.version == version), 0)
+        for name, version in packages.items()
+    )
 
 
 def _is_pattern(version: str | None) -> bool:

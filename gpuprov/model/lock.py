@@ -49,7 +49,8 @@ class Component(Strict):
     installed with them, in one transaction, and held. Both map package → exact version. `beside` names
     packages of the system's own archive that must be installed, in any version. `stream` is the dnf module
     stream (`nvidia-driver:580-open`) that must be enabled before. `hold_patterns` match the start of the
-    names of packages that unattended upgrades must not change.
+    names of packages that unattended upgrades must not change. `download` is the size of the closure's
+    package files in bytes, None in an older lock.
     """
 
     version: str
@@ -57,6 +58,9 @@ class Component(Strict):
     stream: str | None = None
     packages: dict[str, str]
     closure: dict[str, str]
+    download: int | None = Field(
+        default=None, ge=0, description="size of the closure's package files in bytes"
+    )
     beside: list[str] = Field(default=[])
     hold_patterns: list[str]
     reason: str

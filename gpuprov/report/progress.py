@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from gpuprov.model.nodeset import fold
+from gpuprov.report.live import live_line
 from gpuprov.untrusted import on_one_line
 
 SLOW_S = 10.0
@@ -18,6 +19,8 @@ SILENCE_S = 60.0
 LINES, DIFF_LINES = 40, 400
 """Maximum numbers of lines that are reported of a message and of a difference."""
 TOLD = ("changed", "failed", "unreachable")
+REBOOT, VERIFY = "reboot", "verify"
+"""Steps after the roles."""
 
 
 class Progress:
@@ -26,10 +29,21 @@ class Progress:
     Args:
         say: called with each line.
         diffs: show changes in files; equal changes on several nodes once.
+        steps: step → its nodes: the roles to run, `REBOOT` and `VERIFY`, in order. If they are known, lines
+            have the number of their step, and a role that is only a part of others, such as `packages`, gets
+            no line.
     """
 
-    def __init__(self, say: Callable[[str], None], *, diffs: bool = False) -> None:
-        self._say, self._diffs = say, diffs
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        diffs: bool = False,
+        steps: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._say, self._diffs, self._steps = say, diffs, dict(steps or {})
+        self._step = 0  # number of the current one, from 1
+        self._started = time.monotonic()
         self._roles: dict[object, str] = {}
         self._entered: dict[str, set[object]] = {}
         self._task = self._role = ""  # the current task and role
@@ -48,6 +62,8 @@ class Progress:
             self._tell_results()
             self._task, self._role = str(event.get("task") or ""), str(event.get("role") or "")
             self._began, self._done = time.monotonic(), 0
+            if str(event.get("play")).lower().startswith(REBOOT):
+                self._reach(REBOOT)
         role = event.get("role")
         if role and role != self._roles.get(event.get("stream")):
             self._enter(str(role), event.get("stream"))
@@ -60,22 +76,43 @@ class Progress:
             self._results.setdefault(alike, []).append(event)
 
     def _enter(self, role: str, stream: object) -> None:
-        """Report the start of a role, once if plays run it in parallel."""
+        """Report the start of a role, once if plays run it in parallel, and once if the steps are known."""
         self._roles[stream] = role
         others = self._entered.setdefault(role, set())
         if not others or stream in others:
             others.clear()
-            self._tell(f"{role} …")
+            if not self._steps:
+                self._tell(f"{role} …")
+            elif self._reach(role):
+                self._tell(f"{role} … ({self._step} of {len(self._steps)})")
         others.add(stream)
 
+    def _reach(self, step: str) -> bool:
+        """Make a later step the current one; return False for another one."""
+        number = list(self._steps).index(step) + 1 if step in self._steps else 0
+        if number <= self._step:
+            return False
+        self._step = number
+        return True
+
     def at(self) -> str:
-        """Return the current task: `docker: Install Docker, 3:05, done on 1 node`; empty between tasks."""
+        """Return the current task, empty between tasks.
+
+        `docker: Install Docker, 3:05, done on 1 node`; with known steps `3 of 9 after 7:12  docker on
+        gpu[1-2]: Install Docker, 3:05, done on 1 node`.
+        """
         if not self._task:
             return ""
-        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         done = f", done on {self._done} node{'s' if self._done > 1 else ''}" if self._done else ""
-        what = f"{self._role}: {self._task}" if self._role else self._task
-        return on_one_line(f"{what}, {minutes}:{seconds:02}{done}")
+        what = f"{self._role}{self._where()}: {self._task}" if self._role else f"{self._task}{self._where()}"
+        step = f"{self._step} of {len(self._steps)} after {_clock(self._started)}  " if self._step else ""
+        return on_one_line(f"{step}{what}, {_clock(self._began)}{done}")
+
+    def _where(self) -> str:
+        """Return ` on NODES` with the nodes of the current role, or step; empty if it is not known."""
+        if not self._step:
+            return ""
+        return f" on {fold(self._steps.get(self._role) or list(self._steps.values())[self._step - 1])}"
 
     def still(self) -> None:
         """Report the current task if nothing was reported for `SILENCE_S`."""
@@ -83,14 +120,18 @@ class Progress:
             self._tell(f"    still at {line}")
 
     @contextmanager
-    def alive(self) -> Iterator[Progress]:
-        """Show the current task meanwhile: on an updated line of a terminal, or by a line a minute."""
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
+    def alive(self, step: str = "") -> Iterator[Progress]:
+        """Show the current task meanwhile: on an updated line of a terminal, or by a line a minute.
 
-            console = Console(stderr=True, highlight=False, markup=False)
-            with Live(get_renderable=self.at, console=console, transient=True, refresh_per_second=2):
+        Args:
+            step: a step without tasks, such as `VERIFY`, which is the current task.
+        """
+        if step:
+            self._reach(step)
+            self._task, self._role = step, ""
+            self._began, self._done = time.monotonic(), 0
+        if sys.stderr.isatty():
+            with live_line(self.at):
                 yield self
             return
         over = threading.Event()
@@ -125,6 +166,12 @@ class Progress:
         """Report a line, and restart the time of silence."""
         self._quiet_since = time.monotonic()
         self._say(line)
+
+
+def _clock(since: float) -> str:
+    """Return the time since a moment of the monotonic clock, as minutes and seconds."""
+    minutes, seconds = divmod(int(time.monotonic() - since), 60)
+    return f"{minutes}:{seconds:02}"
 
 
 def _beginning(text: str, most: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gpuprov.apply.plan import NodePlan
 from gpuprov.drift.judge import NodeDrift
@@ -13,6 +14,10 @@ from gpuprov.history.changes import Change
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.untrusted import on_one_line
+
+if TYPE_CHECKING:
+    from gpuprov.apply.proposal import Proposal
+    from gpuprov.history.pace import Pace
 
 DRIVER = "nvidia_driver"
 
@@ -98,6 +103,17 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
         for plan in group:
             for each in plan.because:
                 reasons[f"{each.role or 'reboot'}: {difference(each)}"].append(plan.name)
+def proposal_lines(lock: Lock, proposal: Proposal) -> Iterator[str]:
+    """Yield the plan of an apply, trusted builders, nodes that did not answer, and the sum of all."""
+    from gpuprov.history.pace import pace
+
+    plans = proposal.plans
+    yield from plan_lines(plans)
+    yield from trust_lines(lock, plans)
+    yield from drift_lines(proposal.unanswered)
+    yield from plan_sentence(plans, pace(lock, plans) if proposal.busy else None)
+
+
             for each in plan.consequences:
                 reasons[f"follows from the others: {difference(each)}"].append(plan.name)
         for reason, names in reasons.items():
@@ -109,19 +125,36 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     yield from _lines((plan.name, f"has {each}: {go_back}") for plan in plans for each in plan.newer)
 
 
-def plan_sentence(plans: Sequence[NodePlan]) -> Iterator[str]:
-    """Yield one line with the numbers of nodes that change, of packages and of reboots.
+def plan_sentence(plans: Sequence[NodePlan], expected: Pace | None = None) -> Iterator[str]:
+    """Yield one line: how many nodes change, packages, reboots, and if known, their bytes and the minutes.
 
     No line if nothing changes, or if the plan does not follow from differences (`apply --full`).
     """
     changing = [plan for plan in plans if plan.because and not plan.empty]
-    if changing:
-        counts = {
-            "package": sum(plan.packages for plan in changing),
-            "reboot": sum(plan.reboot for plan in changing),
-        }
-        numbers = ", ".join(f"{count or 'no'} {word}{'s' * (count != 1)}" for word, count in counts.items())
-        yield f"in total: {len(changing)} of {len(plans)} node{'s' * (len(plans) > 1)}, {numbers}"
+    if not changing:
+        return
+    packages, reboots = sum(plan.packages for plan in changing), sum(plan.reboot for plan in changing)
+    size = f" ({_size(expected.download)})" if expected and expected.download else ""
+    parts = [f"{_counted(packages, 'package')}{size}", _counted(reboots, "reboot")]
+    parts += [_minutes(expected)] if expected else []
+    yield f"in total: {len(changing)} of {len(plans)} node{'s' * (len(plans) > 1)}, {', '.join(parts)}"
+
+
+def _counted(count: int, word: str) -> str:
+    """Return a number and a noun: `no packages`, `1 reboot`, `12 packages`."""
+    return f"{count or 'no'} {word}{'s' * (count != 1)}"
+
+
+def _minutes(expected: Pace) -> str:
+    """Return the expected duration; a rough one is marked as such."""
+    minutes = max(1, round(expected.seconds / 60))
+    basis = "" if expected.known else " (rough: no earlier apply is known)"
+    return f"about {_counted(minutes, 'minute')}{basis}"
+
+
+def _size(size: int) -> str:
+    """Return bytes in MB or GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
 
 
 def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:

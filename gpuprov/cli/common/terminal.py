@@ -12,6 +12,7 @@ from typing import TextIO
 
 import click
 
+from gpuprov.report.live import live_line, print_above
 from gpuprov.untrusted import on_one_line, printable
 
 COLOURS = (
@@ -38,7 +39,9 @@ def say(line: object = "") -> None:
 
 def show(text: str, *, err: bool = False) -> None:
     """Write lines that gpuprov generated, or a whole document, to stdout or stderr."""
-    click.echo(printable(text), err=err, nl=not text.endswith("\n"))
+    text = printable(text)
+    if not (err and print_above(text)):
+        click.echo(text, err=err, nl=not text.endswith("\n"))
 
 
 def tell(line: str) -> None:
@@ -85,12 +88,5 @@ def waiting(what: str, of: int = 0) -> Iterator[Callable[[], None]]:
         count = f", {done} of {of}" if of else ""
         return f"{what}{count}, {minutes}:{seconds:02}" if time.monotonic() - begun > SLOW_S else ""
 
-    if not sys.stderr.isatty():
-        yield answered
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(stderr=True, highlight=False, markup=False)
-    with Live(get_renderable=line, console=console, transient=True, refresh_per_second=4):
+    with live_line(line):
         yield answered

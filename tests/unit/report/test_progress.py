@@ -135,3 +135,47 @@ def test_a_task_of_no_role_is_not_said_to_be_the_last_roles() -> None:
     assert progress.at().startswith("nccl: Write the configuration, 0:0")
     progress.event({"event": "start", "play": "reboot", "role": None, "task": "Reboot"})
     assert progress.at().startswith("Reboot, 0:0")
+
+
+STEPS = {
+    "preflight": ["a1", "a2"],
+    "nccl": ["a1", "a2"],
+    "docker": ["a1"],
+    "reboot": ["a1"],
+    "verify": ["a1", "a2"],
+}
+
+
+def test_known_steps_are_counted_with_their_nodes_and_the_total_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    progress = Progress(said.append, steps=STEPS)
+    now[0] += 60
+    progress.event(start("Write the configuration"))
+    now[0] += 5
+    progress.event(result("a1", "ok"))
+    assert progress.at() == (
+        "2 of 5 after 1:05  nccl on a[1-2]: Write the configuration, 0:05, done on 1 node"
+    )
+    assert said == ["nccl … (2 of 5)"]
+
+
+def test_a_role_that_is_a_part_of_others_is_no_step() -> None:
+    said: list[str] = []
+    progress = Progress(said.append, steps=STEPS)
+    for role in ("nccl", "packages", "nccl", "packages", "docker", "nccl"):
+        progress.event(start("x") | {"role": role})
+    assert said == ["nccl … (2 of 5)", "docker … (3 of 5)"]
+    assert "3 of 5 after 0:0" in progress.at()
+    assert "  nccl on a[1-2]: x" in progress.at()
+
+
+def test_a_reboot_and_the_verification_are_steps() -> None:
+    progress = Progress(lambda _line: None, steps=STEPS)
+    progress.event({"event": "start", "play": "Reboot in batches", "role": None, "task": "Reboot"})
+    assert progress.at().startswith("4 of 5 after 0:0")
+    assert "  Reboot on a1, 0:0" in progress.at()
+    with progress.alive(module.VERIFY):
+        assert progress.at().startswith("5 of 5 after 0:0")
+        assert "  verify on a[1-2], 0:0" in progress.at()
