@@ -95,9 +95,9 @@ def command(
         systems={host: group.os for group in fleet.groups.values() for host in group.hosts},
         certificate=read_certificate(fleet_path.parent / signing.certificate) if signing else None,
     )
-    password = _password(password_fd, ask=ask_pass)
+    password = login_password(password_fd, ask=ask_pass)
     sudo = options.ask_password(ask_become_pass)
-    login = Login(user, port, identity, password, sudo, _asked_once())
+    login = Login(user, port, identity, password, sudo, asked_once())
     paths = dict.fromkeys(each.route.known_hosts[0] for each in chosen)
     files = {path: HostKeys(Path(path).expanduser(), host_key) for path in paths}
 
@@ -143,7 +143,7 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
     return chosen
 
 
-def _password(descriptor: int | None, *, ask: bool) -> str | None:
+def login_password(descriptor: int | None, *, ask: bool) -> str | None:
     """Return the login password from a file descriptor, else from a prompt if `ask`, else None.
 
     Raises:
@@ -158,7 +158,7 @@ def _password(descriptor: int | None, *, ask: bool) -> str | None:
     return click.prompt("password", hide_input=True, err=True) if ask else None
 
 
-def _asked_once() -> Callable[[], str | None]:
+def asked_once() -> Callable[[], str | None]:
     """Return a function that asks once for the password of all nodes that accept no key.
 
     Without a terminal the function returns None.

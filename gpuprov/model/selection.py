@@ -1,10 +1,11 @@
-"""Selection of nodes of a lock."""
+"""Selection of nodes of a lock, and of the file with their host keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from gpuprov.errors import InvalidInput
+from gpuprov.model.connection import Connection, lay_over
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import expand
 
@@ -33,3 +34,15 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
     }
     kept = {name: group for name, group in groups.items() if group.hosts}
     return lock.model_copy(update={"groups": kept}).with_places_of(names)
+
+
+def with_known_hosts(lock: Lock, known_hosts: str) -> Lock:
+    """Return the lock with another known-hosts file for all of its hosts."""
+    over = Connection(known_hosts=known_hosts)
+    groups = {
+        name: group.model_copy(
+            update={"connections": {host: lay_over(group.connection_of(host), over) for host in group.hosts}}
+        )
+        for name, group in lock.groups.items()
+    }
+    return lock.model_copy(update={"groups": groups})

@@ -1,4 +1,4 @@
-"""The README's first screen, run as printed: a rented server, from nothing to verified."""
+"""The README's first screen, run as printed: a rented server to verified, by one line and step by step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpuprov_lab import Lab
+from gpuprov.errors import Exit
+from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov, in_place_of_ssh
 from tests.lab.stub_compiler import play_compiler
@@ -30,13 +32,31 @@ def block(after: str) -> list[str]:
     return [re.sub(r"\s+# .*", "", line.strip()) for line in found[1].splitlines()]
 
 
-def test_a_rented_server(lab: Lab, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Rented:
+    """A rented server on port 40022, and an operator's folder with a key that it accepts."""
+
+    node: Node
+    folder: Path
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Prefix of a command line, which runs with the operator's ~/.ssh."""
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return in_place_of_ssh(self.folder / "ssh", f'PATH={path} exec sh -c "$1"')
+
+    def lines(self, after: str) -> list[str]:
+        """Return the lines of a block with the node's address."""
+        return [line.replace("203.0.113.7", self.node.address) for line in block(after)]
+
+
+def rented(lab: Lab, folder: Path) -> Rented:
     [node] = lab.up(1, gpu="a100x4")
     play_compiler(node, NEWER)
     node.run("echo 'Port 40022' >/etc/ssh/sshd_config.d/port.conf && systemctl restart ssh", check=False)
-    (tmp_path / "ssh").mkdir(mode=0o700)
-    shutil.copy(lab.identity_file, tmp_path / "ssh/id_ed25519")
-    (tmp_path / "ssh/id_ed25519").chmod(0o600)
+    (folder / "ssh").mkdir(mode=0o700)
+    shutil.copy(lab.identity_file, folder / "ssh/id_ed25519")
+    (folder / "ssh/id_ed25519").chmod(0o600)
     # Site profile for the lab: the kernel is not the running one, and NVIDIA's repository is unreachable.
     site = {
         "description": "as the lab has it",
@@ -44,18 +64,46 @@ def test_a_rented_server(lab: Lab, tmp_path: Path) -> None:
         "stack": {"repository": "distribution", "driver": NEWER},
         "settings": {"kernel": node.kernel},
     }
-    (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles/site-a100.yml").write_text(yaml.safe_dump(site))
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    program = in_place_of_ssh(tmp_path / "ssh", f'PATH={path} exec sh -c "$1"')
-    first, *lines = (line.replace("203.0.113.7", node.address) for line in block("**A rented server**"))
+    (folder / "profiles").mkdir()
+    (folder / "profiles/site-a100.yml").write_text(yaml.safe_dump(site))
+    return Rented(node, folder)
+
+
+def test_a_rented_server_by_one_line(lab: Lab, tmp_path: Path) -> None:
+    """Answer no, change fleet.yml, type the line again and answer yes: one question each time."""
+    server = rented(lab, tmp_path)
+    known = tmp_path / "ssh/known_hosts"
+    [line] = server.lines("**A rented server**")
+    code, said = typed(tmp_path, [*server.program, line], r"\[y/N\]", "no")
+    assert code == Exit.INTERRUPTED, said
+    assert "SHA256:" in said
+    assert said.count("[y/N]") == 1
+    assert not known.exists() or server.node.address not in known.read_text()
+    installed = server.node.run("dpkg-query -W -f '${Package}\n' | grep -c nvidia", check=False).stdout
+    assert installed.strip() == "0"
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(fleet.read_text() + "security: ignore\n")
+    code, said = typed(tmp_path, [*server.program, line], r"\[y/N\]", "yes", seconds=900)
+    assert code == 0, said
+    assert said.count("[y/N]") == 1
+    assert "rebooted  verified (" in said
+    assert server.node.address in known.read_text()
+    again = gpuprov(tmp_path, f"{line} --yes", program=server.program)
+    assert "nothing to do" in again.stderr
+    assert gpuprov(tmp_path, "gpuprov drift", program=server.program).stdout.strip().endswith("in sync")
+
+
+@pytest.mark.slow
+def test_a_rented_server_step_by_step(lab: Lab, tmp_path: Path) -> None:
+    server = rented(lab, tmp_path)
+    first, *lines = server.lines("Each step is also a command:")
     assert len(lines) < 10
-    code, said = typed(tmp_path, [*program, first], r"fingerprint\]\)", "yes")
+    code, said = typed(tmp_path, [*server.program, first], r"fingerprint\]\)", "yes")
     assert code == 0, said
     for line in lines:
         assert line.startswith("gpuprov "), line
         verb = next((each for each in CODES if f" {each} " in f"{line} "), "")
-        done = gpuprov(tmp_path, line, code=None, program=program)
+        done = gpuprov(tmp_path, line, code=None, program=server.program)
         assert done.returncode in CODES.get(verb, (0,)), f"{line}\n{done.stdout}{done.stderr}"
         if " apply " in line:
             assert "rebooted  verified (" in done.stdout

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuprov.apply.context import RunContext
     from gpuprov.apply.converge import Convergence
     from gpuprov.apply.proposal import Proposal
+    from gpuprov.inventory.discover import Match
 
 STATE = "apply.json"
 """File in the folder of an apply with its parameters, to continue after a reboot of this machine."""
@@ -80,12 +81,17 @@ def write_fleet_here(fleet: Path, group: str | None = None, site: str | None = N
     [(named, stated)] = document["groups"].items()
     document["groups"] = {group or named: {**stated, **({"site": site} if site else {})}}
     write_fleet(fleet, document)
-    options.note(f"this machine matches the profile {stated['profile']}")
+    tell_match("this machine", stated["profile"], nearest, fleet)
+    options.note(f"{fleet} written; next: gpuprov lock")
+
+
+def tell_match(machine: str, profile: str, nearest: Match, fleet: Path) -> None:
+    """Print the profile that a machine matches, its differences, and what was not compared."""
+    options.note(f"{machine} matches the profile {profile}")
     for difference in nearest.differences:
         options.note(f"    it has {difference}: stated in {fleet}")
     for reason in nearest.unknown:
         options.note(f"    not compared: {reason}")
-    options.note(f"{fleet} written; next: gpuprov lock")
 
 
 def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified: bool) -> RunContext:

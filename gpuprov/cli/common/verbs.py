@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # verb → (module under gpuprov.cli that defines `command`, one-line description)
 VERBS: dict[str, tuple[str, str]] = {
+    "up": ("up", "set up one server by one line: read it, lock, plan, ask, apply, reboot, verify"),
     "init": ("init", "write a first fleet.yml"),
     "bootstrap": ("bootstrap", "install keys and sudo on new hosts, pin host keys, disable passwords"),
     "validate": ("validate", "check fleet.yml, profiles and lock; show every error with file and line"),

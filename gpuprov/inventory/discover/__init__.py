@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from gpuprov.inventory.discover.here import fleet_here
+from gpuprov.inventory.discover.here import fleet_here, fleet_of
 from gpuprov.inventory.discover.match import Kind, Match, kinds, match
 from gpuprov.inventory.discover.propose import names_of, propose
 from gpuprov.inventory.discover.reach import match_hosts, within
 
-__all__ = ["Kind", "Match", "fleet_here", "kinds", "match", "match_hosts", "names_of", "propose", "within"]
+__all__ = [
+    "Kind",
+    "Match",
+    "fleet_here",
+    "fleet_of",
+    "kinds",
+    "match",
+    "match_hosts",
+    "names_of",
+    "propose",
+    "within",
+]

@@ -1,4 +1,4 @@
-"""The fleet of the machine that gpuprov runs on, from its facts and the nearest profile."""
+"""The fleet of one machine, from its facts and the nearest profile: this machine, or one over SSH."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.drift import hardware
 from gpuprov.errors import Refused
 from gpuprov.inventory.discover.match import Kind, Match, lacking, match
-from gpuprov.inventory.discover.propose import own_name, system_of
-from gpuprov.model.connection import LOCAL
+from gpuprov.inventory.discover.propose import names_of, own_name, system_of
+from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.probe.facts import Facts
 
 PLAIN = "base"
@@ -28,27 +28,46 @@ LESS: dict[str, Any] = {
 
 
 def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[dict[str, Any], Match]:
-    """Return the keys of a fleet for this machine, and its nearest profile.
+    """Return the keys of a fleet for this machine, at the address `local`, and its nearest profile.
 
-    The fleet has one group with one host, at the address `local`. Without a matching profile the group has
-    the profile `base` and states model and number of the GPUs. `hardware` overrides the values of a profile
-    that the machine does not reach. The user for logins is the one who called sudo; without sudo none is
-    stated.
+    The user for logins is the one who called sudo; without sudo none is stated.
+
+    Raises:
+        Refused, InvalidInput, Missing: as `fleet_of`.
+    """
+    login = os.environ.get("SUDO_USER") or "root"
+    return fleet_of(facts, among, catalog, LOCAL, Connection(user=login if login != "root" else None))
+
+
+def fleet_of(
+    facts: Facts, among: Iterable[Kind], catalog: Catalog, address: str, connection: Connection
+) -> tuple[dict[str, Any], Match]:
+    """Return the keys of a fleet for one machine, and its nearest profile.
+
+    The fleet has one group with one host. Without a matching profile the group has the profile `base` and
+    states model and number of the GPUs. `hardware` overrides the values of a profile that the machine does
+    not reach.
+
+    Args:
+        address: `local`, or `[USER@]HOST[:PORT]`.
+        connection: SSH settings of the fleet; without any, `ssh` is left out.
 
     Raises:
         Refused: the machine has no NVIDIA GPU, or GPUs of several models that no profile has.
         InvalidInput: the catalog does not have its GPU.
         Missing: as `match`.
     """
+    machine, place = ("this machine", "--local") if address == LOCAL else (address, address)
     gpus = hardware.gpu_ids(facts)
     if not gpus:
-        raise Refused("this machine has no NVIDIA GPU on its PCI bus", do="gpuprov doctor --local")
+        raise Refused(f"{machine} has no NVIDIA GPU on its PCI bus", do=f"gpuprov doctor {place}")
     kinds = list(among)
     nearest = match(facts, kinds)
     if nearest.profile is None and len(gpus) > 1:
         raise Refused(
-            f"this machine has GPUs of several models: {', '.join(gpus)}",
-            do="write a profile in profiles/ that names the GPUs to use: gpuprov inventory discover local",
+            f"{machine} has GPUs of several models: {', '.join(gpus)}",
+            do="write a profile in profiles/ that names the GPUs to use: "
+            f"gpuprov inventory discover {address}",
         )
     group: dict[str, Any] = {"profile": nearest.profile or PLAIN, "os": system_of(facts, catalog)}
     if nearest.profile is None:
@@ -58,10 +77,10 @@ def fleet_here(facts: Facts, among: Iterable[Kind], catalog: Catalog) -> tuple[d
         [kind] = [each for each in kinds if each.profile == nearest.profile][:1]
         group["hardware"] = _laid_over(facts, kind)
     group |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
-    group["hosts"] = {own_name(facts) or "here": LOCAL}
-    login = os.environ.get("SUDO_USER") or "root"
-    ways = {"ssh": {"user": login}} if login != "root" else {}
-    return {"groups": {nearest.profile or "gpu": group}, **ways}, nearest
+    name = (own_name(facts) or "here") if address == LOCAL else names_of({address: facts})[address]
+    group["hosts"] = {name: address}
+    stated = connection.model_dump(mode="json", exclude_defaults=True)
+    return {"groups": {nearest.profile or "gpu": group}, **({"ssh": stated} if stated else {})}, nearest
 
 
 def _laid_over(facts: Facts, kind: Kind) -> dict[str, Any]:

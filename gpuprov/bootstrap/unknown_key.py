@@ -1,0 +1,86 @@
+"""The host key of one server that is not known yet: shown, used for reading, and pinned after consent."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from gpuprov.bootstrap.contact import Login, reach
+from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
+from gpuprov.ssh.route import Route
+from gpuprov.ssh.transport import Target
+
+
+@dataclass(frozen=True)
+class UnknownKey:
+    """The host key that a server has proved to have, and that no known-hosts file of its route lists.
+
+    Attributes:
+        vouched: whether the user's own file of trusted keys lists it.
+    """
+
+    target: Target
+    key: paramiko.PKey
+    vouched: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """Its fingerprint as `ssh-keygen -l` prints it: `ED25519 SHA256:…`."""
+        return fingerprint(self.key)
+
+    def pin(self) -> None:
+        """Add the key to the first known-hosts file of the server's route.
+
+        Raises:
+            InvalidInput: the file cannot be read or written.
+        """
+        self._pin(pinned(self.target.route))
+
+    @contextmanager
+    def meanwhile(self) -> Iterator[Path]:
+        """Provide a known-hosts file with only this key, to read the server before the key is trusted."""
+        with tempfile.TemporaryDirectory(prefix="gpuprov-up-") as folder:
+            path = Path(folder) / "known_hosts"
+            self._pin(HostKeys(path, None))
+            yield path
+
+    def _pin(self, file: HostKeys) -> None:
+        """Add the key to a file, under the name that ssh looks for."""
+        file.pin(*self.target.route.pinned_as, [f"{self.key.get_name()} {self.key.get_base64()}"])
+
+
+def pinned(way: Route) -> HostKeys:
+    """Return the host keys of the file in which keys of a route are pinned.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    return HostKeys(Path(way.known_hosts[0]).expanduser(), None)
+
+
+def unknown_key(target: Target, given: Path | None) -> UnknownKey | None:
+    """Return the host key of a server without a login; None if a known-hosts file of its route has one.
+
+    Args:
+        given: the user's own file of trusted keys.
+
+    Raises:
+        Unreachable: no SSH server answers, or `given` does not list its key.
+        InvalidInput: a file, or ssh's own configuration, cannot be read.
+    """
+    way = target.route
+    files = [HostKeys(Path(path).expanduser(), None) for path in way.known_hosts]
+    if any(file.knows(*way.pinned_as) for file in files):
+        return None
+    stated = target.connection
+    contact = reach(target.name, target.address, stated, Login(stated.user, stated.port))
+    try:
+        key = contact.host_key
+    finally:
+        contact.close()
+    return UnknownKey(target, key, HostKeys(files[0].path, given).trusts(*way.pinned_as, key))
