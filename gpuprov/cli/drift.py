@@ -128,7 +128,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     from gpuprov.drift.judge import exit_code
     from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
-    from gpuprov.report.text import drift_lines, see_doctor
+    from gpuprov.report.text import drift_lines, held_lines, see_doctor
 
     run = look()
     found, before = run.nodes, None
@@ -144,8 +144,8 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
     else:
         for line in drift_lines(found):
             tell(line)
-        if result := see_doctor(found):
-            options.note(result)
+        for line in (*held_lines(found), *filter(None, [see_doctor(found)])):
+            options.note(line)
         if before and not found:
             say(f"nothing new since {before.id}")
         print_notes(run.notes)

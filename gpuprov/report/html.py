@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
 from gpuprov.report.pages import page_template
 from gpuprov.report.text import note_lines
+from gpuprov.roles.causes import causes
 from gpuprov.untrusted import json_text
 
 ROWS_OF_ONE_NODE = 200
@@ -32,6 +34,24 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """Differences of the same nodes with the same remedy.
+
+    Attributes:
+        nodes: folded names.
+        count: number of nodes.
+        role: the role that corrects them, `reboot`, or None if neither does.
+        mend: the line to type.
+    """
+
+    nodes: str
+    count: int
+    role: str | None
+    differences: list[Difference]
+    mend: str
+
+
+@dataclass(frozen=True)
 class Row:
     """One node, or several with equal results."""
 
@@ -45,6 +65,8 @@ class Row:
 HOLDS = Cell("holds", "", "matches the lock")
 OTHER_GROUP = Cell("none", "", "not stated for this group")
 NO_ANSWER = Cell("lost", "", "the node did not answer")
+EVEN = {each.kind for each in (HOLDS, OTHER_GROUP, NO_ANSWER)}
+"""Kinds of cells that state nothing about a check; a narrow screen shows no column with only these."""
 
 
 def write_html(run: Run, path: Path) -> None:
@@ -61,11 +83,14 @@ def render(run: Run) -> str:
     template = page_template("run.html.j2", words=value, json=partial(json_text, indent=None))
     checks = list(dict.fromkeys(check for group in run.groups.values() for check in group.checks))
     counts = Counter(node.status for node in run.nodes)
+    rows = list(_rows(run, checks))
     return template.render(
         run=run,
         checks=checks,
-        rows=list(_rows(run, checks)),
-        found=_found(run.nodes),
+        rows=rows,
+        even=[all(row.cells[n].kind in EVEN for row in rows) for n in range(len(checks))],
+        headline=headline(run),
+        causes=causes_of(run.nodes),
         notes=[line.partition(" note: ")[::2] for line in note_lines(run.notes)],
         counts={status: counts[status] for status in get_args(Status)},
     )
@@ -105,13 +130,56 @@ def _differs(each: Difference) -> Cell:
     return Cell("warning", "!", title) if each.severity == "warning" else Cell("differs", "\u2715", title)
 
 
-def _found(nodes: Iterable[NodeDrift]) -> list[tuple[str, Difference]]:
-    """Return each difference once, with its nodes; the most common first."""
+def headline(run: Run) -> str:
+    """Return the result in one sentence: `1 of 2 nodes differs, 1 did not answer`."""
+    total = len(run.nodes)
+    differ = sum(node.status == "drifted" for node in run.nodes)
+    silent = sum(node.reason is not None for node in run.nodes)
+    nodes = f"{total} node{'s' * (total != 1)}"
+    if differ:
+        said = f"{differ} of {nodes} differ{'s' * (differ == 1)}"
+    else:
+        said = f"{total - silent} of {nodes} match{'es' * (total - silent == 1)}"
+    return said + (f", {silent} did not answer" if silent else "")
+
+
+def causes_of(nodes: Iterable[NodeDrift]) -> list[Cause]:
+    """Return the differences grouped by nodes and remedy; the cause on most nodes first.
+
+    A difference that another one of its node explains belongs to that one's group.
+    """
     where: dict[str, list[str]] = defaultdict(list)
-    what: dict[str, Difference] = {}
+    what: dict[str, tuple[str | None, Difference]] = {}
     for node in nodes:
-        for each in node.drift:
-            where[repr(each)].append(node.name)
-            what[repr(each)] = each
-    common = sorted(where, key=lambda key: -len(where[key]))
-    return [(fold(where[key]), what[key]) for key in common]
+        for each, role in _remedies(node):
+            where[repr((each, role))].append(node.name)
+            what[repr((each, role))] = role, each
+    grouped: dict[tuple[str, str | None], list[Difference]] = defaultdict(list)
+    count: dict[str, int] = {}
+    for key in sorted(where, key=lambda key: -len(where[key])):
+        names, (role, each) = fold(where[key]), what[key]
+        count[names] = len(where[key])
+        grouped[names, role].append(each)
+    return [
+        Cause(names, count[names], role, found, _line(names, role, found))
+        for (names, role), found in grouped.items()
+    ]
+
+
+def _remedies(node: NodeDrift) -> Iterator[tuple[Difference, str | None]]:
+    """Yield each difference with the role that corrects it, `reboot`, or None."""
+    failed = [each.check for each in node.drift]
+    roles = {each.check: each.role for each in node.drift}
+    for each in node.drift:
+        explained = causes(each.check, failed) if each.reboot else []
+        role = each.role or ("reboot" if each.reboot else None)
+        yield each, roles[explained[0]] if explained else role
+
+
+def _line(names: str, role: str | None, found: Sequence[Difference]) -> str:
+    """Return the line to type that corrects differences; without a role, the one that finds their cause."""
+    nodes, failed = shlex.quote(names), [each.check for each in found]
+    if role is None:
+        return f"gpuprov doctor {nodes}"
+    reboot = any(each.reboot and not causes(each.check, failed) for each in found)
+    return f"gpuprov apply{' --reboot' if reboot else ''} -l {nodes}"

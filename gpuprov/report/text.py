@@ -40,16 +40,30 @@ def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
 def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
     """Return a hint to the doctor for nodes whose drift the lock does not explain, or None.
 
-    Such drift is a difference that no role corrects, or a value that could not be read.
+    Such drift is a difference that no role corrects, or a value that could not be read. A node that a run
+    holds is being changed, which explains both.
     """
     names = [
         node.name
         for node in nodes
-        if any(each.role is None or str(each.actual).startswith("unknown: ") for each in node.drift)
+        if not _is_held(node)
+        and any(each.role is None or str(each.actual).startswith("unknown: ") for each in node.drift)
     ]
     return (
         f"the lock does not explain this; to find the cause: gpuprov doctor {fold(names)}" if names else None
     )
+
+
+def held_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
+    """Yield a line for differing nodes that a run holds now, folded."""
+    held = [node.name for node in nodes if _is_held(node) and node.status != "in_sync"]
+    if held:
+        yield f"{fold(held)}: a run holds this now, and may be changing it; who: gpuprov status --overview"
+
+
+def _is_held(node: NodeDrift) -> bool:
+    """Return whether a run has leased the node."""
+    return node.held is not None and node.held.lease_s is not None
 
 
 def note_lines(notes: Iterable[SecurityNote]) -> Iterator[str]:
@@ -89,6 +103,17 @@ def _change(change: Change) -> Iterator[str]:
         yield from (f"{each.check} no longer {value(each.actual)}" for each in gone)
 
 
+def proposal_lines(lock: Lock, proposal: Proposal) -> Iterator[str]:
+    """Yield the plan of an apply, trusted builders, nodes that did not answer, and the sum of all."""
+    from gpuprov.history.pace import pace
+
+    plans = proposal.plans
+    yield from plan_lines(plans)
+    yield from trust_lines(lock, plans)
+    yield from drift_lines(proposal.unanswered)
+    yield from plan_sentence(plans, pace(lock, plans) if proposal.busy else None)
+
+
 def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
     """Yield the steps for each node with their reasons, then differences that no step corrects, then packages
     that are newer than the lock's.
@@ -103,17 +128,6 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
         for plan in group:
             for each in plan.because:
                 reasons[f"{each.role or 'reboot'}: {difference(each)}"].append(plan.name)
-def proposal_lines(lock: Lock, proposal: Proposal) -> Iterator[str]:
-    """Yield the plan of an apply, trusted builders, nodes that did not answer, and the sum of all."""
-    from gpuprov.history.pace import pace
-
-    plans = proposal.plans
-    yield from plan_lines(plans)
-    yield from trust_lines(lock, plans)
-    yield from drift_lines(proposal.unanswered)
-    yield from plan_sentence(plans, pace(lock, plans) if proposal.busy else None)
-
-
             for each in plan.consequences:
                 reasons[f"follows from the others: {difference(each)}"].append(plan.name)
         for reason, names in reasons.items():

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
 from gpuprov.probe.parse.state import Holding
-from gpuprov.report.html import ROWS_OF_ONE_NODE, render
+from gpuprov.report.html import ROWS_OF_ONE_NODE, causes_of, headline, render
 from gpuprov.report.junit import drift_xml
 from gpuprov.report.prometheus import METRICS, write_textfile
-from gpuprov.report.text import see_doctor
+from gpuprov.report.text import held_lines, see_doctor
 from tests.unit.history.runs_on_paper import CHECKS, differs, lost, node, run
 
 HOLD = differs("pins.hold", ["libcuda1"], [])
@@ -127,3 +127,55 @@ def test_what_the_lock_does_not_explain_leads_to_the_doctor() -> None:
     ]
     assert see_doctor(nodes[:1]) is None
     assert see_doctor(nodes) == "the lock does not explain this; to find the cause: gpuprov doctor gpu[02-03]"
+
+
+def test_a_run_that_holds_a_node_explains_its_differences() -> None:
+    missing = Difference("gpu.count", 8, 7, "error", None, reboot=False)
+    free, held = (NodeDrift(name, "drifted", (missing,)) for name in ("gpu1", "gpu2"))
+    held = replace(held, held=Holding(60.0, None))
+    assert see_doctor([held]) is None
+    assert str(see_doctor([free, held])).endswith("gpuprov doctor gpu1")
+    assert [line.partition(":")[0] for line in held_lines([free, held])] == ["gpu2"]
+    assert list(held_lines([replace(held, status="in_sync", drift=()), free])) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([node("a"), node("b", HOLD)], "1 of 2 nodes differs"),
+        ([node("a", HOLD), node("b", HOLD), lost("c")], "2 of 3 nodes differ, 1 did not answer"),
+        ([node("a")], "1 of 1 node matches"),
+        ([node("a"), node("b"), lost("c")], "2 of 3 nodes match, 1 did not answer"),
+    ],
+)
+def test_the_headline_counts_nodes_that_differ(nodes: list[NodeDrift], said: str) -> None:
+    assert headline(run(*nodes)) == said
+    assert f"<h1>{said}</h1>" in render(run(*nodes))
+
+
+LIBRARY = Difference("driver.library", "580", "570", "error", "nvidia_driver", reboot=False)
+FOLLOWS = Difference("driver.four_versions", "580", "570", "error", None, reboot=True)
+COUNT = Difference("gpu.count", 8, 7, "error", None, reboot=False)
+
+
+def test_what_has_one_cause_is_one_card_with_its_line() -> None:
+    found = causes_of([node("gpu1", HOLD, LIBRARY, FOLLOWS), node("gpu2", HOLD), node("gpu3", COUNT)])
+    assert [(each.nodes, [one.check for one in each.differences], each.mend) for each in found] == [
+        ("gpu[1-2]", ["pins.hold"], "gpuprov apply -l 'gpu[1-2]'"),
+        ("gpu1", ["driver.library", "driver.four_versions"], "gpuprov apply -l gpu1"),
+        ("gpu3", ["gpu.count"], "gpuprov doctor gpu3"),
+    ]
+
+
+def test_what_a_reboot_corrects_has_the_line_with_a_reboot() -> None:
+    [alone] = causes_of([node("gpu1", FOLLOWS)])
+    assert (alone.role, alone.mend) == ("reboot", "gpuprov apply --reboot -l gpu1")
+    page = render(run(node("gpu1", FOLLOWS)))
+    assert 'data-copy="gpuprov apply --reboot -l gpu1"' in page
+
+
+def test_a_phone_shows_only_checks_that_differ() -> None:
+    page = render(RUN)
+    assert page.count('<th scope="col" data-even>') == len(CHECKS) - 1
+    assert '<th scope="col"><span>pins.hold' in page
+    assert ".map [data-even] { display: none; }" in page
