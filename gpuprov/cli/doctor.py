@@ -108,13 +108,26 @@ def command(
         dispatch = Dispatch(forks, options.ask_password(ask_become_pass))
         targets = _targets(hosts, lock_path, identity, known_hosts)
         found = (
-            _there(targets, dispatch, save)
+            _there(targets, dispatch, save, lock_path)
             if seconds is None
             else (_sample_there(targets, seconds, dispatch))
         )
     _print(found, output, brief=brief)
     _write(found, html, junit, prometheus)
     return worst(*(each.exit_code for each in found))
+
+
+def _remember(found: list[Diagnosis], lock_path: Path) -> None:
+    """Keep the diagnoses of nodes of the lock for `gpuprov status --overview`; of other machines nothing."""
+    from gpuprov.history import keep
+    from gpuprov.history.record import of_diagnoses
+    from gpuprov.model.lock import read_lock
+
+    if not lock_path.is_file():
+        return
+    hosts = read_lock(lock_path).hosts()
+    if known := [each for each in found if each.host in hosts]:
+        keep(of_diagnoses(known, str(lock_path.absolute())), options.note)
 
 
 def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:
@@ -216,8 +229,11 @@ def _sample_there(targets: list[Target], seconds: float, dispatch: Dispatch) -> 
     return [found[target.name] for target in targets]
 
 
-def _there(targets: list[Target], dispatch: Dispatch, save: Path | None) -> list[Diagnosis]:
-    """Examine targets, save their facts if `save` is given, and return the diagnoses in order."""
+def _there(targets: list[Target], dispatch: Dispatch, save: Path | None, lock_path: Path) -> list[Diagnosis]:
+    """Examine targets, save their facts if `save` is given, and return the diagnoses in order.
+
+    Those of nodes of the lock are kept in the history.
+    """
     from gpuprov.doctor.examination import Examination
     from gpuprov.doctor.look import conclude, examine
 
@@ -226,7 +242,9 @@ def _there(targets: list[Target], dispatch: Dispatch, save: Path | None) -> list
         if isinstance(answer, Examination):
             _keep(answer.to_answer(), save)
         found[name] = conclude(name, answer)
-    return [found[target.name] for target in targets]
+    diagnoses = [found[target.name] for target in targets]
+    _remember(diagnoses, lock_path)
+    return diagnoses
 
 
 def _keep(answer: dict[str, object], path: Path | None) -> None:

@@ -41,6 +41,12 @@ WATCH_S = 5.0
     metavar="[SECONDS]",
     help=f"keep running and read again every SECONDS ({WATCH_S:g}): full-screen on a terminal, else lines",
 )
+@click.option(
+    "--overview",
+    is_flag=True,
+    help="show the fleet on one screen: what changed since the last look, versions, drift, the last doctor,"
+    " leases, the last change",
+)
 @click.option("--folded", is_flag=True, help="show one line for each node")
 @click.option("--odd", "only_odd", is_flag=True, help="show only lines that differ from the majority")
 @options.lock_option
@@ -52,6 +58,7 @@ def command(
     nodes: tuple[str, ...],
     local: bool,
     interval: float | None,
+    overview: bool,
     folded: bool,
     only_odd: bool,
     lock_path: Path,
@@ -64,10 +71,18 @@ def command(
 
     NODES are nodes or groups of the lock (by default all), or [USER@]HOST[:PORT]. Values that differ from
     the majority are highlighted. Locked versions that a security bulletin concerns are noted. Exit 4 if a
-    node is unreachable, 1 if a node does not answer.
+    node is unreachable, 1 if a node does not answer; with --overview also 3 if a node differs from the lock.
     """
     if local and (nodes or limit):
         raise InvalidInput("--local with nodes", do="leave out the nodes, or --local")
+    if overview:
+        from gpuprov.cli.status_overview import show_overview
+
+        if local or interval is not None or folded or only_odd:
+            raise InvalidInput(
+                "--overview with --local, --watch, --folded or --odd", do="leave out --overview, or the other"
+            )
+        return show_overview((*nodes, limit) if limit else nodes, lock_path, output)
     targets = [] if local else _targets(nodes, limit, lock_path, identity, known_hosts)
     view = View(folded, only_odd)
     if interval is None:

@@ -19,6 +19,7 @@ from gpuprov.roles import expectations
 if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance
     from gpuprov.apply.converge import Convergence
+    from gpuprov.doctor.judge import Diagnosis
     from gpuprov.verify.verdict import Verdict
 
 
@@ -36,7 +37,7 @@ class Run:
 
     Args:
         id: from `gpuprov.files.runs`.
-        verb: `drift`, `apply`, `verify`, `majority`, `accept`, or the verb of `of_nodes`.
+        verb: `drift`, `apply`, `verify`, `majority`, `accept`, `doctor`, `status`, or the verb of `of_nodes`.
         at: UTC, ISO 8601.
         fleet: the lock's path, or the name of what was compared; runs with the same one are compared with
             each other.
@@ -158,6 +159,29 @@ def _accepted(each: Acceptance) -> NodeDrift:
         for fault in each.faults
     )
     return NodeDrift(each.node, "drifted" if found else "in_sync", found)
+
+
+def of_diagnoses(found: Sequence[Diagnosis], fleet: str) -> Run:
+    """Return the run of doctor as drift, with a new id and the current time: a fault is a difference.
+
+    Risks and hints are left out, as they do not count for the doctor's verdict.
+    """
+    nodes = [_diagnosed(each) for each in found]
+    checks = {fault.check for node in nodes for fault in node.drift}
+    groups = {"all": Group(tuple(node.name for node in nodes), tuple(sorted(checks)))}
+    return Run(new_id("doctor"), "doctor", now(), fleet, groups, nodes)
+
+
+def _diagnosed(each: Diagnosis) -> NodeDrift:
+    """Return a machine's diagnosis as drift; without an examination, its error."""
+    if each.failure is not None:
+        return without_facts(each.host, each.failure)
+    faults = tuple(
+        Difference(fault.rule, "no fault", fault.text, "error", None, False)
+        for fault in each.faults
+        if fault.severity in ("broken", "degraded")
+    )
+    return NodeDrift(each.host, "drifted" if faults else "in_sync", faults)
 
 
 def of_verdict(lock: Lock, path: Path, verdict: Verdict) -> Run:

@@ -36,6 +36,8 @@ CREATE TABLE IF NOT EXISTS verified (
     fleet TEXT NOT NULL, node TEXT NOT NULL, stated TEXT NOT NULL, PRIMARY KEY (fleet, node)) WITHOUT ROWID;
 """
 """Statements that create the tables, with `;` between them; lists and mappings are stored as JSON."""
+LOOKS = ("status", "doctor")
+"""Verbs whose runs only show nodes: of each node the newest result is kept, and lists leave them out."""
 LATEST = "latest"
 """Name of the last recorded run, for `History.run`."""
 
@@ -97,6 +99,8 @@ class History(AbstractContextManager["History"]):
         groups = {name: [group.nodes, group.checks] for name, group in run.groups.items()}
         with self._database as database:
             database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
+            if run.verb in LOOKS:
+                self._forget_looks(run)
             number = database.execute(
                 "INSERT INTO runs (id, verb, at, fleet, groups) VALUES (?, ?, ?, ?, ?)",
                 (run.id, run.verb, run.at, run.fleet, json.dumps(groups)),
@@ -108,6 +112,18 @@ class History(AbstractContextManager["History"]):
             database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
             notes = ((number, json.dumps(asdict(note))) for note in run.notes)
             database.executemany("INSERT INTO notes VALUES (?, ?)", notes)
+
+    def _forget_looks(self, run: Run) -> None:
+        """Remove earlier results of a verb of `LOOKS` about the nodes of a run, and runs without nodes."""
+        self._database.executemany(
+            "DELETE FROM nodes WHERE name = ? AND run IN"
+            " (SELECT number FROM runs WHERE verb = ? AND fleet = ?)",
+            ((node.name, run.verb, run.fleet) for node in run.nodes),
+        )
+        self._database.execute(
+            "DELETE FROM runs WHERE verb = ? AND fleet = ? AND number NOT IN (SELECT run FROM nodes)",
+            (run.verb, run.fleet),
+        )
 
     def record_verified(self, fleet: str, passed: Mapping[str, str], failed: Iterable[str]) -> None:
         """Store which nodes passed their last verification; a node that failed is forgotten.
@@ -135,10 +151,33 @@ class History(AbstractContextManager["History"]):
             fleet: only runs of that lock; None: of all.
             last: maximum number of runs.
         """
-        query = "SELECT number, id, verb, at, fleet FROM runs WHERE :fleet IS NULL OR fleet = :fleet"
+        query = (
+            "SELECT number, id, verb, at, fleet FROM runs"
+            " WHERE verb NOT IN ('status', 'doctor') AND (:fleet IS NULL OR fleet = :fleet)"
+        )
         limited = f"{query} ORDER BY number DESC LIMIT :last"
         runs = self._database.execute(limited, {"fleet": fleet, "last": last}).fetchall()
         return [Line(id_, verb, at, path, self._counts(number)) for number, id_, verb, at, path in runs]
+
+    def last_change(self, fleet: str) -> Line | None:
+        """Return the last run of apply, upgrade or rollback with a fleet's lock; None if there is none."""
+        query = "SELECT number, id, verb, at, fleet FROM runs WHERE fleet = ? AND verb IN (?, ?, ?)"
+        row = self._database.execute(
+            f"{query} ORDER BY number DESC LIMIT 1", (fleet, "apply", "upgrade", "rollback")
+        ).fetchone()
+        if row is None:
+            return None
+        number, id_, verb, at, path = row
+        return Line(id_, verb, at, path, self._counts(number))
+
+    def looks(self, verb: str, fleet: str) -> dict[str, tuple[str, NodeDrift]]:
+        """Return node → time and result of the newest run of a verb of `LOOKS` that read it."""
+        rows = self._database.execute(
+            "SELECT at, name, status, reason, drift FROM nodes JOIN runs ON run = number"
+            " WHERE verb = ? AND fleet = ? ORDER BY number",
+            (verb, fleet),
+        )
+        return {seen[0]: (at, _read(*seen)) for at, *seen in rows}
 
     def run(self, name: str, *, fleet: str | None = None) -> Run:
         """Return a run by its id, by an unambiguous beginning or end of it, or `latest`.
@@ -166,6 +205,26 @@ class History(AbstractContextManager["History"]):
             id_, verb, at, path, known, [seen[node] for node in order], tuple(_note(*row) for row in notes)
         )
 
+    def run_at(self, moment: str, fleet: str) -> Run:
+        """Return the last run of a fleet at or before a time; the first run if all are later.
+
+        Args:
+            moment: UTC, ISO 8601.
+
+        Raises:
+            InvalidInput: no run of the fleet is recorded.
+        """
+        query = "SELECT id FROM runs WHERE fleet = ? AND verb NOT IN ('status', 'doctor')"
+        found = (
+            self._database.execute(
+                f"{query} AND at <= ? ORDER BY number DESC LIMIT 1", (fleet, moment)
+            ).fetchone()
+            or self._database.execute(f"{query} ORDER BY number LIMIT 1", (fleet,)).fetchone()
+        )
+        if found is None:
+            raise InvalidInput(f"no run of {fleet} is recorded", do="gpuprov drift")
+        return self.run(found[0])
+
     def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
         """Yield one node's results in the last runs that include it, oldest first.
 
@@ -176,7 +235,8 @@ class History(AbstractContextManager["History"]):
         """
         rows = self._database.execute(
             "SELECT * FROM (SELECT number, id, verb, at, fleet, name, status, reason, drift FROM nodes"
-            " JOIN runs ON run = number WHERE name = ? ORDER BY number DESC LIMIT ?) ORDER BY number",
+            " JOIN runs ON run = number WHERE name = ? AND verb NOT IN ('status', 'doctor')"
+            " ORDER BY number DESC LIMIT ?) ORDER BY number",
             (node, last),
         )
         for _, id_, verb, at, fleet, *seen in rows:
@@ -190,7 +250,8 @@ class History(AbstractContextManager["History"]):
         """
         columns = "SELECT number, id, verb, at, fleet, groups FROM runs"
         if name == LATEST:
-            query = f"{columns} WHERE :fleet IS NULL OR fleet = :fleet ORDER BY number DESC LIMIT 1"
+            of_fleet = "verb NOT IN ('status', 'doctor') AND (:fleet IS NULL OR fleet = :fleet)"
+            query = f"{columns} WHERE {of_fleet} ORDER BY number DESC LIMIT 1"
             found = self._database.execute(query, {"fleet": fleet}).fetchall()
         else:
             either_end = "substr(id, 1, length(:name)) = :name OR substr(id, -length(:name)) = :name"

@@ -1,4 +1,4 @@
-"""Program that takes, renews or gives back a run's lease on a node, and returns the lease that then holds."""
+"""Program that reads, takes, renews or gives back a lease on a node, and returns the one that then holds."""
 
 from gpuprov.apply.node import lease
 from gpuprov.probe.node.main import say
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ACTS: "dict[str, Callable[..., Any]]" = {
+    "current": lease.current,
     "take": lease.take,
     "renew": lease.renew,
     "pass_on": lease.pass_on,
