@@ -9,6 +9,7 @@ from textwrap import wrap
 
 from gpuprov.locking.resolve import ABSENT, Answer, RuleFinding
 from gpuprov.locking.resolve.explain import Explanation
+from gpuprov.model.lock import Component
 
 _PARTS = (
     ("driver", "driver"),
@@ -97,13 +98,33 @@ def sources(answer: Answer) -> Iterator[str]:
 
 
 def describe_explanation(explanation: Explanation) -> Iterator[str]:
-    """Yield the version, its reasons, and each newer version with the objections to it."""
+    """Yield the version, its reasons, each newer version with the objections to it, and older branches."""
     title = dict(_PARTS).get(explanation.component, explanation.component)
     yield f"{title} {explanation.value or ABSENT} ({explanation.answer.verdict})"
     yield from _section("because", explanation.because)
+    yield from other_versions(explanation, title)
+
+
+def other_versions(explanation: Explanation, title: str) -> Iterator[str]:
+    """Yield each newer version with the objections to it, and each older branch with the first objection."""
     for newer in explanation.newer:
-        yield f"\n{title} {newer.value}: {newer.verdict}"
+        yield f"\n{title} {newer.value}: {newer.verdict}{f' ({newer.note})' if newer.note else ''}"
         if newer.needs:
             yield from (line for finding in newer.needs for line in _lines(finding))
         else:
             yield "  - would work, but the policy or an earlier choice excludes it"
+    if explanation.older:
+        yield "\nolder branches"
+    for older in explanation.older:
+        note = f" ({older.note})" if older.note else ""
+        need = f": {older.needs[0].rule}: {older.needs[0].text}" if older.needs else ""
+        yield from wrap(f"  - {older.value}{note}, {older.verdict}{need}", _WIDTH, subsequent_indent="    ")
+
+
+def describe_locked(group: str, title: str, locked: Component, other: Explanation | None) -> Iterator[str]:
+    """Yield a locked version of a group with its reason and source, and the other possible versions."""
+    yield f"{group}: {title} {locked.version}"
+    for word, text in (("because", locked.reason), ("source", locked.source)):
+        yield from wrap(f"{word}: {text}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    if other:
+        yield from other_versions(other, title)

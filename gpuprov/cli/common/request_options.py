@@ -97,7 +97,7 @@ def read_request(stated: dict[str, Any]) -> Request:
         raise InvalidInput(
             "--gpu is missing",
             do='give --gpu for each model, such as --gpu "H100 SXM5 80GB"; `gpuprov catalog gpus` lists '
-            "them; fleet.yml is not read: fleet.lock.yml has the reasons of a fleet",
+            "them; `gpuprov explain COMPONENT` without them reads the lock of the folder",
         )
     if not stated.get("os"):
         raise InvalidInput(

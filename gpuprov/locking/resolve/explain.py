@@ -14,7 +14,8 @@ from gpuprov.locking.resolve.request import Request
 from gpuprov.locking.resolve.resolver import Resolution, resolve_once
 
 SCHEMA = "gpuprov.explain/1"
-MOST_NEWER = 6
+MOST_NEWER, MOST_OLDER = 6, 4
+LONG_TERM = "LTSB"
 
 FABRIC_MANAGER, IN_A_STACK = "fabric_manager", "fabricmanager"
 """The component's name on the command line and of its role, and its key in locks and answers."""
@@ -33,12 +34,14 @@ COMPONENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """A newer version, tried in place of the chosen one."""
+    """Another version, newer or older, tried in place of the chosen one."""
 
     value: str
     verdict: str
     needs: tuple[RuleFinding, ...]
     """Objections: violations, or else warnings that the chosen version does not have."""
+    note: str = ""
+    """Type and end of support of a driver's branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Explanation:
     because: tuple[RuleFinding, ...]
     newer: tuple[Newer, ...]
     answer: Answer
+    older: tuple[Newer, ...] = ()
+    """Newest versions of the `MOST_OLDER` branches before a driver's."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON-ready data with its `schema`."""
@@ -78,7 +83,8 @@ def explain(component: str, request: Request, catalog: Catalog | None = None) ->
         because.insert(0, _policy(settled))
     value = getattr(settled.answer.stack, name)
     newer = tuple(_try(name, text, request, catalog, settled.answer) for text in _newer(name, value, catalog))
-    return Explanation(name, value, tuple(because), newer, settled.answer)
+    older = tuple(_try(name, text, request, catalog, settled.answer) for text in _older(name, value, catalog))
+    return Explanation(name, value, tuple(because), newer, settled.answer, older)
 
 
 def _policy(settled: Resolution) -> RuleFinding:
@@ -91,7 +97,7 @@ def _policy(settled: Resolution) -> RuleFinding:
 
 def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
     """Return at most `MOST_NEWER` newer versions in the catalog, nearest first; of each minor the newest
-    release.
+    release. Driver branches with long-term support are not limited in number.
 
     Empty if `value` is not a version. Of a driver's branch only the newest version counts.
     """
@@ -101,7 +107,31 @@ def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
     newest = {
         each.minor if component != "driver" else each: each for each in sorted(_known(component, catalog))
     }
-    return [str(each) for each in newest.values() if each > now][:MOST_NEWER]
+    found = [each for each in newest.values() if each > now]
+    kept = [
+        each
+        for number, each in enumerate(found)
+        if number < MOST_NEWER or (component == "driver" and _is_long_term(each, catalog))
+    ]
+    return [str(each) for each in kept]
+
+
+def _is_long_term(value: Version, catalog: Catalog) -> bool:
+    """Return whether a driver is of a branch with long-term support."""
+    branch = catalog.branches.get(int(str(value).partition(".")[0]))
+    return branch is not None and branch.type == LONG_TERM
+
+
+def _older(component: str, value: str | None, catalog: Catalog) -> list[str]:
+    """Return the newest version of each of the `MOST_OLDER` driver branches before a version, newest first.
+
+    Empty for other components, which a fleet rarely moves back alone.
+    """
+    if component != "driver" or value is None or not value[:1].isdigit():
+        return []
+    now = int(value.partition(".")[0])
+    branches = sorted((each.branch, each) for each in catalog.branches.values() if each.branch < now)
+    return [str(each.latest_known) for _, each in branches[: -MOST_OLDER - 1 : -1]]
 
 
 def _known(component: str, catalog: Catalog) -> Iterable[Version]:
@@ -118,7 +148,7 @@ def _known(component: str, catalog: Catalog) -> Iterable[Version]:
 
 
 def _try(component: str, value: str, request: Request, catalog: Catalog, now: Answer) -> Newer:
-    """Try a newer version in the chosen stack: a newer driver may change CUDA, a newer CUDA keeps the
+    """Try another version in the chosen stack: a newer driver may change CUDA, a newer CUDA keeps the
     driver.
     """
     kept: dict[str, Any] = {component: value}
@@ -127,7 +157,16 @@ def _try(component: str, value: str, request: Request, catalog: Catalog, now: An
     if component in ("cudnn", "nccl"):
         kept["cuda"] = now.stack.cuda
     answer = resolve_once(replace(request, **kept), catalog).answer
-    return Newer(value, answer.verdict, tuple(answer.violations) or tuple(_added(answer, now)))
+    needs = tuple(answer.violations) or tuple(_added(answer, now))
+    return Newer(value, answer.verdict, needs, _support(value, catalog) if component == "driver" else "")
+
+
+def _support(value: str, catalog: Catalog) -> str:
+    """Return the type and the end of support of a driver's branch, as far as they are known."""
+    branch = catalog.branches.get(int(value.partition(".")[0]))
+    ends = f"until {branch.eol}" if branch and branch.eol else ""
+    kind = driver.TYPES[branch.type] if branch and branch.type else ""
+    return ", ".join(filter(None, [kind, ends]))
 
 
 def _added(answer: Answer, now: Answer) -> Iterator[RuleFinding]:

@@ -7,7 +7,7 @@ from gpuprov.catalog.rules import module
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
 
-_TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature", "evaluation": "evaluation"}
+TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature", "evaluation": "evaluation"}
 
 
 def branch(case: Case, draft: Draft) -> Findings:
@@ -26,7 +26,7 @@ def branch(case: Case, draft: Draft) -> Findings:
             f"{newest}), and whether it exists a repository's index tells"
         )
         yield warning(case, "driver-known", text, *record.source)
-    kind = _TYPES[record.type] if record.type else "branch of unknown support"
+    kind = TYPES[record.type] if record.type else "branch of unknown support"
     if rules.end_of_life(record, case.catalog.as_of):
         text = f"driver branch {record.branch} ({kind}) reached its end of life in {record.eol}"
         yield warning(case, "driver-end-of-life", text, *record.source)
