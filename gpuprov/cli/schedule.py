@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     help="drift: folder of node_exporter's textfile collector, for gpuprov.prom",
 )
 @click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="drift: file for an HTML page, written after each run",
+)
+@click.option(
     "--wheel",
     metavar="URL#sha256=HASH|FILE",
     help="github, gitlab: gpuprov's wheel by URL, or a file of the fleet's repository",
@@ -65,6 +71,7 @@ def command(
     notify: str | None,
     user: str,
     metrics: Path | None,
+    page: Path | None,
     wheel: str | None,
     folder: Path | None,
 ) -> Exit:
@@ -87,15 +94,19 @@ def command(
         raise InvalidInput(
             f"--wheel with --as {kind}", do="leave out --wheel, which is for github and gitlab"
         )
-    if metrics and (what != "drift" or kind not in ("systemd", "cron")):
-        raise InvalidInput(
-            f"--metrics for {what} with --as {kind}",
-            expected="drift by systemd or cron",
-            do="leave out --metrics",
-        )
-    job = replace(_job(what, lock_path, new_path, notify), user=user)
-    if metrics:
-        job = replace(job, metrics=metrics.absolute() / "gpuprov.prom")
+    for option, given in (("--metrics", metrics), ("--html", page)):
+        if given and (what != "drift" or of_a_forge):
+            raise InvalidInput(
+                f"{option} for {what} with --as {kind}",
+                expected="drift by systemd or cron",
+                do=f"leave out {option}",
+            )
+    job = replace(
+        _job(what, lock_path, new_path, notify),
+        user=user,
+        metrics=metrics.absolute() / "gpuprov.prom" if metrics else None,
+        page=page.absolute() if page else None,
+    )
     if of_a_forge:
         job = replace(job, wheel=wheel_of_job(wheel, job.folder))
     program = "gpuprov" if of_a_forge else shutil.which("gpuprov") or str(Path(sys.argv[0]).absolute())
@@ -109,8 +120,8 @@ def command(
     if kind == "systemd":
         if user != "root":
             _as_user(user, job.folder, Path(program), Path(sys.executable).resolve())
-        if metrics:
-            options.note(f"install -d -o {user} {metrics}")
+        for written in filter(None, (job.metrics, job.page)):
+            options.note(f"install -d -o {user} {written.parent}")
         options.note(f"systemctl daemon-reload && systemctl enable --now gpuprov-{what}.timer")
     return Exit.OK
 

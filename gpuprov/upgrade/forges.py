@@ -84,10 +84,15 @@ gpuprov-$name:
       exit $$code
   after_script:
     - |
-      [ "$$CI_JOB_STATUS" = success ] || [ -z "$$GPUPROV_TOKEN" ] ||
-        curl --fail --silent --show-error --output /dev/null --header "PRIVATE-TOKEN: $$GPUPROV_TOKEN" \\
-          --data-urlencode "title=gpuprov $name" --data-urlencode "description@$said" \\
-          "$$CI_API_V4_URL/projects/$$CI_PROJECT_ID/issues"
+      [ "$$CI_JOB_STATUS" = success ] || [ -z "$$GPUPROV_TOKEN" ] || {
+        issues="$$CI_API_V4_URL/projects/$$CI_PROJECT_ID/issues"
+        api() { curl --fail --silent --show-error --header "PRIVATE-TOKEN: $$GPUPROV_TOKEN" "$$@"; }
+        open=$$(api --get --data-urlencode "search=gpuprov $name" "$$issues?state=opened&in=title" |
+          python3 -c 'import json, sys; print(*(int(each["iid"]) for each in json.load(sys.stdin)[:1]))')
+        if [ -n "$$open" ]; then set -- "body@$said" "$$issues/$$open/notes"
+        else set -- "description@$said" --data-urlencode "title=gpuprov $name" "$$issues"; fi
+        api --output /dev/null --data-urlencode "$$@"
+      }
   artifacts:
     when: always
     paths: [$said]
@@ -116,7 +121,6 @@ def gitlab(name: str, command: str, wheel: Wheel) -> str:
 
 
 def in_a_forge(program: str, words: tuple[str, ...]) -> str:
-    """Return gpuprov's command line for a CI job: with text instead of JSON, for drift with JUnit XML."""
-    plain = [word for word in words if word not in ("-o", "json")]
+    """Return gpuprov's command line for a CI job, for drift with JUnit XML."""
     junit = ["--junit", JUNIT] if words[0] == "drift" else []
-    return shlex.join([program, *plain, *junit])
+    return shlex.join([program, *words, *junit])

@@ -41,6 +41,7 @@ class Job:
             in GPUPROV_EXIT.
         user: the user that runs it on this machine: a dedicated one, which only has to read the folder.
         metrics: the file for node_exporter's textfile collector, written after each drift.
+        page: the file for an HTML page, written after each drift.
         wheel: the wheel that a CI job installs.
     """
 
@@ -53,22 +54,24 @@ class Job:
     notify: str | None = None
     user: str = USER
     metrics: Path | None = None
+    page: Path | None = None
     wheel: Wheel | None = None
 
     @property
     def command_words(self) -> tuple[str, ...]:
         """gpuprov's arguments, including those from other attributes."""
-        return (*self.words, "--prometheus", str(self.metrics)) if self.metrics else self.words
+        files = {"--prometheus": self.metrics, "--html": self.page}
+        return (*self.words, *(word for name, path in files.items() if path for word in (name, str(path))))
 
 
 def drift(folder: Path, notify: str | None) -> Job:
     """Return the job that checks the whole fleet for drift every night."""
-    return Job("drift", ("drift", "-o", "json"), folder, notify=notify)
+    return Job("drift", ("drift",), folder, notify=notify)
 
 
 def modules(folder: Path, notify: str | None) -> Job:
     """Return the job that adds missing modules for updated kernels, before nodes boot these kernels."""
-    words = ("apply", "--role", "nvidia_driver", "--yes", "-o", "json")
+    words = ("apply", "--role", "nvidia_driver", "--yes")
     return Job("modules", words, folder, at=BEFORE, notify=notify)
 
 
@@ -80,12 +83,12 @@ def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -
     """
     if window is None:
         raise InvalidInput("the lock has no window", do="state rollout.window in fleet.yml, and lock again")
-    words = ("upgrade", "--to", str(to), "--yes", "-o", "json")
+    words = ("upgrade", "--to", str(to), "--yes")
     return Job("upgrade", words, folder, tuple(window.days), window.start, window.zone, notify)
 
 
 def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
-    """Return the files that schedule a job, file name → text. CI jobs write no `metrics`.
+    """Return the files that schedule a job, file name → text. CI jobs write no `metrics` and no `page`.
 
     Args:
         program: the command `gpuprov`, with its absolute path for timers and cron.
@@ -97,16 +100,24 @@ def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
     return ways[kind](job, program)
 
 
-def _command(job: Job, program: str) -> str:
-    """Return a line of sh: if gpuprov fails, `notify` gets its output; the exit code is gpuprov's."""
-    return _with_comment(job, shlex.join([program, *job.command_words]))
+def _command(job: Job, program: str, *, quiet: bool = False) -> str:
+    """Return a line of sh: if gpuprov fails, `notify` gets its output; the exit code is gpuprov's.
+
+    Args:
+        quiet: print nothing if gpuprov exits with 0.
+    """
+    return _with_comment(job, shlex.join([program, *job.command_words]), quiet=quiet)
 
 
-def _with_comment(job: Job, line: str) -> str:
-    """Return a line of sh that gives the output of a failing line to `notify`; without `notify` the line."""
-    if job.notify is None:
+def _with_comment(job: Job, line: str, *, quiet: bool = False) -> str:
+    """Return a line of sh that gives the output of a failing line to `notify`; without `notify` the line.
+
+    Args:
+        quiet: without `notify`, print the output only if the line fails.
+    """
+    if job.notify is None and not quiet:
         return line
-    result = f'printf "%s\\n" "$said" | GPUPROV_EXIT=$code {job.notify}'
+    result = 'printf "%s\\n" "$said"' + (f" | GPUPROV_EXIT=$code {job.notify}" if job.notify else "")
     return f"said=$({line} 2>&1); code=$?; [ $code = 0 ] || {result}; exit $code"
 
 
@@ -136,7 +147,8 @@ def _who(job: Job) -> str:
     """Return the settings of a service for its user and its writable folders; empty for root."""
     if job.user == "root":
         return ""
-    writes = f"ReadWritePaths=-{job.metrics.parent}\n" if job.metrics else ""
+    folders = dict.fromkeys(path.parent for path in (job.metrics, job.page) if path)
+    writes = "".join(f"ReadWritePaths=-{folder}\n" for folder in folders)
     # NoNewPrivileges= prevents sudo: a host with the address `local` needs --user root.
     return (
         f"User={job.user}\nStateDirectory={HOME.rpartition('/')[2]}\nStateDirectoryMode=0700\n"
@@ -146,11 +158,11 @@ def _who(job: Job) -> str:
 
 
 def _cron(job: Job, program: str) -> dict[str, str]:
-    """Return file name → text of a crontab."""
+    """Return file name → text of a crontab; cron mails each output, so there is none if nothing differs."""
     hour, minute = job.at.split(":")
     days = "*" if len(job.days) == len(DAYS) else ",".join(job.days)
     # In a crontab % ends the command.
-    command = f"cd {shlex.quote(str(job.folder))} && {_command(job, program)}".replace("%", "\\%")
+    command = f"cd {shlex.quote(str(job.folder))} && {_command(job, program, quiet=True)}".replace("%", "\\%")
     return {
         f"gpuprov-{job.name}.cron": f"CRON_TZ={job.zone}\n{int(minute)} {int(hour)} * * {days} {command}\n"
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -278,6 +279,33 @@ def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
         assert "gpuprov.xml" in text or "gpuprov.*" in text
 
 
+@pytest.mark.parametrize(
+    ("found", "posted"),
+    [
+        ("[]", "--data-urlencode description@gpuprov.txt --data-urlencode title=gpuprov drift URL/issues"),
+        ('[{"iid": 7}, {"iid": 3}]', "--data-urlencode body@gpuprov.txt URL/issues/7/notes"),
+    ],
+)
+def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) -> None:
+    write_program(
+        tmp_path / "curl", f"echo \"$*\" >>{tmp_path}/calls; case $* in *--get*) echo '{found}';; esac"
+    )
+    job = replace(schedule.drift(tmp_path, None), wheel=WHEEL)
+    [text] = schedule.files(job, "gitlab", "gpuprov").values()
+    [step] = yaml.safe_load(text)["gpuprov-drift"]["after_script"]
+    told = {
+        "CI_JOB_STATUS": "failed",
+        "GPUPROV_TOKEN": "t",
+        "CI_API_V4_URL": "https://g/v4",
+        "CI_PROJECT_ID": "1",
+    }
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **told}
+    subprocess.run(["/bin/sh", "-e", "-c", step], check=True, env=environment, cwd=tmp_path)
+    look, post = (tmp_path / "calls").read_text().splitlines()
+    assert "search=gpuprov drift https://g/v4/projects/1/issues?state=opened&in=title" in look
+    assert post.endswith(posted.replace("URL", "https://g/v4/projects/1"))
+
+
 def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
     job = replace(schedule.drift(tmp_path, None), metrics=tmp_path / "text/gpuprov.prom")
     unit = schedule.files(job, "systemd", "/usr/bin/true")["gpuprov-drift.service"]
@@ -291,7 +319,7 @@ def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
 def test_modules_are_made_before_drift_looks() -> None:
     job = schedule.modules(FLEET, None)
     texts = schedule.files(job, "systemd", "/usr/bin/gpuprov")
-    assert "/usr/bin/gpuprov apply --role nvidia_driver --yes -o json" in texts["gpuprov-modules.service"]
+    assert "/usr/bin/gpuprov apply --role nvidia_driver --yes" in texts["gpuprov-modules.service"]
     assert "OnCalendar=*-*-* 02:17:00 UTC" in texts["gpuprov-modules.timer"]
     assert job.at < schedule.drift(FLEET, None).at
     words = [word for word in job.words[1:] if word.startswith("-")]
@@ -299,9 +327,25 @@ def test_modules_are_made_before_drift_looks() -> None:
     assert set(words) <= known
 
 
+@pytest.mark.parametrize(("code", "mail"), [(0, ""), (3, "node1 100% gone\n")])
+def test_cron_prints_only_what_differs(tmp_path: Path, code: int, mail: str) -> None:
+    program = write_program(tmp_path / "gpuprov", f"echo 'node1 100% gone'; exit {code}")
+    [cron] = schedule.files(schedule.drift(tmp_path, None), "cron", str(program)).values()
+    line = cron.splitlines()[1].split(maxsplit=5)[5].replace("\\%", "%")  # as cron reads it
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, mail)
+
+
+def test_a_page_is_written_where_the_service_may_write(tmp_path: Path) -> None:
+    job = replace(schedule.drift(tmp_path, None), page=tmp_path / "www/fleet.html")
+    unit = schedule.files(job, "systemd", "/usr/bin/true")["gpuprov-drift.service"]
+    assert f"drift --html {tmp_path}/www/fleet.html" in unit
+    assert f"ReadWritePaths=-{tmp_path}/www\n" in unit
+
+
 def test_cron_and_ci() -> None:
     [cron] = schedule.files(schedule.drift(FLEET, None), "cron", "/usr/bin/gpuprov").values()
-    assert cron == "CRON_TZ=UTC\n17 3 * * * cd /srv/fleet && /usr/bin/gpuprov drift -o json\n"
+    assert cron.startswith("CRON_TZ=UTC\n17 3 * * * cd /srv/fleet && ")
     window = Window(days=list(DAYS[:2]), start="22:05", end="04:00", zone="Europe/Berlin")
     with pytest.raises(InvalidInput, match="the only time zone of CI schedules"):
         schedule.files(schedule.upgrade(FLEET, FLEET, window, None), "github", "gpuprov")
