@@ -1,4 +1,4 @@
-"""Command line of `scripts/release all`, `pyz` and `wheelhouse`."""
+"""Command line of `scripts/release all`, `pyz`, `deb` and `wheelhouse`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import yaml
 
 from gpuprov import __version__
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
+from maintenance.release import deb
 from maintenance.release.locked import ROOT, pythons
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import NAME, build_pyz, digest
@@ -70,6 +71,20 @@ def one_file(folder: Path) -> Exit:
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch:
         build_pyz(make_wheel(Path(scratch)), folder / NAME, Path(scratch), date())
     click.echo(f"{folder / NAME}#sha256={digest(folder / NAME)}")
+    return Exit.OK
+
+
+@command.command("deb")
+@click.argument("folder", type=FOLDER)
+@click.option("--maintainer", required=True, metavar="'NAME <ADDRESS>'", help="who answers for the package")
+def debian_package(folder: Path, maintainer: str) -> Exit:
+    """Write gpuprov.deb into FOLDER, from this checkout as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / deb.NAME
+    with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch:
+        build_pyz(make_wheel(Path(scratch)), Path(scratch) / NAME, Path(scratch), date())
+        deb.build_deb(Path(scratch) / NAME, target, __version__, maintainer, Path(scratch), date())
+    click.echo(f"{target}#sha256={digest(target)}")
     return Exit.OK
 
 

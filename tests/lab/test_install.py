@@ -1,4 +1,4 @@
-"""Installation on a controller with nothing but Python: `gpuprov.pyz` verified, started, and refused."""
+"""Installation on a controller with only Python: `gpuprov.pyz` verified, started, refused; `gpuprov.deb`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from gpuprov_lab import Lab, Node
 from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.serve import MirrorServer, served
 from gpuprov_lab.network import GATEWAY
+from maintenance.release import deb
 from maintenance.release.pyz import NAME, build_pyz
 from maintenance.release.sums import KEYRING, SIGNATURE, SUMS, VERIFY, sign
 from tests.lab.package_index import build_index
 
 pytestmark = pytest.mark.slow
-RELEASE = "release"
+RELEASE, WHEN = "release", 1795000000
 FETCH = (
     "import sys, urllib.request as url; [url.urlretrieve(each, each.split('/')[-1]) for each in sys.argv[1:]]"
 )
@@ -34,7 +35,9 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorServer]:
     wheel = build_index(folder)
     release = folder / RELEASE
     release.mkdir()
-    build_pyz(wheel, release / NAME, tmp_path_factory.mktemp("wheels"), 1795000000)
+    build_pyz(wheel, release / NAME, tmp_path_factory.mktemp("wheels"), WHEN)
+    who, scratch = "Anna Example <anna@example.org>", tmp_path_factory.mktemp("deb")
+    deb.build_deb(release / NAME, release / deb.NAME, __version__, who, scratch, WHEN)
     with pytest.MonkeyPatch.context() as patch, signing_key() as key:
         patch.setenv("GNUPGHOME", str(key.home))
         sign(release, key.fingerprint)
@@ -95,6 +98,15 @@ def test_without_an_index_what_is_missing_is_named(node: Node) -> None:
     assert (
         "PIP_INDEX_URL=https://MIRROR/simple gpuprov.pyz, or PIP_NO_INDEX=1 PIP_FIND_LINKS=WHEELHOUSE" in last
     )
+
+
+def test_apt_installs_the_package_and_lintian_finds_nothing(node: Node, index: MirrorServer) -> None:
+    node.run(shlex.join(["python3", "-c", FETCH, f"{index.url}/{RELEASE}/{deb.NAME}"]))
+    node.run(f"apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install ./{deb.NAME} lintian")
+    settings = f"PIP_INDEX_URL={index.url}/simple PIP_TRUSTED_HOST={GATEWAY}"
+    assert node.run(f"{settings} gpuprov --version").stdout == f"gpuprov, version {__version__}\n"
+    assert node.run(f"lintian --allow-root --info {deb.NAME}", check=False).stdout == ""
+    node.run("apt-get -qy purge gpuprov && test ! -e /usr/share/gpuprov")
 
 
 @pytest.mark.parametrize("name", [NAME, SUMS])
