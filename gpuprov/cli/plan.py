@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -16,7 +17,12 @@ from gpuprov.errors import Exit
 @click.command()
 @options.on_nodes
 @local_option
-def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="also write the plan as Markdown to this file, for a comment in a pull request",
+)
+def command(chosen: options.Chosen, output: str, local: bool, markdown: Path | None) -> Exit:
     """Show which roles `gpuprov apply` would run on which nodes, and which would reboot. Changes nothing.
 
     Exit 0 if there is nothing to do, 3 otherwise.
@@ -42,4 +48,9 @@ def command(chosen: options.Chosen, output: str, local: bool) -> Exit:
             options.note(
                 f"{fold(unknown)}: no passed verification of this lock is known; apply verifies first"
             )
+    if markdown:
+        from gpuprov.model.documents import write_text
+        from gpuprov.report.markdown import plan_markdown
+
+        write_text(markdown, plan_markdown(chosen.lock, proposal))
     return exit_code(proposal.found)

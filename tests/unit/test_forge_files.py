@@ -1,0 +1,226 @@
+"""`action.yml` and `templates/review.yml`: their steps in order, with programs that record their calls."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from gpuprov.apply.plan import NodePlan
+from gpuprov.apply.proposal import Proposal
+from gpuprov.cli.common.group import gpuprov
+from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
+from gpuprov.model.lock import read_lock
+from gpuprov.report.markdown import MARK, MOST, plan_markdown
+from tests import RECORDED_LOCK, ROOT
+from tests.unit.programs import write_program
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+SPEC, COMPONENT = yaml.safe_load_all((ROOT / "templates/review.yml").read_text(encoding="utf-8"))
+RECORDS = """\
+printf '%s' "${0##*/}" >>"$CALLS"; printf ' %s' "$@" >>"$CALLS"; echo >>"$CALLS"
+file=${*##*--markdown }
+case "$*" in *--markdown*) echo '<!-- gpuprov plan -->' >"$file";; esac
+"""
+EARLIER = {"none": ("[]", ""), "one": ('[{"id": 7, "body": "<!-- gpuprov plan -->"}]', "7")}
+
+
+@dataclass
+class Runner:
+    """A runner of steps in one folder."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def program(self, name: str, more: str = "") -> None:
+        write_program(self.folder / name, RECORDS + more)
+
+    def run(self, step: str, **variables: str) -> int:
+        known = {"CALLS": f"{self.folder}/calls", "HOME": str(self.folder), "RUNNER_TEMP": str(self.folder)}
+        environment = {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            **known,
+            **self.environment,
+            **variables,
+        }
+        done = subprocess.run(["sh", "-e", "-c", step], cwd=self.folder, env=environment, check=False)
+        return done.returncode
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    found = Runner(tmp_path)
+    for name in ("gpuprov", "gh", "curl", "ssh-add", "ssh-agent", "apt-get", "pip", "sha256sum"):
+        found.program(name)
+    return found
+
+
+def steps(*, plan: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield command and variables of each step of the action, as the runner evaluates its expressions."""
+    known = {
+        "inputs.fleet": "site/fleet.yml",
+        "inputs.plan": plan,
+        "inputs.ssh-key": "KEY",
+        "inputs.known-hosts": "gpu1 ssh-ed25519 AAAA",
+        "inputs.token": "t",
+        "github.repository": "o/r",
+        "github.event.pull_request.number": "5",
+        "github.action_path": str(ROOT),
+    }
+    for step in ACTION["runs"]["steps"]:
+        wanted = step.get("if", "true")
+        if "run" not in step or (plan != "true" and "inputs.plan" in wanted):
+            continue
+        variables = {
+            name: re.sub(r"\$\{\{ ([^ }]+) \}\}", lambda found: known[found[1]], str(value))
+            for name, value in step.get("env", {}).items()
+        }
+        yield step["run"], variables
+
+
+def test_the_action_checks_without_a_key(runner: Runner) -> None:
+    for step, variables in list(steps(plan="false"))[1:]:
+        assert runner.run(step, **variables) == 0
+    assert runner.calls == ["gpuprov validate -F site/fleet.yml", "gpuprov lock -F site/fleet.yml --check"]
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_the_action_comments_the_plan_once(runner: Runner, earlier: str) -> None:
+    _, found = EARLIER[earlier]
+    runner.program("gh", f"case $* in *--jq*) echo '{found}';; esac")
+    runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
+    runner.environment["GITHUB_ENV"] = str(runner.folder / "environment")
+    for step, variables in list(steps(plan="true"))[1:]:
+        assert runner.run(step, **variables) == 0, step
+    assert f"gpuprov plan --lock site/fleet.lock.yml --markdown {runner.folder}/plan.md" in runner.calls
+    way = "PATCH repos/o/r/issues/comments/7" if found else "POST repos/o/r/issues/5/comments"
+    assert runner.calls[-1] == f"gh api --silent --method {way} -F body=@{runner.folder}/plan.md"
+    assert "gpu1 ssh-ed25519" in (runner.folder / ".ssh/known_hosts").read_text()
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (1, 1), (4, 4)])
+def test_a_plan_with_changes_is_no_failure(runner: Runner, code: int, ends: int) -> None:
+    runner.program("gpuprov", f"exit {code}")
+    [(step, variables)] = [each for each in steps(plan="true") if "gpuprov plan --lock" in each[0]]
+    assert runner.run(step, **variables) == ends
+
+
+def test_no_input_becomes_a_part_of_a_command() -> None:
+    for step in ACTION["runs"]["steps"]:
+        assert "${{" not in step.get("run", ""), step["name"]
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step.get("uses", f"a/b@{'0' * 40}"))
+    for line in [*COMPONENT["gpuprov-review"]["before_script"], *COMPONENT["gpuprov-review"]["script"]]:
+        assert "$[[" not in line
+
+
+def test_the_action_installs_by_hash(runner: Runner) -> None:
+    step, variables = next(steps(plan="false"))
+    assert "--require-hashes" in step
+    assert "--no-index" in step
+    assert variables == {"SOURCES": str(ROOT)}
+    for path in re.findall(r'"\$SOURCES/([\w./]+)"', step):
+        assert (ROOT / path).exists()
+
+
+def component(plan: str, part: str) -> tuple[list[str], dict[str, str]]:
+    """Return the lines of a part of the job, and its variables."""
+    stated = {
+        "fleet": "fleet.yml",
+        "plan": plan,
+        "wheel": "https://m/gpuprov-1-py3-none-any.whl",
+        "sha256": "0",
+    }
+    assert set(stated) < set(SPEC["spec"]["inputs"])
+    job: dict[str, Any] = COMPONENT["gpuprov-review"]
+    variables = {
+        name: re.sub(r"\$\[\[ inputs\.(\w+) \]\]", lambda found: stated[found[1]], value)
+        for name, value in job["variables"].items()
+    }
+    return job[part], variables
+
+
+@pytest.mark.parametrize("earlier", EARLIER)
+def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> None:
+    document, found = EARLIER[earlier]
+    runner.program("curl", f"case $* in *per_page*) echo '{document}';; esac")
+    runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
+    for name in ("key", "known"):
+        (runner.folder / name).write_text("x")
+    told = {
+        "CI_API_V4_URL": "https://g",
+        "CI_PROJECT_ID": "1",
+        "CI_MERGE_REQUEST_IID": "5",
+        "GPUPROV_TOKEN": "t",
+    }
+    files = {"GPUPROV_SSH_KEY": f"{runner.folder}/key", "GPUPROV_KNOWN_HOSTS": f"{runner.folder}/known"}
+    lines, variables = component("true", "script")
+    assert runner.run("\n".join(lines), **variables, **told, **files) == 0
+    assert runner.calls[0] == "gpuprov validate -F fleet.yml"
+    assert "gpuprov plan --lock fleet.lock.yml --markdown plan.md" in runner.calls
+    notes = "https://g/projects/1/merge_requests/5/notes"
+    change = f"--request PUT --data-urlencode body@plan.md {notes}/7" if found else f"body@plan.md {notes}"
+    assert runner.calls[-1].endswith(change)
+
+
+def test_the_component_checks_without_a_key(runner: Runner) -> None:
+    lines, variables = component("false", "script")
+    assert runner.run("\n".join(lines), **variables) == 0
+    assert runner.calls == ["gpuprov validate -F fleet.yml", "gpuprov lock -F fleet.yml --check"]
+
+
+def test_the_component_installs_the_wheel_by_its_hash() -> None:
+    lines, _ = component("false", "before_script")
+    assert RELEASE_LOCK in lines[1]
+    assert "sha256sum --check" in lines[1]
+    assert "--require-hashes" in lines[1]
+
+
+def test_both_call_verbs_and_options_that_exist() -> None:
+    texts = [step.get("run", "") for step in ACTION["runs"]["steps"]] + COMPONENT["gpuprov-review"]["script"]
+    calls = [each for text in texts for each in re.findall(r"^gpuprov (\w+)(.*?)(?: \|\| .*)?$", text, re.M)]
+    assert len(calls) == 6
+    for verb, words in calls:
+        command = gpuprov.get_command(click.Context(gpuprov), verb)
+        assert command is not None
+        known = {option for param in command.params for option in param.opts}
+        assert set(re.findall(r"(?<=\s)-{1,2}[a-zA-Z-]+", words)) <= known, (verb, words)
+
+
+def test_text_of_nodes_stays_in_the_fence() -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [name] = lock.hosts()
+    hostile = "```\n</details>\n**@all** ````"
+    drift = Difference("gpu.count", 8, hostile, "error", "docker", reboot=False)
+    proposal = Proposal(
+        [NodeDrift(name, "drifted", (drift,))], [NodePlan(name, ("docker",), False, (drift,), ())]
+    )
+    text = plan_markdown(lock, proposal)
+    assert text.startswith(f"{MARK}\n**gpuprov plan**: 1 of 1 node, no packages, no reboots, about 1 minute")
+    head, fence, rest = text.partition("`````text\n")
+    assert fence
+    assert "@all" not in head
+    assert "@all" in rest.partition("\n`````\n")[0]
+
+
+def test_a_plan_fits_a_comment() -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [name] = lock.hosts()
+    drift = Difference("gpu.count", 8, "x" * 2 * MOST, "error", "docker", reboot=False)
+    proposal = Proposal(
+        [NodeDrift(name, "drifted", (drift,))], [NodePlan(name, ("docker",), False, (drift,), ())]
+    )
+    assert len(plan_markdown(lock, proposal)) < MOST + 500
