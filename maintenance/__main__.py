@@ -1,4 +1,4 @@
-"""Command line of `scripts/catalog` and `scripts/docs manual`."""
+"""Command line of `scripts/catalog`, `scripts/docs manual` and `scripts/docs schemastore`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from maintenance.data_files import render
 from maintenance.manual import manual
 from maintenance.refresh import command as refresh
 from maintenance.running import run
+from maintenance.schemastore import write_pull_request
 
 MANUAL = Path(__file__).parents[1] / "docs/gpuprov.1"
 
@@ -40,6 +41,15 @@ def format_files(files: tuple[Path, ...]) -> Exit:
 def write_manual() -> Exit:
     """Write the manual page that the wheel contains."""
     replace_file(MANUAL, manual())
+    return Exit.OK
+
+
+@command.command("schemastore")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def schemastore(folder: Path) -> Exit:
+    """Write the files of a pull request to SchemaStore into a new FOLDER."""
+    for path in write_pull_request(folder):
+        click.echo(path)
     return Exit.OK
 
 
