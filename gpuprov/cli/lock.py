@@ -22,18 +22,24 @@ from gpuprov.errors import Exit, InvalidInput, did_you_mean
 @click.option("--check", is_flag=True, help="write nothing; exit 3 if the lock is stale")
 @click.option("--upgrade", is_flag=True, help="resolve again: all components, or only the named COMPONENTs")
 @click.argument("components", metavar="[COMPONENT]...", nargs=-1, shell_complete=completion.components)
+@click.option("-v", "--verbose", is_flag=True, help="also show changed packages and reasons")
 def command(
-    fleet: Path, lock_path: Path | None, check: bool, upgrade: bool, components: tuple[str, ...]
+    fleet: Path,
+    lock_path: Path | None,
+    check: bool,
+    upgrade: bool,
+    components: tuple[str, ...],
+    verbose: bool,
 ) -> Exit:
     """Resolve fleet.yml to exact versions, packages and settings, each with its reason.
 
     Locked versions and the lock's catalog are kept while the fleet allows it. --upgrade uses the newest
     installed catalog, and resolves all components again, or only the named ones: driver (with fabric manager
     and the other packages of its version), cuda, cudnn, nccl, docker, containerd (with Docker, if that is
-    locked too), podman, container_toolkit, dcgm.
+    locked too), podman, container_toolkit, dcgm. -v also shows changed packages and reasons.
     """
     from gpuprov.locking.build import build_lock
-    from gpuprov.locking.changes import changes, unmoved
+    from gpuprov.locking.changes import brief, changes, unmoved
     from gpuprov.model.components import MOVABLE
     from gpuprov.model.lock import lock_beside, read_lock, render_lock, write_lock
 
@@ -50,7 +56,7 @@ def command(
     moving = named or MOVABLE if upgrade else ()
     with waiting("reading the repositories"):
         lock = build_lock(fleet, previous=previous, upgrade=moving, narrate=options.warn)
-    moved = changes(previous, lock)
+    moved = changes(previous, lock) if verbose else brief(changes(previous, lock))
     if check:
         current = previous is not None and render_lock(previous) == render_lock(lock)
         options.note(f"{path} is current" if current else f"{path} is stale: run `gpuprov lock`")

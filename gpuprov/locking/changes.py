@@ -12,6 +12,10 @@ from gpuprov.untrusted.openpgp import fingerprints
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 VERSION = re.compile(r"[^.]+\.components\.\w+\.version")
 """Path of a component's version."""
+DETAIL = re.compile(
+    r"[^.]+\.components\.\w+\.(?:packages|closure|reason|source|hold_patterns|beside|module_package)\b"
+)
+"""Paths of values that follow from a component's version."""
 MOST = 100
 """Most characters of a value to show; the lock has all of it."""
 
@@ -39,6 +43,17 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
     return [f"{path:<{width}}  {_word(was)} → {_word(now)}" for path, was, now in moved]
 
 
+def brief(lines: Iterable[str]) -> list[str]:
+    """Return lines of `changes` without those that follow from a version, and their number at the end."""
+    listed = list(lines)
+    kept = [line for line in listed if not DETAIL.match(line)]
+    left = len(listed) - len(kept)
+    return [
+        *kept,
+        *([f"and {left} lines of packages and reasons: -v shows them"] if left and kept else []),
+    ] or listed
+
+
 def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
     """Return a line for each named component that still has its old version, group by group; empty without an
     old lock.
@@ -62,6 +77,9 @@ def _compared(lock: Lock) -> dict[str, Any]:
     """
     pin = {"catalog": f"{lock.catalog.version} (sha256 {lock.catalog.sha256[:12]}…)"} if lock.catalog else {}
     groups: dict[str, Any] = lock.model_dump(mode="json")["groups"]
+    for group in groups.values():
+        for component in filter(None, group["components"].values()):
+            component.pop("download", None)
     return pin | groups
 
 
@@ -77,9 +95,6 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _word(value: Any) -> str:
     """Return a value as text: `nothing` for None, commas in a list, a key's fingerprints, at most `MOST`
     characters.
-    for group in groups.values():
-        for component in filter(None, group["components"].values()):
-            component.pop("download", None)
     """
     if value is None:
         return "nothing"

@@ -1,0 +1,42 @@
+"""Changes of a lock in short: what follows from a version is counted, not listed."""
+
+from __future__ import annotations
+
+from gpuprov.locking.changes import brief, changes
+from gpuprov.model.lock import read_lock
+from tests import RECORDED_LOCK
+
+VERSION = "train.components.driver.version  535.261.03 → 535.309.01"
+CLOCKS = "train.settings.clocks.value.graphics  1395 → 1410"
+DETAILS = [
+    "train.components.driver.packages.nvidia-driver  535.261.03-1 → 535.309.01-1",
+    "train.components.driver.closure.libcuda1  535.261.03-1 → 535.309.01-1",
+    "train.components.driver.reason  a → b",
+]
+
+
+def test_details_are_counted() -> None:
+    assert brief([VERSION, *DETAILS, CLOCKS]) == [
+        VERSION,
+        CLOCKS,
+        "and 3 lines of packages and reasons: -v shows them",
+    ]
+
+
+def test_details_alone_are_listed() -> None:
+    assert brief(DETAILS) == DETAILS
+    assert brief([]) == []
+
+
+def test_a_first_lock_has_its_components() -> None:
+    lines = changes(None, read_lock(RECORDED_LOCK))
+    assert brief(lines) == lines
+
+
+def test_the_size_of_packages_is_no_change() -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [(name, group)] = lock.groups.items()
+    driver = group.components.driver.model_copy(update={"download": 400_000_000})
+    components = group.components.model_copy(update={"driver": driver})
+    sized = lock.model_copy(update={"groups": {name: group.model_copy(update={"components": components})}})
+    assert changes(lock, sized) == []
