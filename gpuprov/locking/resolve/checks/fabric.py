@@ -141,8 +141,10 @@ def toolkit(case: Case, draft: Draft) -> Findings:
     for limit in case.catalog.tables["containers.limits"]:
         concerned = limit.engine is None or getattr(draft, limit.engine) is not None
         there = not limit.os or case.system.id in limit.os
-        if draft.container_toolkit < limit.before and concerned and there:
-            text = f"container toolkit {draft.container_toolkit}: {limit.text}"
+        stated = draft.container_toolkit
+        # `1.18` is the newest of its releases, and not one before 1.18.0.
+        if stated < limit.before and not limit.before.within(stated) and concerned and there:
+            text = f"container toolkit {stated}: {limit.text}"
             yield (violation if limit.refused else warning)(case, limit.rule, text, *limit.source)
 
 

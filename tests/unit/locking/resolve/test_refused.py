@@ -122,6 +122,10 @@ def test_refused_by_its_rule_with_a_way_out(
     assert found.packages == {}
 
 
+def test_a_series_of_the_toolkit_is_not_older_than_its_first_release() -> None:
+    assert answer(A100, "debian12", podman="auto", container_toolkit="1.18").verdict != "refused"
+
+
 def test_podman_that_is_too_old_comes_with_what_would_work() -> None:
     found = answer(A100, "ubuntu24.04", podman="auto", container_toolkit="1.20.0")
     assert [each.text for each in found.nearest] == [
