@@ -47,7 +47,8 @@ def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
     names = " ".join([*BORROWED, *({CLIENT} & {*there})])
     node.run(f"mkdir -p /srv/pool && cd /srv/pool && apt-get -q download {names}")
     for package in (node.root / "srv/pool").iterdir():
-        subprocess.run(["cp", package, pool], check=True)
+        # apt's name of the file has the version's epoch, that of the archive does not.
+        subprocess.run(["cp", package, pool / re.sub(r"_\d+%3a", "_", package.name)], check=True)
     listing = node.run(f"apt-cache show --no-all-versions {names}").stdout
     listing = re.sub(r"(?m)^Filename: .*/", "Filename: pool/", listing)
     missing = [name for name in re.findall(r"(?m)^Filename: (.*)$", listing) if not (root / name).exists()]
