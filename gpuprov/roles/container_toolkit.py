@@ -71,6 +71,7 @@ OVERRULED = (
     *fails("container_toolkit", "container_toolkit.config", "a key of the toolkit's config.toml"),
     *mends("container_toolkit", "container_toolkit.specifications", "an outdated /var/run/cdi/nvidia.yaml"),
     *fails("container_toolkit", "container_toolkit.specifications", "a specification in /etc/cdi"),
+    *mends("container_toolkit", "container_toolkit.devices", "a specification that was removed or emptied"),
 )
 
 
@@ -79,8 +80,8 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     or Podman.
 
     Of the toolkit's configuration every key that is not as shipped is a difference, and of CDI
-    specifications each path that does not exist and each version other than the driver's. Empty if the
-    toolkit is not locked.
+    specifications each path that does not exist and each version other than the driver's. With CDI a
+    container gets every GPU. Empty if the toolkit is not locked.
     """
     toolkit = group.components.container_toolkit
     if toolkit is None:
@@ -94,6 +95,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     ]
     if (cdi := device_interface(group)) is not None:
         stated.append(Expectation("container_toolkit.cdi", "enabled" if cdi else "disabled", role))
+    if cdi:
+        gpus, driver = group.hardware.gpu_count, group.components.driver.version
+        stated.append(Expectation("container_toolkit.devices", gpus, role, needs_driver=True, subject=driver))
     return stated
 
 

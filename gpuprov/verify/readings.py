@@ -88,10 +88,13 @@ def part_of(document: Any, wanted: Any) -> Any:
     """Return the parts of a document that `wanted` contains; other keys and items are the site's own.
 
     Mappings keep the keys of `wanted`, with None for a missing one; lists keep the items that are in
-    `wanted`. Other values, and those of another type than in `wanted`, are returned unchanged.
+    `wanted`, each once, and those that state an option of it again: `native.cgroupdriver=cgroupfs`. Other
+    values, and those of another type than in `wanted`, are returned unchanged.
     """
     if isinstance(document, dict) and isinstance(wanted, dict):
         return {key: part_of(document.get(key), value) for key, value in wanted.items()}
     if isinstance(document, list) and isinstance(wanted, list):
-        return [item for item in document if item in wanted]
+        stated = [str(item).split("=")[0] + "=" for item in wanted if "=" in str(item)]
+        kept = [item for item in document if item in wanted or str(item).startswith(tuple(stated))]
+        return [item for at, item in enumerate(kept) if item not in kept[:at]]
     return document

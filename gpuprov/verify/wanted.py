@@ -111,8 +111,7 @@ def _docker(group: LockedGroup) -> list[Expectation]:
     ]
     if toolkit is not None:
         asked = ["docker.gpus"] + ["docker.cdi_gpus"] * bool(stated.get("cdi"))
-        count = group.hardware.gpu_count
-        found += [Expectation(check, count, "container_toolkit", needs_driver=True) for check in asked]
+        found += _inside(group, "docker.driver", asked)
     return [each for each in found if each.expected]
 
 
@@ -125,9 +124,20 @@ def _podman(group: LockedGroup) -> list[Expectation]:
     limits = {name: values[name] for name in ("shm_size", *LIMITS) if name in values}
     found = [Expectation("podman.limits", limits, "podman")]
     if group.components.container_toolkit is not None:
-        asked, count = ("podman.gpus", "podman.rootless_gpus"), group.hardware.gpu_count
-        found += [Expectation(check, count, "container_toolkit", needs_driver=True) for check in asked]
+        found += _inside(group, "podman.driver", ["podman.gpus", "podman.rootless_gpus"])
     return [each for each in found if each.expected]
+
+
+def _inside(group: LockedGroup, driver: str, counts: list[str]) -> list[Expectation]:
+    """Return the proofs of what NVIDIA's toolkit gives containers: the driver's version, and all GPUs.
+
+    Args:
+        driver: check of the driver.
+        counts: checks of the GPUs.
+    """
+    values = {driver: group.components.driver.version, **dict.fromkeys(counts, group.hardware.gpu_count)}
+    role = "container_toolkit"
+    return [Expectation(check, value, role, needs_driver=True) for check, value in values.items()]
 
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,24 @@ FOLDERS = ("/etc/cdi", "/var/run/cdi")
 SIZE = 4 * 1024 * 1024
 PATH = re.compile(r"(?<![A-Za-z])(?:hostPath|path)[\"']?[ \t]*:[ \t]*[\"']?(/[^\"'\s,}]*)")
 LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
+ALL = re.compile(r"(?<![A-Za-z])name[\"']?[ \t]*:[ \t]*[\"']?all(?![A-Za-z])")
+"""The device nvidia.com/gpu=all, which contains every GPU."""
+GPU = re.compile(r"/dev/nvidia(\d{1,4})(?!\d)")
+READABLE = 0o004
 NAMED_AT_MOST = 3
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def specifications() -> "dict[str, dict[str, list[str]]]":
-    """Return file → `missing`, the first host paths in it that do not exist, and `versions` of libraries.
 
-    Files without devices of NVIDIA, and those that cannot be read, are left out.
+def specifications() -> "dict[str, dict[str, Any]]":
+    """Return file → `missing` host paths in it, `versions` of libraries, number of `gpus`, and `private`.
+
+    `missing` has the first paths that do not exist. `gpus` is 0 without the device nvidia.com/gpu=all. Users
+    cannot read a `private` file. Files without devices of NVIDIA, and unreadable ones, are left out.
     """
-    found = {}  # type: dict[str, dict[str, list[str]]]
+    found = {}  # type: dict[str, dict[str, Any]]
     for folder in FOLDERS:
         try:
             names = sorted(os.listdir(folder))
@@ -29,7 +38,12 @@ def specifications() -> "dict[str, dict[str, list[str]]]":
             if "nvidia.com/" in text:
                 missing = [path for path in sorted(set(PATH.findall(text))) if not os.path.exists(path)]
                 versions = sorted(set(LIBRARY.findall(text)))
-                found[folder + "/" + name] = {"missing": missing[:NAMED_AT_MOST], "versions": versions}
+                found[folder + "/" + name] = {
+                    "missing": missing[:NAMED_AT_MOST],
+                    "versions": versions,
+                    "gpus": len(set(GPU.findall(text))) if ALL.search(text) else 0,
+                    "private": not os.stat(folder + "/" + name).st_mode & READABLE,
+                }
     return found
 
 

@@ -475,6 +475,10 @@ ELSEWHERE = {
     ): "tests/lab/test_docker.py",
     ("container_toolkit.specifications", "a specification in /etc/cdi"): "tests/lab/test_docker.py",
     (
+        "container_toolkit.devices",
+        "a specification that was removed or emptied",
+    ): "tests/lab/test_docker.py",
+    (
         "docker.config",
         "a drop-in of docker.service with another --config-file",
     ): "tests/unit/drift/test_overruled.py",

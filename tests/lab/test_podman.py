@@ -10,7 +10,8 @@ import time
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.verify.observers.podman import KILLED, NOTHING, TRIAL, TRIAL_S, USER, USERS_TRIAL
+from gpuprov.verify.observers.containers import KILLED, TRIAL_S
+from gpuprov.verify.observers.podman import NOTHING, TRIAL, USER, USERS_TRIAL
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
 from tests.lab.node_under_test import TRANSACTION
@@ -116,8 +117,10 @@ def test_what_only_the_site_can_take_back_is_seen(driven: StubDriverNode) -> Non
     site = f'[containers]\ndefault_ulimits = [{LAB}, "stack=8388608:8388608"]\n'
     driven.node.run(f"cat >{LATER}; chmod 600 /run/cdi/nvidia.yaml", input=site)
     found = {"memlock": None, "stack": 8388608}
-    assert driven.drift(*AREAS) == {"podman.config": found}
+    private = ["/var/run/cdi/nvidia.yaml is not readable for users"]
+    assert driven.drift(*AREAS) == {"podman.config": found, "container_toolkit.specifications": private}
     failed = driven.failed(*AREAS)
+    assert failed.pop("container_toolkit.specifications") == private
     assert set(failed) == {"podman.config", "podman.limits", "podman.rootless_gpus"}
     assert {name: failed["podman.config"][name] for name in found} == found
     driven.node.run(f"rm {LATER}; chmod 644 /run/cdi/nvidia.yaml")

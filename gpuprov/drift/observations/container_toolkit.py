@@ -49,10 +49,25 @@ def _specified_in(facts: Facts, expectation: Expectation) -> Iterator[str]:
     yield from _unfit(facts, str(expectation.subject)).values()
 
 
+@observes("container_toolkit.devices", "toolkit", "modules")
+def _devices(facts: Facts, expectation: Expectation) -> Any:
+    """Return the number of GPUs that nvidia.com/gpu=all gives a container.
+
+    Of several specifications one in /var/run/cdi counts. It is the expected number before the reboot into the
+    locked driver, which writes them again.
+    """
+    loaded = facts.loaded_driver
+    stated = [each.gpus for each in facts.toolkit.specifications.values() if each.gpus]
+    if loaded is None or loaded.version != expectation.subject:
+        return expectation.expected
+    return stated[-1] if stated else 0
+
+
 def _unfit(facts: Facts, driver: str) -> dict[str, str]:
-    """Return `FILE names PATH, which does not exist` and `FILE is for driver VERSION` → the file."""
+    """Return each sentence about what does not fit → the file of the specification."""
     found: dict[str, str] = {}
     for path, each in facts.toolkit.specifications.items():
         found |= {f"{path} names {name}, which does not exist": path for name in each.missing}
         found |= {f"{path} is for driver {other}": path for other in each.versions if other != driver}
+        found |= {f"{path} is not readable for users": path} if each.private else {}
     return found

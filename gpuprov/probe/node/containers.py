@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 OPTIONS = re.compile(r"(?m)^ +--(?:cgroup-manager|shm-size|ulimit) .*$")
 """Podman's options whose defaults are those of its configuration, in its own help."""
-KEYS = re.compile(r"(?m)^[ \t]*(?:\w+[ \t]*\.[ \t]*)?(cgroup_manager|shm_size|default_ulimits)[ \t]*=")
+KEYS = re.compile(r"(?m)(?:^|[{,.])[ \t]*[\"']?(cgroup_manager|shm_size|default_ulimits)[\"']?[ \t]*=(?!=)")
+"""Keys of containers.conf: also quoted, dotted (`containers.shm_size`), or in an inline table."""
 
 
 @collector(seconds=10)

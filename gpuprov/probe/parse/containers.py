@@ -35,6 +35,10 @@ class Specification:
 
     missing: tuple[str, ...]
     versions: tuple[str, ...]
+    gpus: int
+    """GPUs of the device nvidia.com/gpu=all."""
+    private: bool
+    """Whether users cannot read the file."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,10 @@ def parse_toolkit(raw: Mapping[str, Any]) -> Toolkit:
     """
     found = {
         str(path): Specification(
-            tuple(map(str, islice(each["missing"], MISSING_AT_MOST))), tuple(map(str, each["versions"]))
+            tuple(map(str, islice(each["missing"], MISSING_AT_MOST))),
+            tuple(map(str, each["versions"])),
+            int(each["gpus"]),
+            bool(each["private"]),
         )
         for path, each in raw["cdi"].items()
     }

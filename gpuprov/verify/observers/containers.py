@@ -12,27 +12,44 @@ from typing import Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted.parsing import read_object, read_toml, whole_number
+from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.observers.base import Observed
 
 IMAGE = "gpuprov-verify"
-"""Name of the image that `TRIAL` makes and removes."""
+"""Name of the image that `TRIAL` makes and removes, and of its container."""
 # A shell and its libraries make an image: no registry is needed, and nothing remains.
 SHELL = 'cd / && tar -ch /bin/sh /bin/df $(ldd /bin/sh /bin/df | grep -o "/[^ ]* " | sort -u) 2>/dev/null'
-SAYS = "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*; df -k /dev/shm"
+SAYS = (
+    "echo memlock $(ulimit -l); echo stack $(ulimit -s); echo gpus /dev/nvidia[0-9]*;"
+    " echo controls /dev/nvidiactl* /dev/nvidia-uvm*;"
+    " echo libraries /usr/lib/*/libnvidia-ml.so.[0-9]*.* /usr/lib64/libnvidia-ml.so.[0-9]*.*; df -k /dev/shm"
+)
+CONTROLS = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+"""Device nodes that programs with CUDA need besides those of GPUs."""
+LIMITED = "timeout --signal=KILL"
+TRIAL_S = int(TimeLimits.command_s) - 5
+"""Seconds after which the node itself ends a trial: before the limit of the command, which ends only ssh."""
+KILLED = 128 + 9
+"""Exit status of a trial that its time limit has ended, and with it `timeout`."""
+# The container belongs to the daemon: the end of `docker run` does not end it.
 TRIAL = (
-    f"trap 'docker image rm --force {IMAGE} >/dev/null 2>&1' EXIT; {SHELL}"
-    f" | docker import - {IMAGE} >/dev/null && docker run --rm --network none %s {IMAGE} /bin/sh -c '{SAYS}'"
+    f"{LIMITED} {TRIAL_S} sh -c '{SHELL} | docker import - {IMAGE} >/dev/null"
+    f" && docker run --rm --name {IMAGE} --network none %s {IMAGE} /bin/sh -c \"$1\"' sh '{SAYS}'; code=$?;"
+    f" {{ [ $code = 0 ] || {LIMITED} 2 docker rm --force {IMAGE};"
+    f" {LIMITED} 2 docker image rm --force {IMAGE}; }} >/dev/null 2>&1; exit $code"
 )
 TOOLKIT = "cat /etc/nvidia-container-runtime/config.toml"
 DEFAULTS = "nvidia-ctk config default"
-# Lines `FILE missing PATH` and `FILE version VERSION`.
+DEVICES = "nvidia-ctk cdi list"
+# Lines `FILE missing PATH`, `FILE version VERSION` and `FILE private -`.
 SPECIFICATIONS = (
-    "for f in $(grep -ls nvidia.com/ /etc/cdi/*.yaml /etc/cdi/*.yml /etc/cdi/*.json"
-    " /var/run/cdi/*.yaml /var/run/cdi/*.yml /var/run/cdi/*.json); do"
-    " tr -d '\"' <$f | grep -oE '(hostPath|(^|[^A-Za-z])path) *: */[^ ,}]*' | grep -o '/.*' | sort -u"
+    "for f in $(find -L /etc/cdi /var/run/cdi -maxdepth 1 -type f"
+    " '(' -name '*.yaml' -o -name '*.yml' -o -name '*.json' ')' -exec grep -ls nvidia.com/ '{}' + 2>/dev/null"
+    " | sort); do"
+    " tr -d '\"'\"'\" <$f | grep -oE '(hostPath|(^|[^A-Za-z])path) *: */[^ ,}]*' | grep -o '/.*' | sort -u"
     ' | while read -r p; do [ -e "$p" ] || echo "$f missing $p"; done | head -n 3;'
     " grep -oE '/lib(cuda|nvidia-ml)[.]so([.][0-9]+){2,3}' $f | sed 's/.*[.]so[.]//' | sort -u"
-    ' | sed "s#^#$f version #"; done'
+    ' | sed "s#^#$f version #"; find -L $f -maxdepth 0 ! -perm -004 -printf "$f private -\\n"; done'
 )
 JSON_BYTES = 1 << 20
 """Maximum size of Docker's JSON; `docker info` prints a few kB."""
@@ -47,6 +64,8 @@ class Inside(NamedTuple):
     memlock: int | str
     stack: int | str
     gpus: list[str]
+    driver: str
+    """Versions of the driver's library libnvidia-ml, with a note about each missing one of `CONTROLS`."""
 
 
 class Containers(Observed):
@@ -117,14 +136,31 @@ class Containers(Observed):
     def unfit_specifications(self, driver: str) -> list[str]:
         """Return a sentence for each missing path in CDI specifications, and for each other driver version.
 
-        At most three paths of a file are returned. Empty without specifications of NVIDIA.
+        Also for each file that users cannot read. At most three paths of a file are returned. Empty without
+        specifications of NVIDIA.
 
         Args:
             driver: version of the driver.
         """
-        words = {"missing": "{} names {}, which does not exist", "version": "{} is for driver {}"}
-        found = re.findall(r"(?m)^(\S+) (missing|version) (\S+)$", self.run(SPECIFICATIONS).stdout)
+        words = {
+            "missing": "{} names {}, which does not exist",
+            "version": "{} is for driver {}",
+            "private": "{} is not readable for users",
+        }
+        found = re.findall(r"(?m)^(\S+) (missing|version|private) (\S+)$", self.run(SPECIFICATIONS).stdout)
         return [words[what].format(path, value) for path, what, value in found if value != driver]
+
+    @property
+    def devices(self) -> int:
+        """Number of GPUs of which the toolkit knows a CDI device; 0 without the device for all of them.
+
+        The devices of a GPU in MIG mode are named after it: `nvidia.com/gpu=0:1`.
+
+        Raises:
+            NodeFailed: the toolkit does not list them.
+        """
+        names = re.findall(r"(?m)^nvidia\.com/gpu=(all|\d+)(?::\d+)?$", self.ask(DEVICES))
+        return len({*names} - {"all"}) if "all" in names else 0
 
     def inside(self, asks: str = NOTHING) -> Inside:
         """Return limits and GPUs inside a container that is started, and removed with its image.
@@ -133,15 +169,25 @@ class Containers(Observed):
             asks: how the container gets GPUs: `NOTHING`, `HOOK` or `CDI`.
 
         Raises:
-            NodeFailed: it does not start, with the message of Docker or its runtime; or it prints no limits.
+            NodeFailed: it does not start, with the message of Docker or its runtime; it has not ended within
+                `TRIAL_S`; or it prints no limits.
         """
         answer = self.run(TRIAL % asks)
+        if answer.rc == KILLED:
+            raise not_ended("docker run")
         if answer.failed:
             raise NodeFailed(docker_error(answer.stderr) or f"the container ended with status {answer.rc}")
         return parse_inside(answer.stdout)
 
     def __repr__(self) -> str:
         return "<containers>"
+
+
+def not_ended(command: str) -> NodeFailed:
+    """Return the error of a trial that the node has ended, with a command that shows the cause."""
+    return NodeFailed(
+        f"the container has not ended within {TRIAL_S} s; see `{command}` with an image on the node"
+    )
 
 
 def docker_error(said: str) -> str:
@@ -161,12 +207,18 @@ def parse_inside(text: str) -> Inside:
     Raises:
         NodeFailed: a value is missing.
     """
-    said = dict(re.findall(r"^(memlock|stack|gpus) (.*)$", text, re.MULTILINE))
+    said = dict(re.findall(r"^(memlock|stack|gpus|controls|libraries) (.*)$", text, re.MULTILINE))
     size = re.search(r"^\S+ +(\d{1,18}) .*/dev/shm$", text, re.MULTILINE)
-    if missing := {"memlock", "stack", "gpus"} - set(said):
-        raise NodeFailed(f"the container did not report {', '.join(sorted(missing))}: {text[:200]!r}")
-    found = [path for path in said.get("gpus", "").split() if not path.endswith("*")]
-    return Inside(int(size[1]) * 1024 if size else 0, _bytes(said["memlock"]), _bytes(said["stack"]), found)
+    if unsaid := {"memlock", "stack", "gpus", "controls", "libraries"} - set(said):
+        raise NodeFailed(f"the container did not report {', '.join(sorted(unsaid))}: {text[:200]!r}")
+    gpus, controls, libraries = (
+        [path for path in said[name].split() if not path.endswith("*")]
+        for name in ("gpus", "controls", "libraries")
+    )
+    missing = [f"no {path}" for path in CONTROLS if path not in controls]
+    versions = sorted({path.rpartition(".so.")[2] for path in libraries}) or ["no library"]
+    shm, driver = int(size[1]) * 1024 if size else 0, ", ".join([*versions, *missing])
+    return Inside(shm, _bytes(said["memlock"]), _bytes(said["stack"]), gpus, driver)
 
 
 def _bytes(limit: str) -> int | str:

@@ -11,12 +11,18 @@ from typing import Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted.parsing import read_json
-from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.observers.base import Observed
-from gpuprov.verify.observers.containers import SAYS, SHELL, Inside, parse_inside
+from gpuprov.verify.observers.containers import (
+    KILLED,
+    LIMITED,
+    SAYS,
+    SHELL,
+    TRIAL_S,
+    Inside,
+    not_ended,
+    parse_inside,
+)
 
-TRIAL_S = int(TimeLimits.command_s) - 5
-"""Seconds after which the node itself ends a trial: before the limit of the command, which ends only ssh."""
 # All files are on tmpfs in a mount namespace, which ends with the command: nothing of them remains. Podman's
 # locks are in /dev/shm, where any user can create their file first.
 STORE = (
@@ -26,7 +32,6 @@ STORE = (
 FILL = f"{SHELL} | tar -x -C /tmp/user/fs"
 PODMAN = "podman --root /tmp/store --runroot /tmp/run --tmpdir /tmp/libpod --storage-driver vfs"
 CONTAINER = '--rm --network none %s --rootfs /tmp/user/fs /bin/sh -c "$1"'
-LIMITED = "timeout --signal=KILL"
 # conmon and the container leave the process group, and end with the first process of their namespace.
 ENDING = f"{LIMITED} --foreground {TRIAL_S} unshare --mount --pid --fork --kill-child --mount-proc"
 # `podman create` leaves no process. It would take cgroupfs for the default if process 1 were not systemd.
@@ -73,8 +78,6 @@ NOTHING, CDI = "", "--device nvidia.com/gpu=all"
 JSON_BYTES = 1 << 20
 """Maximum size of Podman's JSON; `podman inspect` prints some 10 kB."""
 UNLIMITED = (-1, (1 << 64) - 1)
-KILLED = 128 + 9
-"""Exit status of a trial that its time limit has ended, and with it `timeout`."""
 
 
 class Podman(Observed):
@@ -135,9 +138,7 @@ class Podman(Observed):
         """
         answer = self.run(command)
         if answer.rc == KILLED:
-            raise NodeFailed(
-                f"the container has not ended within {TRIAL_S} s; see `podman run` with an image on the node"
-            )
+            raise not_ended("podman run")
         if answer.failed:
             lines = (line.strip() for line in answer.stderr.splitlines())
             said = " ".join(line for line in lines if line and not _WARNING.search(line))

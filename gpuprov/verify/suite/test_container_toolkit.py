@@ -39,3 +39,10 @@ def test_specifications_fit_the_driver(host: Node, node: NodeUnderTest, expected
     driver, loaded = str(node.wanted["container_toolkit.specifications"].subject), host.nvidia_driver.loaded
     settled = loaded is not None and loaded.version == driver  # a reboot writes them again
     assert (host.containers.unfit_specifications(driver) if settled else []) == expected
+
+
+@pytest.mark.check("container_toolkit.devices", "ls -l /etc/cdi /var/run/cdi", "nvidia-ctk cdi list")
+def test_a_container_can_ask_for_every_gpu(host: Node, node: NodeUnderTest, expected: int) -> None:
+    """Check the GPUs among the toolkit's CDI devices; not before the reboot into the locked driver."""
+    driver, loaded = node.wanted["container_toolkit.devices"].subject, host.nvidia_driver.loaded
+    assert (host.containers.devices if loaded and loaded.version == driver else expected) == expected

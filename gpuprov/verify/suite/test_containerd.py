@@ -26,13 +26,15 @@ def test_containerd_runs_now_and_at_every_boot(host: Node, expected: str) -> Non
 def test_containerd_makes_of_its_files_what_the_lock_says(host: Node, expected: dict[str, Any]) -> None:
     """Check the settings of the CRI plugin in containerd's effective configuration against the lock.
 
-    Other settings are ignored. A missing setting counts as false; all are missing if the daemon reads another
-    file.
+    Other settings are ignored. A missing setting counts as false; all are missing if the plugin is disabled
+    or the daemon reads another file.
     """
-    plugins = host.containers.containerd_config.get("plugins", {})
-    # The plugin's name from 2.0 on, and before; a disabled plugin has no table.
-    table = plugins.get("io.containerd.cri.v1.runtime") or plugins.get("io.containerd.grpc.v1.cri") or {}
-    if reads_elsewhere(host, CONTAINERD_UNIT, CONFIG):
+    document = host.containers.containerd_config
+    plugins, off = document.get("plugins", {}), document.get("disabled_plugins", [])
+    # The plugin's name from 2.0 on, and before; a disabled plugin has a table only if a file states one.
+    names = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+    table: dict[str, Any] = next((plugins[name] for name in names if name in plugins), {})
+    if {"cri", *names} & {*off} or reads_elsewhere(host, CONTAINERD_UNIT, CONFIG):
         table = {}
     assert {key: part_of(table.get(key, False), value) for key, value in expected.items()} == expected
 

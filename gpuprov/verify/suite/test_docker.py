@@ -62,6 +62,12 @@ def test_container_sees_every_gpu(host: Node, expected: int) -> None:
     assert len(host.containers.inside(HOOK).gpus) == expected
 
 
+@pytest.mark.check("docker.driver", "nvidia-container-cli list", JOURNAL)
+def test_container_gets_the_drivers_library_and_controls(host: Node, expected: str) -> None:
+    """Check the driver's library and control devices inside a container started with `--gpus all`."""
+    assert host.containers.inside(HOOK).driver == expected
+
+
 @pytest.mark.check("docker.cdi_gpus", "nvidia-ctk cdi list", "ls /dev/nvidia*", JOURNAL)
 def test_container_sees_every_gpu_by_the_device_interface(host: Node, expected: int) -> None:
     """Check that a container started with all CDI devices has a device node for each GPU."""

@@ -38,6 +38,12 @@ def test_container_of_root_sees_every_gpu(host: Node, expected: int) -> None:
     assert len(host.podman_engine.inside(CDI).gpus) == expected
 
 
+@pytest.mark.check("podman.driver", SPECIFICATIONS)
+def test_container_of_root_gets_the_drivers_library_and_controls(host: Node, expected: str) -> None:
+    """Check the driver's library and control devices inside a container of root with all CDI devices."""
+    assert host.podman_engine.inside(CDI).driver == expected
+
+
 @pytest.mark.check("podman.rootless_gpus", SPECIFICATIONS, "ls -l /dev/nvidia*")
 def test_container_of_a_user_sees_every_gpu(
     host: Node, expected: int, record_property: Callable[[str, str], None]

@@ -132,7 +132,7 @@ def test_more_than_the_probe_sends_is_left_out(answer: dict[str, Any]) -> None:
     toolkit = {
         "config": "",
         "default": "",
-        "cdi": {"/etc/cdi/a.yaml": {"missing": ["/x"] * 9, "versions": []}},
+        "cdi": {"/etc/cdi/a.yaml": {"missing": ["/x"] * 9, "versions": [], "gpus": 0, "private": False}},
     }
     facts = changed(answer, toolkit=toolkit, package_files=[["libcuda1", "/x", "is missing"]] * 300)
     assert facts.toolkit.specifications["/etc/cdi/a.yaml"].missing == ("/x",) * 3

@@ -632,20 +632,21 @@ def test_both_roles_know_the_same_file_of_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "versions", "answers", "outdated"),
+    ("row", "answers", "outdated"),
     [
-        ([], [], True, False),
-        ([], ["535.309.01"], True, False),
-        ([], ["550.54.14"], True, True),
-        (["/dev/nvidia99"], ["535.309.01"], True, True),
-        (["/dev/nvidia99"], ["535.309.01"], False, False),
+        ({}, True, False),
+        ({"versions": ["535.309.01"]}, True, False),
+        ({"versions": ["550.54.14"]}, True, True),
+        ({"missing": ["/dev/nvidia99"], "versions": ["535.309.01"]}, True, True),
+        ({"missing": ["/dev/nvidia99"], "versions": ["535.309.01"]}, False, False),
+        ({"gpus": 1}, True, True),
+        ({"private": True}, True, True),
     ],
 )
 def test_a_specification_is_written_again_if_the_driver_answers(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    missing: list[str],
-    versions: list[str],
+    row: dict[str, Any],
     answers: bool,
     outdated: bool,
 ) -> None:
@@ -654,8 +655,11 @@ def test_a_specification_is_written_again_if_the_driver_answers(
     loaded.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.309.01  Release Build\n")
     monkeypatch.setattr(toolkit, "LOADED", loaded)
     monkeypatch.setattr(toolkit, "ANSWER", ("true" if answers else "false",))
-    row = {"missing": missing, "versions": versions}
-    monkeypatch.setattr(toolkit, "specifications", lambda: {toolkit.SPECIFICATION: row})
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(toolkit, "DEVICES", tmp_path)
+    whole = {"missing": [], "versions": [], "gpus": 2, "private": False, **row}
+    monkeypatch.setattr(toolkit, "specifications", lambda: {toolkit.SPECIFICATION: whole})
     assert toolkit.outdated() is outdated
     monkeypatch.setattr(toolkit, "specifications", dict)
     assert not toolkit.outdated()

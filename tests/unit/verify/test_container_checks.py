@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +17,29 @@ from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import Component, LockedGroup, Setting
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.roles import expectations
-from gpuprov.verify.observers.containers import HOOK, TRIAL, Containers, Inside, parse_inside
+from gpuprov.verify.observers.containers import (
+    HOOK,
+    IMAGE,
+    KILLED,
+    LIMITED,
+    NOTHING,
+    TRIAL,
+    TRIAL_S,
+    Containers,
+    Inside,
+    parse_inside,
+)
+from gpuprov.verify.readings import part_of
 from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.wanted import wanted
-from tests.unit.verify.nodes_on_paper import PaperShell, locked_group
+from tests.unit.verify.nodes_on_paper import VERSION, Answers, PaperShell, judge, locked_group, paper_node
 
 SAID = """\
 memlock unlimited
 stack 65536
 gpus /dev/nvidia0 /dev/nvidia1
+controls /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools
+libraries /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.309.01 /usr/lib64/libnvidia-ml.so.[0-9]*.*
 Filesystem     1K-blocks  Used Available Use% Mounted on
 shm              1048576     0   1048576   0% /dev/shm
 """
@@ -48,11 +66,49 @@ def group(settings: dict[str, Any], *components: str) -> LockedGroup:
 
 
 def test_limits_inside_a_container_are_bytes() -> None:
-    assert parse_inside(SAID) == Inside(2**30, "unlimited", 2**26, ["/dev/nvidia0", "/dev/nvidia1"])
+    gpus = ["/dev/nvidia0", "/dev/nvidia1"]
+    assert parse_inside(SAID) == Inside(2**30, "unlimited", 2**26, gpus, "535.309.01")
 
 
 def test_container_without_gpus_has_none() -> None:
     assert parse_inside(SAID.replace("/dev/nvidia0 /dev/nvidia1", "/dev/nvidia[0-9]*")).gpus == []
+
+
+@pytest.mark.parametrize(
+    ("there", "other", "driver"),
+    [
+        ("/dev/nvidiactl ", "", "535.309.01, no /dev/nvidiactl"),
+        ("libnvidia-ml.so.535.309.01", "libnvidia-ml.so.[0-9]*.*", "no library"),
+        ("libnvidia-ml.so.535.309.01", "libnvidia-ml.so.550.1", "550.1"),
+    ],
+)
+def test_a_container_without_the_drivers_files_is_described(there: str, other: str, driver: str) -> None:
+    assert parse_inside(SAID.replace(there, other)).driver == driver
+
+
+def test_a_container_of_docker_that_does_not_end_is_ended_on_the_node() -> None:
+    answers = {TRIAL % HOOK: (KILLED, "", "")}
+    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    host.backend.set_host(host)
+    with pytest.raises(NodeFailed, match=f"has not ended within {TRIAL_S} s; see `docker run`"):
+        Containers.get_module(host).inside(HOOK)
+    shell = shutil.which("dash") or "sh"
+    done = subprocess.run([shell, "-n", "-c", TRIAL % HOOK], check=False, capture_output=True)
+    assert done.stderr == b""
+
+
+def test_the_end_of_dockers_trial_removes_its_container(tmp_path: Path) -> None:
+    """Let the real commands run with a `docker` that never ends."""
+    (tmp_path / "docker").write_text(
+        f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n[ "$1" != run ] || sleep 60\n'
+    )
+    (tmp_path / "docker").chmod(0o755)
+    command = TRIAL.replace(f"{LIMITED} {TRIAL_S} ", f"{LIMITED} 1 ") % NOTHING
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, env=path)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert done.returncode == KILLED
+    assert asked[-2:] == [f"rm --force {IMAGE}", f"image rm --force {IMAGE}"]
 
 
 HOOK_FAILED = (
@@ -78,7 +134,7 @@ def test_a_container_that_does_not_start_is_reported_in_the_runtimes_words(said:
 
 
 def test_a_container_that_says_something_else_is_a_failure() -> None:
-    with pytest.raises(NodeFailed, match="did not report gpus, memlock, stack: 'hello"):
+    with pytest.raises(NodeFailed, match="did not report controls, gpus, libraries, memlock, stack: 'hello"):
         parse_inside("hello\n")
 
 
@@ -113,10 +169,15 @@ def test_a_daemon_json_that_is_no_object_is_a_fact_that_is_missing(value: Any) -
         ({"a": ["own"]}, {"a": ["ours"]}, {"a": []}),
         ({}, {"a": 1}, {}),
         ({"a": "text"}, {"a": {"x": 1}}, {"a": "text"}),
+        (["a=b", "own"], ["a=b"], ["a=b"]),
+        (["a=b", "a=c"], ["a=b"], ["a=b", "a=c"]),
+        (["a=b", "a=b"], ["a=b"], ["a=b"]),
     ],
 )
 def test_only_what_is_wanted_of_a_configuration_is_compared(document: Any, wanted: Any, seen: Any) -> None:
     assert within(document, wanted) == seen
+    if not isinstance(wanted, dict):
+        assert part_of(document, wanted) == seen
 
 
 def test_the_lock_in_dockerds_own_words() -> None:
@@ -138,7 +199,10 @@ def test_the_lock_in_dockerds_own_words() -> None:
     }
     assert found["docker.limits"].expected == {"shm_size": 2**30, "memlock": "unlimited", "stack": 2**26}
     assert found["docker.gpus"].expected == found["docker.cdi_gpus"].expected == 4
+    assert found["docker.driver"].expected == VERSION
     assert found["container_toolkit.cdi"].expected == "enabled"
+    assert found["container_toolkit.devices"].expected == 4
+    assert "container_toolkit.devices" not in wanted(group({"cdi": False}, "docker", "container_toolkit"))
 
 
 def test_the_lock_in_containerds_own_words() -> None:
@@ -224,6 +288,24 @@ def test_containerd_that_knows_of_no_device_interface_has_it_switched_off() -> N
 def test_plugin_that_is_switched_off_is_reported_by_its_name(name: str) -> None:
     without_table = DUMP.partition("[plugins]")[0].format(f'"{name}"')
     assert seen(without_table)[0] == {"disabled_plugins": [name]}
+
+
+def test_a_disabled_plugin_with_a_table_is_seen_by_both(tmp_path: Path) -> None:
+    """Let containerd print the table of a disabled plugin, as it does if a file states one."""
+    texts, nodes = {"on": DUMP.format(""), "off": DUMP.format('"cri"')}, []
+    assert seen(texts["off"])[0]["disabled_plugins"] == ["cri"]
+    for name, text in texts.items():
+        locked = group({}, "containerd").model_copy(update={"hosts": {name: "127.0.0.1"}})
+
+        def change(answers: Answers, text: str = text) -> None:
+            answers["containerd config dump"] = (0, text, "")
+
+        nodes.append(paper_node(name, locked, change))
+    found = {
+        name: {each.check: each.status for each in verdict.checks}["containerd.config"]
+        for name, verdict in judge(nodes, tmp_path).items()
+    }
+    assert found == {"on": "passed", "off": "failed"}
 
 
 def test_node_without_containerd_has_no_configuration_of_it() -> None:

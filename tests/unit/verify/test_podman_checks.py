@@ -13,20 +13,12 @@ from testinfra.host import Host
 
 from gpuprov.errors import NodeFailed
 from gpuprov.verify.connection import TimeLimits
-from gpuprov.verify.observers.podman import (
-    CDI,
-    DEFAULTS,
-    KILLED,
-    NOTHING,
-    TRIAL,
-    TRIAL_S,
-    USERS_TRIAL,
-    Podman,
-)
+from gpuprov.verify.observers.containers import KILLED, TRIAL_S
+from gpuprov.verify.observers.podman import CDI, DEFAULTS, NOTHING, TRIAL, USERS_TRIAL, Podman
 from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import wanted
-from tests.unit.verify.nodes_on_paper import PaperShell, judge, paper_node
+from tests.unit.verify.nodes_on_paper import VERSION, PaperShell, judge, paper_node
 from tests.unit.verify.test_container_checks import SAID, STATED, group
 
 LIMITS = [
@@ -98,6 +90,7 @@ def test_the_lock_in_terms_of_a_container() -> None:
     assert found["podman.config"].expected == {**limits, "cgroup_manager": "systemd"}
     assert found["podman.limits"].expected == limits
     assert found["podman.gpus"].expected == found["podman.rootless_gpus"].expected == 4
+    assert found["podman.driver"].expected == VERSION
     assert not [check for check in found if check.startswith("docker.")]
     without = wanted(group({}, "podman"))
     assert [check for check in without if check.startswith("podman.")] == ["podman.packages"]
@@ -127,7 +120,7 @@ def test_checks_pass_on_a_node_with_the_locked_values(tmp_path: Path) -> None:
     found = results(tmp_path)
     assert found.pop("podman.packages").status == "failed"  # the recorded node has none
     assert {check: each.status for check, each in found.items()} == dict.fromkeys(
-        ("podman.config", "podman.limits", "podman.gpus", "podman.rootless_gpus"), "passed"
+        ("podman.config", "podman.limits", "podman.driver", "podman.gpus", "podman.rootless_gpus"), "passed"
     )
 
 

@@ -14,7 +14,7 @@ from gpuprov.drift.judge import Difference, judge
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.roles.container_toolkit import CONFIG, not_as_shipped
-from gpuprov.verify.observers.containers import DEFAULTS, SPECIFICATIONS, TOOLKIT, Containers
+from gpuprov.verify.observers.containers import DEFAULTS, DEVICES, SPECIFICATIONS, TOOLKIT, Containers
 from gpuprov.verify.shell import ShellBackend
 from tests.unit.verify.nodes_on_paper import PaperShell
 
@@ -170,6 +170,76 @@ def seen(folders: Path, loaded: str = DRIVER) -> tuple[list[str], list[str], tup
     host.backend.set_host(host)
     said = Containers.get_module(host).unfit_specifications(DRIVER) if loaded == DRIVER else []
     return (list(drifted[0].actual), said, drifted[0].by) if drifted else ([], said, ())
+
+
+def gpus(raw: dict[str, Any], listed: str, loaded: str = DRIVER) -> tuple[Any, int]:
+    """Return the numbers of GPUs that drift and verify count; 2 are expected.
+
+    Args:
+        raw: the probe's specifications.
+        listed: output of `nvidia-ctk cdi list`.
+    """
+    modules = {"driver": f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {loaded}  Release\n"}
+    facts = Facts("node", "", 0.0, {"toolkit": {"config": "", "default": "", "cdi": raw}, "modules": modules})
+    stated = Expectation("container_toolkit.devices", 2, "container_toolkit", subject=DRIVER)
+    drifted = judge("node", facts, [stated]).drift
+    host = Host(ShellBackend("node", PaperShell({DEVICES: (0, listed, "")}, None), budget_s=60))
+    host.backend.set_host(host)
+    return drifted[0].actual if drifted else 2, Containers.get_module(host).devices
+
+
+EVERY = """\
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+    - path: /dev/nvidia1
+  name: all
+containerEdits:
+  deviceNodes:
+  - path: /dev/nvidiactl
+kind: nvidia.com/gpu
+"""
+LISTED = "nvidia.com/gpu=0\nnvidia.com/gpu=1\nnvidia.com/gpu=GPU-8cd1\nnvidia.com/gpu=all\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "found"),
+    [
+        (EVERY, LISTED, 2),
+        (EVERY.replace("    - path: /dev/nvidia1\n", ""), LISTED.replace("nvidia.com/gpu=1\n", ""), 1),
+        (EVERY.replace("name: all", 'name: "1"'), LISTED.replace("nvidia.com/gpu=all\n", ""), 0),
+        (EVERY, LISTED.replace("=0\n", "=0:0\n").replace("=1\n", "=1:0\nnvidia.com/gpu=1:1\n"), 2),
+        ("", "", 0),
+    ],
+    ids=["every", "one-is-missing", "not-all", "mig", "emptied"],
+)
+def test_gpus_that_a_container_can_ask_for(folders: Path, text: str, listed: str, found: int) -> None:
+    (folders / "run/nvidia.yaml").write_text(text)
+    assert gpus(gpuprov_cdi.specifications(), listed) == (found, found)
+
+
+def test_before_the_reboot_no_device_is_expected(folders: Path) -> None:
+    assert gpus({}, "", loaded="550.54.14") == (2, 0)
+
+
+def test_a_specification_that_users_cannot_read_is_named_by_both(folders: Path) -> None:
+    write(folders, "run/nvidia.yaml", DRIVER)
+    path = folders / "run/nvidia.yaml"
+    path.chmod(0o600)
+    said = [f"{path} is not readable for users"]
+    assert seen(folders) == (said, said, (str(path),))
+
+
+def test_quotes_of_either_kind_are_no_part_of_a_path(folders: Path) -> None:
+    text = "kind: nvidia.com/gpu\ndeviceNodes: [{'path': '/nowhere/x'}]\n"
+    (folders / "etc/site.yaml").write_text(text)
+    said = [f"{folders}/etc/site.yaml names /nowhere/x, which does not exist"]
+    assert seen(folders)[:2] == (said, said)
 
 
 def test_a_specification_of_this_driver_fits(folders: Path) -> None:
