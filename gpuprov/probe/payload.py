@@ -33,8 +33,8 @@ else:
     node_program = module_of("plugin_utils/node_program")
 
 MODULES = (
-    *("base", "effective", "system", "secure_boot", "packages", "candidates", "gpu", "loading", "network"),
-    *("hardware", "services", "containers", "sshd", "main"),
+    *("base", "logins", "effective", "system", "secure_boot", "packages", "candidates", "gpu", "loading"),
+    *("network", "hardware", "services", "containers", "sshd", "main"),
 )
 EXAMINATION = ("kernel_log", "links", "software", "host")
 """Additional collectors for `gpuprov doctor`."""

@@ -43,6 +43,7 @@ OVERRULED = (
         "driver",
         "driver.unpackaged",
         "remains of NVIDIA's runfile",
+        "another nvidia-smi in a folder of PATH",
         "a library without a package in the linker's path",
         "a folder of ld.so.conf.d",
         "LD_LIBRARY_PATH of logins or services",

@@ -25,7 +25,15 @@ OVERRULED = (
     *fails("tuning", "tuning.sysctl_at_boot", "a later file of sysctl.d"),
     *mends("tuning", "tuning.hugepages", "the kernel's command line, tuned, a write to /sys"),
     *mends("tuning", "tuning.governor", "tuned, power-profiles-daemon, a write to /sys"),
-    *fails("tuning", "tuning.environment", "a variable in profile.d", "a variable in environment.d"),
+    *fails(
+        "tuning",
+        "tuning.environment",
+        "a variable in profile.d",
+        "a variable in environment.d",
+        "SetEnv of sshd",
+        "Environment= in a drop-in for all services",
+        "pam_env in PAM's service of sshd or cron",
+    ),
     *mends("tuning", "tuning.debugging", "a variable in a login file"),
     *fails("tuning", "tuning.debugging", "a variable in DefaultEnvironment of systemd"),
 )

@@ -40,9 +40,14 @@ TAIL = """
   `~/.profile`). Of root's `~/.bashrc` only what a login or a command over ssh reads, not what it does for
   terminals alone: it may start programs. `~/.pam_environment`, and variables at the top of cron tables, are
   of one user or of its jobs.
+- Variables that a table of cron lacks: a job gets those that PAM sets, and no login files of a shell.
+- Whether a file of sshd whose time of modification is later than the last reload has other content: it counts
+  as changed.
 - Drop-ins of units that systemd has not read yet, before a reload or a boot; masks and other unit files are
   judged as the next boot reads them.
 - What a site sets beyond the locked values in `daemon.json` and the configuration of containerd and Podman.
+- The order of actions in PAM's stacks: each line of pam_env counts. Without pam_limits a session has the
+  limits of its service, which are checked.
 - Lines of limits.conf(5) for a user or a group by name: they are intended exceptions.
 - Match blocks of sshd for a user or a group by name, other than root and the login: they are intended
   exceptions. An sshd in a container, or of another user than root.

@@ -466,6 +466,15 @@ ELSEWHERE = {
     ): "tests/unit/verify/test_module_loading.py",
     ("driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"): "a lab node has no boot loader",
     ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
+    **dict.fromkeys(
+        (
+            ("tuning.environment", "SetEnv of sshd"),
+            ("tuning.environment", "Environment= in a drop-in for all services"),
+            ("tuning.environment", "pam_env in PAM's service of sshd or cron"),
+            ("driver.unpackaged", "another nvidia-smi in a folder of PATH"),
+        ),
+        "tests/unit/probe/test_effective.py",
+    ),
     ("container_toolkit.cdi", BY_HAND): "tests/lab/test_docker.py",
     ("container_toolkit.cdi", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("container_toolkit.config", "a key of the toolkit's config.toml"): "tests/lab/test_docker.py",

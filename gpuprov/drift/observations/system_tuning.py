@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
@@ -33,9 +33,18 @@ def _limits_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("tuning.service_limits", "limits")
 def _service_limits(facts: Facts, expectation: Expectation) -> Any:
-    """Return expected limit → systemd's default for services, in bytes or `unlimited`."""
-    systemd = facts.limits.systemd
-    return {name: _bytes(systemd.get(f"DefaultLimit{name.upper()}")) for name in expectation.expected}
+    """Return expected limit → systemd's default for services, in bytes or `unlimited`.
+
+    It is a text if the soft and the hard one differ.
+    """
+    return {name: _of_services(facts.limits.systemd, name) for name in expectation.expected}
+
+
+def _of_services(systemd: Mapping[str, str], name: str) -> int | str | None:
+    """Return a default limit of services; None if systemd does not state it."""
+    hard = systemd.get(f"DefaultLimit{name.upper()}")
+    soft = systemd.get(f"DefaultLimit{name.upper()}Soft", hard)
+    return _bytes(hard) if soft == hard else f"{_bytes(soft)}, at most {_bytes(hard)}"
 
 
 @names_who("tuning.service_limits")
@@ -94,14 +103,13 @@ def _environment_by(facts: Facts, expectation: Expectation) -> Iterator[str | No
 
 @observes("tuning.debugging", "environment", "variables")
 def _debugging(facts: Facts, expectation: Expectation) -> Any:
-    """Return `VARIABLE in PLACE` for each variable of `DEBUGGING` that is set."""
+    """Return `VARIABLE in PLACE` for each variable of `DEBUGGING` that a login or a service gets."""
     written = {name: path for path, variables in facts.environment.items() for name in variables}
     given = {name: facts.variables.of(name, None) for name in DEBUGGING}
-    places = {name: written.get(name) or (each.place if each.value else None) for name, each in given.items()}
     return [
-        f"{name} in {places[name] or 'the environment'}"
-        for name in DEBUGGING
-        if name in written or given[name].value
+        f"{name} in {written.get(name) or each.place or 'the environment'}"
+        for name, each in given.items()
+        if each.value is not None
     ]
 
 

@@ -39,6 +39,8 @@ FOLDERS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 """Folders in order of precedence: a file hides those of the same name in later folders (sysctl.d(5),
 systemd-system.conf(5)).
 """
+FRESH_UNIT = "getty@gpuprov.service"
+"""Instance of systemd's own template that is never started: systemd loads it when it is shown."""
 
 
 class Failed(Exception):
@@ -182,6 +184,11 @@ def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
             if name.endswith(suffix):
                 paths.setdefault(name, f"{root}/{folder}/{name}")
     return [paths[name] for name in sorted(paths)]
+
+
+def is_masked(unit: str) -> bool:
+    """Return whether a unit is masked, also if systemd has not read that yet."""
+    return any(os.path.realpath(f"{root}/systemd/system/{unit}") == os.devnull for root in FOLDERS)
 
 
 def lines_of(path: str) -> "Iterator[Place]":

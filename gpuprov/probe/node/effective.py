@@ -16,10 +16,20 @@ from gpuprov.probe.node.base import (
     collector,
     dropped_in,
     find_program,
+    is_masked,
     lines_of,
     names_in,
     run_anyway,
     systemd_lines,
+)
+from gpuprov.probe.node.logins import (
+    JOBS,
+    LOGINS,
+    assignments,
+    of_services,
+    of_sshd,
+    service_of,
+    variables_of,
 )
 
 TYPE_CHECKING = False
@@ -32,7 +42,6 @@ if TYPE_CHECKING:
     Place = tuple[str, str]
 
 NAME = re.compile(r"[A-Za-z_]\w*\Z")
-ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)")
 MARK = "gpuprov-end-of-login-files"
 # bash does not accept PS4 from root's environment, so the files are read one by one: those of a command over
 # ssh, the system's file for terminals, those of a login. For names and order see bash(1), "Invocation".
@@ -53,16 +62,9 @@ _READING = threading.Lock()
 """Lock of `_READ`: two collectors need the variables of shells, which are read once."""
 LIBRARY = re.compile(r"^lib(?:cuda|nvidia-ml|cudnn\w*|nccl|cudart|cublas\w*)\.so")
 LIBRARY_FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/lib64")
+PROGRAM_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 PRELOAD = "/etc/ld.so.preload"
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer", "/usr/local/bin/nvidia-uninstall")
-
-
-def assignments(path: str) -> "Iterator[tuple[str, str, str]]":
-    """Yield name, value without quotes, and `path:line` of the variables that a file sets or exports."""
-    for place, line in lines_of(path):
-        found = ASSIGNMENT.match(line)
-        if found:
-            yield found.group(1), found.group(2).strip().strip("\"'"), place
 
 
 @collector(seconds=15)
@@ -70,12 +72,12 @@ def variables(parameters: "Values") -> "Any":
     """Return the requested variables of each kind of process, with the place that sets each.
 
     {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …,
-    "nvcc": [path, place]}; a place is null if no file sets the value. `commands` are those over ssh, and
-    `terminals` have the variables of bash's file for interactive shells. Secrets are hidden.
+    "nvcc": [path, place]}; a place is null if no file sets the value. `commands` are those over ssh, `jobs`
+    those of cron, and `terminals` have those of bash's file for interactive shells. Secrets are hidden.
     """
     wanted = re.compile(parameters["environment"])
     shells, nvcc = _shells(parameters)
-    shown = {"services": _services(), "users": _users(), **shells}
+    shown = {"services": _services(), "users": _users(), "jobs": _jobs(), **shells}
     found = {
         whose: {
             name: [blot_value(value, name), place]
@@ -89,26 +91,20 @@ def variables(parameters: "Values") -> "Any":
 
 
 def _pam() -> "dict[str, Place]":
-    """Return the variables that PAM sets before any shell, by pam_env.conf(5), then by /etc/environment.
+    """Return the variables that PAM sets for a login before any shell."""
+    return variables_of(service_of(LOGINS))
 
-    Debian's sshd, su and cron read the locale's file last.
-    """
-    found = {}
-    for place, line in lines_of("/etc/security/pam_env.conf"):
-        values = dict(re.findall(r"\b(DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", line))
-        value = (values.get("OVERRIDE") or values.get("DEFAULT") or "").strip('"')
-        if value:
-            found[line.split()[0]] = (value, place)
-    for path in ("/etc/environment", "/etc/default/locale"):
-        found.update({name: (value, place) for name, value, place in assignments(path)})
-    return found
+
+def _jobs() -> "dict[str, Place]":
+    """Return the variables of jobs at times (cron), which PAM sets; empty without cron."""
+    return variables_of(service_of(JOBS))
 
 
 def _shells(parameters: "Values") -> "tuple[dict[str, Any], list[Any]]":
-    """Return the requested variables and LD_* of root's shells as `_read_shells` does, read once."""
+    """Return the requested variables, LD_* and PATH of root's shells as `_read_shells` does, read once."""
     with _READING:
         if not _READ:
-            _READ.append(_read_shells(re.compile(parameters["environment"] + "|LD_")))
+            _READ.append(_read_shells(re.compile(parameters["environment"] + "|LD_|PATH$")))
         return _READ[0]  # type: ignore[no-any-return]
 
 
@@ -120,7 +116,7 @@ def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]
     Raises:
         Failed: the files end a shell.
     """
-    begun = _pam()
+    begun = {**_pam(), **of_sshd()}
     if find_program("bash") is None:
         return dict.fromkeys(KINDS, begun), [None, None]
     who = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash", "TERM": "dumb"}
@@ -155,10 +151,14 @@ def _set_at(trace: str, name: str, value: str = "", *, first: bool = False) -> "
 
 
 def _services() -> "dict[str, Any]":
-    """Return the variables that systemd passes to every service, with the file that sets each."""
+    """Return the variables that systemd passes to every service, with the file that sets each.
+
+    They are those of its manager, and of a unit that it loads now: drop-ins for all services can add others.
+    """
     given = {}  # type: dict[str, Any]
-    shown = run_anyway("systemctl", "show-environment", seconds=5)[1] if find_program("systemctl") else ""
-    for line in shown.splitlines():
+    if find_program("systemctl") is None:
+        return given
+    for line in run_anyway("systemctl", "show-environment", seconds=5)[1].splitlines():
         name, equals, value = line.partition("=")
         if equals:
             given[name] = (value.strip("$'\""), "systemctl show-environment")
@@ -167,6 +167,7 @@ def _services() -> "dict[str, Any]":
             for name in re.findall(r"([A-Za-z_]\w*)=", line.partition("=")[2]):
                 if name in given:
                     given[name] = (given[name][0], place)
+    given.update(of_services())
     return given
 
 
@@ -184,8 +185,13 @@ def _users() -> "dict[str, Any]":
 
 @collector(seconds=5)
 def boot_sysctls(parameters: "Values") -> "Any":
-    """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts."""
-    rows = []
+    """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts.
+
+    None if the unit that sets them is masked.
+    """
+    rows = []  # type: list[list[str]]
+    if is_masked("systemd-sysctl.service"):
+        return rows
     for path in dropped_in("sysctl.d"):
         for place, line in lines_of(path):
             name, equals, value = line.lstrip("-").partition("=")
@@ -201,11 +207,13 @@ def boot_sysctls(parameters: "Values") -> "Any":
 def unpackaged(parameters: "Values") -> "Any":
     """Return files of a driver, CUDA or its libraries that were installed without the package manager.
 
+    Of programs nvidia-smi, if PATH leads to another one than that of the system's folders.
+
     {"driver": ["/usr/bin/nvidia-uninstall"], "toolkits": ["/usr/local/cuda-12.4"],
     "libraries": [["/usr/local/lib/libcuda.so.550.1", "/etc/ld.so.conf.d/000-site.conf:1"]]}; the second of a
     pair is the setting that leads programs there, null for a default folder of the linker.
     """
-    driver = [path for path in RUNFILE_TRACES if os.path.exists(path)]
+    driver = [path for path in RUNFILE_TRACES if os.path.exists(path)] + _programs(parameters)
     toolkits = [path for path in sorted(glob.glob("/usr/local/cuda-[0-9]*")) if not os.path.islink(path)]
     libraries = _libraries(parameters)
     owned = _owned([*driver, *toolkits, *libraries])
@@ -216,10 +224,32 @@ def unpackaged(parameters: "Values") -> "Any":
     }
 
 
+def _programs(parameters: "Values") -> "list[str]":
+    """Return the real paths of nvidia-smi, outside `PROGRAM_FOLDERS`, to which PATH of any process leads."""
+    found = set()
+    for given in _everybody(parameters):
+        folders = given.get("PATH", ("", None))[0].split(":")
+        paths = [os.path.join(folder, "nvidia-smi") for folder in folders if folder.startswith("/")]
+        path = next((each for each in paths if os.path.isfile(each) and os.access(each, os.X_OK)), "")
+        if path and os.path.dirname(path) not in PROGRAM_FOLDERS:
+            found.add(os.path.realpath(path))
+    return sorted(found)
+
+
 def _libraries(parameters: "Values") -> "dict[str, str | None]":
-    """Return real paths of libraries that programs may load → the setting that leads there, or None."""
+    """Return real paths of libraries that programs may load → the setting that leads there, or None.
+
+    They are in the linker's folders, in those of processors' capabilities below (ld.so(8)), and in its cache.
+    """
     found = {}  # type: dict[str, str | None]
-    for folder, why in _library_folders(parameters).items():
+    cached = run_anyway("ldconfig", "-p", seconds=9)[1] if find_program("ldconfig") else ""
+    for path in re.findall(r"(?m)=> (/\S+)$", cached):
+        if LIBRARY.match(os.path.basename(path)) and LIBRARY.match(os.path.basename(os.path.realpath(path))):
+            found.setdefault(os.path.realpath(path))
+    folders = _library_folders(parameters)
+    for folder, why in list(folders.items()):
+        folders.update((each, why) for each in glob.glob(folder + "/glibc-hwcaps/*"))
+    for folder, why in folders.items():
         for name in names_in(folder):
             real = os.path.realpath(folder + "/" + name)
             if LIBRARY.match(name) and LIBRARY.match(os.path.basename(real)) and _says_something(real):
@@ -246,14 +276,19 @@ def _library_folders(parameters: "Values") -> "dict[str, str | None]":
 
 def _stated(name: str, parameters: "Values") -> "Iterator[Place]":
     """Yield the absolute paths in a variable of any kind of process, each with `NAME in PLACE`."""
-    everybody = [_pam(), _services(), _users()]
-    with suppress(Failed):  # the collector of variables reports it
-        everybody = [*_shells(parameters)[0].values(), *everybody]
-    for given in everybody:
+    for given in _everybody(parameters):
         value, place = given.get(name, ("", None))
         for path in re.split(r"[\s:]+", value):
             if path.startswith("/"):
                 yield path, f"{name} in {place or 'the environment of logins'}"
+
+
+def _everybody(parameters: "Values") -> "list[dict[str, Any]]":
+    """Return variable -> (value, place) of each kind of process."""
+    everybody = [_pam(), _services(), _users(), _jobs()]
+    with suppress(Failed):  # the collector of variables reports it
+        everybody = [*_shells(parameters)[0].values(), *everybody]
+    return everybody
 
 
 def _says_something(path: str) -> bool:

@@ -9,6 +9,7 @@ import stat
 import sys
 
 from gpuprov.probe.node.base import (
+    FRESH_UNIT,
     Failed,
     blot_value,
     collector,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from gpuprov.probe.node.base import Values
 
-FRESH_UNIT = "getty@gpuprov.service"
-"""Instance of systemd's own template that is never started: systemd loads it when it is shown."""
 HASH_LIMIT = 16 * 1024 * 1024
 """Maximum size in bytes of a file that is hashed."""
 REGISTRIES = re.compile(r"^[ \t]*\[[^\n]*\bregistry\b[^\n]*\n(?:(?![ \t]*\[).*\n?)*", re.M)
@@ -133,7 +132,9 @@ def limits(parameters: "Values") -> "Any":
     """
     paths = ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
     rows = [list(row) for path in paths for row in lines_of(path)]
-    wanted = ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE")
+    wanted = [
+        name + kind for name in ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE") for kind in ("", "Soft")
+    ]
     shown = run("systemctl", "show", FRESH_UNIT, *["--property=Limit" + name for name in wanted])
     lines = [list(row) for row in systemd_lines() if row[1].startswith("DefaultLimit")]
     for path in dropped_in("systemd/system/service.d"):

@@ -33,11 +33,13 @@ class Variables:
     """Commands over ssh."""
     terminals: Mapping[str, InForce]
     """Interactive shells: the variables of bash's file for them."""
+    jobs: Mapping[str, InForce]
+    """Jobs at times (cron), without the variables of their own table."""
 
     @property
     def others(self) -> tuple[Mapping[str, InForce], ...]:
         """The variables of each kind of process but logins."""
-        return self.services, self.users, self.commands, self.terminals
+        return self.services, self.users, self.commands, self.terminals, self.jobs
 
     def of(self, name: str, wanted: str | None) -> InForce:
         """Return a login's value; if that is as wanted or unset, a differing value of other processes."""
@@ -51,9 +53,9 @@ def parse_variables(raw: Mapping[str, Any]) -> Variables:
     """Parse the probe's `{"logins": {name: [value, place]}, …, "nvcc": [path, place]}`."""
     given = [
         {name: InForce(*pair) for name, pair in raw.get(whose, {}).items()}
-        for whose in ("logins", "services", "users", "commands", "terminals")
+        for whose in ("logins", "services", "users", "commands", "terminals", "jobs")
     ]
-    return Variables(given[0], given[1], given[2], InForce(*raw["nvcc"]), given[3], given[4])
+    return Variables(*given[:3], InForce(*raw["nvcc"]), *given[3:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,29 @@ CUDNN_HEADERS = (
     "cat /usr/include/cudnn_version.h /usr/include/*/cudnn_version*.h 2>/dev/null"
     " | grep -m3 -E '^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) '"
 )
-# Regular files that a program would load: the linker's cache, its search folders, and LD_LIBRARY_PATH. A
-# package's file is in one of dpkg's lists, under either name if /lib is a link. An empty file is no library.
-# Only words that begin with a slash reach find: others could be its expressions.
+# Regular files that a program would load: the linker's cache, its search folders with those of processors'
+# capabilities (ld.so(8)), and LD_LIBRARY_PATH. A package's file is in one of dpkg's lists, under either name
+# if /lib is a link. An empty file is no library. Only words that begin with a slash reach find: others could
+# be its expressions.
 UNPACKAGED = (
-    "for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
-    " find /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64"
-    " $({ printf '%%s\\n' %s; sed -n 's#^/#/#p' /etc/ld.so.conf.d/*.conf; }"
-    " | tr ': \\t' '\\n\\n\\n' | grep '^/')"
-    " -maxdepth 2 -name 'lib*.so*' 2>/dev/null; }"
+    "set -- /usr/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/local/lib /usr/local/lib64"
+    " $({ printf '%%s\\n' %s; sed -n 's#^/#/#p' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf 2>/dev/null; }"
+    " | tr ': \\t' '\\n\\n\\n' | grep '^/');"
+    " for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
+    " find \"$@\" -maxdepth 1 -name 'lib*.so*' 2>/dev/null;"
+    " find \"$@\" -mindepth 3 -maxdepth 3 -path '*/glibc-hwcaps/*/lib*.so*' 2>/dev/null; }"
     " | grep -E '/lib(cuda|nvidia-ml|cudnn[_a-z]*|nccl|cudart|cublas[a-zA-Z]*)\\.so'"
     " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
     " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
     ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
     ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
+)
+# nvidia-smi as each PATH finds it, if that is not in a folder of the system's programs.
+PROGRAMS = (
+    "for each in $(for each in %s; do (PATH=$each; command -v nvidia-smi); done | grep '^/'"
+    " | grep -vE '^(/usr)?/s?bin/[^/]*$' | xargs -r realpath -e 2>/dev/null | sort -u);"
+    ' do grep -qsxF -e "$each" -e "${each#/usr}" /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1'
+    ' || echo "$each"; done'
 )
 PRELOADED = (
     "for each in $( { sed 's/#.*//' /etc/ld.so.preload 2>/dev/null; printf '%%s\\n' %s; } | tr ': ' '\\n\\n'"
@@ -154,6 +163,12 @@ class Libraries(Observed):
         return [path for path in found if path.rpartition("/")[2].startswith(stems)]
 
     @property
+    def programs(self) -> list[str]:
+        """Paths of nvidia-smi without a package that PATH of any process finds before the driver's."""
+        paths = self._values("PATH")
+        return list(self.run(PROGRAMS.replace("%s", " ".join(["%s"] * len(paths))), *paths).stdout.split())
+
+    @property
     def preloaded(self) -> list[str]:
         """Paths of the libraries without a package that every program loads first; links are resolved.
 
@@ -163,9 +178,13 @@ class Libraries(Observed):
 
     def _everywhere(self, name: str) -> str:
         """Return a variable's different values in all kinds of processes, joined with colons; maybe empty."""
+        return ":".join(self._values(name))
+
+    def _values(self, name: str) -> list[str]:
+        """Return a variable's different values in all kinds of processes, without empty ones."""
         tuning = self._host.tuning
         given = (each.get(name) for each in (tuning.login("root").environment, *tuning.others))
-        return ":".join(dict.fromkeys(filter(None, given)))
+        return list(dict.fromkeys(filter(None, given)))
 
     def __repr__(self) -> str:
         return "<libraries>"

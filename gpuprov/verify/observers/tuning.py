@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
@@ -16,11 +17,48 @@ OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
 LIMITS = "; ".join(
     f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
 )
-# A separate login through PAM, as sshd's are, independent of this connection, with the shell of most users.
-BASH = '--shell "$(command -v bash || echo /bin/sh)"'
-LOGIN = f"su --login {BASH} --command '{LIMITS}; env' %s"
+# A session of PAM for the first of these services that the node has, in the environment that PAM gives it. A
+# module that fails does not end it, as sshd's sessions continue. Without a service nothing is printed.
+SESSION = """
+import ctypes, os, pwd, shutil, subprocess, sys
+names, user, *command = sys.argv[1:]
+folders = ("/etc/pam.d/", "/usr/lib/pam.d/")
+service = next((n for n in names.split() if any(os.path.isfile(f + n) for f in folders)), None)
+if service is None:
+    sys.exit(0)
+account = pwd.getpwnam(user)
+pam, handle, nobody = ctypes.CDLL("libpam.so.0"), ctypes.c_void_p(), (ctypes.c_void_p * 2)()
+pam.pam_getenvlist.restype = ctypes.POINTER(ctypes.c_char_p)
+if pam.pam_start(service.encode(), user.encode(), nobody, ctypes.byref(handle)):
+    sys.exit("PAM does not start")
+pam.pam_set_item(handle, 3, b"ssh")
+pam.pam_setcred(handle, 2)
+pam.pam_open_session(handle, 0x8000)
+found = {"PATH": os.environ["PATH"], "HOME": account.pw_dir, "USER": user, "LOGNAME": user}
+found.update({"SSH_CLIENT": os.environ["SSH_CLIENT"]} if "SSH_CLIENT" in os.environ else {})
+for entry in pam.pam_getenvlist(handle):
+    if entry is None:
+        break
+    name, _, value = os.fsdecode(entry).partition("=")
+    found[name] = value
+who = f"user={user},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
+if service == "sshd" and shutil.which("sshd"):
+    said = subprocess.run(["sshd", "-T", "-C", who], capture_output=True, text=True).stdout
+    found.update(line[7:].partition("=")[::2] for line in said.splitlines() if line.startswith("setenv "))
+def become():
+    os.initgroups(user, account.pw_gid); os.setgid(account.pw_gid); os.setuid(account.pw_uid)
+code = subprocess.run(command, env=found, preexec_fn=become, cwd="/").returncode
+pam.pam_close_session(handle, 0x8000)
+sys.exit(code)
+"""
+SERVICES, JOBS = "sshd login", "cron crond"
+"""PAM's services of logins, the second for a node without sshd; and of jobs at times."""
+PYTHON = f"python3 -I -c {shlex.quote(SESSION)}"
+BASH = '"$(command -v bash || echo /bin/sh)"'
+LOGIN = f"{PYTHON} '{SERVICES}' %s {BASH} --login -c '{LIMITS}; env'"
 # bash reads other files for a command that sshd starts, which it recognizes by this variable (bash(1)).
-COMMAND = f"env -i PATH=\"$PATH\" SSH_CLIENT='127.0.0.1 9 22' su {BASH} --command env root"
+COMMAND = f"SSH_CLIENT='127.0.0.1 9 22' {PYTHON} '{SERVICES}' root {BASH} -c env"
+JOB = f"{PYTHON} '{JOBS}' root env"
 TERMINAL = "bash -c 'PS1=x BASH_COMPLETION_VERSINFO=1; [ ! -r /etc/bash.bashrc ] || . /etc/bash.bashrc; env'"
 TERMINAL = f'! command -v bash >/dev/null || env -i PATH="$PATH" HOME=/nonexistent {TERMINAL}'
 SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}; env'"
@@ -55,10 +93,10 @@ class Tuning(Observed):
     """
 
     def login(self, user: str) -> LoginSession:
-        """Return limits and variables of a user's fresh login by PAM.
+        """Return limits and variables of a user's fresh login, as PAM and sshd set them.
 
         Raises:
-            NodeFailed: no user of that name can log in.
+            NodeFailed: there is no user of that name, or PAM cannot be asked.
         """
         return parse_session(self.ask(LOGIN, user))
 
@@ -81,12 +119,13 @@ class Tuning(Observed):
 
     @cached_property
     def others(self) -> list[dict[str, str]]:
-        """Variables of services, of users' services, of a command over ssh, and of bash's terminals.
+        """Variables of services, of users' services, of a command over ssh, of cron, and of bash's terminals.
 
         Raises:
             NodeFailed: a service or a command cannot be started.
         """
-        asked = (parse_session(self.ask(command)).environment for command in (COMMAND, TERMINAL))
+        said = [self.ask(COMMAND), self.ask(JOB), self.ask(TERMINAL)]
+        asked = (parse_session(text).environment for text in said)
         return [self.service.environment, self.user_service_environment, *asked]
 
     def variable(self, name: str, wanted: str | None) -> str | None:
@@ -106,9 +145,10 @@ class Tuning(Observed):
     def boot_sysctls(self) -> dict[str, str]:
         """Kernel parameters that the next boot sets by files of sysctl.d(5), by name with dots.
 
-        Empty without systemd-sysctl.
+        Empty without systemd-sysctl, or if its unit is masked.
         """
-        return parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
+        masked = self.run("systemctl is-enabled systemd-sysctl.service").stdout.startswith("masked")
+        return {} if masked else parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
 
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
         """Return the kernel's current parameters, with single spaces; None for an unknown one."""
@@ -138,10 +178,10 @@ def parse_sysctls(text: str) -> dict[str, str]:
     Comments, and lines without `=`, are ignored; a leading `-` is removed.
     """
     found = {}
-    for line in lines_of(text):
+    for line in map(str.strip, lines_of(text)):
         name, equals, value = line.removeprefix("-").partition("=")
-        if equals and name and name[0] not in "#; \t\r\f\v":
-            found[parameter(name.rstrip())] = " ".join(value.split())
+        if equals and name.strip() and name[0] not in "#;":
+            found[parameter(name.strip())] = " ".join(value.split())
     return found
 
 

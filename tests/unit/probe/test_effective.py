@@ -8,7 +8,7 @@ from pathlib import Path
 import gpuprov_sources
 import pytest
 
-from gpuprov.probe.node import base, effective
+from gpuprov.probe.node import base, effective, logins
 
 TRACE = """\
 +gpuprov:/etc/profile:7: PATH=/usr/bin:/bin
@@ -169,6 +169,136 @@ def test_sources_of_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, row: list[str], found: list[list[str]]
 ) -> None:
     assert sources(monkeypatch, tmp_path, text, [row]) == found
+
+
+def test_a_boot_whose_unit_is_masked_sets_no_parameter(root: Path) -> None:
+    (root / "etc/sysctl.d/a.conf").write_text("kernel.a = 1\n")
+    assert len(effective.boot_sysctls({"sysctls": ["kernel.a"]})) == 1
+    (root / "etc/systemd/system").mkdir()
+    (root / "etc/systemd/system/systemd-sysctl.service").symlink_to("/dev/null")
+    assert effective.boot_sysctls({"sysctls": ["kernel.a"]}) == []
+
+
+PAM = {
+    "sshd": "auth required pam_env.so envfile={0}/credentials\n@include common\n"
+    "session required pam_env.so # comment\nsession optional pam_env.so readenv=1 envfile={0}/locale\n",
+    "cron": "session required pam_env.so conffile={0}/site.conf readenv=0\n",
+    "common": "session [default=1] pam_permit.so\nsession include more\n",
+    "more": "account required pam_env.so envfile={0}/never\n"
+    "session required \\\n  pam_env.so envfile={0}/more-env\n",
+    "loop": "@include loop\nsession include loop\n",
+    "site.conf": "NCCL_A DEFAULT=cron\n",
+    "pam_env.conf": "NCCL_CONF OVERRIDE=conf\n",
+    "environment": "export NCCL_A=login\n",
+    "locale": "LANG=C.UTF-8\nNCCL_B=locale\n",
+    "credentials": "NCCL_B=early\nNCCL_C=credentials\n",
+    "never": "NCCL_NEVER=1\n",
+    "more-env": "NCCL_D=more\n",
+}
+
+
+@pytest.fixture
+def pam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with services of PAM and files of pam_env, whose default paths lead there."""
+    for name, text in PAM.items():
+        (tmp_path / name).write_text(text.format(tmp_path))
+    monkeypatch.setattr(logins, "SERVICES", (str(tmp_path),))
+    monkeypatch.setattr(logins, "PAM_ENV", str(tmp_path / "pam_env.conf"))
+    monkeypatch.setattr(logins, "ENVIRONMENT_FILE", str(tmp_path / "environment"))
+    return tmp_path
+
+
+def values(service: str | None) -> dict[str, str]:
+    return {name: value for name, (value, _) in logins.variables_of(service).items()}
+
+
+def test_variables_of_pam_are_those_of_a_services_own_stack(pam: Path) -> None:
+    assert values("sshd") == {
+        "NCCL_A": "login", "NCCL_B": "locale", "NCCL_C": "credentials", "NCCL_D": "more", "LANG": "C.UTF-8",
+        "NCCL_CONF": "conf",
+    }  # fmt: skip
+    assert logins.variables_of("cron") == {"NCCL_A": ("cron", f"{pam}/site.conf:1")}
+    assert values("loop") == values(None) == values("nothing") == {}
+    assert logins.service_of(logins.LOGINS) == "sshd"
+    assert logins.service_of(logins.JOBS) == "cron"
+    (pam / "sshd").write_text("session required pam_limits.so\n")
+    assert values("sshd") == {}
+
+
+def test_pam_reads_no_environment_without_its_own_file(pam: Path) -> None:
+    (pam / "pam_env.conf").unlink()
+    assert values("sshd") == {}
+    assert values("cron") == {"NCCL_A": "cron"}
+
+
+def test_services_get_variables_of_their_drop_ins_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "etc/systemd/system/service.d").mkdir(parents=True)
+    drop_in = root / "etc/systemd/system/service.d/site.conf"
+    drop_in.write_text("[Service]\nEnvironment=NCCL_A=1 'NCCL_B=two words'\n")
+    (root / "environment").write_text("NCCL_A=file\n")
+    shown = {
+        "show-environment": "PATH=/usr/bin\nNCCL_A=0\n",
+        "show": 'Environment=NCCL_A=1 "NCCL_B=two words"\n'
+        f"EnvironmentFiles={root}/environment (ignore_errors=no)\n",
+    }
+    monkeypatch.setattr(effective, "find_program", lambda name: f"/usr/bin/{name}")
+    for module in (effective, logins):
+        monkeypatch.setattr(module, "run_anyway", lambda *argv, **_: (0, shown[argv[1]], ""))
+    found = effective._services()
+    assert found["NCCL_A"] == ("file", f"{root}/environment:1")
+    assert found["NCCL_B"] == ("two words", f"{drop_in}:2")
+    assert found["PATH"][0] == "/usr/bin"
+
+
+def test_sshd_sets_variables_after_pam(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "site.conf").write_text("# x\nSetEnv NCCL_A=1 NCCL_B=2\n")
+    monkeypatch.setattr(logins, "SSHD_FILES", (f"{tmp_path}/*.conf",))
+    monkeypatch.setattr(logins, "find_program", lambda name: f"/usr/sbin/{name}")
+    text = "port 22\nsetenv NCCL_A=1\nsetenv NCCL_B=2\n"
+    monkeypatch.setattr(logins, "run_anyway", lambda *argv, **_: (0, text, ""))
+    place = f"{tmp_path}/site.conf:2"
+    assert logins.of_sshd() == {"NCCL_A": ("1", place), "NCCL_B": ("2", place)}
+
+
+def test_libraries_of_the_linkers_cache_and_of_processors_capabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capable = tmp_path / "lib/glibc-hwcaps/x86-64-v3"
+    (tmp_path / "cached").mkdir()
+    capable.mkdir(parents=True)
+    for path in (
+        capable / "libnccl.so.2",
+        tmp_path / "cached/libcuda.so.1",
+        tmp_path / "cached/libother.so.1",
+    ):
+        path.write_text("x")
+    cache = f"\tlibcuda.so.1 (libc6,x86-64) => {tmp_path}/cached/libcuda.so.1\n"
+    monkeypatch.setattr(effective, "LIBRARY_FOLDERS", (f"{tmp_path}/lib",))
+    monkeypatch.setattr(effective, "PRELOAD", str(tmp_path / "preload"))
+    monkeypatch.setattr(effective, "_everybody", lambda _: [])
+    monkeypatch.setattr(effective, "find_program", lambda name: f"/sbin/{name}")
+    monkeypatch.setattr(effective, "run_anyway", lambda *argv, **_: (0, cache, ""))
+    monkeypatch.setattr(effective, "lines_of", lambda path: [])
+    assert set(effective._libraries({})) == {str(capable / "libnccl.so.2"), f"{tmp_path}/cached/libcuda.so.1"}
+
+
+def test_another_nvidia_smi_is_one_that_path_finds_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second", "system"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "nvidia-smi").write_text("#!/bin/sh\n")
+        (tmp_path / name / "nvidia-smi").chmod(0o755)
+    (tmp_path / "first/nvidia-smi").chmod(0o644)
+    folders = [f"{tmp_path}/{name}" for name in ("first", "second", "system")]
+    monkeypatch.setattr(effective, "PROGRAM_FOLDERS", (f"{tmp_path}/system",))
+
+    def found(path: str) -> list[str]:
+        monkeypatch.setattr(effective, "_everybody", lambda _: [{"PATH": (path, None)}, {}])
+        return effective._programs({})
+
+    assert found(":".join(folders)) == [f"{tmp_path}/second/nvidia-smi"]
+    assert found(f"{tmp_path}/system:{tmp_path}/second") == found("relative") == []
 
 
 def test_options_of_a_stanza_are_its_own(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from testinfra.host import Host
 
 from gpuprov.drift.judge import judge
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.verify.observers.tuning import parse_session
+from gpuprov.verify.observers.tuning import BOOT_SYSCTLS, Tuning, parse_session, parse_sysctls
+from gpuprov.verify.shell import ShellBackend
+from tests.unit.verify.nodes_on_paper import PaperShell
 
 SAID = """\
 S memlock 8192
@@ -69,6 +72,33 @@ def test_systemds_infinity_is_unlimited() -> None:
     }
 
 
+def test_a_soft_limit_of_services_is_seen_by_both() -> None:
+    node = facts(limits={"pam": [], "systemd": "DefaultLimitNOFILE=4096\nDefaultLimitNOFILESoft=1024\n"})
+    words = "1024, at most 4096"
+    assert seen("tuning.service_limits", {"nofile": 4096}, node) == {"nofile": words}
+    assert parse_session("S nofile 1024\nH nofile 4096\n").limits["nofile"] == words
+    same = facts(limits={"pam": [], "systemd": "DefaultLimitNOFILE=4096\nDefaultLimitNOFILESoft=4096\n"})
+    assert seen("tuning.service_limits", {"nofile": 4096}, same) == {"nofile": 4096}
+
+
+def test_kernel_parameters_of_a_boot_may_be_indented() -> None:
+    text = "# a = 1\n  net.core.a = 2\n-net/core/b=3\n\t; c = 4\n = 5\n"
+    assert parse_sysctls(text) == {"net.core.a": "2", "net.core.b": "3"}
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [("static\n", {"a.b": "1"}), ("masked\n", {}), ("masked-runtime\n", {})]
+)
+def test_a_boot_whose_unit_is_masked_sets_no_parameter(state: str, found: dict[str, str]) -> None:
+    answers = {
+        BOOT_SYSCTLS: (0, "a.b = 1\n", ""),
+        "systemctl is-enabled systemd-sysctl.service": (0, state, ""),
+    }
+    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    host.backend.set_host(host)
+    assert Tuning.get_module(host).boot_sysctls == found
+
+
 @pytest.mark.parametrize(
     ("governors", "governor"),
     [({}, "performance"), ({"performance": 8, "powersave": 8}, "performance, powersave")],
@@ -79,8 +109,15 @@ def test_processors_without_a_governor_do_not_differ(governors: dict[str, int], 
 
 
 def test_debugging_variable_is_reported_with_its_file() -> None:
-    files = {"/etc/environment": {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "8"}}
-    logins = {"OMP_NUM_THREADS": ["8", "/etc/environment:1"], "TORCH_USE_CUDA_DSA": ["1", "/opt/site.sh:1"]}
+    files = {
+        "/etc/environment": {"CUDA_LAUNCH_BLOCKING": "", "OMP_NUM_THREADS": "8"},
+        "/etc/profile": {"CUDA_DEVICE_WAITS_ON_EXCEPTION": "1"},  # not exported, or not reached
+    }
+    logins = {
+        "CUDA_LAUNCH_BLOCKING": ["", "/etc/environment:2"],
+        "OMP_NUM_THREADS": ["8", "/etc/environment:1"],
+        "TORCH_USE_CUDA_DSA": ["1", "/opt/site.sh:1"],
+    }
     given = {"logins": logins, "services": {}, "users": {}, "nvcc": [None, None]}
     node = facts(environment=files, variables=given)
     assert seen("tuning.debugging", [], node) == [
