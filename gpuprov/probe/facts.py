@@ -266,8 +266,25 @@ class Facts:
 
     @part
     def apt(self) -> Apt:
-        """Package sources, trusted keys, pins, and settings of unattended upgrades."""
-        return parse_apt(self.raw("sources"))
+        """Package sources, trusted keys, pins, and settings of unattended upgrades.
+
+        Raises:
+            Missing: apt cannot read its settings.
+        """
+        raw = self.raw("sources")
+        if refused := raw.get("refused"):
+            raise Missing("sources", str(refused))
+        return parse_apt(raw)
+
+    @part
+    def own_sources(self) -> tuple[tuple[str, str], ...]:
+        """Beginning of the SHA-256, and text without keys, of the parts of gpuprov's own file of sources."""
+        return tuple((str(digest), str(text)) for digest, text in self.raw("sources").get("own", ()))
+
+    @part
+    def source_files(self) -> frozenset[str]:
+        """Paths of the files of sources."""
+        return frozenset(map(str, self.raw("sources")["files"]))
 
     @part
     def loaded_modules(self) -> Mapping[str, int | None]:

@@ -25,6 +25,8 @@ OVERRULED = (
 
 ADDED = ": components that this node's own sources leave out"
 """End of the first line of an archive's part, after its id, in the role's template."""
+IN_ANOTHER_FILE = "in another file"
+"""Note about a repository that a file other than `OWN_FILES` states too."""
 KEY_OF = "key of "
 """Name of a part, before a repository's id: dnf reads the key from a file of its own."""
 OWN_FILES = {"apt": "/etc/apt/sources.list.d/gpuprov.sources", "dnf": "/etc/yum.repos.d/gpuprov.repo"}

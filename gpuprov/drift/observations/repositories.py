@@ -10,7 +10,7 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.apt import Source
 from gpuprov.roles import Expectation
-from gpuprov.roles.repositories import ADDED, OWN_FILES
+from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE, OWN_FILES
 
 FOLDERS = ("/etc/apt/", "/etc/yum.repos.d/")
 """Folders of files of sources."""
@@ -37,7 +37,7 @@ def _sources(facts: Facts, expectation: Expectation) -> Any:
     }
     also = {source.uri.rstrip("/") for source in _also(facts, expectation)}
     found = [
-        f"{each} in another file" if each.rpartition(" ")[0] in also else each
+        f"{each} {IN_ANOTHER_FILE}" if each.rpartition(" ")[0] in also else each
         for each in expectation.expected
         if each in used
     ]
@@ -78,7 +78,7 @@ def _file(facts: Facts, expectation: Expectation) -> Any:
     """
     archives = {name: value for name, value in expectation.expected.items() if ":" in value}
     found = dict(archives)
-    for digest, text in facts.apt.own:
+    for digest, text in facts.own_sources:
         added = _ADDED.fullmatch(text)
         if added and added[1] in archives and _within(added[2], added[3], archives[added[1]]):
             continue
@@ -97,8 +97,7 @@ def _within(suite: str, components: str, allowed: str) -> bool:
 @names_who("repositories.file")
 def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Return the path of gpuprov's own file: dnf's if it is there, else apt's."""
-    there = {source.path for source in facts.apt.sources}
-    return iter([OWN_FILES["dnf" if OWN_FILES["dnf"] in there else "apt"]])
+    return iter([OWN_FILES["dnf" if OWN_FILES["dnf"] in facts.source_files else "apt"]])
 
 
 @observes("repositories.foreign", "offers", "candidates", "packages")

@@ -8,7 +8,16 @@ import re
 
 import gpuprov_package_files
 
-from gpuprov.probe.node.base import Failed, collector, find_program, names_in, read_or_none, redact, run
+from gpuprov.probe.node.base import (
+    Failed,
+    collector,
+    find_program,
+    names_in,
+    read_or_none,
+    redact,
+    run,
+    run_anyway,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,9 +86,10 @@ def sources(parameters: "Values") -> "Any":
     """Return source files without comments and credentials, the parts of gpuprov's own file (`own`),
     fingerprints of keys, pins, upgrade settings.
 
-    `cleared` are places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold.
+    `cleared` are places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold;
+    `refused` is apt's message if it cannot read its settings.
     """
-    config = run("apt-config", "dump") if find_program("apt-config") else ""
+    code, config, said = run_anyway("apt-config", "dump") if find_program("apt-config") else (0, "", "")
     folder = _configured(config, "Dir::Etc::sourceparts", "/etc/apt/sources.list.d")
     paths = [_configured(config, "Dir::Etc::sourcelist", "/etc/apt/sources.list")]
     paths += [path for kind in ("list", "sources") for path in glob.glob(f"{folder}/*.{kind}")]
@@ -98,6 +108,7 @@ def sources(parameters: "Values") -> "Any":
         "keyrings": {path: _fingerprints(path) for path in _keyrings(texts)},
         "preferences": {path: _without_comments(read_or_none(path)) for path in pins},
         "config": "\n".join(upgrades),
+        "refused": redact((said.strip() or "no message").splitlines()[-1][:300]) if code else "",
         "excluded": _excluded(read_or_none("/etc/dnf/automatic.conf") or ""),
         "cleared": [
             place

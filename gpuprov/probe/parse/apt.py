@@ -52,8 +52,6 @@ class Apt:
     automatic_reboot: bool
     ignores_holds: bool
     """Whether apt is configured to change held packages (`APT::Ignore-Hold`)."""
-    own: tuple[tuple[str, str], ...]
-    """Beginning of the SHA-256, and text without keys, of the parts of gpuprov's own file of sources."""
     cleared: tuple[str, ...]
     """`path:line` of lines that clear the list of packages to keep, or make apt ignore holds."""
 
@@ -79,7 +77,6 @@ def parse_apt(raw: Mapping[str, Any]) -> Apt:
         unattended_enabled=switch not in ((), ("0",)),
         automatic_reboot=config.get("Unattended-Upgrade::Automatic-Reboot", ("false",))[-1:] == ("true",),
         ignores_holds=config.get("APT::Ignore-Hold", ("false",))[-1:] in (("true",), ("1",), ("yes",)),
-        own=tuple((str(digest), str(text)) for digest, text in raw.get("own", ())),
         cleared=tuple(raw.get("cleared", ())),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from gpuprov.roles.repositories import ADDED
+from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
@@ -18,8 +18,13 @@ CANDIDATES = "apt-cache policy %s"
 POLICY = "apt-cache policy"
 WRITTEN = "cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list"
 STANZAS = "for each in /etc/apt/sources.list.d/*.sources; do cat $each; echo; done"
+STANZAS_OF_OTHERS = (
+    "for each in /etc/apt/sources.list.d/*.sources; do"
+    ' [ "$each" = /etc/apt/sources.list.d/gpuprov.sources ] || cat "$each"; echo; done'
+)
 SOURCES = "apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
 OWN = "cat /etc/apt/sources.list.d/gpuprov.sources"
+JOURNAL = "ls /var/lib/dpkg/updates | grep -x '[0-9]*'"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
 
@@ -97,9 +102,15 @@ class Apt(Observed):
 
     @property
     def sources(self) -> set[str]:
-        """Each of apt's sources as `URL SUITE`, the URL without a slash at the end; empty if apt fails."""
+        """Each of apt's sources as `URL SUITE`, the URL without a slash at the end; empty if apt fails.
+
+        If a file other than gpuprov's states the URL too, `URL SUITE in another file`.
+        """
         lines = (line.split() for line in lines_of(self.run(SOURCES).stdout) if line.strip())
-        return {" ".join([uri.rstrip("/"), *(suite or ["/"])]) for uri, *suite in lines}
+        found = [(uri.rstrip("/"), suite or ["/"]) for uri, *suite in lines]
+        others = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS_OF_OTHERS).stdout)
+        notes = {uri: [IN_ANOTHER_FILE] for uri in others}
+        return {" ".join([uri, *suite, *notes.get(uri, [])]) for uri, suite in found}
 
     def preferred(self, packages: list[str]) -> list[str]:
         """Return the packages for which apt prefers another version, see `parse_candidates`.
@@ -128,8 +139,12 @@ class Apt(Observed):
 
     @cached_property
     def half_done(self) -> list[str]:
-        """Packages whose installation or removal dpkg did not finish, sorted; empty if all are complete."""
-        return parse_audit(self.ask("dpkg --audit || test $? -eq 1"))
+        """Packages whose installation or removal dpkg did not finish, sorted; empty if all are complete.
+
+        With a note if dpkg was interrupted before it could write its database.
+        """
+        journal = ["dpkg was interrupted"] if self.run(JOURNAL).stdout.strip() else []
+        return parse_audit(self.ask("dpkg --audit || test $? -eq 1")) + journal
 
     def __repr__(self) -> str:
         return "<apt>"
@@ -247,8 +262,8 @@ def _versions(lines: list[str]) -> dict[str, tuple[int, list[str]]]:
 def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
     """Return URL of each enabled source → whether apt accepts it without a signature.
 
-    The option `trusted` or `allow-insecure` of one source is enough for its URL. In one-line style, sources
-    of source code (`deb-src`) are ignored.
+    The option `trusted` or `allow-insecure` of one source is enough for its URL. Sources of source code
+    (`deb-src`) are ignored.
 
     Args:
         lines: content of the files in one-line style.
@@ -261,7 +276,8 @@ def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
     for stanza in _stanzas(stanzas):
         fields = [line.partition(":") for line in stanza]
         values = [(name.lower(), value.strip()) for name, _, value in fields]
-        if any(name == "enabled" and value.lower() in ("no", "false", "0") for name, value in values):
+        off = any(name == "enabled" and value.lower() in ("no", "false", "0") for name, value in values)
+        if off or any(name == "types" and "deb" not in value.split() for name, value in values):
             continue
         uris = [uri for name, value in values if name == "uris" for uri in value.split()]
         unsigned = bool(uris) and any(map(_UNSIGNED.search, stanza))

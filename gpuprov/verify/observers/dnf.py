@@ -6,7 +6,7 @@ import hashlib
 import re
 from functools import cached_property
 
-from gpuprov.roles.repositories import KEY_OF
+from gpuprov.roles.repositories import IN_ANOTHER_FILE, KEY_OF, OWN_FILES
 from gpuprov.untrusted import lines_of
 from gpuprov.untrusted.wildcards import matcher
 from gpuprov.verify.observers.base import Observed
@@ -50,8 +50,18 @@ class Dnf(Observed):
 
     @property
     def sources(self) -> set[str]:
-        """Each enabled repository as `URL ID`, the URL without a slash at the end."""
-        return {f"{url} {identity}" for identity, url in self._repositories.items()}
+        """Each enabled repository as `URL ID`, the URL without a slash at the end.
+
+        If a file other than gpuprov's states the URL too, `URL ID in another file`.
+        """
+        files = parse_files(self.run(REPOSITORIES).stdout)
+        others = {
+            url for identity, url in self._repositories.items() if files.get(identity) != OWN_FILES["dnf"]
+        }
+        return {
+            f"{url} {identity}{f' {IN_ANOTHER_FILE}' if url in others else ''}"
+            for identity, url in self._repositories.items()
+        }
 
     @cached_property
     def _repositories(self) -> dict[str, str]:
@@ -132,6 +142,19 @@ def parse_repositories(text: str) -> dict[str, str]:
             identity = value.strip()
         elif key.strip() in ("Repo-baseurl", "Repo-mirrors", "Repo-metalink") and value.split():
             found.setdefault(identity, value.split()[0].rstrip("/"))
+    return found
+
+
+def parse_files(text: str) -> dict[str, str]:
+    """Parse `dnf repoinfo` to id → file that states the repository."""
+    found: dict[str, str] = {}
+    identity = ""
+    for line in lines_of(text):
+        key, _, value = line.partition(":")
+        if key.strip() == "Repo-id":
+            identity = value.strip()
+        elif key.strip() == "Repo-filename":
+            found[identity] = value.strip()
     return found
 
 

@@ -28,6 +28,7 @@ GRUB = (
     " grep -hs '^ *set default=' /boot/grub/grub.cfg /boot/grub2/grub.cfg;"
     " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
 )
+INSTALLS_NOTHING = re.compile(r"(?m)^install (\S+) +(?:(?:/usr)?/bin/(?:true|false)|:)(?= |$)")
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
 DKMS_ROW = re.compile(r"nvidia[^/]*/([^,]+),.*?: (\w+)")
 ENTRY = 1000
@@ -152,10 +153,13 @@ class NvidiaDriver(Observed):
     def blacklisted(self) -> set[str]:
         """Modules that modprobe's effective configuration does not load for their devices.
 
+        They are blacklisted, or have an install line that runs nothing.
+
         Raises:
             NodeFailed: modprobe fails.
         """
-        return set(re.findall(r"^blacklist (\S+)", self.ask("modprobe --showconfig"), re.MULTILINE))
+        shown = self.ask("modprobe --showconfig")
+        return {*re.findall(r"(?m)^blacklist (\S+)", shown), *INSTALLS_NOTHING.findall(shown)}
 
     def foreign_in_initramfs(self, kernel: str) -> list[str]:
         """Return modules (`nouveau`, `nova_core`) in the kernel's initramfs that would claim the GPU.

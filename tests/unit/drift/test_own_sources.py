@@ -60,6 +60,7 @@ def seen(group: LockedGroup, text: str, folder: Path) -> dict[str, Any]:
         "preferences": {},
         "config": "",
         "own": packages._parts(str(file)),
+        "refused": "E: Syntax error /etc/apt/apt.conf.d/99site:1",  # which says nothing about the file
     }
     found = judge("node", Facts("node", "", 0.0, {"sources": sources}), [expectation]).drift
     verified = apt.parse_own(text, expectation.expected)
@@ -78,6 +79,16 @@ def test_the_template_writes_what_is_expected(group: LockedGroup, tmp_path: Path
     assert "Signed-By: -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQIN" in text
     assert parts(group)["debian"] == "bookworm: contrib non-free"
     assert seen(group, text, tmp_path) == {}
+
+
+@pytest.mark.parametrize("check", ["pins.hold", "pins.unattended", "repositories.sources"])
+def test_settings_that_apt_cannot_read_are_not_known(check: str) -> None:
+    refused = "E: Syntax error /etc/apt/apt.conf.d/99site:1"
+    sources = {"files": {}, "keyrings": {}, "preferences": {}, "config": "", "own": [], "refused": refused}
+    status = {"manager": "dpkg", "text": "", "interrupted": False}
+    facts = Facts("node", "", 0.0, {"sources": sources, "packages": status})
+    [found] = judge("node", facts, [Expectation(check, [], None)]).drift
+    assert found.actual == f"unknown: {refused}"
 
 
 def test_nodes_whose_own_sources_are_complete_need_no_part(group: LockedGroup, tmp_path: Path) -> None:

@@ -308,6 +308,10 @@ FAULTS: dict[str, Fault] = {
         replacing("cat /etc/apt/sources.list.d/gpuprov.sources", "Suites: bookworm\n", "Suites: trixie\n"),
         {"repositories.file"},
     ),
+    "apt-interrupted": Fault(answering("ls /var/lib/dpkg/updates", 0, "0001\n"), {"dpkg.consistent"}),
+    "nvidia-smi-of-the-site": Fault(
+        answering("command -v nvidia-smi", 0, "/usr/local/bin/nvidia-smi\n"), {"driver.unpackaged"}
+    ),
     "apt-broken": Fault(answering("dist-upgrade", 100, "", "E: Unmet dependencies.\n"), {"pins.simulated"}),
     "reboot-required": Fault(
         both(

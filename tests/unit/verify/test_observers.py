@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from testinfra.host import Host
 
-from gpuprov.verify.observers.apt import parse_audit, parse_blacklist, parse_simulation
+from gpuprov.verify.observers.apt import (
+    JOURNAL,
+    SOURCES,
+    STANZAS_OF_OTHERS,
+    WRITTEN,
+    Apt,
+    parse_audit,
+    parse_blacklist,
+    parse_simulation,
+    parse_written,
+)
+from gpuprov.verify.observers.dnf import REPOSITORIES, Dnf
 from gpuprov.verify.observers.gpu import (
     Clocks,
     Modes,
@@ -16,12 +28,63 @@ from gpuprov.verify.observers.gpu import (
 )
 from gpuprov.verify.observers.nvidia_driver import (
     KernelModule,
+    NvidiaDriver,
     foreign_modules,
     parse_dkms,
     parse_modinfo,
     parse_proc,
     upstream,
 )
+from gpuprov.verify.shell import ShellBackend
+from tests.unit.verify.nodes_on_paper import PaperShell
+
+
+def node(answers: dict[str, str]) -> Host:
+    """Return a host that gives these outputs."""
+    shell = PaperShell({command: (0, out, "") for command, out in answers.items()}, None)
+    host = Host(ShellBackend("node", shell, budget_s=60))
+    host.backend.set_host(host)
+    return host
+
+
+def test_a_repository_that_another_file_states_too_is_noted() -> None:
+    answers = {SOURCES: "http://m/cuda/ \nhttp://m/toolkit/ stable\nhttp://deb/ bookworm\n"}
+    answers |= {WRITTEN: "# deb http://m/cuda/ /\n", STANZAS_OF_OTHERS: "Types: deb\nURIs: http://deb/\n\n"}
+    found = {"http://m/cuda /", "http://m/toolkit stable", "http://deb bookworm in another file"}
+    assert Apt.get_module(node(answers)).sources == found
+    answers[WRITTEN] = "deb [signed-by=/k.gpg] http://m/cuda/ /\n"
+    assert "http://m/cuda / in another file" in Apt.get_module(node(answers)).sources
+
+
+def test_sources_of_source_code_are_none_of_packages() -> None:
+    assert parse_written("deb-src http://a x main\n", "Types: deb-src\nURIs: http://b\n") == {}
+    assert parse_written("", "Types: deb deb-src\nURIs: http://b\n") == {"http://b": False}
+
+
+def test_a_repository_of_dnf_that_another_file_states_too_is_noted() -> None:
+    row = "Repo-id            : {}\nRepo-baseurl       : http://m/cuda/\nRepo-filename      : {}\n\n"
+    own, other = "/etc/yum.repos.d/gpuprov.repo", "/etc/yum.repos.d/site.repo"
+    alone = node({REPOSITORIES: row.format("cuda", own)})
+    assert Dnf.get_module(alone).sources == {"http://m/cuda cuda"}
+    both = node({REPOSITORIES: row.format("cuda", own) + row.format("site", other)})
+    assert "http://m/cuda cuda in another file" in Dnf.get_module(both).sources
+
+
+def test_a_journal_of_dpkg_is_named_beside_its_packages() -> None:
+    audit = "dpkg --audit || test $? -eq 1"
+    assert Apt.get_module(node({audit: " libcuda1  x\n", JOURNAL: "0001\n"})).half_done == [
+        "libcuda1",
+        "dpkg was interrupted",
+    ]
+    assert Apt.get_module(node({audit: "", JOURNAL: ""})).half_done == []
+
+
+def test_a_module_whose_install_line_runs_nothing_is_not_loaded() -> None:
+    shown = (
+        "blacklist nova_core\ninstall nouveau /bin/false\ninstall nvidia /sbin/modprobe -i nvidia-current\n"
+    )
+    driver = NvidiaDriver.get_module(node({"modprobe --showconfig": shown}))
+    assert driver.blacklisted == {"nova_core", "nouveau"}
 
 
 def test_pci_tells_gpus_from_the_rest() -> None:
