@@ -59,7 +59,7 @@ from gpuprov.probe.parse.modules import (
     parse_modprobe,
     parse_proc_modules,
 )
-from gpuprov.probe.parse.nftables import Table, parse_table
+from gpuprov.probe.parse.nftables import Flushing, Table, parse_flushing, parse_table
 from gpuprov.probe.parse.packages import (
     Candidates,
     ChangedFile,
@@ -414,8 +414,12 @@ class Facts:
     @part
     def firewall(self) -> Table | None:
         """gpuprov's nftables table; `None` if it does not exist."""
-        found = self.raw("firewall")
-        return parse_table(found["text"], found.get("flushing", ""))
+        return parse_table(self.raw("firewall")["text"])
+
+    @part
+    def flushing(self) -> Flushing:
+        """Last commands of nftables.service, after it has flushed all tables."""
+        return parse_flushing(self.raw("firewall").get("flushing", ""))
 
     @part
     def undone(self) -> str | None:

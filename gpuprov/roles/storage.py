@@ -14,6 +14,8 @@ OVERRULED = (
     *mends("scratch", "scratch.mounted", "umount by hand"),
     *fails("scratch", "scratch.at_boot", "a mount unit in /etc/systemd/system"),
     *mends("scratch", "scratch.read_ahead", "blockdev or a later udev rule"),
+    *mends("scratch", "scratch.read_ahead_at_boot", "gpuprov's udev rule removed"),
+    *fails("scratch", "scratch.read_ahead_at_boot", "a later udev rule for the file system"),
     *mends("storage_clients", "storage.clients", "apt by hand: these packages are not held"),
 )
 
@@ -40,7 +42,10 @@ def _clients(group: LockedGroup) -> list[Expectation]:
 
 
 def _scratch(group: LockedGroup) -> list[Expectation]:
-    """Return expected mounts, mounts at boot by UUID, and read-ahead (KiB) if stated; [] without scratch."""
+    """Return expected mounts, mounts at boot by UUID, and read-ahead in KiB, now and at boot, if stated.
+
+    [] without scratch.
+    """
     stated = group.setting("scratch")
     if not stated:
         return []
@@ -52,4 +57,5 @@ def _scratch(group: LockedGroup) -> list[Expectation]:
         Expectation("scratch.mounted", {each["mount"]: each["filesystem"] for each in stated}, role),
         Expectation("scratch.at_boot", {each["mount"]: "by UUID" for each in stated}, role),
     ]
-    return [*found, Expectation("scratch.read_ahead", ahead, role)] if ahead else found
+    checks = ("scratch.read_ahead", "scratch.read_ahead_at_boot") if ahead else ()
+    return [*found, *(Expectation(check, ahead, role) for check in checks)]

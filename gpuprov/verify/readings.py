@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
 
+WHO = {"0": "everybody", "1": "root", None: "root"}
+"""Value of the driver's parameter about counters → users who may read them; None: it is not set."""
 REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected systemd/system"
 
 
@@ -27,8 +29,9 @@ def unit_state(host: Node, unit: str) -> str:
         return str(enabled)
     if _replaced(host, unit):
         return "enabled, by another unit file"
-    active = seen.get("ActiveState")
-    return "enabled" if active == "active" else f"enabled, but {active}"
+    active, starts = seen.get("ActiveState"), seen.get("SubState") != "auto-restart"
+    runs = active in ("active", "reloading") or (active == "activating" and starts)
+    return "enabled" if runs else f"enabled, but {active}"
 
 
 def stays_off(state: str, expected: str) -> str:
@@ -72,6 +75,20 @@ def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
         return "enabled, with another command"
     changed = command is not None and any(f"/{unit}.d/" in part.partition("\n")[0] for part in parts)
     return "enabled, changed by a drop-in" if changed else state
+
+
+def readers(shown: str) -> str:
+    """Return the users whom options of NVIDIA's module let read counters.
+
+    Of one module the last value counts; different values of several modules are joined by `and`.
+
+    Args:
+        shown: lines of `modprobe --showconfig`.
+    """
+    lines = re.findall(r"(?m)^options (nvidia(?:[-_]current\w*)?) (.*)$", shown)
+    found = [(module, value) for module, text in lines for value in re.findall(r"AdminUsers=(\S+)", text)]
+    values = set(dict(found).values())
+    return " and ".join(sorted({WHO.get(value, "not known") for value in values or {None}}))
 
 
 def reads_elsewhere(host: Node, unit: str, path: str) -> bool:

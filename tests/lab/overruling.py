@@ -510,6 +510,11 @@ ELSEWHERE = {
     ("scratch.mounted", "umount by hand"): "tests/lab/test_storage.py",
     ("scratch.at_boot", "a mount unit in /etc/systemd/system"): "tests/unit/drift/test_overruled.py",
     ("scratch.read_ahead", "blockdev or a later udev rule"): "tests/lab/test_storage.py",
+    ("scratch.read_ahead_at_boot", "gpuprov's udev rule removed"): "tests/lab/test_storage.py",
+    (
+        "scratch.read_ahead_at_boot",
+        "a later udev rule for the file system",
+    ): "tests/unit/drift/test_overruled.py",
     ("storage.clients", "apt by hand: these packages are not held"): "tests/lab/test_storage.py",
     ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
     ("monitoring.exporter", BY_HAND): "scripts/campaign roles",

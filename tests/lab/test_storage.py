@@ -45,7 +45,8 @@ def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode
     assert outcome.ok, outcome.failed
     assert "Make file systems on empty devices" in changed
     assert driven.says(f"blkid -p {EMPTY}; ls -d /scratch; grep scratch /etc/fstab").startswith("ls: cannot")
-    assert set(driven.drift("scratch.")) == {"scratch.mounted", "scratch.at_boot", "scratch.read_ahead"}
+    checks = {"scratch.mounted", "scratch.at_boot", "scratch.read_ahead", "scratch.read_ahead_at_boot"}
+    assert set(driven.drift("scratch.")) == checks
 
 
 def test_empty_device_becomes_scratch(driven: StubDriverNode) -> None:
@@ -65,6 +66,7 @@ FAULTS = {
     "scratch.mounted": f"umount {MOUNT}",
     "scratch.at_boot": "sed -i /scratch/d /etc/fstab",
     "scratch.read_ahead": f"blockdev --setra 256 {EMPTY}",
+    "scratch.read_ahead_at_boot": "rm /etc/udev/rules.d/90-gpuprov-scratch.rules",
 }
 
 

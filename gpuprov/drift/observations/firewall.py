@@ -18,16 +18,14 @@ names_who("firewall.unit")(commanded_by)
 @observes("firewall.survives", "firewall")
 def _survives(facts: Facts, expectation: Expectation) -> Any:
     """Return the commands of nftables.service, sorted, that load gpuprov's rules again."""
-    flushed = facts.firewall.flushed.items() if facts.firewall else ()
-    return sorted(verb for verb, command in flushed if f"-f {FIREWALL_RULES}" in command)
+    commands = facts.flushing.commands.items()
+    return sorted(verb for verb, command in commands if f"-f {FIREWALL_RULES}" in command)
 
 
 @names_who("firewall.survives")
 def _who_lets_them_go(facts: Facts, expectation: Expectation) -> Iterator[str]:
     """Yield the drop-ins of nftables.service other than gpuprov's."""
-    yield from (
-        path for path in (facts.firewall.drop_ins if facts.firewall else ()) if path != FIREWALL_DROP_IN
-    )
+    yield from (path for path in facts.flushing.drop_ins if path != FIREWALL_DROP_IN)
 
 
 @observes("firewall.networks", "firewall")

@@ -43,6 +43,19 @@ def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
     return {mount: facts.scratch[mount]["read_ahead_kib"] for mount in expectation.expected}
 
 
+@observes("scratch.read_ahead_at_boot", "scratch")
+def _read_ahead_at_boot(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected mount point → read-ahead that a rule of udev sets for its file system, or None."""
+    return {mount: facts.scratch[mount]["rule"][0] for mount in expectation.expected}
+
+
+@names_who("scratch.read_ahead_at_boot")
+def _rules(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield for each mount point the line of udev's rules that sets its read-ahead, or None."""
+    for mount in expectation.expected:
+        yield facts.scratch[mount]["rule"][1]
+
+
 @observes("storage.clients", "packages")
 def _clients(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected packages that are installed."""

@@ -5,7 +5,18 @@ import json
 import os
 import re
 
-from gpuprov.probe.node.base import collector, link_name, names_in, read, read_or_none, redact, run, text_in
+from gpuprov.probe.node.base import (
+    collector,
+    dropped_in,
+    lines_of,
+    link_name,
+    names_in,
+    read,
+    read_or_none,
+    redact,
+    run,
+    text_in,
+)
 from gpuprov.probe.node.network import default_routes, interface_addresses
 
 TYPE_CHECKING = False
@@ -172,7 +183,8 @@ def disks(parameters: "Values") -> "Any":
 def scratch(parameters: "Values") -> "Any":
     """Return file system, source in fstab, mount unit and KiB of read-ahead of each requested mount point.
 
-    Each is null if not mounted, not in fstab, or unknown.
+    Each is null if not mounted, not in fstab, or unknown. `rule` has the KiB of read-ahead that udev sets for
+    the file system, and the place of that rule.
     """
     found = {}
     for point in parameters["scratch"]:
@@ -188,7 +200,20 @@ def scratch(parameters: "Values") -> "Any":
             "fstab": sources[-1] if sources else None,
             "unit": _mount_unit(point),
             "read_ahead_kib": int(ahead) if source and ahead.isdigit() else None,
+            "rule": _read_ahead_rule(sources[-1] if sources else ""),
         }
+    return found
+
+
+def _read_ahead_rule(source: str) -> "list[Any]":
+    """Return KiB and place of the last rule of udev that sets the read-ahead of a `UUID=…`, or nulls."""
+    found = [None, None]  # type: list[Any]
+    condition = f'ENV{{ID_FS_UUID}}=="{source[len("UUID=") :]}"'
+    for path in dropped_in("udev/rules.d", ".rules") if source.startswith("UUID=") else ():
+        for place, line in lines_of(path):
+            value = re.search(r'ATTR\{(?:bdi|queue)/read_ahead_kb\}="(\d{1,9})"', line)
+            if value and condition in line:
+                found = [int(value.group(1)), place]
     return found
 
 

@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import time
 
 from gpuprov.probe.node.base import (
     Failed,
@@ -31,6 +32,8 @@ COMMAND_LINE = "sshd's command line (systemctl cat ssh; /etc/default/ssh)"
 TITLE = re.compile(r"sshd: (/.*?) \[listener\] \d+ of ")
 VALUED, KEPT, FLAGS = "CEbcfghkopu", "cfhop", "46DGQRTdeiqrtV"
 LISTENERS_MAX, ASKED_MAX = 8, 24
+RELOAD_S = 0.3
+"""Time in which sshd writes the file with its number again, which it removes when it is reloaded."""
 SLACK_S = 2.0
 """Uncertainty of a process's start in the wall clock, in seconds."""
 SERVICES = ("/etc/pam.d", "/usr/lib/pam.d")
@@ -243,6 +246,8 @@ def _unread(pid: str, first: "tuple[str, list[Any], str]") -> "list[str]":
     begun = _started(pid)
     read_at = begun + SLACK_S
     own = (re.findall(r"(?m)^pidfile (/.*)$", text) or [""])[0]
+    if own and not os.path.exists(own):
+        time.sleep(RELOAD_S)
     if own and text_in(own) == pid:
         read_at = max(begun, _changed(own))
     files = re.findall(r"(?m)^debug2: load_server_config: filename (/.*)$", trace)

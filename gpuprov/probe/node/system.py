@@ -70,7 +70,7 @@ def kernels(parameters: "Values") -> "Any":
     return {
         "modules": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/modules.dep")],
         "boot": [image.group(1) for image in images if image and "rescue" not in image.group(1)],
-        "headers": [name for name in releases if os.path.isdir("/lib/modules/" + name + "/build/")],
+        "headers": [name for name in releases if os.path.isfile("/lib/modules/" + name + "/build/Makefile")],
         "compilers": {name: _compiler(name) for name in releases},
         "grub_default": [
             [path, value]
@@ -176,7 +176,8 @@ def files(parameters: "Values") -> "Any":
 def _file(path: str) -> "Values":
     """Return the row of a file; `kind` is `absent`, `file`, `directory`, `link` or `other`.
 
-    `leads_to` is the path with links resolved. Other kinds, unreadable and large files have no hash (None).
+    `leads_to` is the path with links resolved. The hash of a link is that of the file to which it leads;
+    folders and devices, unreadable and large files have none (None).
     """
     row = dict(path=path, kind="absent", mode="", owner="", group="", size=0, sha256=None, target=None)  # type: Values
     row["leads_to"] = os.path.realpath(path)
@@ -191,10 +192,20 @@ def _file(path: str) -> "Values":
     row["size"] = status.st_size
     if row["kind"] == "link":
         row["target"] = os.readlink(path)
-    if row["kind"] == "file" and status.st_size <= HASH_LIMIT and os.access(path, os.R_OK):
-        with open(path, "rb") as file:
-            row["sha256"] = hashlib.sha256(file.read()).hexdigest()
+    row["sha256"] = _checksum(path)
     return row
+
+
+def _checksum(path: str) -> "str | None":
+    """Return the SHA-256 of a regular file of up to `HASH_LIMIT` bytes, or None; links are followed."""
+    try:
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > HASH_LIMIT:
+            return None
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read(HASH_LIMIT)).hexdigest()
+    except OSError:
+        return None
 
 
 def _owner(status: os.stat_result) -> "list[str]":

@@ -1,4 +1,4 @@
-"""Parser of `nft -p list table`: sets to elements, chains to their lines."""
+"""Parsers of `nft -p list table`, and of what nftables.service does besides."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ _LAST = {"ExecStartPost": "start", "ExecReload": "reload", "ExecStopPost": "stop
 
 @dataclass(frozen=True)
 class Table:
-    """One nftables table; rules and a chain's head are in the format of `nft`, in order.
-
-    `flushed` maps each action of nftables.service, which flushes every table, to its last command;
-    `drop_ins` are the files that may change that.
-    """
+    """One nftables table; rules and a chain's head are in the format of `nft`, in order."""
 
     networks: Mapping[str, list[str]]
     chains: Mapping[str, list[str]]
-    flushed: Mapping[str, str]
-    drop_ins: list[str]
 
 
-def parse_table(text: str, shown: str = "") -> Table | None:
-    """Parse the output of `nft -p list table`; return None if there is no such table.
+@dataclass(frozen=True)
+class Flushing:
+    """Each action of nftables.service, which flushes every table, → its last command; its drop-ins."""
 
-    Args:
-        shown: output of `systemctl show` for nftables.service.
-    """
+    commands: Mapping[str, str]
+    drop_ins: tuple[str, ...]
+
+
+def parse_flushing(shown: str) -> Flushing:
+    """Parse the output of `systemctl show` for nftables.service; without output there are no commands."""
+    found = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    commands = {verb: found.get(key, "") for key, verb in _LAST.items()}
+    return Flushing(commands, tuple(found.get("DropInPaths", "").split()))
+
+
+def parse_table(text: str) -> Table | None:
+    """Parse the output of `nft -p list table`; return None if there is no such table."""
     if not text.strip():
         return None
     networks: dict[str, list[str]] = {}
@@ -42,9 +47,7 @@ def parse_table(text: str, shown: str = "") -> Table | None:
             networks[name] = [each.strip() for each in elements.split(",")] if there and closed else []
         else:
             chains[name] = [line.strip() for line in lines if line.strip()]
-    last = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
-    flushed = {verb: last.get(key, "") for key, verb in _LAST.items()}
-    return Table(networks, chains, flushed, last.get("DropInPaths", "").split())
+    return Table(networks, chains)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str, list[str]]]:

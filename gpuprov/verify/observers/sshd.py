@@ -264,13 +264,25 @@ class Sshd(Observed):
 
     @cached_property
     def ports(self) -> list[int]:
-        """TCP ports on which sshd, or systemd for it, listens, in ascending order.
+        """TCP ports on which sshd listens, in ascending order.
 
         Raises:
             NodeFailed: ss fails.
         """
-        lines = self.ask("ss -Hltnp").splitlines()
-        own = [line for line in lines if '"sshd"' in line or "ssh.socket" in line]
+        return self._ports_of("sshd")
+
+    @property
+    def ports_of_systemd(self) -> list[int]:
+        """TCP ports on which systemd listens, in ascending order; one of them may be that of ssh.socket.
+
+        Raises:
+            NodeFailed: ss fails.
+        """
+        return self._ports_of("systemd")
+
+    def _ports_of(self, program: str) -> list[int]:
+        """Return the TCP ports on which processes of a program listen."""
+        own = [line for line in self.ask("ss -Hltnp").splitlines() if f'"{program}"' in line]
         return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
 
     def ports_of_options(self, login: str) -> set[int]:

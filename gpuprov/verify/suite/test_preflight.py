@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from gpuprov.roles.preflight import is_system
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
+OS_RELEASE = "cat /etc/os-release 2>/dev/null || cat /usr/lib/os-release"
+"""Command that prints os-release(5): the first file is a link, which need not exist."""
 REBOOT_FLAG = "/run/reboot-required"
 """File that packages create if a reboot is needed; `.pkgs` lists them."""
 
@@ -18,8 +21,9 @@ REBOOT_FLAG = "/run/reboot-required"
 @pytest.mark.check("system.os", "cat /etc/os-release")
 def test_os_is_the_locked_one(host: Node, expected: str) -> None:
     """Check distribution and release, such as `ubuntu24.04`; Rocky Linux 9.6 is `rhel9`."""
-    system = host.system_info
-    name, release = system.distribution, system.release
+    text = host.run(OS_RELEASE).stdout
+    stated = {name: value.strip("\"' ") for name, value in re.findall(r"(?m)^(ID|VERSION_ID)=(.*)$", text)}
+    name, release = stated.get("ID", "").lower(), stated.get("VERSION_ID", "")
     assert (expected if is_system(expected, name, release) else name + release) == expected
 
 

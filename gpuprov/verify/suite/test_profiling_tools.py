@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuprov.verify.readings import WHO, readers
+
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
 OPTIONS = "modprobe --showconfig | grep RestrictProfilingToAdminUsers"
-WHO = {"0": "everybody", "1": "root", None: "root"}
-"""Value of the driver's parameter → users who may read counters; None: it is not set."""
 
 
 @pytest.mark.check("profiling.counters", OPTIONS)
 def test_counters_are_for_whom_the_lock_says(host: Node, expected: str) -> None:
-    """Check the users whom modprobe's options let read counters.
-
-    Several different values are joined by `and`.
-    """
-    values = set(re.findall(r"^options nvidia\S* .*AdminUsers=(\d)", host.run(OPTIONS).stdout, re.MULTILINE))
-    assert " and ".join(sorted(WHO.get(value, "not known") for value in values or {None})) == expected
+    """Check the users whom modprobe's options let read counters."""
+    assert readers(host.run(OPTIONS).stdout) == expected
 
 
 @pytest.mark.check("profiling.counters_now", "cat /proc/driver/nvidia/params")

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuprov.untrusted.parsing import whole_number
+
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
+RULES = "systemd-analyze --no-pager cat-config udev/rules.d"
 FSTAB = "grep -v '^#' /etc/fstab"
 
 
@@ -43,6 +46,23 @@ def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
         for mount in expected
     }
     assert {mount: int(said.stdout or 0) // 2 for mount, said in sectors.items()} == expected
+
+
+@pytest.mark.check("scratch.read_ahead_at_boot", f"{RULES} | grep read_ahead_kb")
+def test_next_boot_sets_the_read_ahead(host: Node, expected: dict[str, int]) -> None:
+    """Check the read-ahead in KiB that udev's rules set for each scratch file system; None if none does."""
+    rules = [
+        line for line in host.run(RULES).stdout.splitlines() if "read_ahead_kb}=" in line and line[0] != "#"
+    ]
+    seen = {}
+    for mount in expected:
+        source = host.run("findmnt --fstab --noheadings --output SOURCE %s", mount).stdout.strip()
+        condition = f'ENV{{ID_FS_UUID}}=="{source.removeprefix("UUID=")}"'
+        values = [
+            line.partition('read_ahead_kb}="')[2].partition('"')[0] for line in rules if condition in line
+        ]
+        seen[mount] = whole_number(values[-1]) if values else None
+    assert seen == expected
 
 
 @pytest.mark.check("storage.clients")

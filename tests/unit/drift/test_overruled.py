@@ -219,6 +219,10 @@ def test_a_mount_unit_goes_before_fstab() -> None:
     unit = "/etc/systemd/system/scratch.mount"
     row = {"filesystem": "ext4", "fstab": "UUID=1", "read_ahead_kib": None, "unit": unit}
     found = seen("scratch.at_boot", {"/scratch": "by UUID"}, scratch={"/scratch": row})
+    rule = {"/scratch": {**row, "rule": [128, "/etc/udev/rules.d/99-site.rules:1"]}}
+    ahead = seen("scratch.read_ahead_at_boot", {"/scratch": 4096}, scratch=rule)
+    assert ahead
+    assert (ahead.actual, ahead.by) == ({"/scratch": 128}, ("/etc/udev/rules.d/99-site.rules:1",))
     assert found
     assert (found.actual, found.by) == ({"/scratch": unit}, (unit,))
 

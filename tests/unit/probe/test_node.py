@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.probe.node import base, gpu, main, packages, system
+from gpuprov.probe.node import base, gpu, hardware, main, packages, system
 from gpuprov.probe.payload import Parameters
 
 # Begins like a key of version 4; its fingerprint is SHA-1 over 0x99, length and body (RFC 9580, 5.5.4).
@@ -187,6 +187,44 @@ REGISTRY = """\
     [plugins."io.containerd.grpc.v1.cri".x509_key_pair_streaming]
       tls_cert_file = ""
 """
+
+
+def test_the_checksum_of_a_link_is_that_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("nothing")
+    digest = "982d9e3eb996f559e633f4d194def3761d909f5a3b647d1a851fead67c32c9d1"
+    rows = {name: system._file(str(tmp_path / name)) for name in ("file", "link", "dangling")}
+    assert {name: row["sha256"] for name, row in rows.items()} == {
+        "file": digest,
+        "link": digest,
+        "dangling": None,
+    }
+    assert system._file(str(tmp_path))["sha256"] is None
+
+
+def test_headers_without_a_makefile_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "names_in", lambda folder: ["6.1", "6.2"] if folder == "/lib/modules" else [])
+    monkeypatch.setattr(system.os.path, "isfile", lambda path: path == "/lib/modules/6.1/build/Makefile")
+    monkeypatch.setattr(system, "read_or_none", lambda path: None)
+    assert system.kernels({})["headers"] == ["6.1"]
+
+
+def test_the_last_rule_of_udev_sets_the_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "FOLDERS", (f"{tmp_path}/etc", f"{tmp_path}/lib"))
+    rule = 'SUBSYSTEM=="block", ENV{{ID_FS_UUID}}=="{}", ATTR{{{}/read_ahead_kb}}="{}"\n'
+    texts = {
+        "etc/90-ours.rules": rule.format("u-1", "bdi", 4096) + rule.format("u-2", "bdi", 8),
+        "lib/95-site.rules": f"#{rule.format('u-1', 'bdi', 64)}{rule.format('u-1', 'queue', 128)}",
+        "lib/90-ours.rules": rule.format("u-1", "bdi", 1),
+    }
+    for name, text in texts.items():
+        path = tmp_path / name.replace("/", "/udev/rules.d/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = [hardware._read_ahead_rule(source) for source in ("UUID=u-1", "UUID=u-2", "UUID=u-3", "/dev/sda")]
+    places = [f"{tmp_path}/lib/udev/rules.d/95-site.rules:2", f"{tmp_path}/etc/udev/rules.d/90-ours.rules:2"]
+    assert found == [[128, places[0]], [8, places[1]], [None, None], [None, None]]
 
 
 def test_registries_and_their_secrets_are_left_out() -> None:

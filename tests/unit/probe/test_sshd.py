@@ -180,3 +180,26 @@ def test_where_no_sshd_could_run_there_is_nothing(monkeypatch: pytest.MonkeyPatc
     assert collected(monkeypatch)["answers"] == collected(monkeypatch)["unclear"] == []
     with pytest.raises(Failed, match="Missing privilege"):
         collected(monkeypatch, ("1", "sshd", []))
+
+
+def test_a_reload_that_has_removed_its_number_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, pidfile, waited = tmp_path / "sshd_config", tmp_path / "sshd.pid", list[float]()
+    config.write_text("")
+    os.utime(config, (200, 200))
+    monkeypatch.setattr(sshd, "_started", lambda pid: 100.0)
+    monkeypatch.setattr(sshd, "ENVIRONMENT_FILES", ())
+
+    def write(seconds: float) -> None:
+        waited.append(seconds)
+        pidfile.write_text(f"{os.getpid()}\n")
+        os.utime(pidfile, (300, 300))
+
+    monkeypatch.setattr(sshd.time, "sleep", write)
+    first: Any = (TEXT.format(pidfile, "no"), [], f"debug2: load_server_config: filename {config}\n")
+    assert sshd._unread(str(os.getpid()), first) == []
+    assert waited == [sshd.RELOAD_S]
+    first = (TEXT.format("none", "no"), [], f"debug2: load_server_config: filename {config}\n")
+    assert sshd._unread(str(os.getpid()), first) == [str(config)]
+    assert len(waited) == 1

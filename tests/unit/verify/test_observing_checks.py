@@ -12,6 +12,7 @@ from gpuprov.model.lock import LockedGroup, Setting
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation, everything_else, expectations
 from gpuprov.roles.monitoring import textfile, textfile_path
+from gpuprov.verify.readings import readers
 from tests.unit.verify.nodes_on_paper import locked_group
 
 
@@ -59,6 +60,14 @@ def test_textfile_is_expected_by_its_digest() -> None:
             [["/etc/modprobe.d/a.conf:1", "options nvidia-current NVreg_RestrictProfilingToAdminUsers=1"]],
             "root",
         ),
+        (
+            [
+                ["/etc/modprobe.d/a.conf:1", "options nvidia NVreg_RestrictProfilingToAdminUsers=1"],
+                ["/etc/modprobe.d/b.conf:1", "options nvidia NVreg_RestrictProfilingToAdminUsers=0"],
+                ["/etc/modprobe.d/b.conf:2", "options nvidia_drm NVreg_RestrictProfilingToAdminUsers=1"],
+            ],
+            "everybody",
+        ),
     ],
 )
 def test_counters_are_for_whom_modprobe_says(rows: list[list[str]], who: str) -> None:
@@ -66,3 +75,4 @@ def test_counters_are_for_whom_modprobe_says(rows: list[list[str]], who: str) ->
     facts = Facts("node", "", 0.0, {"modprobe": rows, "system": system})
     differences = judge("node", facts, [Expectation("profiling.counters", "nobody", "profiling_tools")]).drift
     assert [each.actual for each in differences] == [who]
+    assert readers("\n".join(line for _, line in rows)) == who

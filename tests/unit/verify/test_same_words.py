@@ -46,6 +46,8 @@ def host(shown: dict[str, str], at_boot: str, delta: str | None = "", *, ours: b
         ("loaded", "enabled", "active", "enabled"),
         ("loaded", "enabled", "failed", "enabled, but failed"),
         ("loaded", "enabled", "inactive", "enabled, but inactive"),
+        ("loaded", "enabled", "reloading", "enabled"),
+        ("loaded", "enabled", "activating", "enabled"),
         ("loaded", "disabled", "active", "disabled"),
         ("loaded", "static", "active", "static"),
         ("loaded", "enabled-runtime", "active", "enabled-runtime"),
@@ -59,6 +61,12 @@ def host(shown: dict[str, str], at_boot: str, delta: str | None = "", *, ours: b
 def test_a_unit(load: str, file: str, active: str, word: str) -> None:
     shown = {"Id": "x.service", "LoadState": load, "UnitFileState": file, "ActiveState": active}
     assert enabled(facts(shown), "x.service") == unit_state(host(shown, file), "x.service") == word
+
+
+def test_a_unit_that_waits_to_be_started_again_is_not_active() -> None:
+    shown = {**ACTIVE, "ActiveState": "activating", "SubState": "auto-restart"}
+    word = "enabled, but activating"
+    assert enabled(facts(shown), "x.service") == unit_state(host(shown, "enabled"), "x.service") == word
 
 
 ACTIVE = {"Id": "x.service", "LoadState": "loaded", "UnitFileState": "enabled", "ActiveState": "active"}
