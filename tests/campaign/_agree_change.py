@@ -55,7 +55,8 @@ Draw = Callable[[Random, Place], Change | None]
 """Function that draws a change of one kind; None if this node has no place for it."""
 
 RELOAD = "systemctl daemon-reload"
-SSH_AGAIN = "systemctl reload ssh"
+SSH_AGAIN = "systemctl reload ssh; sleep 0.3"
+"""Commands after which sshd has read its files, and listens again: it closes its sockets in between."""
 REEXEC = "systemctl daemon-reexec"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.model.lock import LockedGroup
+from gpuprov.verify.observers.package_files import DOCUMENTATION
 from gpuprov_lab import Node, engine
 
 STASH = "var/lib/gpuprov-agree"
@@ -62,13 +63,14 @@ class Place:
         )
 
     def files_of(self, package: str) -> list[str]:
-        """Return the regular files of a package, without configuration files."""
+        """Return the regular files of a package, without configuration files and documentation."""
         info = self.node.root / "var/lib/dpkg/info"
         named = [path for path in (info / f"{package}.list", info / f"{package}:amd64.list") if path.exists()]
         own = (info / f"{package}.conffiles", info / f"{package}:amd64.conffiles")
         conffiles = {line for path in own if path.exists() for line in path.read_text().split()}
         lines = [line for path in named for line in path.read_text().splitlines()]
-        return [line for line in lines if line not in conffiles and _is_file(self.at(line))]
+        judged = (line for line in lines if line not in conffiles and not DOCUMENTATION.match(line))
+        return [line for line in judged if _is_file(self.at(line))]
 
 
 def _is_file(path: Path) -> bool:

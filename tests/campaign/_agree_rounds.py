@@ -76,6 +76,8 @@ class Rounds:
     Attributes:
         thorough: after each round look whether everything is as before.
         before: reports of both witnesses about the unchanged node.
+        left: what reversed rounds left behind.
+        unsteady: rounds about which the witnesses agreed only when they were heard again.
     """
 
     place: Place
@@ -84,6 +86,7 @@ class Rounds:
     before: Heard = field(default_factory=Heard)
     outcomes: list[Outcome] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
 
     def run(self, seed: int, *, benign: bool) -> Iterator[Outcome]:
         """Make the changes of a seed, judge and revert them; yield an outcome for each change."""
@@ -107,7 +110,7 @@ class Rounds:
             for change in changes:
                 snapshot.take(change.touches)
             self._enter("\n".join(f"{{ {change.do}\n}}\n{change.then or ':'}" for change in changes))
-            heard = self.bench.hear().without(self.before)
+            heard = self._heard(changes)
         finally:
             snapshot.put_back()
             back = [f"{change.undo or ':'}\n{change.then or ':'}" for change in reversed(changes)]
@@ -116,6 +119,17 @@ class Rounds:
         if self.thorough:
             self._complain(changes, heard)
         return heard
+
+    def _heard(self, changes: Sequence[Change]) -> Heard:
+        """Hear both witnesses; if they disagree, once more."""
+        heard = self.bench.hear().without(self.before)
+        if not (heard.only_drift or heard.only_verify):
+            return heard
+        again = self.bench.hear().without(self.before)
+        if not (again.only_drift or again.only_verify):
+            said = f"drift: {_listed(heard.drift)}; verify: {_listed(heard.verify | heard.proven)}"
+            self.unsteady.append(f"{' + '.join(each.name for each in changes)}; {said}")
+        return again
 
     def _enter(self, script: str) -> None:
         with suppress(TimeoutExpired):  # a change may stop what a command waits for

@@ -75,7 +75,8 @@ def unit(dice: Random, place: Place) -> Change:
 
 GPU = (
     ("-pm 0", "persistence", "gpu.persistence"),
-    ("-rac", "clocks", "gpu.clocks"),
+    ("-rac", "application_clocks", "gpu.clocks"),  # without an effect on GPUs with locked clocks
+    ("-rgc", "locked_clocks", "gpu.clocks"),
     ("-pl 250", "power_limit", "gpu.power_limit"),
     ("-c 3", "compute_mode", "gpu.compute_mode"),
     ("-e 0", "ecc", "gpu.ecc_pending"),
@@ -115,7 +116,8 @@ def nccl(dice: Random, place: Place) -> Change | None:
     if not text:
         path = "/etc/nccl.conf"
         return Change("nccl.conf", f"{path} removed", f"rm {path}", (path,), checks=("nccl.",))
-    return added("nccl.conf", dice.choice(("/etc/nccl.conf", "/root/.nccl.conf")), text, "nccl.")
+    path = dice.choice(("/etc/nccl.conf", "/root/.nccl.conf"))
+    return added("nccl.conf", path, text, "nccl.", first=True)  # libnccl takes the first line of a name
 
 
 DAEMON = "/etc/docker/daemon.json"
@@ -146,14 +148,25 @@ ENGINES = {
 """Name → file, and the commands that change it."""
 
 
+SPECIFICATION = "/var/run/cdi/nvidia.yaml"
+OF_CDI = {"removed": "rm", "emptied": "truncate -s0", "private": "chmod 600"}
+
+
 def containers(dice: Random, place: Place) -> Change | None:
-    """Draw a setting of an engine or of NVIDIA's toolkit, in the file that it reads."""
+    """Draw a setting of an engine or of NVIDIA's toolkit in its file, or a change of a CDI specification."""
+    if dice.random() < 0.2:
+        way = dice.choice(sorted(OF_CDI))
+        do, again = f"{OF_CDI[way]} {SPECIFICATION}", "systemctl start nvidia-cdi-refresh"
+        undo, checks = f"rm -f {SPECIFICATION}; {again}", ("container_toolkit.",)
+        return Change("containers", f"{SPECIFICATION} {way}", do, undo=undo, checks=checks)
     name = dice.choice(sorted(ENGINES))
     path, do = ENGINES[name]
     if not (place.has(path) or name == "a device that is missing"):
         return None
     checks = ("docker.", "containerd.", "podman.", "container_toolkit.")
-    return Change("containers", f"{name} in {path}", do, (path,), checks=checks)
+    # The toolkit's defaults are as shipped.
+    effect: Effect = "unknown" if name == "toolkit's file removed" else "breaks"
+    return Change("containers", f"{name} in {path}", do, (path,), checks=checks, effect=effect)
 
 
 def scratch(dice: Random, place: Place) -> Change | None:

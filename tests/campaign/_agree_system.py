@@ -12,6 +12,7 @@ from tests.campaign._agree_change import (
     SSH_AGAIN,
     Change,
     Draw,
+    Effect,
     added,
     locked_packages,
     put,
@@ -127,6 +128,7 @@ OTHER_FILES = {
     "/etc/systemd/system/service.d/zz-site.conf": ("[Service]\nEnvironment={}={}", RELOAD),
 }
 """File → form of a variable in it, and the commands that put it into effect."""
+CRON = "/etc/pam.d/cron"
 VARIABLES = (
     ("OMP_NUM_THREADS", "1"),
     ("CUDA_LAUNCH_BLOCKING", "1"),
@@ -141,12 +143,29 @@ OF_VARIABLES = ("tuning.", "nccl.", "cuda.")
 def environment(dice: Random, place: Place) -> Change:
     """Draw a variable of logins or services, from a file of a shell, of PAM, of systemd or of sshd."""
     name, value = dice.choice(VARIABLES)
-    path = dice.choice((*SHELL_FILES, *OTHER_FILES))
+    path = dice.choice((*SHELL_FILES, *OTHER_FILES, CRON))
+    if path == CRON:
+        line = "session required pam_env.so envfile=/srv/cron.env"
+        do = f"{put(path, line)}; mkdir -p /srv; echo {name}={value} >/srv/cron.env"
+        touched = (path, "/srv/cron.env")
+        return Change("environment", f"{name}={value} of cron", do, touched, checks=OF_VARIABLES)
     if path in OTHER_FILES:
         form, then = OTHER_FILES[path]
         return added("environment", path, form.format(name, value), *OF_VARIABLES, then=then)
     first = path.endswith("bashrc")  # which ends early for shells that no person types in
     return added("environment", path, f"export {name}={value}", *OF_VARIABLES, first=first)
+
+
+def program(dice: Random, place: Place) -> Change:
+    """Draw a folder of PATH with another nvidia-smi, before the driver's or after it."""
+    folder = dice.choice(("/usr/local/sbin", "/usr/local/bin", "/opt/site/bin"))
+    path, line = f"{folder}/nvidia-smi", "export PATH=/opt/site/bin:$PATH"
+    text = '#!/bin/sh\\nexec /usr/bin/nvidia-smi "$@"\\n'
+    do = f"mkdir -p {folder}; printf '{text}' >{path}; chmod 755 {path}"
+    touches: tuple[str, ...] = (path,)
+    if folder.startswith("/opt"):
+        do, touches = f"{do}; {put('/etc/profile.d/zz-site.sh', line)}", (folder, "/etc/profile.d/zz-site.sh")
+    return Change("program", path, do, touches, checks=("driver.unpackaged",))
 
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9")
@@ -171,7 +190,6 @@ def linker(dice: Random, place: Place) -> Change:
 
 TUNING = (
     ("/etc/security/limits.d/zz-site.conf", "* - nofile 2048\nroot - nofile 2048", "", "tuning.limits"),
-    ("/etc/security/limits.conf", "* hard memlock 64\nroot hard memlock 64", "", "tuning.limits"),
     ("/etc/systemd/system.conf.d/zz-site.conf", "[Manager]\nDefaultLimitNOFILE=2048", REEXEC, "tuning."),
     ("/etc/systemd/system/service.d/zz.conf", "[Service]\nLimitMEMLOCK=64K", RELOAD, "tuning."),
     ("/etc/sysctl.d/99-zz-site.conf", "net.ipv4.tcp_keepalive_time = 60", "", "tuning.sysctl_at_boot"),
@@ -181,11 +199,14 @@ TUNING = (
 
 def tuning(dice: Random, place: Place) -> Change:
     """Draw a limit of logins or services, or a kernel parameter of the next boot."""
-    if dice.random() < 0.2:
+    if dice.random() < 0.25:
         path = dice.choice(("/etc/pam.d/sshd", "/etc/pam.d/su", "/etc/pam.d/cron"))
-        effect = "breaks" if path.endswith("sshd") else "unknown"
-        do, checks = f"sed -i /pam_limits/d {path}", ("tuning.limits",)
-        return Change("tuning", f"no pam_limits in {path}", do, (path,), checks=checks, effect=effect)
+        module = dice.choice(("pam_limits", "pam_env"))
+        # Without pam_limits a session has the limits of its service.
+        breaks = path.endswith("sshd") and module == "pam_env"
+        do, checks = f"[ ! -e {path} ] || sed -i /{module}/d {path}", ("tuning.",)
+        effect: Effect = "breaks" if breaks else "unknown"
+        return Change("tuning", f"no {module} in {path}", do, (path,), checks=checks, effect=effect)
     path, text, then, check = dice.choice(TUNING)
     return added("tuning", path, text, check, then=then)
 
@@ -209,5 +230,5 @@ def firewall(dice: Random, place: Place) -> Change:
 
 OF_THE_SYSTEM: tuple[Draw, ...] = (
     *(sshd_option, sshd_command, package_file, package, apt),
-    *(environment, linker, tuning, firewall),
+    *(environment, linker, program, tuning, firewall),
 )

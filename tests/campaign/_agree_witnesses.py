@@ -63,15 +63,21 @@ NO_ANSWER = "no answer"
 
 
 class Bench:
-    """Both witnesses of the only node in a lock."""
+    """Both witnesses of the only node in a lock.
+
+    Attributes:
+        values: the values of the last reports, by witness and check.
+    """
 
     def __init__(self, lock: Lock, node: str, server: subprocess.Popen[str]) -> None:
         self.lock, self.node, self._server = lock, node, server
+        self.values: dict[str, str] = {}
         [group] = lock.groups.values()
         self._proofs = {each.check for each in proofs(group)}
 
     def hear(self) -> Heard:
         """Run both witnesses at the same time."""
+        self.values = {}
         with ThreadPoolExecutor(2) as pool:
             drift, verify = pool.submit(self.drift), pool.submit(self._verify)
         seen, failed = drift.result(), verify.result()
@@ -80,12 +86,16 @@ class Bench:
     def drift(self) -> frozenset[str]:
         """Return the checks in drift."""
         [found] = survey(self.lock, [self.node])
+        self.values |= {f"drift {each.check}": str(each.actual) for each in found.drift}
+        self.values |= {"drift": str(found.reason)} if found.reason else {}
         return frozenset({NO_ANSWER} if found.reason else {each.check for each in found.drift})
 
     def _verify(self) -> frozenset[str]:
         with patch.object(runner, "_wait", self._wait):
             [found] = run_verification(self.lock, [self.node]).nodes
+        self.values |= {f"verify {each.check}": str(each.actual) for each in found.failed_checks}
         if found.status in ("unreachable", "error"):
+            self.values |= {"verify": str(found.message)}
             return frozenset({NO_ANSWER})
         return frozenset(each.check for each in found.failed_checks)
 

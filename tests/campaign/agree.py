@@ -17,7 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from gpuprov.model.lock import Lock, read_lock
 from tests.campaign._agree_node import Place
 from tests.campaign._agree_rounds import BAD, Outcome, Rounds, settled_before, table
 from tests.campaign._agree_trace import RECORD, record, recorded, trace
-from tests.campaign._agree_witnesses import bench
+from tests.campaign._agree_witnesses import NO_ANSWER, bench
 from tests.campaign._roles_fleet import SETTLED, Fleet, bring_up
 from tests.campaign.mutations import lay_out_stubs
 
@@ -69,6 +69,7 @@ def main() -> int:
 def _provisioned(stack: ExitStack, folder: Path) -> Place:
     """Provision a node with every component and setting."""
     fleet = bring_up(stack, f"agree-{os.getpid()}", folder, [SYSTEM])
+    fleet.nodes[SYSTEM].run("apt-get -q update; apt-get -q -y install --no-install-recommends cron")
     lock = fleet.state(0)
     applied = fleet.apply("--reboot", "--no-verify")
     if any(applied.failed.values()):
@@ -91,8 +92,17 @@ def _tried(rounds: Rounds, seeds: Iterable[int], *, benign: bool) -> None:
         for outcome in rounds.run(seed, benign=benign):
             if outcome.result in (*BAD, "missed"):
                 print(outcome, flush=True)
+            if outcome.result in BAD:
+                odd = outcome.heard.only_drift | outcome.heard.only_verify
+                named = sorted(rounds.bench.values.items())
+                print(*(f"    {who}: {value[:300]}" for who, value in named if _check(who) in odd), sep="\n")
         while rounds.left:
             print(f"seed {seed}  {rounds.left.pop()}", flush=True)
+
+
+def _check(witness: str) -> str:
+    """Return the check of a value's name, `drift driver.loaded`; `no answer` for a witness without one."""
+    return witness.partition(" ")[2] or NO_ANSWER
 
 
 def _reported(rounds: Rounds, before: Iterable[str], seconds: float) -> int:
@@ -102,12 +112,13 @@ def _reported(rounds: Rounds, before: Iterable[str], seconds: float) -> int:
     missed = [each for each in rounds.outcomes if each.result == "missed"]
     contradicting = [each for each in rounds.outcomes if each.result in ("both", "missed", *BAD[:2])]
     _listed("disagreements and false alarms", bad)
+    _listed("agreed about only when heard again", rounds.unsteady)
     _listed(f"missed by both, of {len(contradicting)} changes that are seen or contradict a promise", missed)
     print(f"{seconds:.0f} s, {len(rounds.outcomes)} changes, {len(bad)} bad")
     return 1 if bad or before else 0
 
 
-def _listed(title: str, outcomes: list[Outcome]) -> None:
+def _listed(title: str, outcomes: Sequence[Outcome | str]) -> None:
     print(f"{title}: {len(outcomes)}")
     for each in outcomes:
         print(f"    {each}")
