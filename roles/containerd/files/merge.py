@@ -1,14 +1,20 @@
 """Merge of settings into containerd's config.toml. Runs on the controller, with its tomlkit.
 
-Standard input: {"text": "…" or null, "cri": {…}, "ours": […]}: the file as it is, the wanted content of the
-CRI plugin's table, and the keys that the role wrote before. Prints
+Standard input: {"text": "…" or null, "cri": {…}, "ours": […], "default": {…}, "imported": […]}: the file as
+it is, the wanted content of the CRI plugin's table, the keys that the role wrote before, `version` and
+`imports` of containerd's own default configuration, and path and text of each imported file. Prints
 
-    {"text": "…" or null, "refused": null, "ours": [[["containerd", "default_runtime_name"], "nvidia"]]}
+    {"text": "…" or null, "refused": null, "ours": [[["containerd", "default_runtime_name"], "nvidia"]],
+     "overriding": []}
 
 `refused` is the reason why the file is not changed. Only values that differ are changed: the rest of the
 file, including comments, stays as it is. `ours` are the values that the role changed: a value that was there
 before belongs to the site and stays. An imported file of the role's own would not do: up to 1.7 containerd
-takes a plugin's whole table from the last file that has one.
+takes a plugin's whole table from the last file that has one. `overriding` are imported files that prevent
+values of this one, each with the reason.
+
+The version is that of the file: containerd migrates an older file in memory when it starts. Its `config dump`
+prints the migrated one, and a table by the name of that version would have no effect in an older file.
 """
 
 from __future__ import annotations
@@ -16,13 +22,16 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tomllib
 
 import tomlkit
 from tomlkit.exceptions import ParseError
 from tomlkit.items import InlineTable
 
 # Version of the file → name of the CRI plugin (containerd's docs/PLUGINS.md); containerd 1.2 has version 1.
-CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+# Version 4, of containerd 2.3, has other tables for the daemon's sockets (containerd-config.toml(5)).
+CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
+FIRST_MERGING = 3  # the first version whose daemons merge tables of imported files (containerd#9982)
 DISABLING = {"cri", *CRI.values()}
 VERSIONS = 100  # a larger number is no version, and may be too large to print
 # The text is the node's, and tomlkit's time is quadratic. `containerd config default` is about 10 kB: 0.05 s.
@@ -38,12 +47,15 @@ def main(question):
     signal.signal(signal.SIGVTALRM, too_slow)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, 1.0)
     try:
-        text, ours = merged(question["text"] or "", question["cri"], question["ours"])
+        cri, default = question["cri"], question.get("default", {})
+        text, ours = merged(question["text"] or "", cri, question["ours"], default)
+        found = overriding(text, cri, question.get("imported", [])) if cri else []
     except Refused as refused:
-        return {"text": question["text"], "refused": str(refused), "ours": question["ours"]}
+        return {"text": question["text"], "refused": str(refused), "ours": question["ours"], "overriding": []}
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    return {"text": text if question["text"] or text else None, "refused": None, "ours": ours}
+    text = text if question["text"] or text else None
+    return {"text": text, "refused": None, "ours": ours, "overriding": found}
 
 
 def too_slow(number, frame):
@@ -55,8 +67,14 @@ def too_slow(number, frame):
     raise Refused(f"takes more than {SECONDS:g} s to merge")
 
 
-def merged(text, cri, ours):
+def merged(text, cri, ours, default=()):
     """Return the file with the wanted values and without the role's former ones, and the role's values now.
+
+    A file without content gets the version of containerd's default configuration, and its imports: without a
+    file, containerd from 2.2 on reads /etc/containerd/conf.d, and with one only what it imports.
+
+    Args:
+        default: `version` and `imports` of containerd's default configuration; empty if it is not known.
 
     Raises:
         Refused: it is too large or not TOML, its version has other plugin names, a value has the wrong type,
@@ -66,16 +84,17 @@ def merged(text, cri, ours):
         raise Refused(f"is larger than {BYTES >> 10} KiB")
     document = parsed(text)
     plain = document.unwrap()
-    version = plain.get("version", 1 if "plugins" in plain else 2)
-    if type(version) is not int or not 0 <= version < VERSIONS:
-        raise Refused("has a value of `version` that is not a version, expected 2 or 3")
+    fresh = {key: value for key, value in dict(default).items() if value} if not plain else {}
+    version = fresh.get("version") or version_of(plain)
     if version not in CRI:
-        raise Refused(f"is of version {version}, expected version 2 or 3")
+        raise Refused(f"is of version {version}, expected version {listed(CRI)}")
     now, plugin = flat(plain), ("plugins", CRI[version])
     put = {(*plugin, *path): value for path, value in ours}
     put = {path: value for path, value in put.items() if now.get(path) == value}
     table = flat(cri, plugin)
     wanted = {**table, **(of_the_file(plain, version) if table else {})}
+    if table and fresh.get("imports"):
+        wanted[("imports",)] = fresh["imports"]
     changed = {path: value for path, value in wanted.items() if path not in now or now[path] != value}
     for path in changed:
         for end in range(1, len(path)):
@@ -92,6 +111,69 @@ def merged(text, cri, ours):
     if flat(parsed(result).unwrap()) != {**{path: now[path] for path in now.keys() - gone}, **wanted}:
         raise Refused("has dotted keys where `containerd config default` has tables with headers")
     return result, [[path[len(plugin) :], table[path]] for path in table if path in changed or path in put]
+
+
+def version_of(document):
+    """Return a document's version; without one 1, and 2 if it has no plugin, whose name would matter.
+
+    Raises:
+        Refused: it is not a version.
+    """
+    version = document.get("version", 1 if "plugins" in document else 2)
+    if type(version) is not int or not 0 <= version < VERSIONS:
+        raise Refused(f"has a value of `version` that is not a version, expected {listed(CRI)}")
+    return version
+
+
+def listed(versions):
+    """Return versions as words: `2, 3 or 4`."""
+    *before, last = map(str, versions)
+    return f"{', '.join(before)} or {last}"
+
+
+def overriding(text, cri, imported):
+    """Return `PATH: REASON` of the imported files that prevent wanted values in the configuration.
+
+    A file of a later version than the configuration counts: containerd 2.3.0 to 2.3.4 does not start with it,
+    and others do not migrate the configuration, whose tables of plugins are then ignored (containerd#12891,
+    and tried with 2.1.9).
+
+    Raises:
+        Refused: an imported file is too large or not TOML.
+    """
+    root, found = version_of(parsed(text).unwrap()), []
+    for path, own in imported:
+        if len(own.encode("utf-8", "surrogatepass")) > BYTES:
+            raise Refused(f"imports {path}, which is larger than {BYTES >> 10} KiB")
+        try:
+            document = tomllib.loads(own)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise Refused(f"imports {path}, which is not TOML: {error}") from None
+        version = document.get("version", root)
+        if type(version) is not int or not 0 <= version < VERSIONS:
+            found.append(f"{path}: its value of `version` is not a version")
+        elif version > root:
+            found.append(f"{path}: its version is {version}, and that of config.toml {root}")
+        elif root >= FIRST_MERGING:
+            found += [f"{path}: it sets {key}" for key in contradictions(document.get("plugins"), cri, root)]
+    return found
+
+
+def contradictions(plugins, cri, root):
+    """Return `KEY = VALUE` of the values in an imported file's table that differ from wanted ones.
+
+    A table by the plugin's name in another version has no effect (tried with containerd 2.1.9).
+
+    Args:
+        root: the version of the configuration.
+    """
+    table = plugins.get(CRI[root]) if isinstance(plugins, dict) else None
+    own, wanted = flat(table) if isinstance(table, dict) else {}, flat(cri)
+    return [
+        f"{'.'.join(path)} = {json.dumps(value, default=str)}"
+        for path, value in own.items()
+        if path in wanted and wanted[path] != value
+    ]
 
 
 def parsed(text):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,8 @@ version = 2
 """
 NO_VERSIONS = ("[1]", "{a = 2}", "true", "2.0", '"2"', "0x" + "f" * 5000)
 NO_NAMES = ("5", '"cri"', "[5]", '[["cri"]]', "{cri = true}")
+
+RECORDED = ROOT / "tests/recorded/containerd"
 
 merge, look = script("containerd", "merge"), script("containerd")
 
@@ -126,8 +130,9 @@ def test_plugin_that_is_switched_off_is_switched_on(text: str, disabled: list[st
 
 def test_plugin_stays_as_it_is_where_nothing_is_wanted_of_it() -> None:
     text = 'disabled_plugins = ["cri"]\n'
-    assert merge.main({"text": text, "cri": {}, "ours": []}) == {"text": text, "refused": None, "ours": []}
-    assert merge.main({"text": None, "cri": {}, "ours": []}) == {"text": None, "refused": None, "ours": []}
+    nothing = {"refused": None, "ours": [], "overriding": []}
+    assert merge.main({"text": text, "cri": {}, "ours": []}) == {"text": text, **nothing}
+    assert merge.main({"text": None, "cri": {}, "ours": []}) == {"text": None, **nothing}
 
 
 def test_file_that_is_not_there_is_made() -> None:
@@ -135,9 +140,110 @@ def test_file_that_is_not_there_is_made() -> None:
     assert document == {"version": 2, "plugins": {"io.containerd.grpc.v1.cri": WANTED}}
 
 
-def test_version_3_calls_the_plugin_otherwise() -> None:
-    document = tomllib.loads(merge.merged("version = 3\n", WANTED, [])[0])
-    assert document == {"version": 3, "plugins": {"io.containerd.cri.v1.runtime": WANTED}}
+@pytest.mark.parametrize("version", [3, 4])
+def test_later_versions_call_the_plugin_otherwise(version: int) -> None:
+    document = tomllib.loads(merge.merged(f"version = {version}\n", WANTED, [])[0])
+    assert document == {"version": version, "plugins": {"io.containerd.cri.v1.runtime": WANTED}}
+
+
+def test_file_that_is_not_there_is_made_with_version_and_imports_of_the_default() -> None:
+    """Keep conf.d in effect: containerd from 2.2 on reads it only without config.toml, or by an import."""
+    default = {"version": 4, "imports": ["/etc/containerd/conf.d/*.toml"]}
+    document = tomllib.loads(merge.merged("", WANTED, [], default)[0])
+    assert document == {**default, "plugins": {"io.containerd.cri.v1.runtime": WANTED}}
+    assert merge.merged("", {}, [], default) == ("", [])
+    there = tomllib.loads(merge.merged("version = 2\n", WANTED, [], default)[0])
+    assert (there["version"], "imports" in there) == (2, False)
+
+
+def default_of(version: str) -> str:
+    """Return what `containerd config default` prints.
+
+    Recorded from Debian's packages 1.6.20, 1.7.24 and 2.1.9. 2.0 differs from 2.1 in keys of other plugins
+    only. 2.2 imports conf.d, and 2.3 has version 4, whose sockets are plugins (containerd-config.toml(5)).
+    """
+    recorded = {"2.0": "2.1.9", "2.2": "2.1.9", "2.3": "2.1.9"}.get(version, version)
+    text = (RECORDED / f"{recorded}.toml").read_text()
+    if version in ("2.2", "2.3"):
+        text = text.replace("imports = []", "imports = ['/etc/containerd/conf.d/*.toml']")
+    if version == "2.3":
+        before, grpc, rest = re.split(r"(\[grpc\]\n.*?)(?=\[plugins\])", text, maxsplit=1, flags=re.DOTALL)
+        assert "[ttrpc]" in grpc
+        server = (
+            "  [plugins.'io.containerd.server.v1.grpc']\n    address = '/run/containerd/containerd.sock'\n"
+        )
+        text = before.replace("version = 3", "version = 4") + rest.replace(
+            "[plugins]\n", f"[plugins]\n{server}"
+        )
+    return text
+
+
+@pytest.mark.parametrize("version", ["1.6.20", "1.7.24", "2.0", "2.1.9", "2.2", "2.3"])
+def test_default_configuration_of_each_version_gets_the_settings_and_keeps_the_rest(version: str) -> None:
+    default = default_of(version)
+    before = tomllib.loads(default)
+    text, ours = merge.merged(default, WANTED, [])
+    after = tomllib.loads(text)
+    table = after["plugins"][merge.CRI[before["version"]]]
+    assert table["containerd"]["default_runtime_name"] == "nvidia"
+    assert table["containerd"]["runtimes"]["nvidia"] == NVIDIA
+    assert table["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
+    assert table["enable_cdi"] is True
+    there, now = merge.flat(before), merge.flat(after)
+    changed = {path[2:] for path in now if now[path] != there.get(path)}
+    assert changed <= set(merge.flat(WANTED))
+    assert there.keys() <= now.keys()
+    left, nothing = merge.merged(text, {}, ours)
+    kept = merge.flat(tomllib.loads(left))
+    assert nothing == []
+    assert kept == {path: value for path, value in there.items() if path not in changed_paths(ours, before)}
+
+
+def changed_paths(ours: list[Any], document: dict[str, Any]) -> set[tuple[str, ...]]:
+    """Return the paths that the role wrote, in the whole file."""
+    return {("plugins", merge.CRI[document["version"]], *path) for path, _ in ours}
+
+
+ROOT_3 = "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n"
+CDI_OFF = "[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
+
+
+@pytest.mark.parametrize(
+    ("root", "imported", "said"),
+    [
+        (ROOT_3, CDI_OFF, "/a.toml: it sets enable_cdi = false"),
+        (ROOT_3, f"version = 3\n{CDI_OFF}", "/a.toml: it sets enable_cdi = false"),
+        (ROOT_3, "version = 4\n", "/a.toml: its version is 4, and that of config.toml 3"),
+        ("version = 2\n", "version = 3\n", "/a.toml: its version is 3, and that of config.toml 2"),
+        *(
+            (ROOT_3, f"version = {value}\n", "/a.toml: its value of `version` is not a version")
+            for value in ("true", "0x" + "f" * 5000, "'3'")
+        ),
+        # Up to 1.7 any table of the plugin counts, which the node's answer names.
+        ("version = 2\n", CDI_OFF, None),
+        (ROOT_3, CDI_OFF.replace("false", "true"), None),
+        (ROOT_3, CDI_OFF.replace("enable_cdi", "enable_selinux"), None),
+        (ROOT_3, f"version = 2\n{CDI_OFF.replace('cri.v1.runtime', 'grpc.v1.cri')}", None),
+        (ROOT_3, "version = 3\nplugins = 5\n", None),
+        (ROOT_3, "version = 3\n[plugins]\n'io.containerd.cri.v1.runtime' = 5\n", None),
+    ],
+)
+def test_imported_files_that_override_settings_are_named(root: str, imported: str, said: str | None) -> None:
+    asked = {"text": root, "cri": WANTED, "ours": [], "imported": [["/a.toml", imported]]}
+    assert merge.main(asked)["overriding"] == ([said] if said else [])
+    assert merge.main({**asked, "cri": {}})["overriding"] == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "said"),
+    [
+        ("a = [", "imports /a.toml, which is not TOML: "),
+        ("#" * (65 << 10), "imports /a.toml, which is larger"),
+    ],
+)
+def test_imported_file_that_cannot_be_read_is_refused(imported: str, said: str) -> None:
+    asked = {"text": ROOT_3, "cri": WANTED, "ours": [], "imported": [["/a.toml", imported]]}
+    assert merge.main(asked)["refused"].startswith(said)
 
 
 def test_inline_tables_get_inline_tables() -> None:
@@ -187,15 +293,27 @@ def test_file_that_takes_too_long_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dump", "files"),
+    ("text", "dump"),
     [
-        (
-            'imports = ["/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"]\n',
-            ["99-nvidia.toml"],
-        ),
-        ("version = 3\nimports = ['/etc/containerd/config.toml']\n", []),
-        ("", []),
+        ("", "imports = ['{0}/config.toml', '{0}/conf.d/b.toml', '{0}/conf.d/a.toml']\n"),
+        ("imports = [\n  'conf.d/*.toml',\n]\n", ""),
+        ('imports = ["{0}/conf.d/*.toml"]\n', "imports = ['{0}/conf.d/*.toml']\n"),
     ],
+    ids=["listed", "refused", "patterns"],
 )
-def test_imported_files_are_those_beside_the_configuration(dump: str, files: list[Any]) -> None:
-    assert [path.name for path in look.imported(dump)] == files
+def test_imported_files_are_those_beside_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, dump: str
+) -> None:
+    monkeypatch.setattr(look, "CONFIG", tmp_path / "config.toml")
+    (tmp_path / "conf.d").mkdir()
+    for name in ("config.toml", "conf.d/a.toml", "conf.d/b.toml"):
+        (tmp_path / name).touch()
+    found = look.imported(text.format(tmp_path), dump.format(tmp_path))
+    assert {path.name for path in found} == {"a.toml", "b.toml"}
+    assert look.imported("", "version = 3\nimports = []\n") == []
+
+
+def test_default_configuration_says_its_version_and_imports() -> None:
+    assert look.default(default_of("1.6.20")) == {"version": 2, "imports": []}
+    assert look.default(default_of("2.3")) == {"version": 4, "imports": ["/etc/containerd/conf.d/*.toml"]}
+    assert look.default("") == {}
