@@ -26,8 +26,8 @@ CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 class Hook(Strict):
     """A command of the site (`run`), or one that gpuprov has (`use`), which runs once for each node.
 
-    Its environment has GPUPROV_NODE, GPUPROV_ADDRESS and GPUPROV_RUN. It may run again for the same node if
-    a controller died while it ran.
+    Its environment has GPUPROV_NODE, GPUPROV_ADDRESS, GPUPROV_RUN and GPUPROV_TIMEOUT, its own time limit in
+    seconds. It may run again for the same node if a controller died while it ran.
     """
 
     run: str | None = None

@@ -63,16 +63,21 @@ def run_hook(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> d
     with ThreadPoolExecutor(max_workers=max(1, min(context.options.dispatch.forks, len(nodes)))) as pool:
         said = pool.map(
             lambda node: contained(
-                node.name, lambda: _here(text, _environment(context, node), hook.timeout_s)
+                node.name, lambda: _here(text, _environment(context, node, hook), hook.timeout_s)
             ),
             nodes,
         )
         return {node.name: str(each) for node, each in zip(nodes, said, strict=True) if each}
 
 
-def _environment(context: UpgradeContext, node: Target) -> dict[str, str]:
-    """Return a hook's variables: the node's name and address, and the run's id."""
-    return {"GPUPROV_NODE": node.name, "GPUPROV_ADDRESS": node.address, "GPUPROV_RUN": context.id}
+def _environment(context: UpgradeContext, node: Target, hook: Hook) -> dict[str, str]:
+    """Return a hook's variables: the node's name and address, the run's id, the time limit in seconds."""
+    return {
+        "GPUPROV_NODE": node.name,
+        "GPUPROV_ADDRESS": node.address,
+        "GPUPROV_RUN": context.id,
+        "GPUPROV_TIMEOUT": str(int(hook.timeout_s)),
+    }
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
@@ -109,7 +114,7 @@ def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target
     """Run a hook's command with root's rights on nodes in parallel; return node → why it failed."""
     password = context.options.dispatch.password
     sudo = _SUDO if password is None else _SUDO_ASKED
-    environments = {node.name: _environment(context, node) for node in nodes}
+    environments = {node.name: _environment(context, node, hook) for node in nodes}
 
     def visit(session: Session, environment: Mapping[str, str]) -> None:
         words = [f"{name}={value}" for name, value in environment.items()]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gpuprov.model.kubernetes import PREFIX
+
 
 @dataclass(frozen=True)
 class KnownHook:
@@ -28,6 +30,14 @@ shown=$(scontrol show node "$GPUPROV_NODE") || exit
 state=${shown#*State=} state=${state%% *} reason=none
 case $shown in *Reason=*) reason=${shown#*Reason=};; esac
 case $state in DOWN*|*DRAIN*|*FAIL*) out=yes;; *) out=no;; esac
+"""
+
+CORDON = f"{PREFIX}cordon"
+"""Annotation of a node that an upgrade has cordoned: the run. `spec.unschedulable` itself has no author."""
+# `true:RUN` for a node cordoned by an upgrade, `true:` by others, `:` for one that is schedulable.
+_CORDONED = f"""\
+form='{{.spec.unschedulable}}:{{.metadata.annotations.{CORDON.replace(".", chr(92) + ".")}}}'
+state=$(kubectl get node "$GPUPROV_NODE" --output=jsonpath="$form") || exit
 """
 
 # Slurm: suspended and stopped jobs keep their memory on the node; CF jobs are starting, CG jobs are ending.
@@ -55,8 +65,21 @@ esac
     "kubernetes": KnownHook(
         "controller",
         {
-            "drain": 'kubectl drain "$GPUPROV_NODE" --ignore-daemonsets --delete-emptydir-data',
-            "resume": 'kubectl uncordon "$GPUPROV_NODE"',
+            # One request sets cordon and annotation. Without a limit kubectl would ask again for ever while a
+            # disruption budget allows no eviction, and end without the names of the pods.
+            "drain": f"""\
+{_CORDONED}own='{{"metadata":{{"annotations":{{"{CORDON}":"'$GPUPROV_RUN'"}}}},"spec":{{"unschedulable":true}}}}'
+[ "$state" = true: ] || kubectl patch node "$GPUPROV_NODE" --type=merge --patch "$own" || exit
+kubectl drain "$GPUPROV_NODE" --ignore-daemonsets --delete-emptydir-data \\
+    --timeout="$(((GPUPROV_TIMEOUT * 9 + 9) / 10))s"
+""",
+            "resume": f"""\
+{_CORDONED}case $state in
+    *:"$GPUPROV_RUN") kubectl patch node "$GPUPROV_NODE" --type=merge --patch \\
+        '{{"metadata":{{"annotations":{{"{CORDON}":null}}}},"spec":{{"unschedulable":null}}}}';;
+    true:*) echo "$GPUPROV_NODE stays cordoned, as this upgrade did not cordon it";;
+esac
+""",
         },
     ),
     "lvm": KnownHook(

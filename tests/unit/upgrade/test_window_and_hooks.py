@@ -92,13 +92,13 @@ TOOLS = {
     *State=RESUME) echo IDLE >$CALLS.node;;
 esac""",
     "btrfs": ":",
-    "kubectl": ":",
+    "kubectl": "case $1 in get) echo true:run1;; esac",
 }
 SAYS = {
     ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:run1",
     ("slurm", "resume"): "scontrol update NodeName=gpu01 State=RESUME",
     ("kubernetes", "drain"): "kubectl drain gpu01 --ignore-daemonsets --delete-emptydir-data",
-    ("kubernetes", "resume"): "kubectl uncordon gpu01",
+    ("kubernetes", "resume"): "kubectl patch node gpu01 --type=merge --patch",
     ("lvm", "snapshot"): "lvcreate --snapshot --name gpuprov-run1 --extents 20%ORIGIN /dev/vg0/root",
     ("btrfs", "snapshot"): "btrfs subvolume snapshot -r / /.gpuprov-run1",
     ("zfs", "snapshot"): "zfs snapshot /dev/vg0/root@gpuprov-run1",
@@ -124,7 +124,7 @@ def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
     if not (node := folder / "calls.node").exists():
         node.write_text("IDLE+DRAIN gpuprov:upgrade:run1\n")
     environment = {"PATH": str(tools), "CALLS": str(calls), "GPUPROV_NODE": "gpu01"}
-    environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1"}
+    environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1", "GPUPROV_TIMEOUT": "60"}
     done = subprocess.run(
         ["/bin/sh", "-c", text], env=environment, capture_output=True, check=False, timeout=20
     )

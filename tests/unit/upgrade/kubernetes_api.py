@@ -1,0 +1,220 @@
+"""A Kubernetes API server of one node, with the requests that `kubectl get`, `patch` and `drain` make."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+NODE = "gpu01"
+CORE = [
+    {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "verbs": ["get", "patch"]},
+    {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]},
+    {
+        "name": "pods/eviction",
+        "singularName": "",
+        "namespaced": True,
+        "kind": "Eviction",
+        "group": "policy",
+        "version": "v1",
+        "verbs": ["create"],
+    },
+]
+APPS = [
+    {
+        "name": "daemonsets",
+        "singularName": "daemonset",
+        "namespaced": True,
+        "kind": "DaemonSet",
+        "verbs": ["get"],
+    }
+]
+
+
+@dataclass
+class Cluster:
+    """The state of the server.
+
+    Attributes:
+        node: the Node.
+        pods: name → owner's kind of the pods on it; a name without an owner has "".
+        refusals: number of evictions that the disruption budget still refuses; -1 for all.
+        requests: verb and path of the requests that change something, in their order.
+    """
+
+    node: dict[str, Any] = field(default_factory=dict)
+    pods: dict[str, str] = field(default_factory=lambda: {"trainer-0": "ReplicaSet", "plugin-x": "DaemonSet"})
+    refusals: int = 0
+    requests: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        metadata = {"name": NODE, "uid": "1", "annotations": {"site": "kept"}}
+        self.node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}} | self.node
+
+    @property
+    def cordoned(self) -> bool:
+        return bool(self.node["spec"].get("unschedulable"))
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        found: dict[str, str] = self.node["metadata"]["annotations"]
+        return found
+
+    def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        """Return status and body for a GET."""
+        if fixed := DISCOVERY.get(path):
+            return 200, fixed
+        if path == f"/api/v1/nodes/{NODE}":
+            return 200, self.node
+        if path == "/api/v1/pods":
+            assert query["fieldSelector"] == [f"spec.nodeName={NODE}"]
+            listed = [self.pod(name) for name in self.pods]
+            return 200, {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": listed}
+        kind, _, name = path.rpartition("/")
+        if kind.endswith("/pods") and name in self.pods:
+            return 200, self.pod(name)
+        if kind.endswith("/daemonsets"):
+            own = {"name": name, "namespace": "default", "uid": "2"}
+            return 200, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": own}
+        return 404, status("NotFound", 404, f"{path} not found")
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """Return a running pod of the node."""
+        kind = self.pods[name]
+        owner = {"apiVersion": "apps/v1", "kind": kind, "name": "own", "uid": "2", "controller": True}
+        metadata = {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "ownerReferences": [owner] * bool(kind),
+        }
+        spec = {"nodeName": NODE, "containers": [{"name": "c", "image": "i"}]}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": spec,
+            "status": {"phase": "Running"},
+        }
+
+    def patch(self, document: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Apply a patch to the node, also the strategic one that `kubectl cordon` sends."""
+        merge(self.node, document)
+        return 200, self.node
+
+    def evict(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Delete a pod, unless the budget allows no disruption."""
+        if self.refusals:
+            self.refusals -= self.refusals > 0
+            said = "Cannot evict pod as it would violate the pod's disruption budget."
+            return 429, status("TooManyRequests", 429, said)
+        del self.pods[path.split("/")[-2]]
+        return 201, status("", 201, "")
+
+
+def status(reason: str, code: int, message: str) -> dict[str, Any]:
+    """Return an object of the kind Status."""
+    result = "Success" if code < 400 else "Failure"
+    return {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "metadata": {},
+        "status": result,
+        "reason": reason,
+        "code": code,
+        "message": message,
+    }
+
+
+def merge(target: dict[str, Any], patch: dict[str, Any]) -> None:
+    """Apply a JSON merge patch (RFC 7386) to a document."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value
+
+
+def group(name: str) -> dict[str, Any]:
+    version = {"groupVersion": f"{name}/v1", "version": "v1"}
+    return {"name": name, "versions": [version], "preferredVersion": version}
+
+
+def resources(version: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": listed}
+
+
+DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group("apps"), group("policy")]},
+    "/api/v1": resources("v1", CORE),
+    "/apis/apps/v1": resources("apps/v1", APPS),
+    "/apis/policy/v1": resources("policy/v1", []),
+    "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.2"},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """HTTP for a cluster."""
+
+    cluster: Cluster
+
+    def do_GET(self) -> None:
+        split = urlsplit(self.path)
+        self._answer(*self.cluster.get(split.path, parse_qs(split.query)))
+
+    def do_PATCH(self) -> None:
+        self._answer(*self.cluster.patch(self._document("PATCH")))
+
+    def do_POST(self) -> None:
+        self._document("POST")
+        self._answer(*self.cluster.evict(urlsplit(self.path).path))
+
+    def _document(self, verb: str) -> dict[str, Any]:
+        self.cluster.requests.append(f"{verb} {urlsplit(self.path).path}")
+        found: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return found
+
+    def _answer(self, code: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def served(cluster: Cluster, folder: Path) -> Iterator[dict[str, str]]:
+    """Serve a cluster; yield the environment in which kubectl reaches it, with its cache in the folder."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"cluster": cluster}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = folder / "kubeconfig"
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "clusters": [{"name": "c", "cluster": {"server": address}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}],
+            }
+        )
+    )
+    try:
+        yield {"KUBECONFIG": str(config), "HOME": str(folder), "NO_PROXY": "127.0.0.1"}
+    finally:
+        server.shutdown()
+        server.server_close()
