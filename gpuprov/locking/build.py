@@ -19,6 +19,7 @@ from gpuprov.locking.components import Locker, family_pattern
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.hardware import locked_hardware
+from gpuprov.locking.imex import check_imex
 from gpuprov.locking.inputs import digest, profile_folders
 from gpuprov.locking.network import with_network
 from gpuprov.locking.resolve import ABSENT, AUTO, Answer, Request
@@ -78,6 +79,7 @@ def build_lock(
         with fleet.words.placing("groups", name):
             groups[name] = builder.group(name, group)
     check_builders(groups)
+    check_imex(groups, fleet.nvlink_domains)
     if pin:
         keep(pin.version, contents(release.folder))
     return Lock(

@@ -46,6 +46,7 @@ from gpuprov.probe.parse.hardware import (
     parse_mounts,
     parse_nics,
 )
+from gpuprov.probe.parse.imex import Imex, parse_imex
 from gpuprov.probe.parse.limits import ResourceLimits, parse_pam
 from gpuprov.probe.parse.loading import Loading, NextKernel, parse_loading, parse_next_kernel
 from gpuprov.probe.parse.mig import MigInstance, parse_mig, parse_mig_instances
@@ -479,6 +480,11 @@ class Facts:
             return parse_toolkit(self.raw("toolkit"))
         except ValueError as error:
             raise Missing("toolkit", f"its config.toml is not TOML: {error}") from None
+
+    @part
+    def imex(self) -> Imex:
+        """IMEX's list of nodes and its settings."""
+        return parse_imex(self.raw("imex"))
 
     @part
     def nccl(self) -> Nccl:

@@ -18,6 +18,7 @@ from gpuprov.roles import (
     firewall,
     gpu_settings,
     hardware,
+    imex,
     monitoring,
     nccl,
     nvidia_driver,
@@ -89,6 +90,7 @@ ROLES = (
     ),
     Role("hardware", None, hardware.expectations),
     Role("fabric_manager", fabric_manager.variables, fabric_manager.expectations, units=fabric_manager.UNITS),
+    Role("imex", imex.variables, imex.expectations, settings=("imex",), units=imex.UNITS),
     Role(
         "gpu_settings",
         gpu_settings.variables,
@@ -199,6 +201,7 @@ OVERRULED = tuple(
         repositories,
         nvidia_driver,
         fabric_manager,
+        imex,
         gpu_settings,
         cuda_toolkit,
         cudnn,

@@ -22,7 +22,9 @@ class Batch:
     may_fail: int
 
 
-def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch]:
+def batches(
+    groups: Mapping[str, Sequence[str]], rollout: Rollout, domains: Iterable[str] = ()
+) -> list[Batch]:
     """Return the canaries as the first batch, then batches of the sizes in `serial`.
 
     The last size is that of all further batches; shares are of all nodes. A batch contains whole units: it is
@@ -31,13 +33,14 @@ def batches(groups: Mapping[str, Sequence[str]], rollout: Rollout) -> list[Batch
 
     Args:
         groups: the nodes to move, by group, in order.
+        domains: sets of nodes that move together in addition to the rollout's, such as NVLink domains.
 
     Raises:
         Refused: only some of the nodes that move together are to move.
         InvalidInput: `together` or `canary` is not a set of nodes.
     """
     nodes = [node for hosts in groups.values() for node in hosts]
-    units = _units(nodes, rollout.together)
+    units = _units(nodes, [*rollout.together, *domains])
     canaries = _canaries(groups, units, rollout.canary)
     found = [Batch("canary", _flat(canaries), 0)] if canaries else []
     waiting = [unit for unit in units if unit not in canaries]

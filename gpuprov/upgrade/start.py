@@ -8,6 +8,7 @@ from gpuprov.errors import Refused
 from gpuprov.files.runs import started_by
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
+from gpuprov.roles.imex import domains
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.batches import Batch, batches
 from gpuprov.upgrade.context import UpgradeContext, pack
@@ -37,7 +38,7 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
             raise Refused(
                 f"{name} runs {old.os}", expected=f"{' or '.join(DEBIANS)}, which gpuprov can upgrade"
             )
-    order = batches(_grouped(context.lock, names), context.rollout)
+    order = batches(_grouped(context.lock, names), context.rollout, domains(context.lock))
     hooks.check_hooks(context)
     return order
 
@@ -49,7 +50,7 @@ def rollback_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]
         Refused, InvalidInput: as `batches`.
     """
     rollout = context.rollout.model_copy(update={"canary": "none"})
-    return batches(_grouped(context.old, names), rollout)
+    return batches(_grouped(context.old, names), rollout, domains(context.old))
 
 
 def _grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:

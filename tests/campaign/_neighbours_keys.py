@@ -158,6 +158,7 @@ REASONS = {
     "ssh.jump": "a second node: tests/lab/test_connections.py",
     "groups.*.hardware.nics.*.*": "in the pair of the list",
     f"{SET}containers.cgroup_driver": "Docker of a lab node can use one of them only",
+    f"{SET}imex": "a lab node has no NVLink to others: tests/unit/roles/test_imex.py",
     f"{SET}kernel": "a lab node has one kernel, and its name is not `running`",
     f"{SET}scratch.*.device": "a lab node has one drive",
     f"{SET}tuning.transparent_hugepages": MACHINES,
@@ -173,7 +174,7 @@ REASONS = {
     "controllers": "scripts/campaign controllers",
     "security": "decided when the fleet is locked, and not on nodes",
     "racks": "read by exports only",
-    "nvlink_domains": "read by exports only",
+    "nvlink_domains": "read by exports, by the order of an upgrade, and by the lock for imex",
     "*_dirs": "folders of the controller; their contents are in other keys",
 }
 """Pattern of keys without a pair → reason; `**` is every key below."""

@@ -48,7 +48,7 @@ QUESTIONS = (
     ),
     Question(
         "What do the GPUs do now, and after the next boot?",
-        ("gpu.*", "fabric_manager.*", "profiling.*"),
+        ("gpu.*", "fabric_manager.*", "imex.*", "profiling.*"),
     ),
     Question(
         "What are the environment and the limits of a login, a command and a service?",

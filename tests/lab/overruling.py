@@ -456,6 +456,9 @@ WITH_CUDA = (
 ELSEWHERE = {
     ("fabric_manager.unit", BY_HAND): "tests/lab/test_nvidia_driver.py",
     ("fabric_manager.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("imex.unit", BY_HAND): "tests/unit/roles/test_imex.py",
+    ("imex.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("imex.nodes", "IMEX_NODE_CONFIG_FILE in /etc/nvidia-imex/config.cfg"): "tests/unit/roles/test_imex.py",
     (
         "repositories.sources",
         "another file that names the same repository",

@@ -12,6 +12,7 @@ from gpuprov.untrusted import shell
 
 UNIT = "nvidia-fabricmanager.service"
 KEEP = "hardware.nvswitch with stack.driver: VERSION (the fabric manager follows the driver's version)"
+KEEP_IMEX = "settings.imex: service, dra, dra-host or off"
 COUNTER = re.compile(r"(?:Replay|Recovery|CRC)[^:;]{0,80}: ?(\d{1,18})")
 """A counter of serious errors in a link's text; its name ends soon, so that the time is linear."""
 PEERLESS = ("SYS", "NODE", "PHB", "PXB", "PIX")
@@ -145,13 +146,19 @@ def subnet_manager(seen: Examination) -> Iterator[Fault]:
 def imex(seen: Examination) -> Iterator[Fault]:
     """Report Grace-Blackwell trays without active IMEX or its list of nodes, which they need to access each
     other's memory.
+
+    The remedy depends on who runs IMEX: a daemon of the host prevents those of Kubernetes' DRA driver. A
+    masked unit is a decision against a daemon of the host.
     """
     rack = any(re.search(r"GB\d00", gpu.name or "") for gpu in seen.gpus)
     if not rack:
         return
     unit = seen.units.get("nvidia-imex.service")
     nodes = seen.raw("gpu_tools")["imex_nodes"]
+    if unit and unit.load_state == "masked" and not unit.active:
+        return
     if unit is None or not unit.active or not nodes:
+        kubelet = seen.units.get("kubelet.service")
         yield Fault(
             "degraded",
             "IMEX does not run: NVLink reaches no other tray, NCCL falls back to the network",
@@ -159,11 +166,15 @@ def imex(seen: Examination) -> Iterator[Fault]:
                 f"nvidia-imex.service: {f'{unit.load_state}, {unit.active_state}' if unit else 'not known'}",
                 f"/etc/nvidia-imex/nodes_config.cfg: {nodes if nodes is not None else 'absent'}",
             ),
-            "all trays of an NVLink domain must run it, with the same list of nodes",
+            "who runs it: a daemon of each tray with the same list of nodes (Slurm, MPI), or the DRA driver"
+            " of Kubernetes (ComputeDomains), which fails while the host's daemon runs"
+            + ("; kubelet is active here" if kubelet and kubelet.active else ""),
             (
-                shell("write every node's address into /etc/nvidia-imex/nodes_config.cfg"),
-                shell("sudo systemctl enable --now nvidia-imex"),
+                shell("Slurm or MPI: write every node's address into /etc/nvidia-imex/nodes_config.cfg"),
+                shell("Slurm or MPI: sudo systemctl enable --now nvidia-imex"),
+                shell("ComputeDomains, or no job across trays: sudo systemctl mask --now nvidia-imex"),
             ),
+            keep=KEEP_IMEX,
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from gpuprov.model.documents import Strict
 from gpuprov.model.settings.access import Firewall, Ssh
 from gpuprov.model.settings.containers import Containers
-from gpuprov.model.settings.gpu_settings import Clocks, ComputeMode, MigProfile
+from gpuprov.model.settings.gpu_settings import Clocks, ComputeMode, ImexMode, MigProfile
 from gpuprov.model.settings.monitoring import Monitoring
 from gpuprov.model.settings.nccl import NcclValue, NcclVariable
 from gpuprov.model.settings.storage import Scratch, StorageClient
@@ -36,6 +38,11 @@ class Settings(Strict):
         default=None,
         description="instances that every GPU is cut into, made anew at every boot; none is whole",
     )
+    imex: ImexMode | None = Field(
+        default=None,
+        description="memory exchange between nodes of an NVLink domain: a daemon of each host (`service`),"
+        " also for the DRA driver (`dra-host`), daemons of the DRA driver (`dra`), or none (`off`)",
+    )
     containers: Containers | None = Field(
         default=None, description="what containers and pods get that do not ask for anything else"
     )
@@ -63,3 +70,10 @@ class Settings(Strict):
     )
     ssh: Ssh | None = Field(default=None, description="who may log in over SSH, how, with which algorithms")
     firewall: Firewall | None = Field(default=None, description="who may reach the node; all else is dropped")
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys; one that came after the first locks only if it is stated."""
+        # The lock has a digest of the fleet: one without new values keeps its digest.
+        written: dict[str, Any] = write(self)
+        return {key: value for key, value in written.items() if key != "imex" or value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gpuprov.model.documents import Strict
 
@@ -16,6 +16,13 @@ class Clocks(Strict):
     memory: int = Field(gt=0, lt=30_000)
 
 
+def _without_boolean(stated: object) -> object:
+    """Return `off` for False, as which YAML 1.1 reads it; other values unchanged."""
+    return "off" if stated is False else stated
+
+
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 MigProfile = Annotated[str, Field(pattern=r"^[1-7]g\.\d+gb(\+me)?$")]
 """A GPU instance's profile as `nvidia-smi mig -lgip` names it, such as 3g.40gb."""
+ImexMode = Annotated[Literal["service", "dra", "dra-host", "off"], BeforeValidator(_without_boolean)]
+"""Who runs the daemons of IMEX: each host, the DRA driver of Kubernetes, or nobody."""

@@ -363,7 +363,11 @@ FAULTS: dict[str, list[Change]] = {
             smi_says(r"<state>Completed", "<state>In Progress"),
         )
     ],
-    "fabric.imex": [grace],
+    "fabric.imex": [
+        grace,
+        all_of(grace, units("nvidia-imex.service", "loaded active enabled")),
+        all_of(grace, units("nvidia-imex.service", "masked active masked")),
+    ],
     "fabric.health": [smi_says(r"<status>Success", "<status>Insufficient Resources")],
     "fabric.links_down": [down_link],
     "fabric.link_errors": [

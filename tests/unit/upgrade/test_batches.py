@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.model.nodeset import expand
 from gpuprov.model.rollout import Rollout, portion
-from gpuprov.upgrade.batches import batches
+from gpuprov.upgrade.batches import Batch, batches
 
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 100).map(lambda number: f"{number}%"))
 
@@ -109,3 +109,13 @@ def test_a_domain_that_does_not_move_is_nobodys_business() -> None:
 def test_not_a_set_of_nodes() -> None:
     with pytest.raises(InvalidInput, match="not a set of nodes"):
         batches({"g": ["n1"]}, Rollout(together=["n[1-"]))
+
+
+def test_a_domain_moves_as_one_and_is_not_split() -> None:
+    groups = {"a": ["n1", "n2", "n3"], "b": ["n4"]}
+    rollout = Rollout(canary="none", serial=[1])
+    assert batches(groups, rollout, ["n[2-3]"]) == [
+        Batch("batch 1", ("n1",), 0), Batch("batch 2", ("n2", "n3"), 0), Batch("batch 3", ("n4",), 0),
+    ]  # fmt: skip
+    with pytest.raises(Refused, match=r"n\[3-4\] is upgraded as one, and n4 is left out"):
+        batches({"a": ["n1", "n2", "n3"]}, rollout, ["n[3-4]"])
