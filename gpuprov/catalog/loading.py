@@ -50,6 +50,8 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "docker_needs": (r.EngineNeed, "what"),
         "containerd_needs": (r.EngineNeed, "what"),
         "podman_needs": (r.EngineNeed, "what"),
+        "dra_needs": (r.EngineNeed, "what"),
+        "compute_domain_needs": (r.EngineNeed, "what"),
         "limits": (r.ContainerLimit, "rule"),
     },
     "systems": {

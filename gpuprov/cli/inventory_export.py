@@ -48,7 +48,7 @@ FORMATS = (
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="slurm, prometheus: write all files to this folder, in place of printing the nodes",
+    help="slurm, prometheus, kubernetes: write all files to this folder, in place of printing the nodes",
 )
 @click.option(
     "--topology",
@@ -59,6 +59,18 @@ FORMATS = (
     help="slurm --out: form of topology.conf; block needs Slurm 23.11 and NVLink domains in fleet.yml",
 )
 @click.option("--nvml", is_flag=True, help="slurm --out, gres: let slurmd's plugin for NVML find the GPUs")
+@click.option("--dra", is_flag=True, help="kubernetes --out: GPUs by the DRA driver, not the device plugin")
+@click.option(
+    "--time-slicing",
+    type=click.IntRange(2, 64),
+    metavar="PODS",
+    help="kubernetes --out: number of pods that share a GPU",
+)
+@click.option(
+    "--discovery-labels",
+    is_flag=True,
+    help="kubernetes: also labels nvidia.com/gpu.*, only for a cluster without GPU feature discovery",
+)
 @options.forks_option
 @options.password_option
 @first_boot_options
@@ -72,6 +84,9 @@ def command(
     out: Path | None,
     shape: Shape,
     nvml: bool,
+    dra: bool,
+    time_slicing: int | None,
+    discovery_labels: bool,
     forks: int,
     ask_become_pass: bool,
     first_boot: FirstBoot,
@@ -79,10 +94,11 @@ def command(
     """Print the lock's NODES (by default all) for a scheduler or launcher, or user-data for a GROUP.
 
     slurm: node lines of slurm.conf, or with --out all files; gres: gres.conf; hostfile: Open MPI's,
-    DeepSpeed's, Horovod's; mpich; kubernetes: `kubectl label` lines; prometheus: targets for
-    file_sd_configs, or with --out also alert rules; dstack and skypilot: SSH pools. Slurm needs --live, for
-    processors and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
-    (docs/first-boot.md). sbom: a software bill of materials in CycloneDX 1.6, with known CVEs.
+    DeepSpeed's, Horovod's; mpich; kubernetes: `kubectl label` lines, or with --out a RuntimeClass and values
+    of NVIDIA's charts; prometheus: targets for file_sd_configs, or with --out also alert rules; dstack and
+    skypilot: SSH pools. Slurm needs --live, for processors and memory. cloud-init: user-data that brings a
+    fresh server to the lock of its GROUP (docs/first-boot.md). sbom: a software bill of materials in
+    CycloneDX 1.6, with known CVEs.
     """
     from gpuprov.catalog import load
     from gpuprov.inventory import exports
@@ -107,10 +123,17 @@ def command(
                 failed.append(error)
     else:
         found = list(locked_nodes(lock, names, load()))
-    if form == "slurm" and out:
-        _write_files(out, exports.slurm_files(found, shape, nvml=nvml))
-    elif form == "prometheus" and out:
-        _write_files(out, exports.prometheus_files(found))
+    folders = {
+        "slurm": lambda: exports.slurm_files(found, shape, nvml=nvml),
+        "prometheus": lambda: exports.prometheus_files(found),
+        "kubernetes": lambda: exports.kubernetes_files(
+            lock, names, load(), exports.Choices(dra, time_slicing)
+        ),
+    }
+    if out and form in folders:
+        _write_files(out, folders[form]())
+    elif form == "kubernetes":
+        show(exports.node_labels(found, of_discovery=discovery_labels))
     elif form == "gres":
         show(exports.gres_conf(found, nvml=nvml))
     else:
@@ -244,7 +267,6 @@ def _writers(name: str, lock: Lock, names: Sequence[str]) -> dict[str, Callable[
         "slurm": exports.slurm_conf,
         "hostfile": exports.hostfile,
         "mpich": lambda nodes: exports.hostfile(nodes, "mpich"),
-        "kubernetes": exports.kubernetes_labels,
         "prometheus": exports.targets,
         "dstack": lambda nodes: exports.dstack(name, nodes, *_accesses(lock, names)),
         "skypilot": lambda nodes: exports.skypilot(name, nodes, *_accesses(lock, names)),

@@ -208,7 +208,7 @@ class ContainerToolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNeed:
-    """The version of Docker, containerd or Podman required by a way to give GPUs to containers."""
+    """The version of Docker, containerd, Podman or the driver that a way to give GPUs to containers needs."""
 
     what: str
     from_toolkit: Version | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprov.inventory.exports.files import Access, dstack, hostfile, kubernetes_labels, skypilot
+from gpuprov.inventory.exports.files import Access, dstack, hostfile, skypilot
+from gpuprov.inventory.exports.kubernetes import Choices, kubernetes_files, node_labels
 from gpuprov.inventory.exports.node import Node, Slice
 from gpuprov.inventory.exports.prometheus import prometheus_files, targets
 from gpuprov.inventory.exports.slurm import core_indexes, gres_conf, slurm_conf, slurm_cores
@@ -10,13 +11,15 @@ from gpuprov.inventory.exports.slurm_site import slurm_files, topology_conf
 
 __all__ = [
     "Access",
+    "Choices",
     "Node",
     "Slice",
     "core_indexes",
     "dstack",
     "gres_conf",
     "hostfile",
-    "kubernetes_labels",
+    "kubernetes_files",
+    "node_labels",
     "prometheus_files",
     "skypilot",
     "slurm_conf",

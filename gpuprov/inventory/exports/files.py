@@ -1,9 +1,7 @@
-"""Hostfiles, node labels, and the SSH pools of dstack and SkyPilot."""
+"""Hostfiles, and the SSH pools of dstack and SkyPilot."""
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,28 +30,6 @@ def hostfile(nodes: Iterable[Node], style: Literal["openmpi", "mpich"] = "openmp
     """
     form = "{} slots={}\n" if style == "openmpi" else "{}:{}\n"
     return "".join(form.format(node.address, node.gpus) for node in nodes if node.gpus)
-
-
-def kubernetes_labels(nodes: Iterable[Node]) -> str:
-    """Return a `kubectl label` line per node with GPUs, with the keys of NVIDIA's GPU feature discovery.
-
-    They are for clusters without GPU feature discovery, which otherwise sets these labels itself.
-    """
-    return "".join(_label_line(node) for node in nodes if node.gpus)
-
-
-def _label_line(node: Node) -> str:
-    """Return a node's `kubectl label` line: presence, number, model and, if known, memory (MiB) of GPUs."""
-    labels = {"present": "true", "count": str(node.gpus), "product": _label(node.model)}
-    if node.gpu_memory_mib:
-        labels["memory"] = str(node.gpu_memory_mib)
-    pairs = " ".join(f"nvidia.com/gpu.{key}={value}" for key, value in labels.items())
-    return f"kubectl label --overwrite node {shlex.quote(node.name)} {pairs}\n"
-
-
-def _label(text: str) -> str:
-    """Return a label's value: at most 63 letters, digits, `-`, `_` and `.`, first and last no punctuation."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-_.")
 
 
 def dstack(name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None) -> str:

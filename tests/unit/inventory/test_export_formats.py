@@ -19,7 +19,6 @@ from gpuprov.inventory.exports import (
     dstack,
     gres_conf,
     hostfile,
-    kubernetes_labels,
     skypilot,
     slurm_conf,
     slurm_cores,
@@ -213,13 +212,6 @@ def test_hostfiles() -> None:
     nodes = [node(1), node(2, address="10.0.0.2", gpus=4), node(3, gpus=0)]
     assert hostfile(nodes) == "gpu01 slots=8\n10.0.0.2 slots=4\n"
     assert hostfile(nodes, "mpich") == "gpu01:8\n10.0.0.2:4\n"
-
-
-def test_kubernetes_labels() -> None:
-    assert kubernetes_labels([node(1)]) == (
-        "kubectl label --overwrite node gpu01 nvidia.com/gpu.present=true nvidia.com/gpu.count=8 "
-        "nvidia.com/gpu.product=NVIDIA-H200 nvidia.com/gpu.memory=143771\n"
-    )
 
 
 def test_dstack_behind_a_jump_host() -> None:
