@@ -15,12 +15,13 @@ import time
 
 import gpuprov_initramfs as initramfs
 from gpuprov_failures import Cause, Failed, explained
+from gpuprov_node import foreign_removals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    Changes = Mapping[str, "tuple[str | None, str | None]"]
+    from gpuprov_node import Changes
 
 TIMED_OUT = 124  # timeout(1), "EXIT STATUS"
 PAUSE = 5  # seconds between two tries to read the lists
@@ -337,15 +338,6 @@ def changes(simulated: str) -> "Changes":
     """
     found = re.findall(r"(?m)^(Inst|Remv|Purg) (\S+)(?: \[([^\]]+)\])?(?: \((\S+))?", simulated)
     return {name: (was or None, now or None if verb == "Inst" else None) for verb, name, was, now in found}
-
-
-def foreign_removals(moved: "Changes", own: "Collection[str]") -> "list[str]":
-    """Return the names of packages that are removed and are not in `own`, with or without architecture.
-
-    Sorted.
-    """
-    gone = (name for name, (_before, now) in moved.items() if now is None)
-    return sorted(name for name in gone if name.partition(":")[0] not in own and name not in own)
 
 
 def purge(names: "Iterable[str]") -> None:

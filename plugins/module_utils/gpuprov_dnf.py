@@ -17,14 +17,14 @@ import tempfile
 from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_node import SEVERAL, TIMED_OUT, Package, packages
+from gpuprov_node import SEVERAL, TIMED_OUT, Package, foreign_removals, packages
 from gpuprov_repos import repositories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    Changes = Mapping[str, "tuple[str | None, str | None]"]
+    from gpuprov_node import Changes
 
 NAME = "dnf"
 """Its name in messages."""
@@ -352,11 +352,6 @@ def changes(moved: "Iterable[Move]", there: "Mapping[str, Package]") -> "Changes
 def named(row: Move) -> str:
     """Return the name that `gpuprov_node.packages` gives the package: a kernel's has its release."""
     return f"{row.name}-{row.version}.{row.arch}" if SEVERAL.match(row.name) else row.name
-
-
-def foreign_removals(moved: "Changes", own: "Collection[str]") -> "list[str]":
-    """Return the names of packages that are removed and are not in `own`; sorted."""
-    return sorted(name for name, (_before, now) in moved.items() if now is None and name not in own)
 
 
 def _shell(command: Command, seconds: "int | None", *options: str) -> str:

@@ -9,6 +9,12 @@ from typing import NamedTuple
 
 import gpuprov_versionlock as versionlock
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    Changes = Mapping[str, "tuple[str | None, str | None]"]
+
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8"}
 MISSING, TIMED_OUT = 127, 124
 """Exit statuses of a program that does not exist, and of one that exceeded its time limit."""
@@ -108,6 +114,17 @@ def _of_rpm() -> "list[Package]":
 def installed() -> "dict[str, str]":
     """Return package → version of the completely installed packages, with names as in `packages`."""
     return {row.name: row.version for row in packages() if row.state == "i"}
+
+
+def foreign_removals(moved: "Changes", own: "Collection[str]") -> "list[str]":
+    """Return the names of packages that a transaction removes and that are not in `own`; sorted.
+
+    Args:
+        moved: package → its version before and after; None after of a removed one.
+        own: names of packages that may be removed, with or without architecture.
+    """
+    gone = (name for name, (_before, now) in moved.items() if now is None)
+    return sorted(name for name in gone if name.partition(":")[0] not in own and name not in own)
 
 
 def started(unit: str) -> "float | None":

@@ -6,7 +6,8 @@ import os
 import re
 import tempfile
 
-from gpuprov_apt import changes, foreign_removals
+from gpuprov_apt import changes
+from gpuprov_node import foreign_removals
 from gpuprov_replace import replace
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from gpuprov_apt import Changes
+    from gpuprov_node import Changes
 
     Installed = dict[str, list[str]]
 

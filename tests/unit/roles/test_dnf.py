@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import gpuprov_apt as apt
 import gpuprov_dnf as dnf
 import pytest
 from gpuprov_failures import Failed
@@ -206,3 +207,18 @@ def test_the_time_limit_says_what_dnf_waited_for(
     with pytest.raises(Failed, match=r"^fetching took longer than 900 s"):
         dnf.read_lists(600, 300, "--repo=nvidia")
     assert ran[-1][-2:] == ["--repo=nvidia", "makecache"]
+
+
+def test_apt_and_dnf_judge_removals_alike() -> None:
+    """Check the shared judgement: the own packages may go, with or without an architecture in the name."""
+    assert apt.foreign_removals is dnf.foreign_removals
+    moved = {
+        "libcuda1": ("535.1", None),
+        "libcuda1:i386": ("535.1", None),
+        "libssl3": ("3.0", None),
+        "nvidia-smi": ("535.1", "535.2"),
+        "new": (None, "1"),
+    }
+    assert dnf.foreign_removals(moved, {"libcuda1"}) == ["libssl3"]
+    assert dnf.foreign_removals(moved, {"libcuda1:i386", "libssl3"}) == ["libcuda1"]
+    assert dnf.foreign_removals(moved, ()) == ["libcuda1", "libcuda1:i386", "libssl3"]
