@@ -84,6 +84,7 @@ def pages() -> dict[str, str]:
         "reference/rules.md": rules(),
         "reference/faults.md": faults(),
         "reference/roles.md": roles(),
+        "reference/systems.md": systems(),
         "reference/json.md": documents(),
         "reference/profiles.md": profiles(),
     }
@@ -360,6 +361,52 @@ def roles() -> str:
             f"## {role.name}\n\n**{main['short_description']}.** {said}\n\n{table(['variable', 'meaning', 'type', 'default'], rows)}"
         )
     return "\n\n".join(parts)
+
+
+SYSTEMS = {
+    "package manager": "manager",
+    "holds": "holds",
+    "initramfs": "initramfs",
+    "next kernel": "next_kernel",
+    "sshd": "sshd_unit",
+    "firewall": "firewall",
+    "access control": "access_control",
+    "Docker": "docker",
+    "Ansible's Python": "python",
+    "first logins": "logins",
+}
+"""Column of the page of systems → field of the table of platforms."""
+
+
+def systems() -> str:
+    """Return the page of systems: each release of the catalog with its row of the table of platforms."""
+    from gpuprov.catalog import load
+    from gpuprov.catalog.platforms import platform, platforms
+
+    rows = []
+    for name, system in load().systems.items():
+        row = platform(name)
+        values = (getattr(row, field) for field in SYSTEMS.values())
+        cells = [", ".join(each) if isinstance(each, tuple) else each for each in values]
+        roles = "yes" if row.id == name and row.tested else "no: preflight refuses it"
+        rows.append([f"`{name}`", roles, "yes" if system.streams else "no", *(each or "" for each in cells)])
+    notes = [[f"`{row.id}`", row.note] for row in platforms() if row.note]
+    beside = [
+        [f"`{row.id}`", each.package, each.repository, each.needs, f"`{each.enable}`"]
+        for row in platforms()
+        for each in row.beside
+        if row.of is None or each not in platform(row.of).beside
+    ]
+    return (
+        "# Systems\n\nOne table, `platforms` in `gpuprov/catalog/data/systems.json`, states how each system works. A release that the table "
+        "does not name works as its system does; an empty cell is not known. `gpuprov lock` accepts every system of this page, and refuses "
+        "any other with the nearest that works. The roles accept only those on which node tests have shown them.\n\n"
+        f"{MADE}\n{table(['system', 'roles', 'module streams', *SYSTEMS], rows)}\n"
+        f"## Notes\n\n{table(['system', 'note'], notes)}\n"
+        "## Repositories that must be enabled first\n\nThe driver needs these packages. `gpuprov lock` names them, and the role preflight refuses "
+        "a node whose repositories lack one, before anything is changed.\n\n"
+        f"{table(['system', 'package', 'repository', 'which needs', 'commands'], beside)}"
+    )
 
 
 def _prose(said: str | list[str]) -> str:

@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuprov.bootstrap.contact import Contact, Login
-from gpuprov.errors import Unreachable
+from gpuprov.catalog.platforms import platform
+from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.ssh.transport import Session
-
-# Users in distributions' own cloud images: `default_user` of cloud-init's config/cloud.cfg.tmpl,
-# and for AWS https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/managing-users.html ("Default user names").
-CLOUD_LOGINS = {
-    "debian": ("debian", "admin"),
-    "ubuntu": ("ubuntu",),
-    "rhel": ("ec2-user", "cloud-user", "rocky", "almalinux"),
-    "rocky": ("rocky",),
-}
 
 
 @dataclass(frozen=True)
@@ -28,8 +20,25 @@ class Entered:
 
 
 def cloud_logins(system: str) -> tuple[str, ...]:
-    """Return the users in images of a system such as `debian12`; none for an unknown system."""
-    return CLOUD_LOGINS.get(system.rstrip("0123456789."), ())
+    """Return the users in images of a system such as `debian12`; none for an unknown system.
+
+    A user with the system's own name comes first.
+    """
+    try:
+        return tuple(sorted(platform(system).logins, key=lambda user: user not in system))
+    except InvalidInput:
+        return ()
+
+
+def python_of(system: str) -> str:
+    """Return the program in which Ansible's modules run on a system such as `rhel8`, as its package is named.
+
+    `python3` for an unknown system.
+    """
+    try:
+        return platform(system).python.rpartition("/")[2]
+    except InvalidInput:
+        return "python3"
 
 
 def enter(contact: Contact, login: Login, system: str) -> Entered:

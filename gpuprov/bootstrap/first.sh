@@ -1,5 +1,6 @@
 # Script of `gpuprov bootstrap`, run on a node as root. It prints a line for each change; another run changes
-# nothing. Variables set before it: admin, keys (one public key per line), wait (seconds for cloud-init).
+# nothing. Variables set before it: admin, keys (one public key per line), wait (seconds for cloud-init), python (the
+# program that Ansible's modules run in, and its package).
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 LC_ALL=C
@@ -49,7 +50,7 @@ if command -v cloud-init >/dev/null; then
     [ $code != 124 ] || fail "cloud-init is still at work after $wait s"
     [ $code = 0 ] || echo "note cloud-init ended with errors: cloud-init status --long"
 fi
-have python3 python3
+have "$python" "$python"
 
 if ! id "$admin" >/dev/null 2>&1; then
     useradd --create-home --shell /bin/bash --password '*' "$admin"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpuprov.access.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.access.scripts import node_script
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
-from gpuprov.bootstrap.enter import enter, enter_as
+from gpuprov.bootstrap.enter import enter, enter_as, python_of
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.bootstrap.secure_boot import enrolment
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
@@ -213,7 +213,8 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
         NodeFailed: the script failed, or the user cannot become root.
     """
     keys = "\n".join(goal.public_keys[node.name])
-    stated = {"admin": node.target.route.user, "keys": keys, "wait": str(goal.wait_s)}
+    python = python_of(goal.systems.get(node.name, ""))
+    stated = {"admin": node.target.route.user, "keys": keys, "wait": str(goal.wait_s), "python": python}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in stated.items())
     script = settings + node_script("gpuprov.bootstrap", "first.sh")
     output = as_root(session, script, password)
@@ -248,7 +249,8 @@ def _prove(node: NodeResult, goal: Goal) -> None:
 
     def prove() -> None:
         with open_session(node.target, LIMITS) as session:
-            output = as_root(session, "python3 --version", None)
+            python = python_of(goal.systems.get(node.name, ""))
+            output = as_root(session, f"{python} --version", None)
             if output.code:
                 raise NodeFailed(
                     f"{node.target.route.user} can log in, but cannot become root: {said(output)}"

@@ -9,6 +9,7 @@ from typing import Any
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu, instance_named
 from gpuprov.catalog.identity import find_system
+from gpuprov.catalog.platforms import platforms
 from gpuprov.catalog.version import Version
 from gpuprov.errors import InvalidInput
 
@@ -23,6 +24,7 @@ TABLES: dict[str, Callable[[Catalog], Iterable[Any]]] = {
     "cudnn": lambda catalog: catalog.cudnn,
     "nccl": lambda catalog: catalog.nccl,
     "os": lambda catalog: catalog.systems.values(),
+    "platforms": lambda catalog: platforms(),
     "frameworks": lambda catalog: [
         *catalog.tables["frameworks.pytorch_wheels"],
         *catalog.tables["frameworks.tensorflow_tested"],
@@ -51,6 +53,7 @@ COLUMNS = {
     "cudnn": ("version", "wheel_cuda_majors", "min_compute_capability"),
     "nccl": ("version", "wheel_cuda_majors", "cuda_builds_seen"),
     "os": ("id", "title", "arch", "manager", "cuda_first", "cuda_last"),
+    "platforms": ("id", "of", "manager", "initramfs", "next_kernel", "sshd_unit", "firewall", "tested"),
     "frameworks": ("framework", "version", "cuda", "cudnn", "nccl"),
     "container-toolkit": ("version", "released", "note"),
     "known-issues": ("id", "kind", "condition", "effect"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuprov import roles
+from gpuprov.catalog.platforms import platform
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import LockedGroup
 from gpuprov.ssh.openssh import ssh_options
@@ -14,7 +15,10 @@ from gpuprov.ssh.route import Route, route
 
 Variables = dict[str, Any]
 PYTHON = "/usr/bin/python3"
-"""Python on this machine. In PATH Ansible would find gpuprov's own first, which lacks the module for apt."""
+"""Python on this machine. In PATH Ansible would find gpuprov's own first, which lacks the module for apt.
+
+The table of platforms names another one for systems whose own is too old for Ansible.
+"""
 Reached = Mapping[str, tuple[str, Connection]]
 """Host → its address and its connection settings."""
 
@@ -39,10 +43,11 @@ def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, 
         group: source of the roles' variables; without it only connection variables are returned.
 
     Raises:
-        InvalidInput: ssh's configuration cannot be read.
+        InvalidInput: ssh's configuration cannot be read, or the system of the group is not known.
     """
     ways = {host: route(*way) for host, way in hosts.items()}
-    result = {host: _way_in(way) for host, way in ways.items()}
+    python = platform(group.os).python if group else PYTHON
+    result = {host: _way_in(way, python) for host, way in ways.items()}
     shared = {
         key: value
         for key, value in next(iter(result.values())).items()
@@ -56,12 +61,16 @@ def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, 
     return shared | decided, {host: each for host, each in own.items() if each}
 
 
-def _way_in(way: Route) -> Variables:
-    """Return connection variables: user, port, key and ssh options; for this machine a local connection."""
+def _way_in(way: Route, python: str) -> Variables:
+    """Return connection variables: user, port, key and ssh options; for this machine a local connection.
+
+    Args:
+        python: the interpreter of Ansible's modules; the usual one is left to Ansible's own search.
+    """
     if way.local:
         return {
             "ansible_connection": "local",
-            "ansible_python_interpreter": PYTHON,
+            "ansible_python_interpreter": python,
             "ansible_become": way.user != "root",
         }
     options = ssh_options(way)
@@ -70,6 +79,7 @@ def _way_in(way: Route) -> Variables:
         "ansible_port": way.port,
         "ansible_ssh_private_key_file": options.pop("IdentityFile", None),
         "ansible_become": way.user != "root",
+        "ansible_python_interpreter": python if python != PYTHON else None,
         "ansible_ssh_common_args": shlex.join(
             word for name, value in options.items() for word in ("-o", f"{name}={value}")
         ),

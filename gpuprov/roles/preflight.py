@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuprov.catalog.platforms import system_of, tested
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-
-REBUILDS = {"rocky": "rhel", "almalinux": "rhel", "ol": "rhel", "centos": "rhel"}
-"""ID in os-release of a system with RHEL's packages → RHEL's name in the catalog."""
 
 
 def is_system(expected: str, identity: str, version: str) -> bool:
@@ -19,7 +17,7 @@ def is_system(expected: str, identity: str, version: str) -> bool:
         identity: ID in the node's os-release.
         version: VERSION_ID there.
     """
-    name = REBUILDS.get(identity, identity)
+    name = system_of(identity)
     return expected in (name + version, name + version.partition(".")[0])
 
 
@@ -33,7 +31,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the locked system, and the fingerprint of the certificate that Secure Boot needs.
+    """Return the locked system, those that are accepted, and the fingerprint that Secure Boot needs.
 
     The fingerprint is left out if the fleet does not sign, or if each node compiles its own modules.
     """
@@ -41,6 +39,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     return {
         "preflight_os": group.os,
         "preflight_arch": group.arch,
+        "preflight_systems": tested(),
         "preflight_compiles_module": group.components.driver.compiled,
         **({"preflight_certificate": signed.fingerprint} if signed else {}),
     }

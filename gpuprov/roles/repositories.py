@@ -29,8 +29,6 @@ IN_ANOTHER_FILE = "in another file"
 """Note about a repository that a file other than `OWN_FILES` states too."""
 KEY_OF = "key of "
 """Name of a part, before a repository's id: dnf reads the key from a file of its own."""
-OWN_FILES = {"apt": "/etc/apt/sources.list.d/gpuprov.sources", "dnf": "/etc/yum.repos.d/gpuprov.repo"}
-"""Package manager → the file of sources that the role writes."""
 KEY_FILE = "/etc/pki/rpm-gpg/gpuprov-{}.asc"
 """Path of a repository's key on a node with dnf, by its id."""
 UNSIGNED_PACKAGES = ("container-toolkit",)

@@ -161,3 +161,66 @@ class Policy:
     title: str
     tiers: tuple[Tier, ...]
     source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A package that the driver needs from a repository that the system does not enable at first."""
+
+    package: str
+    repository: str
+    needs: str
+    """The repository that this one depends on, with `{release}` and `{arch}` of the system."""
+    enable: str
+    """Commands that enable both on a system without a subscription."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """How a system works, and the adapters that serve it; None or empty: not known, or not there.
+
+    A row of the catalog is for a package manager, for a system without its release (`rhel`), or for one
+    release (`rhel8`). It states what differs from the row `of`.
+    """
+
+    id: str
+    of: str | None = None
+    manager: Literal["apt", "dnf", "zypper"]
+    identities: tuple[str, ...] = ()
+    """ID in os-release(5) of the systems with these packages."""
+    origin: str | None = None
+    """Origin in the Release file of the archive."""
+    repository_file: str | None = None
+    """gpuprov's own file of sources."""
+    holds: Literal["dpkg", "versionlock"] | None = None
+    automatic_updates: Literal["unattended-upgrades", "dnf-automatic"] | None = None
+    exact: str = "={version}"
+    """Text after a package's name that states its version."""
+    reinstall: str | None = None
+    """Command that brings back the files of `{package}` at `{version}`."""
+    headers_prefix: str | None = None
+    """Name of the package with a kernel's headers, before the kernel's release."""
+    module_folder: str | None = None
+    """Folder of a kernel in which DKMS installs modules."""
+    initramfs: Literal["initramfs-tools", "dracut"] | None = None
+    next_kernel: Literal["grub.cfg", "bls"] | None = None
+    sshd_unit: str | None = None
+    sshd_folder: str | None = None
+    """Folder of drop-ins that sshd_config includes; None: its OpenSSH has none."""
+    ldconfig: str = "@/sbin/ldconfig"
+    """The program that the container toolkit runs on the host."""
+    firewall: Literal["firewalld", "ufw"] | None = None
+    access_control: Literal["apparmor", "selinux"] | None = None
+    docker: Literal["distribution", "docker-ce"] | None = None
+    podman: Literal["distribution"] | None = None
+    python: str = "/usr/bin/python3"
+    """The interpreter of Ansible's modules."""
+    program_python: str | None = None
+    """A Python that can run gpuprov itself."""
+    logins: tuple[str, ...] = ()
+    """Users of its images, in the order in which they are tried."""
+    beside: tuple[Beside, ...] = ()
+    tested: bool = False
+    """Whether node tests have shown all roles on it: preflight accepts no other system."""
+    source: Sources
+    note: str = ""

@@ -10,7 +10,8 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.apt import Source
 from gpuprov.roles import Expectation
-from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE, OWN_FILES
+from gpuprov.roles.manager import OWN_FILES
+from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE
 
 FOLDERS = ("/etc/apt/", "/etc/yum.repos.d/")
 """Folders of files of sources."""

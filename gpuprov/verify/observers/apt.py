@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from gpuprov.catalog.platforms import origins
 from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
@@ -95,7 +96,7 @@ class Apt(Observed):
         archive = {
             uri
             for uri, origin in parse_policy(self.ask(POLICY)).items()
-            if origin in ("Debian", "Ubuntu") and not written.get(uri)
+            if origin in origins() and not written.get(uri)
         }
         named = {uri for uri in written if "nvidia" in uri.lower()}
         return sorted((offering | named) - archive - {uri.rstrip("/") for uri in own})

@@ -37,11 +37,11 @@ DISTRIBUTIONS = ("Debian", "Ubuntu")
 
 OS_RELEASE = Path("/etc/os-release")
 REBUILDS = {
-    "rocky": "rhel",
-    "almalinux": "rhel",
-    "ol": "rhel",
-    "centos": "rhel",
-}  # as in gpuprov/roles/preflight.py
+    **dict.fromkeys(("rocky", "almalinux", "ol", "centos"), "rhel"),
+    "azurelinux": "azl",
+    "mariner": "cm",
+    "opensuse-leap": "opensuse",
+}  # as in the catalog's table of platforms
 
 
 def operating_system() -> tuple[str, str]:

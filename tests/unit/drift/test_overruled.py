@@ -17,7 +17,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.loading import DryRun, Loading
 from gpuprov.probe.parse.modules import Modprobe
 from gpuprov.roles import Expectation
-from gpuprov.roles.repositories import OWN_FILES
+from gpuprov.roles.manager import OWN_FILES
 from tests import ROOT
 
 NOBODY = {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]}

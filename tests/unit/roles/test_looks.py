@@ -14,7 +14,8 @@ import gpuprov_node
 import pytest
 import yaml
 
-from gpuprov.roles.repositories import KEY_FILE, OWN_FILES, UNSIGNED_PACKAGES
+from gpuprov.roles.manager import OWN_FILES
+from gpuprov.roles.repositories import KEY_FILE, UNSIGNED_PACKAGES
 from tests import ROOT
 from tests.unit.roles.scripts import script
 

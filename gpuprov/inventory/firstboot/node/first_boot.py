@@ -62,6 +62,7 @@ SCHEMES = ("http", "https")
 MESSAGE = 4000  # characters of a state's texts
 FREE_MB = 600  # gpuprov and its dependencies need 300
 OLDEST = (3, 11)
+PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")  # also those of the table of platforms
 NVIDIA = "0x10de"
 DISPLAYS = ("0x0300", "0x0302")  # PCI classes of GPUs with and without a display connector
 AGAIN = f"the next boot tries again, and so does `systemctl start --no-block {UNIT}`"
@@ -394,7 +395,7 @@ def interpreter() -> str:
         Transient, Ended: none can be installed.
     """
     for again in (False, True):
-        for name in ("python3", "python3.13", "python3.12", "python3.11"):
+        for name in PYTHONS:
             if is_usable_python(name):
                 return name
         if not again:
