@@ -18,11 +18,9 @@ def find_system(catalog: Catalog, name: str) -> System | None:
     Raises:
         InvalidInput: no system has that name; lists similar ones.
     """
-    squeezed = re.sub(r"[\s_/-]+", "", name.lower()).removesuffix("linux")
+    squeezed, word, number = _words(name)
     if squeezed in catalog.systems:
         return catalog.systems[squeezed]
-    match = re.fullmatch(r"([a-z]+?)(?:v|leap|linux|stream|lts)?([0-9][\w.]*)?", squeezed)
-    word, number = (match[1], match[2] or "") if match else (squeezed, "")
     for family in catalog.tables["systems.families"]:
         if word in family.names:
             prefix = family.prefix or family.names[0]
@@ -41,6 +39,42 @@ def find_system(catalog: Catalog, name: str) -> System | None:
         expected=f"one of {', '.join(near)}",
         do="`gpuprov catalog os` lists them",
     )
+
+
+def kin(catalog: Catalog, name: str) -> list[System]:
+    """Return the systems of the catalog that can replace one that no repository serves, nearest first.
+
+    They are of its own family, or of the one from which it is derived (`linuxmint22`): then in their order in
+    the catalog. A system without a family has none.
+    """
+    _, word, number = _words(name)
+    derived = catalog.facts["systems"]["unserved"]  # in older releases of the catalog a list of names
+    own = next(
+        (
+            each.family
+            for each in catalog.tables["systems.families"]
+            if word in each.names or word in each.codenames
+        ),
+        None,
+    )
+    family = own or (derived.get(word) if isinstance(derived, dict) else None)
+    found = [each for each in catalog.systems.values() if each.family == family]
+    return (
+        sorted(found, key=lambda each: abs(_number(each.id) - _number(number))) if own and number else found
+    )
+
+
+def _words(name: str) -> tuple[str, str, str]:
+    """Return a name without spaces and signs, its letters and its release: `almalinux9.4`, `alma`, `9.4`."""
+    squeezed = re.sub(r"[\s_/-]+", "", name.lower()).removesuffix("linux")
+    match = re.fullmatch(r"([a-z]+?)(?:v|leap|linux|stream|lts)?([0-9][\w.]*)?", squeezed)
+    return (squeezed, match[1], match[2] or "") if match else (squeezed, squeezed, "")
+
+
+def _number(name: str) -> float:
+    """Return the release in a name as a number, 22.04 of `ubuntu22.04`; 0 without one."""
+    found = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", name)
+    return float(found[0]) if found else 0.0
 
 
 def _release(number: str, scheme: str) -> str:

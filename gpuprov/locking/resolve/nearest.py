@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from gpuprov.catalog import Catalog
+from gpuprov.catalog.identity import kin
+from gpuprov.catalog.platforms import tested
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve.answer import Alternative, Answer
 from gpuprov.locking.resolve.case import Case
@@ -87,16 +88,18 @@ def _fewer_gpus(case: Case) -> Iterator[Request]:
 
 
 def _other_systems(case: Case) -> Iterator[Request]:
-    """Yield the request with each other release of the family; for an unknown system, with those of a
-    similar name.
+    """Yield the request with each other release of the family.
+
+    For a system that no repository serves, with those that can replace it, and without any with those on
+    which node tests have shown the roles.
     """
-    name = re.sub(r"[^a-z].*", "", case.request.os.lower())
-    for system in case.catalog.systems.values():
-        if case.system:
-            akin = system.family == case.system.family and system is not case.system
-        else:
-            akin = bool(name) and system.id.startswith(name)
-        if akin:
+    systems = case.catalog.systems
+    if case.system:
+        akin = [each for each in systems.values() if each.family == case.system.family]
+    else:
+        akin = kin(case.catalog, case.request.os) or [systems[name] for name in tested() if name in systems]
+    for system in akin:
+        if system is not case.system:
             yield _with(case.request, "os", system.id)
 
 
