@@ -33,18 +33,14 @@ OVERRULED = (
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the names of packages to hold, and the patterns that unattended upgrades must not change.
 
-    With apt, no other version of a held package may be preferred, and its files have to be the package's.
-    dnf has no preferences: a lock leaves no other version.
+    The files of a held package have to be the package's. With apt, no other version may be preferred; dnf has
+    no preferences, and a lock leaves no other version.
     """
-    found = [
+    preferred = Expectation("pins.candidates", [], "package_pins")
+    return [
         Expectation("pins.hold", sorted(_held(group)), "package_pins"),
         Expectation("pins.unattended", _patterns(group), "package_pins"),
-    ]
-    if manager(group) == "dnf":
-        return found
-    return [
-        *found,
-        Expectation("pins.candidates", [], "package_pins"),
+        *([preferred] if manager(group) == "apt" else []),
         Expectation("pins.files", [], "package_pins"),
     ]
 

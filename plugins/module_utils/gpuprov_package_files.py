@@ -1,20 +1,22 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of dpkg's packages: missing, diverted and changed ones. Runs on nodes: Python 3.6 or newer.
+"""Files of dpkg's and rpm's packages: missing, diverted and changed ones.
 
-RECORD describes the files as the last apply left them. Its first line is `@ FOLDER`, the inode of dpkg's
-folder of lists: it differs on a copy of the machine, such as one made from an image. For each package there
-is a line `# NAME STAMP DIGEST PLAIN`, then a line for each file,
+Runs on nodes: Python 3.6 or newer. RECORD describes the files as the last apply left them. Its first line is
+`@ FOLDER`, the inode of dpkg's folder of lists, or of that of rpm's database: it differs on a copy of the
+machine, such as one made from an image. For each package there is a line `# NAME STAMP DIGEST PLAIN`, then a
+line for each file,
 
     TYPE MODE UID GID SIZE MTIME CTIME PATH<tab>TARGET
 
-MTIME is in seconds, CTIME in nanoseconds, TARGET that of a link. STAMP is the time of dpkg's list of files: a
-package that dpkg has unpacked since then has no record any more. DIGEST is over attributes and times of the
-files, PLAIN over those that a copy keeps: if it is equal, the lines are not read. A new time alone is no
-change: then the package's own checksum decides.
+MTIME is in seconds, CTIME in nanoseconds, TARGET that of a link. STAMP is the time of dpkg's list of files,
+or rpm's time of installation: a package that was unpacked since then has no record any more. DIGEST is over
+attributes and times of the files, PLAIN over those that a copy keeps: if it is equal, the lines are not read.
+A new time alone is no change: then the package's own checksum decides.
 
 Folders, configuration files, documentation (a system may leave it out) and modes that dpkg-statoverride
-states are not compared.
+states are not compared. rpm's database also has size, mode, owner and target of each file, so that with rpm
+only a changed content of the same size needs the record.
 """
 
 import hashlib
@@ -23,7 +25,8 @@ import re
 from array import array
 from typing import NamedTuple
 
-from gpuprov_node import run
+import gpuprov_rpm_files as rpm
+from gpuprov_node import has_dpkg, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ BUDGET = 256 << 20
 AT_ONCE = 1000  # arguments of md5sum
 KIND, FOLDER = 0o170000, 0o040000
 TYPES = {0o120000: "l", 0o100000: "f"}
+PERMISSIONS = 0o7777
 EMPTY = "d41d8cd98f00b204e9800998ecf8427e"  # MD5 of no bytes
 LOCAL = ":"
 """Name in place of a package's for diversions of the administrator."""
@@ -53,7 +57,8 @@ MISSING, CHANGED, MODE = "is missing", "was changed", "has another mode or owner
 class Listed(NamedTuple):
     """An installed package: `paths` of its files, and the `rows` of those that need no record to be wrong.
 
-    `elsewhere` are diverted paths: the package's own files have other names.
+    `elsewhere` are diverted paths: the package's own files have other names. `sums` are the checksums by
+    rpm's database, None with dpkg, see `sums_of`.
     """
 
     name: str
@@ -64,6 +69,7 @@ class Listed(NamedTuple):
     paths: "list[str]"
     elsewhere: "list[str]"
     rows: "list[Row]"
+    sums: "dict[str, str] | None" = None
 
 
 class Known(NamedTuple):
@@ -107,6 +113,50 @@ def differing(packages: "list[str]") -> "list[Row]":
 
 def listed(packages: "list[str]") -> "Iterator[Listed]":
     """Yield those packages that are installed."""
+    return _of_dpkg(packages) if has_dpkg() else _of_rpm(packages)
+
+
+def _of_rpm(packages: "list[str]") -> "Iterator[Listed]":
+    """Yield rpm's packages. Files that differ from its database are in `rows`, with or without a record."""
+    for name, stamp, files in rpm.installed(packages):
+        numbers, paths = array("q"), []  # type: array[int], list[str]
+        rows, sums = [], {}  # type: list[Row], dict[str, str]
+        for file in files:
+            if file.mode & KIND == FOLDER or is_documentation(file.path):
+                continue
+            try:
+                about = os.lstat(file.path)
+            except OSError:
+                rows.append((name, file.path, MISSING))
+                continue
+            mode, size = about.st_mode, about.st_size
+            if mode & KIND == FOLDER:
+                rows.append((name, file.path, MISSING))
+                continue
+            paths.append(file.path)
+            sums[file.path] = file.digest
+            numbers.extend((mode, about.st_uid, about.st_gid, size, int(about.st_mtime), about.st_ctime_ns))
+            rows += [(name, file.path, state) for state in _against(file, about)]
+        digest = _digest(numbers)
+        del numbers[5::6]
+        yield Listed(name, name, stamp, digest, _digest(numbers), paths, [], rows, sums)
+
+
+def _against(file: rpm.File, about: os.stat_result) -> "Iterator[str]":
+    """Yield the states of a file that are not those of rpm's database; its content is not read."""
+    link = TYPES.get(about.st_mode & KIND) == "l"
+    if about.st_mode & KIND != file.mode & KIND or (link and os.readlink(file.path) != file.target):
+        yield CHANGED
+        return
+    if not link and about.st_size != file.size:
+        yield CHANGED
+    owned = rpm.has_owner(file, about.st_uid, about.st_gid)
+    if not owned or not (link or about.st_mode & PERMISSIONS == file.mode & PERMISSIONS):
+        yield MODE
+
+
+def _of_dpkg(packages: "list[str]") -> "Iterator[Listed]":
+    """Yield dpkg's packages."""
     lists, diversions = set(os.listdir(INFO)), _diversions()
     architecture = ARCHITECTURES.get(os.uname().machine, os.uname().machine)
     for name in packages:
@@ -156,8 +206,13 @@ def _digest(numbers: "array[int]") -> str:
 
 
 def lists_inode() -> str:
-    """Return the inode of dpkg's folder of lists."""
-    return str(os.stat(INFO).st_ino)
+    """Return the inode of dpkg's folder of lists, or of the folder of rpm's database."""
+    return str(os.stat(INFO).st_ino) if has_dpkg() else rpm.inode()
+
+
+def sums_of(found: Listed) -> "dict[str, str]":
+    """Return path -> checksum of a package's regular files, by the package."""
+    return checksums(found.stem) if found.sums is None else found.sums
 
 
 def _paths(stem: str) -> "Iterator[str]":
@@ -218,7 +273,7 @@ def record() -> "tuple[str, dict[str, Known]]":
 def _compared(found: Listed, before: Known) -> "tuple[list[Row], list[Suspect]]":
     """Return the files of a package that differ from the record, and those that have only other times."""
     rows, suspects = [], []  # type: list[Row], list[Suspect]
-    sums, here, elsewhere = checksums(found.stem), set(found.paths), set(found.elsewhere)
+    sums, here, elsewhere = sums_of(found), set(found.paths), set(found.elsewhere)
     stated = {line.split(" ", 3)[-1] for line in _lines(OVERRIDES)}
     for then in map(_words, before.text.splitlines()):
         path = then[7]
@@ -268,10 +323,12 @@ def other_content(suspects: "list[Suspect]", budget: int = BUDGET) -> "list[Row]
             asked[each.path] = each
         elif each.later:
             rows.append((each.name, each.path, CHANGED))
-    paths, seen = list(asked), {}  # type: list[str], dict[str, str]
-    for at in range(0, len(paths), AT_ONCE):
-        lines = run("md5sum", "--", *paths[at : at + AT_ONCE], seconds=300)[1].splitlines()
-        seen.update((line[34:], line[:32]) for line in lines)
+    seen = {}  # type: dict[str, str]
+    for digits, program in rpm.PROGRAMS.items():
+        paths = [path for path, each in asked.items() if len(each.checksum) == digits]
+        for at in range(0, len(paths), AT_ONCE):
+            lines = run(program, "--", *paths[at : at + AT_ONCE], seconds=300)[1].splitlines()
+            seen.update((line[digits + 2 :], line[:digits]) for line in lines)
     return rows + [
         (each.name, path, CHANGED) for path, each in asked.items() if seen.get(path) != each.checksum
     ]

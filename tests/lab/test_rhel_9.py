@@ -136,3 +136,26 @@ def test_another_branch_comes_from_another_stream(node: RockyNode) -> None:
     assert "stream=595-open" in node.says("cat /etc/dnf/modules.d/nvidia-driver.module")
     assert node.installed["nvidia-driver-cuda"] == "3:595.71.05-1.el9"
     assert node.drift("driver.packages", "pins.") == node.failed("driver.packages", "pins.") == {}
+
+
+def test_a_changed_file_of_a_package_is_seen_by_both_until_it_is_installed_again(node: RockyNode) -> None:
+    """Change a file without its size and time, then its mode; the command of the message brings it back."""
+    package, path = "nvidia-persistenced", "/usr/bin/nvidia-persistenced"
+    assert node.says(f"rpm -qf --qf '%{{NAME}}' {path}") == package
+    node.node.run(f"cp -p {path} /root/kept; sed -i 's/a stub/A stub/' {path}; touch -r /root/kept {path}")
+    assert node.drift("pins.") == node.failed("pins.") == {"pins.files": [f"{package} {path} was changed"]}
+    outcome, _ = node.apply("package_pins")
+    assert outcome.ok, outcome.failed
+    assert node.drift("pins.").keys() == {"pins.files"}, (
+        "a further apply takes the changed file for the package's"
+    )
+    node.node.run(f"dnf -q -y reinstall {package}-{node.installed[package]}")
+    assert node.drift("pins.") == node.failed("pins.") == {}
+    node.node.run(f"chmod 700 {path}")
+    assert (
+        node.drift("pins.")
+        == node.failed("pins.")
+        == {"pins.files": [f"{package} {path} has another mode or owner"]}
+    )
+    node.node.run(f"rpm --setperms {package}")
+    assert node.drift("pins.") == node.failed("pins.") == {}

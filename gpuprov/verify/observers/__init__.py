@@ -15,7 +15,7 @@ from gpuprov.verify.observers.libraries import Libraries
 from gpuprov.verify.observers.module_loading import ModuleLoading
 from gpuprov.verify.observers.nvidia_driver import NvidiaDriver
 from gpuprov.verify.observers.package_files import PackageFiles
-from gpuprov.verify.observers.packages import PackageManager, Packages
+from gpuprov.verify.observers.packages import FilesOfPackages, PackageManager, Packages
 from gpuprov.verify.observers.podman import Podman
 from gpuprov.verify.observers.secure_boot import SecureBoot
 from gpuprov.verify.observers.server import Server
@@ -49,7 +49,7 @@ MODULES: dict[str, type[Observed]] = {
     "packages": PackageManager,
     "containers": Containers,
     "libraries": Libraries,
-    "package_files": PackageFiles,
+    "package_files": FilesOfPackages,
     "podman_engine": Podman,
     "server": Server,
     "secure_boot": SecureBoot,

@@ -1,4 +1,4 @@
-"""`host.package_files`: files of packages, by the packages' checksums and the record of the last apply."""
+"""`host.package_files` with dpkg: files of packages, by their checksums and the record of the last apply."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class PackageFiles(Observed):
         """
         if not packages:
             return [], (0, 0)
-        answer = self.run(_filled(COMPARED, packages, budget=str(BUDGET), rows=str(ROWS)))
+        answer = self.run(filled(COMPARED, packages, budget=str(BUDGET), rows=str(ROWS)))
         if not answer.succeeded:
             said = str(answer.stderr).strip().splitlines()[-1:]
             raise NodeFailed(": ".join(["the packages' files cannot be compared", *said]))
@@ -143,7 +143,7 @@ class PackageFiles(Observed):
             return []
         paths = " ".join(f"-e {shlex.quote(path)}" for path in known)
         rows = (
-            line.partition(".list:") for line in lines_of(self.ask(_filled(OWNERS, packages, paths=paths)))
+            line.partition(".list:") for line in lines_of(self.ask(filled(OWNERS, packages, paths=paths)))
         )
         owners = (
             (name.partition(":")[0], path)
@@ -161,7 +161,7 @@ class PackageFiles(Observed):
         return "<package files>"
 
 
-def _filled(command: str, packages: list[str], **values: str) -> str:
+def filled(command: str, packages: list[str], **values: str) -> str:
     """Return a command with its names in braces replaced; `packages` are quoted, other values are not."""
     for name, value in {"packages": " ".join(map(shlex.quote, packages)), **values}.items():
         command = command.replace("{" + name + "}", value)

@@ -239,7 +239,7 @@ def _file_tags(files: Mapping[str, File]) -> dict[Tag, Value]:
         FILE_TIMES: [BUILT] * count,
         FILE_DIGESTS: ["" if file.special else hashlib.sha256(file.content).hexdigest() for file in each],
         FILE_LINKS: [file.target for file in each],
-        FILE_FLAGS: [CONFIGURATION if path.startswith("etc/") else 0 for path in files],
+        FILE_FLAGS: [CONFIGURATION if "etc" in PurePosixPath(path).parts else 0 for path in files],
         FILE_USERS: ["root"] * count,
         FILE_GROUPS: ["root"] * count,
         FILE_DEVICES: [1] * count,

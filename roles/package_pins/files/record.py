@@ -50,12 +50,20 @@ def renewed(packages: list[str]) -> tuple[list[files.Row], str]:
 
 def to_read(found: files.Listed) -> list[files.Suspect]:
     """Return the files of a package that has no record to compare them with."""
-    sums = files.checksums(found.stem)
+    sums = files.sums_of(found)
     return [
-        files.Suspect(found.name, path, Path(path).lstat().st_size, sums[path], later=False)
+        files.Suspect(found.name, path, size_of(path), sums[path], later=False)
         for path in found.paths
-        if path in sums
+        if sums.get(path)
     ]
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file in bytes, 0 of one that is missing."""
+    try:
+        return Path(path).lstat().st_size
+    except OSError:
+        return 0
 
 
 def remember(text: str) -> bool:
