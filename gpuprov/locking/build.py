@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
 from gpuprov.catalog.gpu_names import find_gpu
+from gpuprov.catalog.platforms import beside
 from gpuprov.catalog.records import System
 from gpuprov.catalog.releases import Release, contents, current, keep, own, pinned
 from gpuprov.errors import Refused
@@ -222,6 +223,11 @@ class Builder:
             )
         components = self._components(name, locker, answer, want, request, settings, build)
         check_signed(name, self._secure_boot, components.driver)
+        for each in beside(system.id, arch) if components.driver.compiled else ():
+            self._narrate(
+                f"{name}: the driver needs {each['package']} of {each['repository']}, which needs"
+                f" {each['needs']}; enable both on the nodes: {each['enable']}"
+            )
         hosts = [host for each in self._fleet.groups.values() for host in each.hosts]
         components = with_builder(name, hosts, want.policy, components)
         made = LockedGroup(

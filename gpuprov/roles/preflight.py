@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.catalog.platforms import system_of, tested
+from gpuprov.catalog.platforms import beside, system_of, tested
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 
@@ -33,13 +33,17 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 def variables(group: LockedGroup) -> dict[str, Any]:
     """Return the locked system, those that are accepted, and the fingerprint that Secure Boot needs.
 
-    The fingerprint is left out if the fleet does not sign, or if each node compiles its own modules.
+    Also the packages that the driver needs from repositories that the system does not enable at first. The
+    fingerprint is left out if the fleet does not sign, or if each node compiles its own modules.
     """
-    signed = group.secure_boot if group.components.driver.shared else None
+    driver = group.components.driver
+    signed = group.secure_boot if driver.shared else None
+    needed = beside(group.os, group.arch) if driver.compiled else []
     return {
         "preflight_os": group.os,
         "preflight_arch": group.arch,
         "preflight_systems": tested(),
-        "preflight_compiles_module": group.components.driver.compiled,
+        "preflight_compiles_module": driver.compiled,
+        **({"preflight_beside": needed} if needed else {}),
         **({"preflight_certificate": signed.fingerprint} if signed else {}),
     }

@@ -2,7 +2,8 @@
 
 Changes nothing. Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object
 `{"wait": seconds, "booted": bool, "free_mb": {path: MB}, "bystanders": [program], "driver_packages": regex,
-"sources": [url or null], "ours": path, "keys": [armored text or null], "certificate": sha256 or ""}`.
+"sources": [url or null], "ours": path, "keys": [armored text or null], "certificate": sha256 or "",
+"beside": [package]}`.
 If the tree is not `booted`, cloud-init, firmware and users of GPUs belong to the builder and are not read.
 """
 
@@ -219,6 +220,18 @@ def lost() -> list[str]:
     return sorted(ours - there)
 
 
+def unavailable(names: list[str]) -> list[str]:
+    """Return the packages that are not installed and that no enabled repository of dnf has.
+
+    Empty if dnf cannot read its repositories: then the role repositories names the reason.
+    """
+    missing = [name for name in names if run("rpm", "-q", name)[0] != 0]
+    if not missing:
+        return []
+    status, said = run("dnf", "--quiet", "repoquery", "--qf", "%{name}", *missing, seconds=180)
+    return sorted(set(missing) - set(said.split())) if status == 0 else []
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 passes numbers as text
@@ -241,6 +254,8 @@ def main() -> None:
         look["foreign"] = foreign_packages(asked["driver_packages"], sources)
         look["unfinished"] = look["package_lock"] is None and unfinished()
         look["lost"] = lost() if look["unfinished"] else []
+    else:
+        look["unavailable"] = unavailable(asked["beside"])
     json.dump(look, sys.stdout)
 
 

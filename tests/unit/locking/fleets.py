@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.systems import SUPPORTED
 
-SYSTEMS = [*SUPPORTED, "rhel8", "rhel9", "rhel10"]
+SYSTEMS = [*SUPPORTED, "rhel8", "rhel9", "rhel10", "amzn2023"]
 LIBRARIES = {"cudnn": "auto", "nccl": "auto"}
 # group: system, profile, stated components in addition to NVIDIA's repository
 GROUPS = {
@@ -26,6 +26,7 @@ GROUPS = {
     "r9-h200": ("rhel9", "h200", {"driver": "580.126.16", "cuda": "13.0", **LIBRARIES}),
     "r9-b200": ("rhel9", "b200", {"driver": 580, "cuda": "none", "dcgm": 4}),
     "r10-h200": ("rhel10", "h200", {"driver": "610.57.04", "cuda": "auto", **LIBRARIES}),
+    "a23-h200": ("amzn2023", "h200", {"driver": "580.126.16", "cuda": "13.0", **LIBRARIES}),
     "r10-a100": ("rhel10", "a100", {"driver": "595.91.07", "container_toolkit": "auto"}),
 }
 PROFILES = {
@@ -150,6 +151,13 @@ PACKAGES: dict[str, dict[str, dict[str, str]]] = {
             ("datacenter-gpu-manager-4-core", "datacenter-gpu-manager-4-cuda13"), "1:4.6.0-1"
         ),
     },
+    "a23-h200": {
+        "driver": dict.fromkeys(
+            ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-persistenced"), "3:580.126.16-1.amzn2023"
+        ),
+        "fabricmanager": {"nvidia-fabricmanager": "580.126.16-1"},
+        "cuda": {"cuda-toolkit-13-0": "13.0.3-1"},
+    },
     "r10-h200": {
         "driver": dict.fromkeys(
             ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-persistenced"), "3:610.57.04-1.el10"
@@ -162,6 +170,7 @@ STREAMS = {
     "r8-a100": "nvidia-driver:535-dkms",
     "r9-h200": "nvidia-driver:580-open",
     "r10-h200": None,
+    "a23-h200": "nvidia-driver:580-open",
     "u24-h200": None,
 }
 

@@ -1,0 +1,96 @@
+"""Packages that a driver needs from repositories that its system does not enable: named before any change."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from jinja2.nativetypes import NativeEnvironment
+
+from gpuprov.catalog.platforms import beside
+from gpuprov.roles.preflight import variables
+from tests import ROOT
+from tests.unit.roles.scripts import script
+from tests.unit.verify.nodes_on_paper import locked_group
+
+
+def stated(system: str) -> list[dict[str, str]]:
+    """Return the packages that preflight's variables name."""
+    found: list[dict[str, str]] = variables(locked_group("n").model_copy(update={"os": system})).get(
+        "preflight_beside", []
+    )
+    return found
+
+
+def test_dkms_is_of_epel_on_the_rhel_family() -> None:
+    for system in ("rhel8", "rhel9", "rhel10"):
+        [dkms] = stated(system)
+        assert (dkms["package"], dkms["repository"]) == ("dkms", "EPEL")
+        assert f"codeready-builder-for-rhel-{system[4:]}-x86_64-rpms of a subscription" in dkms["needs"]
+        assert dkms["enable"].endswith("dnf install epel-release")
+    assert "aarch64" in beside("rhel9", "aarch64")[0]["needs"]
+    assert "powertools" in stated("rhel8")[0]["enable"]
+    assert stated("debian12") == stated("amzn2023") == []
+
+
+def test_a_precompiled_module_needs_none() -> None:
+    group = locked_group("n").model_copy(update={"os": "rhel9"})
+    driver = group.components.driver.model_copy(update={"module_package": "kmod-nvidia-580"})
+    components = group.components.model_copy(update={"driver": driver})
+    assert "preflight_beside" not in variables(group.model_copy(update={"components": components}))
+
+
+ANSWERS: dict[str, tuple[tuple[int, str], tuple[int, str], list[str]]] = {
+    "installed": ((0, "dkms-3"), (1, ""), []),
+    "offered": ((1, ""), (0, "dkms\ndkms\n"), []),
+    "not offered": ((1, ""), (0, ""), ["dkms"]),
+    "a repository does not answer": ((1, ""), (1, ""), []),
+}
+"""Answers of rpm and of dnf, and what the node lacks."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_node_says_whether_its_repositories_have_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    rpm, dnf, expected = ANSWERS[name]
+    look = script("preflight")
+    asked: list[str] = []
+
+    def run(program: str, *words: str, seconds: float = 60) -> tuple[int, str]:
+        asked.append(" ".join([program, *words]))
+        return {"rpm": rpm, "dnf": dnf}[program]
+
+    monkeypatch.setattr(look, "run", run)
+    assert look.unavailable(["dkms"]) == expected
+    assert look.unavailable([]) == []
+    assert asked[0] == "rpm -q dkms"
+    assert all(line.startswith(("rpm -q ", "dnf --quiet repoquery ")) for line in asked)
+
+
+def objection(look: dict[str, Any], roles: list[str]) -> str | None:
+    """Return preflight's objection to a node without the package; None if it accepts the node."""
+    document = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
+    [found] = [each for each in document["__preflight_objections"] if "unavailable" in each["holds"]]
+    environment = NativeEnvironment()
+    known: dict[str, Any] = {
+        "__preflight_look": look,
+        "preflight_beside": stated("rhel9"),
+        "preflight_roles": roles,
+    }
+    known["__preflight_installs"] = environment.from_string(document["__preflight_installs"]).render(known)
+    if not environment.from_string(found["holds"]).render(known):
+        return None
+    return re.sub(r"\s+", " ", str(environment.from_string(found["says"]).render(known)))
+
+
+def test_preflight_names_the_repository_and_what_to_type() -> None:
+    assert objection({"unavailable": []}, ["nvidia_driver"]) is None
+    assert objection({}, ["nvidia_driver"]) is None
+    assert objection({"unavailable": ["dkms"]}, ["docker"]) is None
+    assert objection({"unavailable": ["dkms"]}, ["nvidia_driver"]) == (
+        "no enabled repository has dkms, which the driver needs from EPEL, which needs CRB (RHEL:"
+        " codeready-builder-for-rhel-9-x86_64-rpms of a subscription); enable both on the node"
+        " (`dnf config-manager --set-enabled crb && dnf install epel-release`), or a mirror that has dkms,"
+        " and try again"
+    )
