@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gpuprov.access.sshd import policies
 from gpuprov.catalog import load
 from gpuprov.catalog.identity import find_system
-from gpuprov.catalog.platforms import rebuilds
+from gpuprov.catalog.platforms import platforms, rebuilds
 from gpuprov.roles.preflight import is_system
 from gpuprov_lab import images
 from tests import ROOT
@@ -103,3 +104,77 @@ def test_a_second_list_is_found() -> None:
         [each] = ast.parse(text).body
         assert isinstance(each, ast.Expr)
         assert is_second(each.value) is second  # type: ignore[arg-type]
+
+
+NAMES = {name for row in platforms() for name in (*row.identities, row.id, row.origin)} - {
+    *("apt", "dnf", "zypper"),  # package managers, which adapters are called by
+    None,
+}
+"""Names of distributions and of their releases, as code could compare them."""
+BY_NAME = {
+    "gpuprov/inventory/exports/sbom.py": "names of vendors in the package-url specification",
+    "gpuprov/locking/catalogs/refresh/packages.py": "the archive whose versions of drivers the catalog lists",
+    "gpuprov/locking/archives.py": "repositories and keyrings of distributions, by the catalog's ids",
+    "gpuprov/locking/repository/sources.py": "suites of repositories, by the catalog's ids",
+    "gpuprov/upgrade/start.py": "the package managers that an upgrade knows",
+    "plugins/module_utils/gpuprov_sources.py": "Origins, compared with the table by tests/unit/catalog",
+    "roles/preflight/files/look.py": "IDs and Origins, compared with the table by tests/unit/catalog",
+    "roles/repositories/files/look.py": "Origins, compared with the table by tests/unit/catalog",
+}
+"""File that names a distribution → the reason why the table of platforms does not serve there."""
+
+
+def decides(node: ast.AST) -> bool:
+    """Return whether code compares with the name of a distribution, or looks a value up by one."""
+    if isinstance(node, ast.Compare):
+        parts: list[ast.expr | None] = [node.left, *node.comparators]
+    elif isinstance(node, ast.Dict):
+        parts = [*node.keys]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        parts = [*node.args] if node.func.attr in ("startswith", "endswith", "get") else []
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, LIST):
+        parts = [node.value]
+    else:
+        return False
+    words = [each for part in parts for each in (part.elts if isinstance(part, LIST) else [part])]
+    return any(isinstance(each, ast.Constant) and each.value in NAMES for each in words)
+
+
+def test_only_the_table_decides_by_the_name_of_a_distribution() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in FOLDERS[:3]
+        for path in (ROOT / folder).rglob("*.py")
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if decides(each)
+    }
+    assert found <= set(BY_NAME)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x == 'ubuntu'", True),
+        ("x in ('debian', 'ubuntu')", True),
+        ("x.startswith('rhel')", True),
+        ("T = {'rocky': 1}", True),
+        ("T = ('debian', 'ubuntu')", True),
+        ("x == 'apt'", False),
+        ("print('ubuntu')", False),
+    ],
+)
+def test_a_decision_by_name_is_found(text: str, found: bool) -> None:
+    assert any(map(decides, ast.walk(ast.parse(text)))) is found
+
+
+def test_roles_take_variables_of_a_distribution_only_from_their_folders() -> None:
+    """Check that only a role's ladder of variables reads which distribution a node has."""
+    lines = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("roles", "playbooks")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".yml", ".j2")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"ansible_facts\['(?:distribution|os_family)|ansible_(?:distribution|os_family)", line)
+    ]
+    assert [line for line in lines if not line.endswith('.yml"')] == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor import packaging
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
-from gpuprov.untrusted import shell
+from gpuprov.untrusted import ShellLine, shell
 
 KEEP = "stack.docker with stack.container_toolkit: VERSION"
 CONFIGURE = (
@@ -45,9 +46,9 @@ def no_toolkit(seen: Examination) -> Iterator[Fault]:
             ("package nvidia-container-toolkit: not installed", "nvidia-container-runtime-hook: not in PATH"),
             'docker answers: could not select device driver "" with capabilities: [[gpu]]',
             (
-                shell(
-                    "sudo apt install nvidia-container-toolkit   (from NVIDIA's repository "
-                    "libnvidia-container)"
+                ShellLine(
+                    packaging.install(seen, "nvidia-container-toolkit")
+                    + "   (from NVIDIA's repository libnvidia-container)"
                 ),
                 *CONFIGURE,
             ),
@@ -114,7 +115,10 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
             + (": no container starts, as it is the default" if default == "nvidia" else ""),
             (f"/etc/docker/daemon.json: {stated}", "nvidia-container-runtime: not in PATH"),
             "the toolkit was removed and its configuration remains",
-            (shell("sudo apt install nvidia-container-toolkit"), shell("sudo systemctl restart docker")),
+            (
+                packaging.install(seen, "nvidia-container-toolkit"),
+                shell("sudo systemctl restart docker"),
+            ),
             KEEP,
         )
 
@@ -192,7 +196,7 @@ def wrong_ldconfig(seen: Examination) -> Iterator[Fault]:
     """Report an ldconfig in the toolkit's configuration that does not exist."""
     raw = seen.raw("container_state")
     if raw["ldconfig"] and not raw["ldconfig_exists"]:
-        right = "@/sbin/ldconfig.real" if seen.os.id == "ubuntu" else "@/sbin/ldconfig"
+        right = packaging.platform_of(seen).ldconfig
         yield Fault(
             "degraded",
             f"the toolkit is configured to run {raw['ldconfig']}, which does not exist",

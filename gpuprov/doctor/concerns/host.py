@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor import packaging
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
@@ -303,7 +304,7 @@ def clock(seen: Examination) -> Iterator[Fault]:
             ("adjtimex: unsynchronised", f"none of {listed(list(services), 5)} runs"),
             "it drifts; TLS, logs and rendezvous of several nodes depend on it",
             (
-                shell("sudo apt install chrony   (or: sudo dnf install chrony)"),
+                packaging.install(seen, "chrony"),
                 shell("sudo systemctl enable --now chrony"),
             ),
         )

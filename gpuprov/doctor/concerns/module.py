@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor import packaging
 from gpuprov.doctor.concerns.bus import REBUILD
 from gpuprov.doctor.concerns.driver import BOUND_ELSEWHERE, expected, module_for, packaged
 from gpuprov.doctor.examination import NAME, Examination
@@ -26,12 +27,7 @@ def no_module_for_this_kernel(seen: Examination) -> Iterator[Fault]:
     if not package and not others:
         return
     headers = seen.kernel in seen.kernels.headers
-    rpm = seen.packages.manager == "rpm"
-    get = (
-        shell("sudo dnf install kernel-devel-{}", seen.kernel)
-        if rpm
-        else shell("sudo apt install linux-headers-{}", seen.kernel)
-    )
+    get = packaging.headers(seen, seen.kernel)
     yield Fault(
         "broken",
         f"no NVIDIA module for the running kernel {seen.kernel}",

@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 
+from gpuprov.catalog import load
+from gpuprov.catalog.identity import find_system
+from gpuprov.catalog.platforms import NAME
+from gpuprov.doctor import packaging
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import ShellLine, shell, shell_words
 
 OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^kernel")
@@ -146,9 +151,8 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
             tuple(f"{version}: {listed(names, 3)}" for version, names in sorted(versions.items())),
             "an incomplete upgrade, or two repositories that each provide a part",
             (
-                shell(
-                    "sudo apt install {}",
-                    shell_words(f"{name}={max(versions)}-*" for name in versions[min(versions)][:3]),
+                packaging.install(
+                    seen, *(f"{name}={max(versions)}-*" for name in versions[min(versions)][:3])
                 ),
             ),
             "stack.driver: VERSION",
@@ -162,8 +166,8 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
     nvidia = [uri for uri in uris if NVIDIA in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
     releases = {release for uri in nvidia if (release := _release(uri))}
-    own = f"{seen.os.id}{seen.os.version.replace('.', '') if seen.os.id == 'ubuntu' else seen.os.major}"
-    foreign = releases - {own} if seen.os.id in ("ubuntu", "debian") else set()
+    own = _folder(seen) if releases else None
+    foreign = releases - {own} if own else set()
     if nvidia and others:
         yield Fault(
             "risk",
@@ -186,6 +190,21 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
             ),
             "stack.repository: nvidia",
         )
+
+
+def _folder(seen: Examination) -> str | None:
+    """Return the folder of the machine's system in NVIDIA's repository, as `ubuntu2404`.
+
+    Of a release that has none the name that it would have; None for a system that the catalog does not know.
+    """
+    name = seen.os.id + seen.os.version
+    if not NAME.fullmatch(name):
+        return None
+    try:
+        system = find_system(load(), name)
+    except InvalidInput:
+        return None
+    return system.folder if system else name.replace(".", "")
 
 
 def _release(uri: str) -> str | None:

@@ -23,6 +23,12 @@ def driver_rule(case: Case, draft: Draft) -> PackageRule | None:
     return _rule(case, draft, case.system, "driver", _home(draft, case.system))
 
 
+def fabric_manager_known(case: Case, draft: Draft) -> bool:
+    """Return whether the driver's repository has a fabric manager for the system, which must be known."""
+    assert case.system is not None  # noqa: S101
+    return _rule(case, draft, case.system, "fabricmanager", _home(draft, case.system)) is not None
+
+
 def dcgm_there(case: Case, draft: Draft) -> bool:
     """Return whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on.
 

@@ -6,6 +6,7 @@ from gpuprov.catalog.rules import containers
 from gpuprov.catalog.rules import fabric as rules
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
+from gpuprov.locking.resolve.packages import fabric_manager_known
 from gpuprov.locking.resolve.request import AUTO
 
 _SOURCE = ("fm-guide", "gdc")
@@ -14,7 +15,7 @@ _SOURCE = ("fm-guide", "gdc")
 def manager(case: Case, draft: Draft) -> Findings:
     """Check for a fabric manager of exactly the driver's version on hosts with NVSwitches, and only there.
 
-    A bare branch matches any version of it. A fabric manager with a driver from Debian's archive is a
+    A bare branch matches any version of it. A fabric manager with a driver from an archive that has none is a
     violation.
     """
     need = rules.host_need(case.counts)
@@ -39,10 +40,10 @@ def manager(case: Case, draft: Draft) -> Findings:
             f"{boards} on an NVSwitch board: fabric manager {draft.driver}",
             *_SOURCE,
         )
-    if draft.repository == "distribution" and case.system and case.system.family == "debian":
+    if draft.repository == "distribution" and case.system and not fabric_manager_known(case, draft):
         text = (
-            "Debian's archive has no fabric manager: an NVSwitch system takes its driver from "
-            "NVIDIA's repository"
+            f"the archive of {case.system.title} has no fabric manager: an NVSwitch system takes its driver "
+            "from NVIDIA's repository"
         )
         yield violation(case, "fabric-manager-packages", text, "debian-apt")
 
