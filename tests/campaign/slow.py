@@ -1,5 +1,7 @@
 """Runs the node tests that take too long for every run: `scripts/test --all` leaves them out.
 
+Their files run whole, as the tests of a file build on each other.
+
 scripts/campaign slow [PYTEST ARGUMENT]...
 """
 
@@ -13,8 +15,9 @@ from tests import ROOT
 
 
 def main() -> int:
-    """Run the node tests that are marked as slow, two files at a time; return pytest's exit code."""
-    how = ["--numprocesses=2", "--dist=loadfile", "-p", "tests.lab.selection", "-m", "slow", "--timeout=2400"]
+    """Run the files with slow node tests, two at a time; return pytest's exit code."""
+    how = ["--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder", "--timeout=2400"]
+    how += ["-p", "tests.lab.selection", "--slow-files"]
     return int(pytest.main([*how, "--durations=20", *(sys.argv[1:] or [str(ROOT / "tests/lab")])]))
 
 

@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Define the plugin's options."""
     group = parser.getgroup("node tests")
     group.addoption("--promises", action="store_true", help="only main promises, and roles that changed")
+    group.addoption("--slow-files", action="store_true", help="files with a slow test, whole")
     group.addoption("--store-durations", action="store_true", help=f"write {DURATIONS.name}")
 
 
@@ -66,12 +67,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Select tests and put the longest files in front."""
     if config.getoption("--promises"):
         chosen = [each for promised in PROMISES.values() for each in promised] + sorted(changed_files())
-        kept = [item for item in items if _is_chosen(item, chosen)]
-        dropped = [item for item in items if item not in kept]
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+        _keep(config, items, lambda item: _is_chosen(item, chosen))
+    if config.getoption("--slow-files"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        _keep(config, items, lambda item: item.path in slow)
     durations: dict[str, float] = json.loads(DURATIONS.read_text())
     items.sort(key=lambda item: -durations.get(item.path.stem, max(durations.values())))
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    dropped = [item for item in items if not wanted(item)]
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for item in items if wanted(item)]
 
 
 def _is_chosen(item: pytest.Item, chosen: Iterable[str]) -> bool:

@@ -94,6 +94,7 @@ def test_everything_comes_back_after_a_reboot(chain: Chain) -> None:
     assert failed_checks(chain) == set()
 
 
+@pytest.mark.slow
 def test_a_changed_clock_changes_just_that(chain: Chain) -> None:
     path = chain.folder / "fleet.lock.yml"
     locked = path.read_text()
@@ -118,6 +119,7 @@ FAULTS = {
 """Check → the fault that it reports; one at a time they are in `scripts/campaign mutations`."""
 
 
+@pytest.mark.slow
 def test_faults_fail_by_name_and_are_mended_at_once(chain: Chain) -> None:
     for fault in FAULTS.values():
         chain.node.run(fault)

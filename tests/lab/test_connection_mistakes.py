@@ -12,6 +12,7 @@ import yaml
 
 from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov
+from tests.lab.marks import slow_ones
 
 # Mistake → part of its message.
 MISTAKES = {
@@ -62,7 +63,11 @@ def folder(module_lab: Lab, node: Node, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize(
-    ("mistake", "verb"), [cell for cell in product(MISTAKES, VERBS) if cell[::-1] not in LATER]
+    ("mistake", "verb"),
+    slow_ones(
+        [cell for cell in product(MISTAKES, VERBS) if cell[::-1] not in LATER],
+        {cell for cell in product(MISTAKES, ("drift", "verify")) if cell[0] != "wrong-port"},
+    ),
 )
 def test_a_mistake_is_one_line_with_its_place(folder: Path, verb: str, mistake: str) -> None:
     more = {"apply": ["--yes"], "bootstrap": ["--key", "other-key.pub"]}.get(verb, [])

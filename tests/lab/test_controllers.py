@@ -145,6 +145,7 @@ def test_leases_outlast_long_steps_and_a_lost_one_stops_its_node_alone(two: Site
     taken.run(f"rm {LEASE}")
 
 
+@pytest.mark.slow
 def test_a_node_that_vanishes_in_the_middle_is_given_up_and_the_others_go_on(two: Site) -> None:
     gone, other = two.fleet.nodes
     process, link = begun(two, "apply", "--full", "--yes", "--no-verify"), gone.link.veth

@@ -20,6 +20,7 @@ from gpuprov.upgrade.remote import act
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
 from gpuprov_lab.variants import with_control_groups
+from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
@@ -67,6 +68,7 @@ def locked(driven: StubDriverNode, toolkit: str, *more: str) -> dict[str, Compon
     return {"docker": component(docker), "container_toolkit": component(dict.fromkeys(TOOLKIT, toolkit))}
 
 
+@pytest.mark.slow
 def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     before = driven.says("dpkg-query -W; find /etc -newer /srv/mirror -type f | sort")
     outcome, changed = driven.apply(*ROLES, check=True)
@@ -141,7 +143,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", slow_ones(FAULTS, {"not-running"}))
 def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, name: str) -> None:
     fault, checks, also_failing = FAULTS[name]
     driven.node.run(FORERUNNER)
@@ -248,6 +250,7 @@ def test_docker_is_not_restarted_under_any_container(driven: StubDriverNode) -> 
     assert (changed, running(driven)) == ([], "database")
 
 
+@pytest.mark.slow
 def test_daemon_that_does_not_answer_counts_as_in_use(driven: StubDriverNode) -> None:
     driven.node.run("systemctl kill --kill-whom=main --signal=STOP docker.service")
     outcome, changed = driven.apply("docker")
@@ -257,6 +260,7 @@ def test_daemon_that_does_not_answer_counts_as_in_use(driven: StubDriverNode) ->
     assert (changed, running(driven)) == ([], "database")
 
 
+@pytest.mark.slow
 def test_restart_that_containers_outlive_is_done(driven: StubDriverNode) -> None:
     state = "docker inspect --format '{{.State.StartedAt}} {{.State.Status}}' database"
     config = json.loads(driven.says(f"cat {CONFIG}"))
@@ -282,6 +286,7 @@ echo 'deb [trusted=yes] file:/srv/docker ./' >/etc/apt/sources.list.d/docker-sit
 """A newer docker.io: Debian's package with another version."""
 
 
+@pytest.mark.slow
 def test_container_that_starts_while_packages_are_fetched_is_not_ended(driven: StubDriverNode) -> None:
     assert "would end database" in driven.apply("docker")[0].failed[0]["msg"]
     driven.node.run("docker rm --force database")
@@ -300,6 +305,7 @@ def test_container_that_starts_while_packages_are_fetched_is_not_ended(driven: S
 DATABASE = "cat /var/lib/docker/volumes/db/_data/db"
 
 
+@pytest.mark.slow
 def test_database_in_a_volume_survives_another_version_and_the_way_back(driven: StubDriverNode) -> None:
     old, new = version(driven), driven.candidate("docker.io")["docker.io"]
     name, about, options = [driven.node.name], managed(driven.group), Options()

@@ -90,6 +90,7 @@ def test_changed_lock_changes_just_that(driven: StubDriverNode) -> None:
     assert driven.failed("gpu.") == {}
 
 
+@pytest.mark.slow
 def test_limit_that_the_board_does_not_have_is_the_drivers_own_refusal(driven: StubDriverNode) -> None:
     outcome, _ = driven.apply(ROLE, gpu_settings_power_limit_w=900)
     assert not outcome.ok

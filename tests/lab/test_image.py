@@ -98,6 +98,7 @@ def test_nothing_was_started_and_a_second_run_changes_nothing(built: Tree) -> No
     assert "changed=0" in built.run(APPLY)
 
 
+@pytest.mark.slow
 def test_a_module_that_the_store_has_is_not_compiled(built: Tree, version: str) -> None:
     built.run(f"touch {NO_COMPILER}; dkms remove nvidia-current/{version} --all")
     assert "exited with 1" in built.fails(VERIFY)

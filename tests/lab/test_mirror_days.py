@@ -17,6 +17,7 @@ from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.mirror.specs import PackageSpec
+from tests.lab.marks import slow_ones
 from tests.lab.mirror_node import MirrorNode, ubuntu
 
 SYSTEM = "ubuntu24.04"
@@ -118,7 +119,10 @@ DAYS = {
 }
 
 
-@pytest.mark.parametrize("name", DAYS)
+SLOW = {"half-a-download", "key-expired", "another-version-overnight"}
+
+
+@pytest.mark.parametrize("name", slow_ones(DAYS, SLOW))
 def test_a_bad_day_ends_in_a_sentence_and_the_next_is_well(place: Place, name: str) -> None:
     day, says = DAYS[name]
     driven = place.driven

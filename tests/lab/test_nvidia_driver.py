@@ -181,6 +181,7 @@ def test_a_killed_transaction_is_finished_by_the_next_apply(driven: MirrorNode) 
     assert driven.drift() == {}
 
 
+@pytest.mark.slow
 def test_the_pins_of_a_removed_driver_are_lifted(driven: MirrorNode) -> None:
     """Start from the state after a kill between removing one pinning package and installing the next."""
     preferences = "/etc/apt/preferences.d/nvidia-driver-pin"
@@ -196,6 +197,7 @@ def test_the_pins_of_a_removed_driver_are_lifted(driven: MirrorNode) -> None:
     assert driven.drift() == {}
 
 
+@pytest.mark.slow
 def test_a_toolkit_that_the_lock_no_longer_has_goes_away(driven: MirrorNode) -> None:
     driven.settings = {"nccl": {"NCCL_SOCKET_IFNAME": "eth0"}}
     driven.state(cuda="12.6")

@@ -14,6 +14,7 @@ from gpuprov.verify.observers.containers import KILLED, TRIAL_S
 from gpuprov.verify.observers.podman import NOTHING, TRIAL, USER, USERS_TRIAL
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
+from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component
 from tests.lab.test_docker import TOOLKIT, node_with_mirror
@@ -136,18 +137,17 @@ def test_changed_lock_changes_the_defaults_and_keeps_the_sites_own(driven: StubD
     driven.node.run(f"rm {SITE}")
 
 
-@pytest.mark.parametrize(
-    ("site", "limits"),
-    [
-        (f"[containers]\ndefault_ulimits = [\n{LAB}, # of [all]\n'core=0:0']\n", f'{LAB}, "core=0:0"'),
-        ('containers = {"default_ulimits" = ["core=0:0"]}\n', '"core=0:0"'),
-        ('[containers]\ndefault_ulimits = ["core=0:0", {append = true}]\n', f'{LAB}, "core=0:0"'),
-    ],
-    ids=["comment", "inline", "append"],
-)
-def test_limits_of_the_site_stay_however_its_file_states_them(
-    driven: StubDriverNode, site: str, limits: str
-) -> None:
+STATED = {
+    "comment": (f"[containers]\ndefault_ulimits = [\n{LAB}, # of [all]\n'core=0:0']\n", f'{LAB}, "core=0:0"'),
+    "inline": ('containers = {"default_ulimits" = ["core=0:0"]}\n', '"core=0:0"'),
+    "append": ('[containers]\ndefault_ulimits = ["core=0:0", {append = true}]\n', f'{LAB}, "core=0:0"'),
+}
+"""Name → a site's limits, and all limits as its file and the lab's have them together."""
+
+
+@pytest.mark.parametrize("name", slow_ones(STATED, {"inline", "append"}))
+def test_limits_of_the_site_stay_however_its_file_states_them(driven: StubDriverNode, name: str) -> None:
+    site, limits = STATED[name]
     driven.node.run(f"cat >{SITE}", input=site)
     outcome, changed = driven.apply(*ROLES)
     assert outcome.ok, outcome.failed

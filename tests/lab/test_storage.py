@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuprov_lab import Lab
+from tests.lab.marks import slow_ones
 from tests.lab.stub_driver_node import StubDriverNode
 
 ROLE = "storage"
@@ -70,7 +71,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("check", FAULTS)
+@pytest.mark.parametrize("check", slow_ones(FAULTS, {"scratch.read_ahead"}))
 def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, check: str) -> None:
     driven.node.run(f"echo kept >{MOUNT}/data")
     driven.node.run(FAULTS[check])

@@ -53,6 +53,7 @@ def test_a_fresh_node_gets_everything_and_the_blacklist_is_in_the_image(driven: 
     assert driven.failed(*driven.areas, *LOADING) == {}
 
 
+@pytest.mark.slow
 def test_both_witnesses_see_settings_of_dracut_and_apply_mends_them(driven: MirrorNode) -> None:
     driven.node.run("rm /etc/dracut.conf.d/gpuprov.conf")
     omits = ["dracut does not omit nouveau", "dracut does not omit nova_core"]

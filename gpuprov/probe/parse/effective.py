@@ -51,11 +51,11 @@ class Variables:
 
 def parse_variables(raw: Mapping[str, Any]) -> Variables:
     """Parse the probe's `{"logins": {name: [value, place]}, …, "nvcc": [path, place]}`."""
-    given = [
-        {name: InForce(*pair) for name, pair in raw.get(whose, {}).items()}
+    given = {
+        whose: {name: InForce(*pair) for name, pair in raw.get(whose, {}).items()}
         for whose in ("logins", "services", "users", "commands", "terminals", "jobs")
-    ]
-    return Variables(*given[:3], InForce(*raw["nvcc"]), *given[3:])
+    }
+    return Variables(compiler=InForce(*raw["nvcc"]), **given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import hashlib
 import re
 from functools import cached_property
 
-from gpuprov.roles.repositories import IN_ANOTHER_FILE, KEY_OF, OWN_FILES
+from gpuprov.roles.manager import OWN_FILES
+from gpuprov.roles.repositories import IN_ANOTHER_FILE, KEY_OF
 from gpuprov.untrusted import lines_of
 from gpuprov.untrusted.wildcards import matcher
 from gpuprov.verify.observers.base import Observed
