@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from gpuprov.apply.node.lease import ATTEMPT_S, LONGEST_S, family
 from gpuprov.errors import Refused
+from gpuprov.untrusted.numbers import finite
 
 RESUMABLE = ("upgrade", "rollback")
 LONGEST = 100
@@ -80,16 +80,17 @@ def read_lease(result: Any) -> Lease | None:
     The node's durations are converted to times by this controller's clock; names are cut at `LONGEST`.
 
     Raises:
-        TypeError, KeyError, ValueError, OverflowError: it is not a lease, or is longer than `LONGEST_S`.
+        TypeError, KeyError, ValueError, OverflowError, NodeFailed: it is not a lease, or is longer than
+            `LONGEST_S`.
     """
     if result is None:
         return None
     here = datetime.now().astimezone()
-    left_s, silent_s = float(result["left_s"]), float(result["silent_s"])
-    if not (0 <= left_s <= LONGEST_S and 0 <= silent_s < math.inf):
+    left_s, silent_s = finite(result["left_s"]), finite(result["silent_s"])
+    if not (0 <= left_s <= LONGEST_S and silent_s >= 0):
         raise ValueError(f"a lease of {left_s} s that was silent for {silent_s} s")
     had_s = result["had_s"]
-    since = None if had_s is None else here - timedelta(seconds=float(had_s))
+    since = None if had_s is None else here - timedelta(seconds=finite(had_s))
     run, holder = (str(result[name])[:LONGEST] for name in ("run", "holder"))
     return Lease(run, holder, since, here + timedelta(seconds=left_s), silent_s)
 

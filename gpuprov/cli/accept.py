@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -292,9 +291,10 @@ def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.plots import KEPT
+    from gpuprov.untrusted import json_text
 
     folder = new_run("accept")
-    write_text(folder / KEPT, json.dumps(result, indent=1) + "\n")
+    write_text(folder / KEPT, json_text(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
     options.note(f"saved as {folder / KEPT}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -52,6 +51,7 @@ def measure_across(
     from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.across import KEPT, across_document, across_lines
+    from gpuprov.untrusted import json_text
 
     names = [node.name for node in nodes]
     if dispatch.crew is not None:
@@ -69,7 +69,7 @@ def measure_across(
         )
     result, judged = across_document(outcome), outcome.judged()
     folder = new_run("accept")
-    write_text(folder / KEPT, json.dumps(result, indent=1) + "\n")
+    write_text(folder / KEPT, json_text(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
     options.note(f"saved as {folder / KEPT}")
     if output == "json":

@@ -13,6 +13,7 @@ from typing import Any
 from gpuprov.probe.facts import Facts, Missing, part
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.health import Health, parse_health
+from gpuprov.untrusted.numbers import finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Examination(Facts):
         """Relevant lines of the kernel log, oldest first."""
         raw = self.raw("kernel_log")
         now = datetime.fromisoformat(self.collected_at).timestamp()
-        rows = ((float(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
+        rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
         return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 
     def log_lines(self, *patterns: str) -> list[LogLine]:
@@ -137,7 +138,7 @@ class Examination(Facts):
     def growth(self) -> Mapping[str, int]:
         """Counters that grew during the examination → their growth per second, rounded up."""
         raw = self.raw("counters")
-        seconds = max(0.01, float(raw["seconds"]))
+        seconds = max(0.01, finite(raw["seconds"]))
         first, second = raw["first"], raw["second"]
         grown = {name: int(value) - int(first.get(name, 0)) for name, value in second.items()}
         return {name: math.ceil(by / seconds) for name, by in grown.items() if by > 0}

@@ -18,6 +18,7 @@ from gpuprov.probe.payload import STATUS_PROBE, Parameters, Payload, build
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out, open_session
+from gpuprov.untrusted.numbers import finite, whole
 
 SCHEMA = "gpuprov.status/1"
 LIMITS = ConnectionLimits(connect_s=10, command_s=20, answer_bytes=512 * 1024)
@@ -77,14 +78,14 @@ def read_node(name: str, facts: Facts) -> NodeNow:
     """Parse a node's reading.
 
     Raises:
-        NodeFailed: it lists no GPU, more than `GPUS`, or one twice.
+        NodeFailed: it lists more than `GPUS` GPUs, or one twice, or a value is not a number.
     """
     raw = facts.raw("status")
-    indices = [int(row["index"]) for row in raw["gpus"]]
+    indices = [whole(row["index"]) for row in raw["gpus"]]
     if len(indices) > GPUS or len(set(indices)) < len(indices):
         raise NodeFailed("the reading lists too many GPUs, or one twice", expected=f"at most {GPUS}")
     programs = {int(index): rows[:PROGRAMS] for index, rows in raw["programs"].items()}
-    gpus = tuple(_gpu(row, programs.get(int(row["index"]), [])) for row in raw["gpus"])
+    gpus = tuple(_gpu(row, programs.get(whole(row["index"]), [])) for row in raw["gpus"])
     return NodeNow(name, gpus, read_at=time.time(), load=str(raw["load"])[:NAME])
 
 
@@ -93,12 +94,12 @@ def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
 
     def number(name: str) -> float | None:
         value = row.get(name)
-        return None if value is None else float(value)
+        return None if value is None else finite(value)
 
-    bits = int(row.get("reasons") or 0)
+    bits = whole(row.get("reasons") or 0)
     busy, persistence = number("gpu"), number("persistence")
     return GpuNow(
-        index=int(row["index"]),
+        index=whole(row["index"]),
         name=str(row.get("name") or "")[:NAME],
         busy=None if busy is None else busy / 100,
         used_mib=number("used_mib"),
@@ -117,8 +118,8 @@ def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
 
 def _who(pid: int, name: str, user: str, age: int | None, mib: int) -> str:
     """Return a program as text: `python 4711 alice 3 h`; without its age if that is unknown."""
-    since = "" if age is None else f" {_age(int(age))}"
-    return f"{str(name or 'process')[:NAME]} {int(pid)} {str(user)[:NAME]}{since}".strip()
+    since = "" if age is None else f" {_age(whole(age))}"
+    return f"{str(name or 'process')[:NAME]} {whole(pid)} {str(user)[:NAME]}{since}".strip()
 
 
 def _age(seconds: int) -> str:

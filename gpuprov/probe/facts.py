@@ -89,6 +89,7 @@ from gpuprov.probe.parse.state import (
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
 from gpuprov.untrusted import architecture, host_name, kernel_release
+from gpuprov.untrusted.numbers import finite
 
 SCHEMA = "gpuprov.facts/1"
 A_YEAR_S = 366 * 86400
@@ -235,7 +236,7 @@ class Facts:
     @part
     def uptime(self) -> float:
         """Seconds since boot."""
-        return float(self.raw("system")["uptime"])
+        return finite(self.raw("system")["uptime"])
 
     @part
     def cmdline(self) -> str:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NewType, TypeVar
 
 from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.parsing import with_json_numbers
 
 ShellLine = NewType("ShellLine", str)
 """A line for a POSIX shell in which every inserted word is quoted; `shell` returns it."""
@@ -214,8 +215,10 @@ def json_line(document: object) -> JsonLine:
 
     Raises:
         TypeError: it contains a value that JSON does not have, such as a set.
+    Numbers that are not finite or exceed 64 bits become null.
+
     """
-    return JsonLine(json.dumps(document))
+    return JsonLine(json.dumps(with_json_numbers(document), allow_nan=False))
 
 
 def json_text(document: object, *, indent: int | None = 2) -> Printable:
@@ -223,8 +226,12 @@ def json_text(document: object, *, indent: int | None = 2) -> Printable:
 
     Args:
         indent: blanks for each level; None puts the document on one line. Other Unicode characters are kept.
+    Numbers that are not finite or exceed 64 bits become null: a number of one node must not make the document
+    of all nodes invalid.
+
     """
-    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    numbered = with_json_numbers(document)
+    text = json.dumps(numbered, indent=indent, ensure_ascii=False, allow_nan=False)
     text = _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return Printable(_COMMANDS.sub(lambda found: f"{found[0][:-1]}\\u{ord(found[0][-1]):04x}", text))
 

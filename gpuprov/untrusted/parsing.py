@@ -74,7 +74,7 @@ def _signs(text: bytes) -> int:
     return text.count(b"[") + text.count(b"{") + text.count(b",")
 
 
-def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
+def read_json(data: bytes | str, size: int, values: int = VALUES, depth: int = DEPTH) -> Any:
     """Return the JSON document in a text of UTF-8; of equal keys in an object the last one counts.
 
     Surrogates without a partner are replaced: they can be neither printed nor recorded.
@@ -83,6 +83,7 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
         data: text, without NaN and infinite numbers.
         size: maximum size of the text in bytes.
         values: maximum number of values, as `count_values` counts them.
+        depth: maximum number of levels.
 
     Raises:
         ValueError: the text is larger, has more values, is not UTF-8 or not JSON, has a number that is not
@@ -99,7 +100,7 @@ def read_json(data: bytes | str, size: int, values: int = VALUES) -> Any:
         document = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    require_printable(document)
+    require_printable(document, depth)
     return without_surrogates(document) if _ESCAPED.search(data) else document
 
 
@@ -143,6 +144,19 @@ def printable_value(value: Any) -> Any:
     except ValueError as error:
         return f"a value that cannot be printed: {error}"
     return value
+
+
+def with_json_numbers(document: Any) -> Any:
+    """Return a copy of a document with None in place of each number that `require_printable` refuses.
+
+    Tuples become lists.
+    """
+    if isinstance(document, dict):
+        return {key: with_json_numbers(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [with_json_numbers(value) for value in document]
+    is_number = isinstance(document, int | float)
+    return None if is_number and not abs(document) <= LARGEST_NUMBER else document
 
 
 def without_surrogates(document: Document) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gpuprov.accept.floors import of_lock
@@ -10,6 +9,7 @@ from gpuprov.accept.judge import document, judge
 from gpuprov.accept.run import measure_there
 from gpuprov.model.documents import write_text
 from gpuprov.ssh.transport import targets
+from gpuprov.untrusted import json_text
 from gpuprov.upgrade.context import UpgradeContext
 
 KEPT = "accept.json"
@@ -28,7 +28,7 @@ def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[st
     nodes = targets(context.lock, names)
     answers = dict(measure_there(nodes, level, dispatch=options.dispatch, drained=True))
     judged = judge(answers, of_node=of_lock(context.lock))
-    write_text(folder / KEPT, json.dumps(document(judged), indent=1) + "\n")
+    write_text(folder / KEPT, json_text(document(judged), indent=1) + "\n")
     failed = {name: "accept: there is no result of this node" for name in names if name not in answers}
     for each in judged:
         if each.failure is not None:

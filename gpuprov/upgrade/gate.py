@@ -27,6 +27,7 @@ from gpuprov.probe.payload import pack as program
 from gpuprov.roles import expectations
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import PerNode, fan_out, targets
+from gpuprov.untrusted.numbers import finite
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import closure
 
@@ -145,7 +146,7 @@ def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Col
         *_use(facts, drained=context.rollout.hooks.drain is not None),
         *_others(facts, context.id),
     ]
-    return NodeGate(name, tuple(findings), moves, awake_s=float(facts.raw("gate")["awake_s"]))
+    return NodeGate(name, tuple(findings), moves, awake_s=finite(facts.raw("gate")["awake_s"]))
 
 
 def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:

@@ -29,7 +29,8 @@ from gpuprov.cli.common.options import select
 from gpuprov.cli.common.request_options import request_names
 from gpuprov.cli.common.verbs import VERBS
 from gpuprov.errors import Exit, GpuprovError
-from gpuprov.untrusted.parsing import read_json
+from gpuprov.ssh.answers import OWN_DEPTH
+from gpuprov.untrusted.parsing import DEPTH, read_json
 from gpuprov.untrusted.programs import Answer, run_limited
 
 SCHEMA = "gpuprov.mcp/1"
@@ -185,7 +186,9 @@ def document(verb: str, result: Answer) -> dict[str, Any]:
     """Return the document of a call: the verb's own one, and its exit code and messages."""
     lines = result.stderr.decode("utf-8", "replace").splitlines()
     try:
-        found = read_json(result.stdout, ANSWER_BYTES, ANSWER_BYTES) if result.stdout.strip() else None
+        depth = DEPTH + OWN_DEPTH  # values of nodes are inside the verb's document
+        said = result.stdout.strip()
+        found = read_json(said, ANSWER_BYTES, ANSWER_BYTES, depth) if said else None
     except ValueError:
         found, lines = None, [*lines, "the verb printed no JSON document"]
     return _answer(verb, result.code, found, lines[-MESSAGES:])

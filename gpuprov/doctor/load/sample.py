@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from gpuprov.doctor.examination import CPU_LIST, NAME
+from gpuprov.untrusted.numbers import finite
 from gpuprov.untrusted.parsing import whole_number
 
 _LANE_KB = {1: 250e3, 2: 500e3, 3: 984.6e3, 4: 1969.2e3, 5: 3938.5e3, 6: 7563e3}
@@ -86,7 +87,7 @@ class Sample:
     @cached_property
     def seconds(self) -> float:
         """Duration of the sample in seconds."""
-        return max(float(self.raw["seconds"]), 0.001)
+        return max(finite(self.raw["seconds"]), 0.001)
 
     @cached_property
     def gpus(self) -> tuple[GpuLoad, ...]:
@@ -114,7 +115,7 @@ class Sample:
         """Return one program's means from its rows at the begin and the end; threads that began meanwhile
         count as 0.
         """
-        per_core = float(self.raw["ticks"]) * self.seconds
+        per_core = finite(self.raw["ticks"]) * self.seconds
         shares = {
             number: (name, (ticks - (before["threads"].get(number) or [name, ticks])[1]) / per_core)
             for number, (name, ticks) in now["threads"].items()
@@ -210,14 +211,14 @@ def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
     """Return the means of one GPU's readings."""
 
     def mean(name: str) -> float | None:
-        values = [float(row[name]) for row in rows if row.get(name) is not None]
+        values = [finite(row[name]) for row in rows if row.get(name) is not None]
         return fmean(values) if values else None
 
     def share(name: str, of: str) -> float | None:
         value, whole = mean(name), mean(of)
         return None if value is None or not whole else value / whole
 
-    busy = [float(row["gpu"]) for row in rows if row.get("gpu") is not None]
+    busy = [finite(row["gpu"]) for row in rows if row.get("gpu") is not None]
     bits = [int(row["reasons"]) for row in rows if row.get("reasons") is not None]
     load, memory = mean("gpu"), mean("memory")
     lanes = _LANE_KB.get(int(mean("generation") or 0), 0.0) * int(mean("width") or 0)

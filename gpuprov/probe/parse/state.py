@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import lines_of
+from gpuprov.untrusted.numbers import finite
 from gpuprov.untrusted.parsing import read_object
 
 LEASE = 4096
@@ -27,20 +29,24 @@ class Holding:
 
 
 def parse_holding(raw: Mapping[str, Any]) -> Holding:
-    """Parse the lease's file and the time at which the switch was armed; a damaged lease is none."""
-    now, armed = float(raw["now"]), raw["armed"]
+    """Parse the lease's file and the time at which the switch was armed; a damaged lease is none.
+
+    Raises:
+        NodeFailed: one of the two times of the probe is not a number.
+    """
+    now, armed = finite(raw["now"]), raw["armed"]
     lease_s = None
     try:
         lease = read_object(raw["lease"] or "{}", LEASE)
-        if now < float(lease["until"]):
-            lease_s = _duration(now - float(lease["since"]))
-    except (ValueError, KeyError, TypeError):
+        if now < finite(lease["until"]):
+            lease_s = _duration(now - finite(lease["since"]))
+    except (ValueError, KeyError, TypeError, NodeFailed):
         lease_s = None
-    return Holding(lease_s, None if armed is None else _duration(now - float(armed)))
+    return Holding(lease_s, None if armed is None else _duration(now - finite(armed)))
 
 
 def _duration(seconds: float) -> float:
-    """Return a duration in seconds between 0 and `LONGEST_S`; 0 for one that is no number."""
+    """Return a duration in seconds between 0 and `LONGEST_S`."""
     return min(max(0.0, seconds), LONGEST_S)
 
 

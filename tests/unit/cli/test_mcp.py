@@ -23,6 +23,7 @@ from gpuprov.cli.common.mcp_server import INSTRUCTIONS, SCHEMA, TOOLS, server
 from gpuprov.cli.common.verbs import VERBS
 from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import write_lock
+from gpuprov.untrusted.parsing import DEPTH
 from gpuprov.untrusted.programs import Answer
 from tests.campaign._hostile_fleet import BAD, Fleet, answering, healthy
 
@@ -216,6 +217,13 @@ def test_output_that_is_no_document_and_a_late_answer_are_messages(fleet: Fleet)
 
     answer = called("drift", late)
     assert (answer["exit_code"], answer["messages"]) == (1, ["no answer within 600 s"])
+
+
+def test_a_value_of_a_node_may_be_as_deep_as_its_answer_allows(fleet: Fleet) -> None:
+    value = "[" * DEPTH + "]" * DEPTH
+    said = f'{{"nodes": [{{"name": "{BAD}", "collectors": {value}}}, {{"name": "other"}}]}}'.encode()
+    answer = called("drift", lambda _: Answer(0, said, b""))
+    assert [node["name"] for node in answer["document"]["nodes"]] == [BAD, "other"]
 
 
 def test_over_standard_input_and_output(fleet: Fleet, own_state: Path) -> None:

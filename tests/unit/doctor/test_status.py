@@ -21,7 +21,10 @@ from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.model.lock import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.report.status import status_lines, status_table
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import Target
+from gpuprov.untrusted import json_text
+from gpuprov.untrusted.parsing import read_json
 from tests import RECORDED_LOCK
 
 GPU = {
@@ -67,6 +70,26 @@ def test_a_line_a_gpu_and_what_differs_stands_out() -> None:
         "throttled: HW thermal slowdown; 2 uncorrectable ECC errors; limit w 500, not 700"
     )
     assert lines[5].split(maxsplit=2)[2] == "no route to host"
+
+
+NUMBERS = ("gpu", "used_mib", "total_mib", "power_w", "limit_w", "clock", "max_clock", "temperature", "ecc")
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "index", "reasons", "persistence"])
+@pytest.mark.parametrize("value", ["nan", "1e999", "5", 1e300, "9" * 4000])
+def test_what_is_no_number_fails_in_its_own_line(name: str, value: object) -> None:
+    found = contained("gpu09", lambda: read_node("gpu09", facts({name: value})))
+    assert isinstance(found, NodeFailed)
+    assert "in place of a number" in str(found)
+
+
+def test_no_value_of_a_node_makes_the_document_of_all_invalid() -> None:
+    [node] = nodes()[:1]
+    wild = replace(node.gpus[0], busy=float("nan"), power_w=float("inf"), persistence=10**400)
+    document = status_document([node, replace(node, name="gpu09", gpus=(wild,))])
+    [good, bad] = read_json(json_text(document), 1 << 20)["nodes"]
+    assert good["gpus"][0]["busy"] == 0.97
+    assert [bad["gpus"][0][name] for name in ("busy", "power_w", "persistence")] == [None, None, None]
 
 
 def test_a_line_a_node() -> None:

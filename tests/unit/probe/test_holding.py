@@ -43,7 +43,7 @@ def test_a_damaged_lease_is_none(stated: Any) -> None:
     assert parse_holding({"lease": "{", "armed": None, "now": NOW}) == Holding(None, None)
 
 
-@pytest.mark.parametrize(("since", "seconds"), [(-1e300, LONGEST_S), (NOW + 50, 0.0)])
+@pytest.mark.parametrize(("since", "seconds"), [(-1e15, LONGEST_S), (NOW + 50, 0.0)])
 def test_a_duration_has_limits(since: float, seconds: float) -> None:
     assert held({"since": since, "until": NOW + 60}).lease_s == seconds
 

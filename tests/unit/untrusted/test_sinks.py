@@ -122,6 +122,20 @@ def constant_sql(call: ast.Call, source: Source) -> bool:
     return fixed(call.args[0])
 
 
+def no_part(call: ast.Call, source: Source) -> bool:
+    """Return whether the argument is not a named value of a document: `row["x"]` or `row.get("x")`.
+
+    The groups of a match have numbers.
+    """
+    value = call.args[0]
+    match value.values[0] if isinstance(value, ast.BoolOp) else value:
+        case ast.Subscript(slice=ast.Constant(value=int())):
+            return True
+        case ast.Subscript() | ast.Call(func=ast.Attribute(attr="get")):
+            return False
+    return True
+
+
 def xml_values(call: ast.Call, source: Source) -> bool:
     """Return whether each attribute is a constant, a number or a result of `xml_text`."""
     values = [keyword.value for keyword in call.keywords]
@@ -205,6 +219,18 @@ SINKS = {
         lambda *_: False,
         "member_names, which refuses repeated names, and read_member, which unpacks within a limit",
         ("gpuprov/untrusted/archives.py",),
+    ),
+    "a number": Sink(
+        {"float"},
+        no_part,
+        "gpuprov.untrusted.numbers.finite",
+        (
+            "gpuprov/accept/rates.py",  # rows of the catalog
+            "gpuprov/accept/reference.py",
+            "gpuprov/report/progress.py",  # seconds that gpuprov's own callback measured
+            "gpuprov/drift/observations/hardware.py",
+            "plugins/plugin_utils/leased.py",  # a file of gpuprov
+        ),
     ),
     "a log": Sink({"logging.Formatter"}, lambda *_: False, "LogFormatter", (GATES,)),
 }
@@ -303,6 +329,10 @@ def test_documents_of_others_are_parsed_within_limits() -> None:
         ("XML", "SubElement(root, 'a', name=host)"),
         ("XML", "ET.Element('a', name=f'{host}')"),
         ("HTML", "Environment(autoescape=False)"),
+        ("a number", "float(row['gpu'])"),
+        ("a number", "float(row[name])"),
+        ("a number", "float(facts.raw('gate')['awake_s'])"),
+        ("a number", "float(row.get('seconds') or 0)"),
         ("a log", "logging.Formatter('%(message)s')"),
     ],
 )

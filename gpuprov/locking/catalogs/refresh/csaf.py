@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from gpuprov.catalog.checking import CVE
+from gpuprov.catalog.checking import CVE, HIGHEST_SCORE
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.parsing import read_json
@@ -145,6 +145,8 @@ def _vulnerability(said: Mapping[str, Any], products: Mapping[str, Product]) -> 
 
 
 def _score(said: Mapping[str, Any]) -> float:
-    """Return the base score of CVSS 3 or 4 in an entry of `scores`; 0 without one."""
+    """Return the base score of CVSS 3 or 4 in an entry of `scores`; 0 without one that is a score."""
     rated = said.get("cvss_v4") or said.get("cvss_v3") or {}
-    return float(rated.get("baseScore", 0))
+    score = rated.get("baseScore")
+    is_score = isinstance(score, int | float) and not isinstance(score, bool) and 0 < score <= HIGHEST_SCORE
+    return float(score) if is_score else 0.0
