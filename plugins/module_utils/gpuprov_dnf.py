@@ -8,6 +8,7 @@ shell exits with 0 also after errors, so that its output decides.
 Runs on nodes: Python 3.6 to 3.13 and its standard library.
 """
 
+import fcntl
 import glob
 import os
 import re
@@ -17,7 +18,9 @@ import tempfile
 from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
+from gpuprov_locks import DATABASE, RPM, blocker, conflict_of, name_of
 from gpuprov_node import SEVERAL, TIMED_OUT, Package, foreign_removals, packages
+from gpuprov_replace import replace
 from gpuprov_repos import repositories
 
 TYPE_CHECKING = False
@@ -30,7 +33,13 @@ NAME = "dnf"
 """Its name in messages."""
 NEXT_STEP = "run `dnf --assumeno install` with these packages on the node: its output names the others"
 
+BLOCKS = "is no package manager and keeps a lock of rpm's database"
 CAUSES = (
+    Cause(
+        BLOCKS,
+        "a user's process prevents all changes of packages",
+        f"`lslocks` on the node shows it, with {DATABASE}; end it and try again",
+    ),
     Cause(
         "dnf would remove",
         "other packages would be removed as well",
@@ -230,9 +239,40 @@ def transact(command: Command, residue: "Iterable[str]") -> None:
         residue: ignored; rpm keeps no configuration of a removed package that has an effect.
 
     Raises:
-        Failed: dnf failed.
+        Failed: dnf failed, or a user's process prevents changes: dnf would wait for it without limit.
     """
+    pid = blocker()
+    if pid is not None:
+        raise Failed(f"{name_of(pid)} {BLOCKS}")
+    try:
+        close_lock()
+    except OSError as error:
+        raise Failed(f"rpm's lock cannot be replaced: {error}") from error
     _shell(command, None, "--cacheonly")
+
+
+def close_lock() -> None:
+    """Replace rpm's lock by a file that only root can open, unless rpm holds it.
+
+    rpm creates it readable by everybody, and a read lock of any user prevents a transaction. A lock of the
+    old file has no effect on the new one.
+
+    Raises:
+        OSError: it cannot be replaced.
+    """
+    handle = os.open(RPM, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not os.fstat(handle).st_mode & 0o077:
+            return
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # so that no rpm begins meanwhile
+        except OSError:
+            found = conflict_of(handle)
+            if found and found[0] == fcntl.F_WRLCK:
+                return
+        replace(RPM, b"", 0o600)
+    finally:
+        os.close(handle)
 
 
 def enabled_streams() -> "list[str]":

@@ -9,7 +9,6 @@ If the tree is not `booted`, cloud-init, firmware and users of GPUs belong to th
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from gpuprov_locks import blocker, name_of, running
 from gpuprov_node import run
 
 EFI = Path("/sys/firmware/efi/efivars")
@@ -27,10 +27,6 @@ KEYS = EFI / "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 OWNER_KEYS = EFI / "MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"  # shim's, as the kernel reads it
 OWNER_KEYS_WHOLE = EFI.with_name("mok-variables") / "MokListRT"  # complete; an EFI variable has a size limit
 SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # DKMS's own, Ubuntu's
-PACKAGE_LOCKS = (
-    *("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock"),
-    "/var/lib/rpm/.rpm.lock",
-)
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 DISTRIBUTIONS = ("Debian", "Ubuntu")
@@ -56,23 +52,6 @@ def operating_system() -> tuple[str, str]:
     return REBUILDS.get(name, name) + version, name + version
 
 
-def lock_holder(path: str) -> str | None:
-    """Return the holder of a lock of a package manager, `name (pid)`; None if it is free."""
-    try:
-        with open(path, "r+") as file:  # noqa: PTH123 - only a file object can be locked
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        inode = Path(path).stat().st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if fields[1] != "->" and fields[5].endswith(f":{inode}"):
-                return f"{program(fields[4])} ({fields[4]})"
-        return "a program that has ended meanwhile"
-    return None
-
-
 def program(pid: str) -> str:
     """Return the name of a process, or its number if it has ended."""
     try:
@@ -85,10 +64,18 @@ def wait_for_packages(seconds: float) -> str | None:
     """Wait until no other package manager runs; return the one that still runs at the end, or None."""
     end = time.monotonic() + seconds
     while True:
-        holder = next(filter(None, map(lock_holder, PACKAGE_LOCKS)), None)
-        if holder is None or time.monotonic() >= end:
-            return holder
+        pid = running()
+        if pid is None:
+            return None
+        if time.monotonic() >= end:
+            return name_of(pid)
         time.sleep(1)
+
+
+def blocked() -> str | None:
+    """Return the user's process that prevents changes of rpm's database, or None."""
+    pid = blocker()
+    return None if pid is None else name_of(pid)
 
 
 def too_full(wanted: dict) -> dict:
@@ -244,6 +231,7 @@ def main() -> None:
         "arch": os.uname().machine,
         "cloud_init": {"finished": status != 124, "said": said.strip(". \n")},
         "package_lock": wait_for_packages(wait),
+        "blocked": blocked(),
         "too_full": too_full(asked["free_mb"]),
         "secure_boot": secure_boot(asked["certificate"]) if booted else {"on": False, "key_enrolled": False},
         "gpu_users": users_of_gpus(asked["bystanders"]) if booted else [],

@@ -27,10 +27,11 @@ THERE = [
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The options of each run of dnf's shell, then the lines of its script; packages are `THERE`."""
     found: list[list[str]] = []
     monkeypatch.setattr(dnf, "packages", lambda: THERE)
+    monkeypatch.setattr(dnf, "RPM", str(tmp_path / "rpm.lock"))
     return found
 
 

@@ -318,12 +318,6 @@ def test_what_a_program_prints_need_not_be_utf8(path: Path) -> None:
             assert words.get("errors") == "'replace'", f"line {call.lineno}: {ast.unparse(call)}"
 
 
-def test_a_free_lock_has_no_holder_and_a_missing_one_neither(tmp_path: Path) -> None:
-    (tmp_path / "lock").touch()
-    assert preflight.lock_holder(str(tmp_path / "lock")) is None
-    assert preflight.lock_holder(str(tmp_path / "none")) is None
-
-
 def test_a_folder_that_is_too_full_is_one_that_has_less_than_wanted(tmp_path: Path) -> None:
     folder = str(tmp_path / "not" / "there" / "yet")
     assert preflight.too_full({folder: 0}) == {}

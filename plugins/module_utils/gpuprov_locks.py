@@ -1,0 +1,90 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Locks of package managers: who holds them, and what other users can do with them.
+
+The kernel is asked about each lock (F_GETLK of fcntl(2)), which needs no lock of its own. /proc/locks names
+files by their inodes, whose numbers a user can choose on another file system.
+
+A package manager takes write locks, for which a file must be open for writing: only root holds them. Users
+can hold read locks on files that they can open, and rpm's are readable by everybody.
+
+Runs on nodes: Python 3.6 to 3.14 and its standard library, Linux with 64 bits.
+"""
+
+import fcntl
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Conflict = tuple[int, int]
+
+RPM = "/var/lib/rpm/.rpm.lock"
+"""Lock of rpm's transactions."""
+MANAGERS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock", RPM)
+"""Locks that a package manager holds while it changes packages or lists."""
+DATABASE = "/var/lib/rpm/rpmdb.sqlite-shm"
+"""Locks of SQLite for rpm's database, which is in WAL mode."""
+WRITERS = (120, 2)
+"""First byte and number of the bytes there that SQLite locks for a writer and for a checkpoint.
+
+Readers do not lock them (https://www.sqlite.org/walformat.html, section 2.3).
+"""
+_FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid
+
+
+def conflict(path: str, start: int = 0, length: int = 0) -> "Conflict | None":
+    """Return a lock of another process that prevents a write lock; None without one, or without the file.
+
+    The file is not locked. Without the right to open it, the result is None, too.
+
+    Args:
+        start, length: the bytes of the file; a length of 0 is all bytes from `start` on.
+
+    Returns:
+        F_RDLCK or F_WRLCK, and the process: -1 for a lock of an open file, 0 if it is not visible here.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return conflict_of(handle, start, length)
+    finally:
+        os.close(handle)
+
+
+def conflict_of(handle: int, start: int = 0, length: int = 0) -> "Conflict | None":
+    """Return `conflict` for an open file."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else (kind, pid)
+
+
+def running() -> "int | None":
+    """Return the process of the package manager that holds one of `MANAGERS`; None if none does."""
+    for path in MANAGERS:
+        found = conflict(path)
+        if found and found[0] == fcntl.F_WRLCK:
+            return found[1]
+    return None
+
+
+def blocker() -> "int | None":
+    """Return the process of a user that prevents changes of rpm's database, see `conflict`; None without one.
+
+    It holds a read lock on bytes on which SQLite itself has write locks only.
+    """
+    found = conflict(DATABASE, *WRITERS)
+    return found[1] if found and found[0] == fcntl.F_RDLCK else None
+
+
+def name_of(pid: int) -> str:
+    """Return name and number of a process, `dnf (4711)`; a general text if it is not visible or has ended."""
+    if pid <= 0:
+        return "a process that is not visible here"
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            return f"{file.read().strip()} ({pid})"
+    except OSError:
+        return "a process that has ended meanwhile"

@@ -1,0 +1,124 @@
+"""Locks of package managers, and those with which other users could prevent changes."""
+
+from __future__ import annotations
+
+import fcntl
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gpuprov_dnf
+import gpuprov_locks
+import pytest
+from gpuprov_failures import Failed
+
+from tests.unit.roles.scripts import script
+
+preflight = script("preflight")
+HOLD = """
+import fcntl, sys
+path, mode, length, start = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+with open(path, mode) as file:
+    fcntl.lockf(file, fcntl.LOCK_SH if mode == "rb" else fcntl.LOCK_EX, length, start)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(path: Path, mode: str, length: int = 0, start: int = 0) -> Iterator[int]:
+    """Yield the id of a process with a lock: a read lock if the mode is `rb`, otherwise a write lock."""
+    path.touch()
+    words = [sys.executable, "-IS", "-c", HOLD, str(path), mode, str(length), str(start)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert child.stdin
+        assert child.stdout.readline() == b"held\n"
+        try:
+            yield child.pid
+        finally:
+            child.stdin.close()
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package manager's lock; the only one."""
+    path = tmp_path / "rpm.lock"
+    monkeypatch.setattr(gpuprov_locks, "MANAGERS", (str(tmp_path / "none"), str(path)))
+    monkeypatch.setattr(gpuprov_dnf, "RPM", str(path))
+    return path
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The locks of rpm's database."""
+    path = tmp_path / "rpmdb.sqlite-shm"
+    monkeypatch.setattr(gpuprov_locks, "DATABASE", str(path))
+    return path
+
+
+def test_a_write_lock_is_a_package_manager(lock: Path) -> None:
+    assert preflight.wait_for_packages(0) is None
+    with held(lock, "r+b") as pid:
+        assert gpuprov_locks.running() == pid
+        assert str(preflight.wait_for_packages(0)).endswith(f" ({pid})")
+    assert preflight.wait_for_packages(0) is None
+
+
+def test_a_read_lock_of_a_user_is_none(lock: Path) -> None:
+    with held(lock, "rb"):
+        assert preflight.wait_for_packages(0) is None
+
+
+def test_rpms_lock_is_replaced_by_one_that_no_user_can_open(lock: Path) -> None:
+    lock.touch(0o644)
+    with held(lock, "rb"):
+        before = lock.stat()
+        gpuprov_dnf.close_lock()
+        after = lock.stat()
+        assert stat.S_IMODE(after.st_mode) == 0o600
+        assert after.st_ino != before.st_ino
+        with lock.open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    gpuprov_dnf.close_lock()
+    assert lock.stat().st_ino == after.st_ino
+
+
+def test_rpms_lock_stays_while_rpm_holds_it(lock: Path) -> None:
+    lock.touch(0o644)
+    with held(lock, "r+b"):
+        before = lock.stat().st_ino
+        gpuprov_dnf.close_lock()
+        assert lock.stat().st_ino == before
+
+
+def test_a_missing_lock_is_created_closed(lock: Path) -> None:
+    gpuprov_dnf.close_lock()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path) -> None:
+    with held(database, "rb", 1, 120) as pid:
+        assert gpuprov_locks.blocker() == pid
+        assert str(preflight.blocked()).endswith(f" ({pid})")
+        with pytest.raises(Failed, match=rf"\({pid}\) is no package manager") as caught:
+            gpuprov_dnf.transact(gpuprov_dnf.installation(["tool"], 1, False), [])
+    said = gpuprov_dnf.failure("install", caught.value)
+    assert "a user's process prevents all changes of packages" in str(said["says"])
+    assert str(said["do"]).startswith("`lslocks` on the node shows it, with /var/lib/rpm/rpmdb.sqlite-shm")
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize(("mode", "start"), [("rb", 122), ("rb", 123), ("rb", 128), ("r+b", 120)])
+def test_a_reader_of_the_database_and_rpm_itself_do_not_block(database: Path, mode: str, start: int) -> None:
+    with held(database, mode, 1, start):
+        assert gpuprov_locks.blocker() is None
+        assert preflight.blocked() is None
+
+
+def test_a_process_without_a_name_has_a_text() -> None:
+    assert gpuprov_locks.name_of(-1) == gpuprov_locks.name_of(0) == "a process that is not visible here"
+    assert gpuprov_locks.name_of(1 << 30) == "a process that has ended meanwhile"
