@@ -146,7 +146,7 @@ def _is_private(group: int) -> bool:
 
 def _held_message(handle: int, seconds: float) -> str:
     """Return the message of `Locked`: who holds the lock of an open file, for how long, and the remedy."""
-    pid = _holder(os.fstat(handle).st_ino)
+    pid = _holder(os.fstat(handle))
     if pid is None:
         who, look = "a process that is not known", "`cat /proc/locks` lists the locks"
     else:
@@ -155,15 +155,18 @@ def _held_message(handle: int, seconds: float) -> str:
     return f"locked by {who} for more than {seconds:.0f} s; {look}, then the same command again"
 
 
-def _holder(inode: int) -> "int | None":
+def _holder(about: os.stat_result) -> "int | None":
     """Return the id of the process that has locked a file; None if it is not known.
 
-    /proc/locks has 0 for a process that is not visible here.
+    /proc/locks has 0 for a process that is not visible here. Some file systems, such as btrfs, have another
+    device there: a lock of them has no known holder, as a number of an inode alone may be another file's.
     """
+    device = about.st_dev
+    name = f"{os.major(device):02x}:{os.minor(device):02x}:{about.st_ino}"
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/locks") as file:
         for line in file:
             words = line.split()
-            if words[1] == "FLOCK" and words[5].endswith(f":{inode}") and int(words[4]) > 0:
+            if words[1] == "FLOCK" and words[5] == name and int(words[4]) > 0:
                 return int(words[4])
     return None
 

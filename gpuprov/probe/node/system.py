@@ -8,6 +8,8 @@ import re
 import stat
 import sys
 
+from gpuprov_locks import name_of, running
+
 from gpuprov.probe.node.base import (
     FRESH_UNIT,
     Failed,
@@ -275,19 +277,12 @@ def _free(folders: "Iterable[str]") -> "dict[str, int]":
 
 
 def lock_holder() -> "str | None":
-    """Return the name of the process that holds a lock of dpkg or rpm, from /proc/locks.
+    """Return the process that holds a lock of a package manager, `dnf (4711)`.
 
-    None if no process does.
+    None if no process does, and without root's rights.
     """
-    inodes = set()
-    for path in ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/rpm/.rpm.lock"):
-        if os.path.exists(path):
-            inodes.add(str(os.stat(path).st_ino))
-    for line in (read_or_none("/proc/locks") or "").splitlines():
-        words = line.split()
-        if len(words) > 5 and "->" not in words and words[5].rpartition(":")[2] in inodes:
-            return (read_or_none("/proc/" + words[4] + "/comm") or "process " + words[4]).strip()
-    return None
+    pid = running()
+    return None if pid is None else name_of(pid)
 
 
 @collector(seconds=5)

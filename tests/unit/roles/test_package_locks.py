@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import stat
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import gpuprov_locks
 import pytest
 from gpuprov_failures import Failed
 
+from gpuprov.files import mutex
+from gpuprov.probe.node import system
 from tests.unit.roles.scripts import script
 
 preflight = script("preflight")
@@ -64,13 +67,32 @@ def test_a_write_lock_is_a_package_manager(lock: Path) -> None:
     assert preflight.wait_for_packages(0) is None
     with held(lock, "r+b") as pid:
         assert gpuprov_locks.running() == pid
-        assert str(preflight.wait_for_packages(0)).endswith(f" ({pid})")
-    assert preflight.wait_for_packages(0) is None
+        assert preflight.wait_for_packages(0) == system.lock_holder()
+        assert str(system.lock_holder()).endswith(f" ({pid})")
+    assert system.lock_holder() is None
 
 
 def test_a_read_lock_of_a_user_is_none(lock: Path) -> None:
     with held(lock, "rb"):
         assert preflight.wait_for_packages(0) is None
+        assert system.lock_holder() is None
+
+
+def test_a_file_of_that_number_elsewhere_is_not_the_lock(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.touch()
+    row = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} ff:ff:{lock.stat().st_ino} 0 EOF\n"
+    monkeypatch.setattr(system, "read_or_none", lambda path, *_: row if path == "/proc/locks" else "me")
+    assert system.lock_holder() is None
+
+
+def test_the_holder_of_our_own_lock_has_its_device_and_number(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        about = os.fstat(file.fileno())
+        assert mutex._holder(about) == os.getpid()
+        other = list(about)
+        other[2] += 1  # the device
+        assert mutex._holder(os.stat_result(other)) is None
 
 
 def test_rpms_lock_is_replaced_by_one_that_no_user_can_open(lock: Path) -> None:
