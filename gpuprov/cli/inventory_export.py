@@ -13,7 +13,7 @@ import click
 from gpuprov.cli.common import options
 from gpuprov.cli.common.first_boot import FirstBoot, first_boot_options
 from gpuprov.cli.common.terminal import give, show
-from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, NodeFailed, worst
 from gpuprov.files.writing import replace_file
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def command(
                 failed.append(error)
     else:
         found = list(locked_nodes(lock, names, load()))
+    if form in ("slurm", "gres"):
+        failed += _shortcomings(found, live=live, nvml=nvml)
     folders = {
         "slurm": lambda: exports.slurm_files(found, shape, nvml=nvml),
         "prometheus": lambda: exports.prometheus_files(found),
@@ -139,6 +141,24 @@ def command(
     else:
         show(_writers(name, lock, names)[form](found))
     return worst(Exit.OK, *(error.exit_code for error in failed))
+
+
+def _shortcomings(nodes: Sequence[Node], *, live: bool, nvml: bool) -> list[NodeFailed]:
+    """Print and return the reasons why lines of nodes lack their GPUs.
+
+    Raises:
+        InvalidInput: there is one and the nodes were not asked (not `live`).
+    """
+    from gpuprov.inventory.exports import shortcoming
+
+    stated = {node.name: shortcoming(node, nvml=nvml) for node in nodes}
+    found = {name: error for name, error in stated.items() if error}
+    if found and not live:
+        [(name, error), *_] = found.items()
+        raise InvalidInput(f"{name}: not {error.seen}", expected=error.expected, do="export with --live")
+    for name, error in found.items():
+        options.note(f"{name}: {error}")
+    return list(found.values())
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:

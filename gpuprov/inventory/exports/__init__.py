@@ -6,7 +6,7 @@ from gpuprov.inventory.exports.files import Access, dstack, hostfile, skypilot
 from gpuprov.inventory.exports.kubernetes import Choices, kubernetes_files, node_labels
 from gpuprov.inventory.exports.node import Node, Slice
 from gpuprov.inventory.exports.prometheus import prometheus_files, targets
-from gpuprov.inventory.exports.slurm import core_indexes, gres_conf, slurm_conf, slurm_cores
+from gpuprov.inventory.exports.slurm import core_indexes, gres_conf, shortcoming, slurm_conf, slurm_cores
 from gpuprov.inventory.exports.slurm_site import slurm_files, topology_conf
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "kubernetes_files",
     "node_labels",
     "prometheus_files",
+    "shortcoming",
     "skypilot",
     "slurm_conf",
     "slurm_cores",

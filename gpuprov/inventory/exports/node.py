@@ -61,6 +61,11 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_unknown_devices(self) -> bool:
+        """Whether MIG is on, or wanted by the lock, and the instances are not known."""
+        return self.partitioned is None or bool(self.partitioned - {each.gpu for each in self.slices})
+
 
 PROCESSORS = 8192
 """Highest number of logical processors in Linux: NR_CPUS_RANGE_END in arch/x86/Kconfig."""

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import NodeFailed
 from gpuprov.inventory.exports.node import Node, numbers, ranges, short_model
 from gpuprov.model.nodeset import expand, fold
 
@@ -61,41 +61,47 @@ def slurm_cores(cpus: str, cores: Mapping[int, int]) -> str:
 def gres_conf(nodes: Iterable[Node], *, nvml: bool = False) -> str:
     """Return gres.conf for all nodes with GPUs: device files, type, and the nearest cores if known.
 
-    Args:
-        nvml: let slurmd find files and cores by its plugin for NVML, in place of them.
+    A node with unknown devices has no line: it must not be the end of the export of all others.
 
-    Raises:
-        InvalidInput: with `nvml`, a node lacks the plugin or was not asked; or MIG instances are not known.
+    Args:
+        nvml: let slurmd find files and cores by its plugin for NVML, on nodes that have it.
     """
-    listed = [node for node in nodes if node.gpus]
-    if nvml:
-        _require_nvml(listed)
-        return "AutoDetect=nvml\n"
+    listed = [node for node in nodes if node.gpus and not (nvml and node.nvml)]
+    own = "AutoDetect=off " if nvml else ""
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in listed:
         groups[tuple(_devices(node))].append(node.name)
-    return "".join(
-        f"NodeName={fold(names)} {device}\n" for devices, names in groups.items() for device in devices
-    )
+    lines = [
+        f"NodeName={fold(names)} {own}{device}".rstrip() + "\n"
+        for devices, names in groups.items()
+        for device in devices or ([""] if nvml else [])
+    ]
+    return "".join(["AutoDetect=nvml\n"] * nvml + lines)
 
 
-def _require_nvml(nodes: Sequence[Node]) -> None:
-    """Raise InvalidInput for nodes on which slurmd cannot load its plugin for NVML."""
-    lacking = [node.name for node in nodes if not node.nvml]
-    if lacking:
-        raise InvalidInput(
-            f"--nvml, but {fold(lacking)} has no gpu_nvml.so of Slurm, or did not answer",
-            expected="the plugin on every node: Debian's slurm-wlm-nvml-plugin, or a build with NVML",
-            do="leave out --nvml: gres.conf then lists the device files",
+def shortcoming(node: Node, *, nvml: bool = False) -> NodeFailed | None:
+    """Return why a node's lines lack its GPUs, or list files in spite of `nvml`; None if they are whole."""
+    if node.has_unknown_devices:
+        return NodeFailed(
+            "exported as down and without GPUs: the device files of its MIG instances are not known",
+            expected="--live, and a node with the instances of its lock",
+            do=f"gpuprov apply -l {node.name}, then export with --live",
         )
+    if nvml and node.gpus and not node.nvml:
+        return NodeFailed(
+            "exported with its device files: it has no gpu_nvml.so of Slurm, or did not answer",
+            expected="the plugin for --nvml: Debian's slurm-wlm-nvml-plugin, or a build with NVML",
+        )
+    return None
 
 
 def _devices(node: Node) -> list[str]:
     """Return the lines of gres.conf, without node name: whole GPUs with the same cores, then MIG instances.
 
-    Raises:
-        InvalidInput: the node's MIG instances are not known.
+    Empty if the devices are not known.
     """
+    if node.has_unknown_devices:
+        return []
     cores = node.gpu_cores if len(node.gpu_cores) == node.gpus else ("",) * node.gpus
     minors = node.gpu_minors if len(node.gpu_minors) == node.gpus else tuple(range(node.gpus))
     whole = sorted((minors[gpu], cores[gpu]) for gpu in _whole(node))
@@ -117,19 +123,8 @@ def _bound(cores: str) -> str:
 
 
 def _whole(node: Node) -> list[int]:
-    """Return the indexes of the GPUs that are not partitioned.
-
-    Raises:
-        InvalidInput: the node's MIG instances are not known.
-    """
-    without = None if node.partitioned is None else node.partitioned - {each.gpu for each in node.slices}
-    if node.partitioned is None or without:
-        raise InvalidInput(
-            f"{node.name}: the device files of its MIG instances are not known",
-            expected="--live, and a node with the instances of its lock",
-            do=f"gpuprov apply -l {node.name}, then export with --live",
-        )
-    return [gpu for gpu in range(node.gpus) if gpu not in node.partitioned]
+    """Return the indexes of the GPUs that are not partitioned."""
+    return [gpu for gpu in range(node.gpus) if gpu not in (node.partitioned or ())]
 
 
 def _slice_type(node: Node, profile: str) -> str:
@@ -142,9 +137,6 @@ def slurm_conf(nodes: Iterable[Node], *, topology: str | None = None) -> str:
 
     Args:
         topology: the topology plugin for topology.conf, `tree` or `block`; None without that file.
-
-    Raises:
-        InvalidInput: MIG instances of a node are not known.
     """
     groups: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -181,11 +173,13 @@ def _hardware(node: Node) -> str:
     gres = ",".join(f"gpu:{kind}:{count}" for kind, count in gpus.items())
     stated += [f"Gres={gres}"] if gres else []
     stated += [f"Feature={','.join(features(node))}"] if features(node) else []
-    return " ".join([*stated, "State=UNKNOWN"])
+    return " ".join([*stated, f"State={'DOWN' if node.has_unknown_devices else 'UNKNOWN'}"])
 
 
 def _types(node: Node) -> list[str]:
-    """Return the GRES type of each device: whole GPUs, then MIG instances."""
+    """Return the GRES type of each device: whole GPUs, then MIG instances; empty if they are not known."""
+    if node.has_unknown_devices:
+        return []
     instances = [_slice_type(node, each.profile) for each in node.slices]
     return [short_model(node.model) for _ in _whole(node)] + instances
 

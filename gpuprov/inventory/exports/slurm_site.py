@@ -42,7 +42,7 @@ def slurm_files(nodes: Sequence[Node], shape: Shape = "tree", *, nvml: bool = Fa
         nvml: as for `gres_conf`.
 
     Raises:
-        InvalidInput: as `gres_conf` and `topology_conf`.
+        InvalidInput: as `topology_conf`.
     """
     topology = topology_conf(nodes, shape)
     files = {

@@ -111,6 +111,24 @@ def test_a_mig_instance_without_its_files_fails_its_node(locked: MakeLock, lost:
         observed(node, simulated("h200x4", change), parse_topology(MATRIX))
 
 
+def test_one_node_does_not_end_the_export_of_all(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        partitioned(raw)
+        raw["mig"]["text"] = ""
+
+    matrix = parse_topology(MATRIX)
+    answers = {"gpu01": (simulated("h200x4", change), matrix), "gpu02": (simulated("h200x4"), matrix)}
+    monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
+    for form in ("slurm", "gres"):
+        assert run(["inventory", "export", form, "train", "--live", "--lock", str(lock)]) == 1
+        out, err = capsys.readouterr()
+        assert "gpu01: exported as down and without GPUs" in err
+        assert "NodeName=gpu02 " in out
+        assert ("gpu01" in out) is (form == "slurm")
+
+
 def test_pools_know_the_way_in(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inventory", "export", "dstack", "train", "--name", "pool", "--lock", str(lock)]) == 0
     pool = yaml.safe_load(capsys.readouterr().out)

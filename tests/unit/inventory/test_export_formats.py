@@ -19,6 +19,7 @@ from gpuprov.inventory.exports import (
     dstack,
     gres_conf,
     hostfile,
+    shortcoming,
     skypilot,
     slurm_conf,
     slurm_cores,
@@ -108,17 +109,34 @@ def test_a_profile_of_a_node_adds_no_key_to_slurms_files(profile: str) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [None, frozenset({0})])
-def test_mig_without_its_instances_is_refused(partitioned: frozenset[int] | None) -> None:
-    for write in (gres_conf, slurm_conf):
-        with pytest.raises(InvalidInput, match="gpu01: the device files of its MIG instances are not known"):
-            write([node(1, partitioned=partitioned)])
+def test_mig_without_its_instances_is_down_and_the_others_are_exported(
+    partitioned: frozenset[int] | None,
+) -> None:
+    nodes = [node(1), node(2, partitioned=partitioned), node(3)]
+    assert gres_conf(nodes) == gres_conf([node(1), node(3)])
+    good, bad = slurm_conf(nodes).splitlines()[-2:]
+    assert good.startswith("NodeName=gpu[01,03] ")
+    assert " Gres=gpu:h200:8 " in good
+    assert bad.startswith("NodeName=gpu02 ")
+    assert bad.endswith(" State=DOWN")
+    assert "Gres" not in bad
+    assert "the device files of its MIG instances are not known" in str(shortcoming(nodes[1]))
+    assert shortcoming(nodes[0]) is None
 
 
-def test_nvml_only_with_the_plugin_on_each_node() -> None:
-    assert gres_conf([node(1, nvml=True), node(2, gpus=0)], nvml=True) == "AutoDetect=nvml\n"
-    for unknown in (None, False):
-        with pytest.raises(InvalidInput, match=r"--nvml, but gpu02 has no gpu_nvml\.so"):
-            gres_conf([node(1, nvml=True), node(2, nvml=unknown)], nvml=True)
+@pytest.mark.parametrize("unknown", [None, False])
+def test_a_node_without_the_plugin_for_nvml_keeps_its_device_files(unknown: bool | None) -> None:
+    nodes = [node(1, nvml=True), node(2, nvml=unknown), node(3, gpus=0)]
+    assert gres_conf([nodes[0], nodes[2]], nvml=True) == "AutoDetect=nvml\n"
+    assert gres_conf(nodes, nvml=True) == (
+        "AutoDetect=nvml\n"
+        "NodeName=gpu02 AutoDetect=off Name=gpu Type=h200 File=/dev/nvidia[0-3] Cores=0-47\n"
+        "NodeName=gpu02 AutoDetect=off Name=gpu Type=h200 File=/dev/nvidia[4-7] Cores=48-95\n"
+    )
+    assert [shortcoming(each, nvml=True) is None for each in nodes] == [True, False, True]
+    assert shortcoming(nodes[1]) is None
+    closed = replace(nodes[1], partitioned=None)
+    assert gres_conf([closed], nvml=True) == "AutoDetect=nvml\nNodeName=gpu02 AutoDetect=off\n"
 
 
 def placed(*stated: str) -> list[Node]:
