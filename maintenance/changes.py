@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpuprov.catalog.loading import read_data
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.files.writing import replace_file
@@ -107,18 +110,37 @@ def write(data: Path, old: Mapping[str, Document], new: Mapping[str, Document]) 
         data: the folder of the data files.
 
     Raises:
-        GpuprovError: the folder cannot be written.
+        GpuprovError: the folder cannot be written, or could not be loaded afterwards and is not changed.
     """
-    written = []
-    for name, document in new.items():
-        if old.get(name) != document:
-            path = data / f"{name}.json"
-            try:
-                replace_file(path, render(document))
-            except OSError as error:
-                raise GpuprovError(f"{path} cannot be written: {error.strerror}") from error
-            written.append(path)
-    return written
+    changed = {
+        data / f"{name}.json": render(document) for name, document in new.items() if old.get(name) != document
+    }
+    _require_loadable(data, changed)
+    for path, content in changed.items():
+        try:
+            replace_file(path, content)
+        except OSError as error:
+            raise GpuprovError(f"{path} cannot be written: {error.strerror}") from error
+    return list(changed)
+
+
+def _require_loadable(data: Path, changed: Mapping[Path, str]) -> None:
+    """Load a copy of a folder of data files with the changed ones.
+
+    Raises:
+        GpuprovError: the catalog would refuse it, and each later start of gpuprov with it.
+    """
+    with TemporaryDirectory(prefix="gpuprov-catalog-") as copied:
+        shutil.copytree(data, copied, dirs_exist_ok=True)
+        for path, content in changed.items():
+            (Path(copied) / path.name).write_text(content, "utf-8")
+        try:
+            read_data(Path(copied))
+        except InvalidInput as error:
+            raise GpuprovError(
+                f"nothing was written, because the catalog would not load: {error}",
+                do="leave out the source of that change, or report it",
+            ) from None
 
 
 def describe(change: Change, documents: Mapping[str, Document]) -> Iterator[str]:

@@ -25,16 +25,18 @@ def check_bulletins(catalog: Catalog) -> None:
             its branch or not newer than the affected ones. The message names the bulletin and the row.
     """
     for bulletin in catalog.bulletins.values():
-        place = f"bulletins.json: bulletins[{bulletin.id}]"
-        for seen, expected in _wrong(bulletin):
-            raise InvalidInput(f"{place}.{seen}", expected=expected)
-        for index, row in enumerate(bulletin.affected):
-            for seen, expected in (*wrong_branch(row, catalog), *wrong_versions(row)):
-                raise InvalidInput(f"{place}.affected[{index}]: {seen}", expected=expected)
-            if unknown := sorted({*row.cves} - {*bulletin.cves}):
-                raise InvalidInput(
-                    f"{place}.affected[{index}].cves: {unknown[0]}", expected="a CVE of the bulletin"
-                )
+        for seen, expected in wrong_bulletin(bulletin, catalog):
+            raise InvalidInput(f"bulletins.json: bulletins[{bulletin.id}].{seen}", expected=expected)
+
+
+def wrong_bulletin(bulletin: Bulletin, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong in a bulletin: the field and the value seen, and what was expected."""
+    yield from _wrong(bulletin)
+    for index, row in enumerate(bulletin.affected):
+        for seen, expected in (*wrong_branch(row, catalog), *wrong_versions(row)):
+            yield f"affected[{index}]: {seen}", expected
+        if unknown := sorted({*row.cves} - {*bulletin.cves}):
+            yield f"affected[{index}].cves: {unknown[0]}", "a CVE of the bulletin"
 
 
 def _wrong(bulletin: Bulletin) -> Iterator[tuple[str, str]]:

@@ -152,7 +152,7 @@ def read_data(*folders: Path) -> Catalog:
 def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
     """Return the sources of a file by their keys; InvalidInput for one that is not valid."""
     stated = _section(path, raw, "sources", dict)
-    return {key: _record(r.Source, each, f"{path.name}: sources.{key}") for key, each in stated.items()}
+    return {key: read_record(r.Source, each, f"{path.name}: sources.{key}") for key, each in stated.items()}
 
 
 class Whole:
@@ -186,7 +186,7 @@ def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.So
 
     def make(raw: Raw) -> r.GpuModel:
         place = f"{DEVICES}.json: devices[{raw['id']}]"
-        gpu: r.GpuModel = _record(r.GpuModel, whole.complete(raw), place)
+        gpu: r.GpuModel = read_record(r.GpuModel, whole.complete(raw), place)
         _check_sources(gpu, sources, place)
         return gpu
 
@@ -269,7 +269,7 @@ def _records(
     InvalidInput for one that is not valid, or cites an unknown source.
     """
     for raw, place in _merged(layers, section, key).values():
-        record = _record(kind, complete(raw) if complete else raw, place)
+        record = read_record(kind, complete(raw) if complete else raw, place)
         _check_sources(record, sources, place)
         yield record
 
@@ -281,7 +281,7 @@ def _check_sources(record: Any, sources: Mapping[str, r.Source], place: str) -> 
             raise InvalidInput(f"{place}.source: {cited!r} is in no sources section", expected="a known key")
 
 
-def _record(kind: type[Any], raw: Any, place: str) -> Any:
+def read_record(kind: type[Any], raw: Any, place: str) -> Any:
     """Return a typed record from a JSON object.
 
     Raises:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpuprov.catalog import Catalog, Version, version
-from gpuprov.catalog.checking import wrong_branch, wrong_versions
-from gpuprov.catalog.records import OF_A_BRANCH, AffectedRange, Exposed
+from gpuprov.catalog.checking import wrong_branch, wrong_bulletin, wrong_versions
+from gpuprov.catalog.loading import read_record
+from gpuprov.catalog.records import OF_A_BRANCH, AffectedRange, Bulletin, Exposed
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.locking.catalogs.refresh.csaf import LARGEST, Advisory, Product, Vulnerability, read_advisory
 from gpuprov.locking.catalogs.refresh.proposal import Document, Proposal
@@ -31,6 +33,10 @@ NAMES: dict[str, Exposed] = {
 """Product of an advisory, in lower case → component. Drivers are found by their platform, `Linux(R580)`."""
 DATA_CENTER = "Tesla"
 """The product whose version of a driver counts, if others of the branch have another one."""
+REMARKS = 20
+"""Maximum number of remarks about one advisory."""
+BYTES = 1 << 30
+"""Maximum size of all documents of one run; the vendor's of a year have some 20 MB."""
 _BRANCH = re.compile(r"Linux ?\(R([0-9]{3,4})\)")
 _PLATFORM = re.compile(r"\bLinux\b|\bAll\b|\A\Z")
 _VERSION = re.compile(r"(?P<plain>[0-9]{1,4}(?:\.[0-9]{1,5}){1,3})(?: ?(?:Update |U)(?P<update>[0-9]{1,2}))?")
@@ -47,6 +53,17 @@ class _Fix:
     data_center: bool
 
 
+@dataclass(slots=True)
+class _Affected:
+    """CVEs with the same first fixed version, and the last versions of their ranges."""
+
+    cves: list[str] = field(default_factory=list)
+    ends: set[Version] = field(default_factory=set)
+
+
+_Ends = defaultdict[tuple[Exposed, int | None], set[Version]]
+
+
 def read_advisories(places: Iterable[str], day: str) -> Readings:
     """Read advisories: files, folders with files `ID/ID.json` at any depth, or URLs of single files.
 
@@ -57,10 +74,16 @@ def read_advisories(places: Iterable[str], day: str) -> Readings:
     """
     read: list[Advisory] = []
     failed: list[NotRead] = []
+    left = BYTES
     for place in places:
         for name in _documents(place):
             try:
-                read.append(read_advisory(_content(name), name))
+                content = _content(name)
+                left -= len(content)
+                if left < 0:
+                    failed.append(NotRead(f"advisory {name} and later ones", f"more than {BYTES >> 20} MiB"))
+                    break
+                read.append(read_advisory(content, name))
             except GpuprovError as error:
                 failed.append(NotRead(f"advisory {name}", str(error)))
     if not read:
@@ -121,32 +144,57 @@ def propose_bulletins(proposal: Proposal, catalog: Catalog, reading: Reading) ->
 
 
 def _record(advisory: Advisory, catalog: Catalog, source: str) -> tuple[Document | None, list[str]]:
-    """Return the record of an advisory, and what is wrong in it; None if it concerns no component."""
-    fixes: dict[tuple[Exposed, int | None, Version], list[str]] = {}
+    """Return the record of an advisory, and what is wrong in it; None if it concerns no component.
+
+    None also for a record that the catalog would refuse.
+    """
+    fixes: dict[tuple[Exposed, int | None, Version], _Affected] = {}
     wrong: list[str] = []
     concerned: list[Vulnerability] = []
     for each in advisory.vulnerabilities:
         found = _fixes(each, wrong)
-        if found:
-            concerned.append(each)
+        if not found:
+            continue
+        concerned.append(each)
+        ends = _last_versions(each)
         for fix in found:
-            fixes.setdefault((fix.component, fix.branch, fix.fixed), []).append(each.cve)
+            row = fixes.setdefault((fix.component, fix.branch, fix.fixed), _Affected())
+            row.cves.append(each.cve)
+            row.ends |= ends[fix.component, fix.branch] - {fix.fixed}
     cves = [each.cve for each in concerned]
     rows = []
-    for (component, branch, fixed), named in fixes.items():
-        last = _last(component, branch, fixed, [each for each in concerned if each.cve in named])
+    for (component, branch, fixed), of in fixes.items():
+        last = max(of.ends, default=None)
         row = AffectedRange(component=component, branch=branch, fixed=fixed, last=last)
         if faults := [*wrong_branch(row, catalog), *wrong_versions(row)]:
             wrong += [f"{seen}, expected {expected}" for seen, expected in faults]
         else:
-            rows.append(_plain(row, [] if named == cves else named))
+            rows.append(_plain(row, [] if of.cves == cves else of.cves))
     if not rows:
-        return None, list(dict.fromkeys(wrong))
+        return None, _first(wrong)
     record: Document = {"id": advisory.id, "title": advisory.title, "published": advisory.published}
     if advisory.updated != advisory.published:
         record["updated"] = advisory.updated
     record |= {"revision": advisory.revision, "score": max(each.score for each in concerned), "cves": cves}
-    return {**record, "affected": rows, "source": [source]}, list(dict.fromkeys(wrong))
+    record |= {"affected": rows, "source": [source]}
+    faults = _faults(record, catalog)
+    return (None if faults else record), _first([*faults, *wrong])
+
+
+def _faults(record: Document, catalog: Catalog) -> list[str]:
+    """Return the reasons for which the catalog would refuse a record of a bulletin."""
+    try:
+        bulletin = read_record(Bulletin, record, "")
+    except InvalidInput as error:
+        return [str(error)]
+    return [f"{seen}, expected {expected}" for seen, expected in wrong_bulletin(bulletin, catalog)]
+
+
+def _first(wrong: Iterable[str]) -> list[str]:
+    """Return each text once, at most `REMARKS`, and then the number of the others."""
+    listed = list(dict.fromkeys(wrong))
+    more = len(listed) - REMARKS
+    return [*listed[:REMARKS], *([f"{more} more like these"] if more > 0 else [])]
 
 
 def _plain(row: AffectedRange, cves: list[str]) -> Document:
@@ -200,23 +248,17 @@ def _read(component: str, match: re.Match[str]) -> Version:
     return version(plain)
 
 
-def _last(
-    component: str, branch: int | None, fixed: Version, vulnerabilities: Iterable[Vulnerability]
-) -> Version | None:
-    """Return the newest version that is named as affected up to and including it; None without one.
+def _last_versions(vulnerability: Vulnerability) -> _Ends:
+    """Return component and branch → the versions up to and including which ranges of a CVE end.
 
     Ranges that end before the fixed version, `All versions prior to 13.0`, name none.
     """
-    ends = [
-        end
-        for vulnerability in vulnerabilities
-        for product in vulnerability.affected
-        if _component(product) == (component, branch)
-        and (component not in OF_A_BRANCH or product.name == DATA_CENTER)
-        for end in _ends(component, product.version)
-        if end != fixed
-    ]
-    return max(ends, default=None)
+    found: _Ends = defaultdict(set)
+    for product in vulnerability.affected:
+        of = _component(product)
+        if of and (of[0] not in OF_A_BRANCH or product.name == DATA_CENTER):
+            found[of].update(_ends(of[0], product.version))
+    return found
 
 
 def _ends(component: str, text: str) -> Iterator[Version]:

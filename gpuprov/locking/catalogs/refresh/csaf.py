@@ -23,6 +23,11 @@ VALUES = 1 << 19
 """Maximum number of values of a document: a list of products for each CVE."""
 TITLE = 120
 """Maximum number of characters of a title."""
+NAME = 200
+"""Number of characters of a platform, a product or a version that are read; the vendor's have up to 80.
+
+A name is compared for each reference to it.
+"""
 _ID = re.compile(r"[0-9]{3,6}")
 _TIME = re.compile(r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})(?:T[0-9:.]{5,15}(?:Z|[+-][0-9:]{5}))?")
 _REVISION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
@@ -124,7 +129,8 @@ def _products(branches: Any, above: Mapping[str, str]) -> Iterator[tuple[str, Pr
             product = branch["product"]
             versions = name if "product_name" in above else str(product["name"])
             title = above.get("product_name", name)
-            yield str(product["product_id"]), Product(above.get("architecture", ""), title, versions)
+            parts = (each[:NAME] for each in (above.get("architecture", ""), title, versions))
+            yield str(product["product_id"]), Product(*parts)
         yield from _products(branch.get("branches", []), {**above, category: name})
 
 

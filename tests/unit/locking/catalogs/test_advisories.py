@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,14 @@ from gpuprov.catalog import load, version
 from gpuprov.catalog.loading import read_data
 from gpuprov.catalog.releases import OWN
 from gpuprov.catalog.rules.security import affected
-from gpuprov.errors import Exit, InvalidInput
+from gpuprov.errors import Exit, GpuprovError, InvalidInput
+from gpuprov.locking.catalogs.refresh import bulletins
 from gpuprov.locking.catalogs.refresh.bulletins import read_advisories
 from gpuprov.locking.catalogs.refresh.csaf import read_advisory
 from gpuprov.locking.catalogs.refresh.proposal import Proposal, read_documents
 from gpuprov.locking.catalogs.refresh.propose import propose
 from gpuprov.locking.catalogs.refresh.seen import NotRead, Reading
+from maintenance import changes
 from maintenance.refresh import command
 from tests.unit.locking.catalogs.advisories import advisory, row, tesla, write
 
@@ -123,6 +127,71 @@ def test_a_misprint_is_a_remark_and_the_other_rows_stay(
     assert [change.value["affected"] for change in found.changes] == [
         [{"component": "driver", "branch": 595, "fixed": "595.99.01"}]
     ]
+
+
+@pytest.mark.parametrize("score", [None, "x", "nan", "9.8", -5, 0, True, 1e300, {}], ids=repr)
+def test_a_record_that_the_catalog_would_refuse_is_a_remark(tmp_path: Path, score: object) -> None:
+    document = advisory("5990", {ONE: [tesla(580, "580.190.01")]})
+    document["vulnerabilities"][0]["scores"] = [{"cvss_v3": {"baseScore": score}}]
+    found = proposed(tmp_path, document)
+    assert not found.changes
+    assert found.remarks == [
+        "bulletin 5990: score: 0, expected a CVSS base score, above 0 and at most 10: to be looked at by hand"
+    ]
+
+
+def test_a_bulletin_is_not_updated_before_it_is_published(tmp_path: Path) -> None:
+    document = advisory(
+        "5990", {ONE: [tesla(580, "580.190.01")]}, current_release_date="2020-01-01T00:00:00Z"
+    )
+    found = proposed(tmp_path, document)
+    assert not found.changes
+    assert "updated: 2020-01-01, expected 2026-10-20" in found.remarks[0]
+
+
+def test_remarks_about_one_advisory_are_limited(tmp_path: Path) -> None:
+    rows = [tesla(branch, f"none of {branch}") for branch in range(500, 600)]
+    found = proposed(tmp_path, advisory("5990", {ONE: rows}))
+    assert len(found.remarks) == 21
+    assert "80 more like these" in found.remarks[-1]
+
+
+LONG = "A" * (1 << 20)
+
+
+def _large(what: str) -> dict[str, Any]:
+    """Return an advisory that names one thing many times."""
+    if what == "a name":
+        document = advisory("5990", {ONE: [row("Linux", "any", "1.0", "1.1")]})
+        for leaf in document["product_tree"]["branches"][0]["branches"][0]["branches"]:
+            leaf["name"] = LONG
+        status = document["vulnerabilities"][0]["product_status"]
+        document["vulnerabilities"][0]["product_status"] = {key: each * 6000 for key, each in status.items()}
+        return document
+    if what == "CVEs":
+        one = [row("Linux", "DCGM", "0.0 to 4.6.0", "4.6.1")]
+        return advisory("5990", {f"CVE-2026-{number:06}": one for number in range(24_000)})
+    affected = [tesla(580, "580.190.01", f"0.0 to 580.100.{number}") for number in range(1500)]
+    fixed = [tesla(branch, f"{branch}.190.01") for branch in range(1000, 2500)]
+    return advisory("5990", {ONE: [*affected, *fixed]})
+
+
+@pytest.mark.parametrize("what", ["a name", "CVEs", "branches"])
+def test_the_time_of_a_document_is_in_proportion_to_its_size(tmp_path: Path, what: str) -> None:
+    folder = write(tmp_path, _large(what))
+    begun = time.process_time()
+    proposed(folder)
+    assert time.process_time() - begun < 3
+
+
+def test_all_documents_of_a_run_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path, *(advisory(f"599{n}", {ONE: [tesla(580, "580.190.01")]}) for n in range(3)))
+    monkeypatch.setattr(bulletins, "BYTES", 2 * (folder / "2026/5990/5990.json").stat().st_size)
+    reading, failed = read_advisories([str(folder)], DAY)
+    assert isinstance(reading, Reading)
+    assert len(reading.advisories) == 2
+    assert isinstance(failed, NotRead)
+    assert "and later ones" in failed.what
 
 
 def test_a_known_revision_is_no_news_and_a_newer_one_overwrites_nothing_by_itself(tmp_path: Path) -> None:
@@ -230,3 +299,16 @@ def test_the_maintainers_command_writes_a_catalog_that_judges_by_it(
     assert [(each.bulletin.id, str(each.fixed)) for each in found] == [("5990", "580.190.01")]
     again = CliRunner().invoke(command, arguments, standalone_mode=False)
     assert "0 changes" in again.output
+
+
+def test_a_catalog_that_would_not_load_is_not_written(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(OWN, data)
+    old = read_documents(data)
+    new = copy.deepcopy(old)
+    new["bulletins"]["bulletins"][0]["score"] = 0
+    with pytest.raises(
+        GpuprovError, match=r"nothing was written, because the catalog would not load: .*score: 0"
+    ):
+        changes.write(data, old, new)
+    assert read_documents(data) == old
