@@ -21,6 +21,8 @@ HASH = "#sha256="
 EXPECTED = f"https://…/gpuprov-VERSION-py3-none-any.whl{HASH}HASH"
 MAKE = "scripts/release wheel dist"
 """Command that builds the wheel in a checkout and prints its hash as `--wheel` expects it."""
+PIP_S = 600
+"""Longest time in seconds of pip in a job; its own limit is for each read."""
 LARGEST = 64 << 20
 _NAME = re.compile(r"gpuprov-[0-9A-Za-z.+!_]{1,60}-py3-none-any\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -138,7 +140,7 @@ def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]
         f"echo {shlex.quote(f'{wheel.sha256}  {path}')} | sha256sum --check --quiet",
         f'python -c "{read}" {quoted} >{lock}',
         f"echo {shlex.quote(f'./{path} --hash=sha256:{wheel.sha256}')} >>{lock}",
-        f"pip install --require-hashes --only-binary :all: --requirement {lock}",
+        f"timeout {PIP_S} pip install --require-hashes --only-binary :all: --requirement {lock}",
     ]
 
 

@@ -12,9 +12,11 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -34,6 +36,15 @@ READY = "ready"
 """File in an environment that is complete; it is written last."""
 WAIT_S = 900.0
 """Seconds to wait for another process that makes the same environment."""
+PIP_S = 600.0
+"""Longest time of pip in seconds, less than `WAIT_S`. Its own limit is for each read."""
+PIP_LIMITS = "ulimit -v 4194304 2>/dev/null; ulimit -f 524288 2>/dev/null"
+"""Limits of pip: 4 GiB of memory, where the system has such a limit, and 256 MiB for a file.
+
+The compiled wheels have up to 5 MB.
+"""
+SAID = 65536
+"""Size in bytes of the end of pip's standard error that is read."""
 TRIES = {"PIP_RETRIES": "1", "PIP_TIMEOUT": "30"}
 """Settings of pip unless the operator states others: without an index pip would try for minutes."""
 FAILED, REFUSED, INTERRUPTED = 1, 5, 130
@@ -146,24 +157,46 @@ def make(archive: Path, folder: Path, about: "dict[str, Any]") -> None:
         inside = [each for each in whole.namelist() if each == INSTALL or each.startswith(f"{WHEELS}/")]
         whole.extractall(str(folder), inside)
     [pip] = (folder / WHEELS).glob("pip-*.whl")
-    done = subprocess.run(
-        install_command(folder, pip),
-        cwd=str(folder),
-        env={**TRIES, **os.environ},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    if done.returncode:
+    error = install(folder, pip)
+    if error:
         start = sys.argv[0]
         raise Stop(
             FAILED,
-            f"{compiled} cannot be installed: {last_error(done.stderr)}",
+            f"{compiled} cannot be installed: {error}",
             f"an index or a folder that has them for {SYSTEM}",
             f"type PIP_INDEX_URL=https://MIRROR/simple {start}, "
             f"or PIP_NO_INDEX=1 PIP_FIND_LINKS=WHEELHOUSE {start}",
         )
     shutil.rmtree(str(folder / WHEELS))
     (folder / READY).write_text(f"{version}\n")
+
+
+def install(folder: Path, pip: Path) -> str:
+    """Install the requirements file into an environment; return why that failed, empty if it did not.
+
+    pip and its processes are killed after `PIP_S`, and by an interrupt.
+    """
+    limited = ["/bin/sh", "-c", PIP_LIMITS + '; exec "$@"', "sh", *install_command(folder, pip)]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            limited,
+            cwd=str(folder),
+            env={**TRIES, **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(PIP_S)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return f"pip did not end within {PIP_S:.0f} s"
+        said.seek(max(0, said.seek(0, os.SEEK_END) - SAID))
+        return last_error(said.read()) if code else ""
 
 
 def install_command(folder: Path, pip: Path) -> "list[str]":

@@ -174,6 +174,27 @@ def test_what_cannot_be_fetched_is_named_in_one_line(tmp_path: Path) -> None:
     assert "type PIP_INDEX_URL=https://MIRROR/simple " in said[0]
 
 
+def installing(folder: Path, script: str) -> str:
+    """Return what an installation with this script in place of pip says."""
+    python = folder / "bin/python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return onefile.install(folder, folder / "pip.whl")
+
+
+def test_pip_ends_also_at_an_index_that_drips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onefile, "PIP_S", 1.0)
+    begun = time.monotonic()
+    assert installing(tmp_path, "sleep 30 & sleep 30") == "pip did not end within 1 s"
+    assert time.monotonic() - begun < 20
+    assert onefile.PIP_S < onefile.WAIT_S
+
+
+def test_pip_has_limits_of_memory_and_of_a_file(tmp_path: Path) -> None:
+    assert installing(tmp_path, 'echo "ERROR: $(ulimit -v) $(ulimit -f)" >&2; exit 1') == "4194304 524288"
+
+
 def test_another_python_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(onefile.Stop, match=r"this is Python 3\.\d+ .*; expected Python 3\.6 to 3\.7; type"):
         onefile.check_python([[3, 6], [3, 7]])

@@ -135,7 +135,8 @@ def test_a_job_installs_by_hash_or_not_at_all(
 
 
 def test_a_job_fetches_by_url_first() -> None:
-    first, second, *_ = install_lines(Wheel(URL, HASH))
+    first, second, *_, last = install_lines(Wheel(URL, HASH))
+    assert last.startswith("timeout 600 pip install --require-hashes ")
     assert first.startswith("curl --fail ")
     assert first.endswith(f"--output {NAME} {URL}")
     assert second == f"echo '{HASH}  {NAME}' | sha256sum --check --quiet"
