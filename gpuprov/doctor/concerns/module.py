@@ -15,7 +15,7 @@ from gpuprov.probe.parse.modules import DiskModule, DkmsModule
 from gpuprov.untrusted import shell
 
 
-@rule("driver.no_module", "D03", source="tk-trouble", after=BOUND_ELSEWHERE)
+@rule("driver.no_module", "D03", source="tk-trouble", after=(*BOUND_ELSEWHERE, "driver.build_failed"))
 def no_module_for_this_kernel(seen: Examination) -> Iterator[Fault]:
     """Report that the driver is packaged, or has modules for other kernels, but none for the running
     kernel.
