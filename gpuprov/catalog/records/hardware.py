@@ -161,6 +161,8 @@ class KnownIssue:
     kind: Literal["build", "firmware"]
     drivers: tuple[Version, ...] = ()
     branches: tuple[int, ...] = ()
+    nvidia_fs: tuple[Version, ...] = ()
+    """Releases of nvidia-fs (GPUDirect Storage) that it concerns, in place of drivers."""
     module: Flavour | None = None
     os: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()

@@ -44,6 +44,15 @@ def build_outcome(issue: KnownIssue, kernel: Version) -> Build:
     return "unknown"
 
 
+def is_before(issue: KnownIssue, kernel: Version) -> bool:
+    """Return whether a kernel is older than all that fail by an issue of the kernel itself, on any system.
+
+    The issue does not concern such a kernel, because the change came later.
+    """
+    first = min((each.fails_from for each in issue.kernels if each.fails_from is not None), default=None)
+    return not issue.os and first is not None and kernel < first
+
+
 def _in_series(series: KernelSeries, kernel: Version) -> Build:
     """Return the recorded result of a build against a kernel of the series; `unknown` between the two
     bounds.

@@ -181,12 +181,31 @@ def test_cuda_is_missing_only_where_a_table_says_so(system: object, toolkit: obj
 
 @given(st.integers(0, 200), st.integers(0, 200))
 def test_a_kernel_after_one_that_fails_fails(one: int, two: int) -> None:
-    (issue,) = (issue for issue in CATALOG.known_issues if issue.kind == "build")
+    (issue,) = (issue for issue in CATALOG.known_issues if issue.id == "550.163.01-pci-resize")
     older, newer = sorted([one, two])
     outcomes = [issues.build_outcome(issue, version(f"6.12.{patch}")) for patch in (older, newer)]
     order = ("builds", "unknown", "fails")
     assert order.index(outcomes[0]) <= order.index(outcomes[1])
     assert issues.build_outcome(issue, version("6.6.100")) == "unknown"
+
+
+def test_a_kernel_that_breaks_a_driver_says_nothing_about_older_ones() -> None:
+    broken = {each.id: each for each in CATALOG.known_issues}
+    one = broken["580.119.02-linux-7.0"]
+    assert not issues.is_before(one, version("7.0.9"))
+    assert issues.is_before(one, version("6.8.0"))
+    assert issues.build_outcome(one, version("6.18.32")) == "builds"
+    assert issues.build_outcome(one, version("7.0.9")) == "fails"
+    assert issues.build_outcome(one, version("7.0.3")) == "unknown"
+    assert not issues.is_before(broken["550.163.01-pci-resize"], version("6.6.1"))
+
+
+def test_known_failures_of_builds_have_a_range_and_a_source() -> None:
+    for issue in CATALOG.known_issues:
+        if issue.kind == "build":
+            assert issue.drivers or issue.branches or issue.nvidia_fs, issue.id
+            assert any(series.fails_from for series in issue.kernels), issue.id
+            assert issue.source, issue.id
 
 
 def test_every_end_of_life_is_a_month_and_judged_on_the_catalog_s_day() -> None:

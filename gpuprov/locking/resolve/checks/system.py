@@ -97,7 +97,8 @@ def known_failures(case: Case, draft: Draft) -> Findings:
     """Yield a finding for each known failure of this driver on this system and these GPUs.
 
     A failed build against the stated kernel is a violation; an untried or unstated kernel a warning; a
-    successful build or a required firmware a reason. Precompiled modules need no build.
+    successful build or a required firmware a reason. If a kernel breaks a driver on all systems, an unstated
+    one is a reason, and an older one nothing. Precompiled modules need no build.
     """
     system = case.system.id if case.system else ""
     for issue in case.catalog.known_issues:
@@ -109,6 +110,11 @@ def known_failures(case: Case, draft: Draft) -> Findings:
         if issue.kind == "firmware":
             text = f"driver {draft.driver}, {issue.condition}: {issue.effect}; {issue.remedy} ({issue.check})"
             yield reason(case, issue.id, text, *issue.source)
+        elif kernel is None and not issue.os:
+            text = f"driver {draft.driver} does not build on {issue.condition}: state the kernel to check it"
+            yield reason(case, issue.id, text, *issue.source)
+        elif kernel is not None and issues.is_before(issue, kernel):
+            continue
         elif kernel is None:
             text = f"driver {draft.driver} with {issue.condition}: {issue.effect}; {issue.remedy}"
             yield warning(case, issue.id, text, *issue.source)

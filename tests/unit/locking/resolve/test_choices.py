@@ -176,6 +176,21 @@ def test_kernel_builds_that_nobody_tried_are_a_warning() -> None:
     assert "550.163.01-pci-resize" in rules(good.reasons)
 
 
+def test_a_kernel_that_breaks_a_driver_is_refused_from_that_kernel_on() -> None:
+    asked = {"driver": "580.119.02", "module": "proprietary"}
+    assert "580.119.02-linux-7.0" in rules(
+        answer(A100, "ubuntu24.04", **asked, kernel="7.0.9-generic").violations
+    )
+    for kernel in ("6.8.0-87-generic", "6.14.0-1-generic"):
+        before = answer(A100, "ubuntu24.04", **asked, kernel=kernel)
+        assert "580.119.02-linux-7.0" not in rules((*before.violations, *before.warnings, *before.reasons))
+    unstated = answer(A100, "ubuntu24.04", **asked)
+    assert "580.119.02-linux-7.0" in rules(unstated.reasons)
+    assert "580.119.02-linux-7.0" not in rules(unstated.warnings)
+    other = answer(A100, "ubuntu24.04", driver="580.159.04", kernel="7.0.9-generic")
+    assert "580.119.02-linux-7.0" not in rules(other.violations)
+
+
 @pytest.mark.parametrize("system", CATALOG.systems)
 def test_feeding_a_chosen_stack_back_gives_the_same_stack(system: str) -> None:
     seen: dict[str, str] = {}
