@@ -96,7 +96,7 @@ def generate(folder: Path, fleet: Path, lock_path: Path | None) -> int:
     "--group",
     "wanted",
     multiple=True,
-    help="of an Ansible inventory: group to import, one for each kind of server; repeatable",
+    help="import only this group of an Ansible inventory, or output or resource of Terraform; repeatable",
 )
 @click.option("--user", help="SSH user")
 @click.option(

@@ -11,7 +11,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports import lists, metadata, outputs, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
 from gpuprov.inventory.imports.left_out import leave_out
-from gpuprov.inventory.imports.machine import ImportHints, groups_of
+from gpuprov.inventory.imports.machine import ImportHints, groups_of, of_groups
 from gpuprov.model.documents import read_text
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.stated import stated_file, stated_json
@@ -33,7 +33,8 @@ def import_fleet(
     Args:
         paths: one file or folder; several only of metadata, one per machine.
         form: format of the files; detected if None.
-        wanted: groups of an Ansible inventory that are kinds of servers.
+        wanted: groups of an Ansible inventory, or outputs and resources of Terraform, that are kinds of
+            servers.
         narrate: called with lines for the user, which name what was left out.
 
     Raises:
@@ -57,11 +58,11 @@ def _read(
     if len(paths) > 1 and form != "metadata":
         raise InvalidInput(f"{len(paths)} files of the format {form}", do="import one at a time")
     if form == "ansible":
-        return fleet_of(read_inventory(paths[0], narrate), said, wanted)
+        return fleet_of(read_inventory(paths[0], narrate), said, wanted, narrate)
     catalog = load()
     text = read_text(paths[0])
     if form == "hosts":
-        return groups_of(lists.hosts(text), said, catalog)
+        return groups_of(lists.hosts(text), said, catalog, narrate)
     if form == "slurm":
         machines, partitions = lists.slurm(text)
         fleet = groups_of(machines, said, catalog)
@@ -76,8 +77,8 @@ def _read(
     if form == "terraform":
         document = _json(paths[0])
         read = outputs.machines if outputs.is_outputs(document) else terraform.machines
-        return groups_of(read(document), said, catalog)
-    return groups_of((metadata.machine(_json(path)) for path in paths), said, catalog)
+        return groups_of(of_groups(read(document), wanted), said, catalog, narrate)
+    return groups_of((metadata.machine(_json(path)) for path in paths), said, catalog, narrate)
 
 
 def recognise(path: Path) -> Format:

@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from gpuprov.inventory.imports.machine import (
 )
 from gpuprov.inventory.imports.reading import check_names, check_shapes, is_encrypted, parsed, run_bounded
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
+from gpuprov.model.nodeset import fold
 from gpuprov.untrusted import on_one_line, shell, unmarked
 
 FORMATS = "ini,yaml,host_list"
@@ -150,19 +152,28 @@ def _reason(text: str, path: Path) -> str:
     return meant or next((block for block in reversed(blocks) if block), "no message")
 
 
-def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[str] = ()) -> dict[str, Any]:
+def fleet_of(
+    inventory: AnsibleInventory,
+    said: ImportHints,
+    wanted: Iterable[str] = (),
+    narrate: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
     """Return the keys of a fleet.
 
     Args:
-        wanted: groups that are kinds of servers; if empty, all groups in order, without those that share a
-            host with an earlier one.
+        wanted: groups that are kinds of servers, whose hosts are imported; if empty, all groups in order,
+            without those that share a host with an earlier one.
+        narrate: called with a line about the hosts that are left out.
 
     Raises:
         InvalidInput: the profile or system of a group is not stated, or there are too many hosts.
     """
     refuse_many(len(inventory.hosts))
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
-    owners = _owners(inventory, list(ours) or list(wanted))
+    wanted = list(wanted)
+    owners = _owners(inventory, list(ours) or wanted)
+    if wanted and not ours:
+        inventory, owners = _only(inventory, owners, wanted, said, narrate)
     shown = {name: _shown(inventory, name) for name in {**inventory.groups, **owners}}
     _refuse_one_name(inventory, shown)
     ways = Ways({}, {}) if ours else ways_of(inventory, owners)
@@ -184,6 +195,31 @@ def fleet_of(inventory: AnsibleInventory, said: ImportHints, wanted: Iterable[st
     if ways.fleet:
         fleet["ssh"] = ways.fleet
     return fleet
+
+
+def _only(
+    inventory: AnsibleInventory,
+    owners: dict[str, list[str]],
+    wanted: list[str],
+    said: ImportHints,
+    narrate: Callable[[str], None],
+) -> tuple[AnsibleInventory, dict[str, list[str]]]:
+    """Return the inventory and the owners without hosts that are in no wanted group.
+
+    They stay if a profile is stated for their group: a monitoring host is no GPU server.
+    """
+    kept = {name: hosts for name, hosts in owners.items() if name in wanted or name in said.profile}
+    left = [host for name, hosts in owners.items() if name not in kept for host in hosts]
+    if not left:
+        return inventory, owners
+    narrate(f"left out, as they are in none of the groups {', '.join(wanted)}: {fold(left)}")
+    out = set(left)
+    groups = {
+        name: replace(group, hosts=tuple(host for host in group.hosts if host not in out))
+        for name, group in inventory.groups.items()
+    }
+    host_vars = {host: own for host, own in inventory.host_vars.items() if host not in out}
+    return AnsibleInventory(groups, host_vars), kept
 
 
 def _of_host(stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count, islice
 from typing import Any
 
 from gpuprov.catalog import Catalog
-from gpuprov.catalog.gpu_names import find_gpu
+from gpuprov.catalog.gpu_names import find_gpu, instance_named
 from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.nodeset import LARGEST, expand, fold
 from gpuprov.model.profile import load_profile, profile_paths
+from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.names import host_name
 
 
@@ -76,16 +77,38 @@ def refuse_many(machines: int) -> None:
         raise InvalidInput(f"more than {LARGEST} machines", do="import them in parts, as several fleets")
 
 
-def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) -> dict[str, Any]:
+def of_groups(machines: Iterable[Machine], wanted: Iterable[str]) -> list[Machine]:
+    """Return the machines of some groups; all without any.
+
+    Raises:
+        InvalidInput: a group has no machine.
+    """
+    listed, names = listed_of(machines), list(wanted)
+    known = list(dict.fromkeys(machine.group for machine in listed))
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(f"no machine is of {', '.join(unknown)}", expected="one of " + ", ".join(known))
+    return [machine for machine in listed if not names or machine.group in names]
+
+
+def groups_of(
+    machines: Iterable[Machine],
+    said: ImportHints,
+    catalog: Catalog,
+    narrate: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
     """Return the keys of a fleet: its groups, and the variables of hosts.
 
-    A group with machines of different kinds becomes several groups, `train`, `train-2`, ….
+    A group with machines of different kinds becomes several groups, `train`, `train-2`, …. Machines of a type
+    without GPUs are left out, unless all are, or a profile is stated for their group.
+
+    Args:
+        narrate: called with a line about what was left out, and about a profile that several groups get.
 
     Raises:
         InvalidInput: there is no machine, or too many, the profile or system of a group is not stated, or a
             name appears twice or is not a valid host name.
     """
-    listed = listed_of(machines)
+    listed = _with_gpus(listed_of(machines), said, catalog, narrate)
     for machine in listed:
         try:
             host_name(machine.name)
@@ -108,8 +131,43 @@ def groups_of(machines: Iterable[Machine], said: ImportHints, catalog: Catalog) 
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = machine
         if machine.vars:
             host_vars[machine.name] = dict(machine.vars)
+    _tell_of_one_profile(listed, said, narrate)
     folded = {name: group | _reached(group["hosts"]) for name, group in groups.items()}
     return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
+
+
+def _with_gpus(
+    machines: list[Machine], said: ImportHints, catalog: Catalog, narrate: Callable[[str], None]
+) -> list[Machine]:
+    """Return the machines without those whose type the catalog does not have, if there are others."""
+    left = [
+        machine
+        for machine in machines
+        if machine.instance
+        and said.of("profile", machine.group) is None
+        and instance_named(catalog, machine.instance) is None
+    ]
+    if not left or len(left) == len(machines):
+        return machines
+    types = ", ".join(sorted({str(machine.instance) for machine in left}))
+    narrate(
+        f"left out, as the catalog has no machine type with GPUs {on_one_line(types)}:"
+        f" {on_one_line(', '.join(machine.name for machine in left))}; to import them: --profile GROUP=NAME"
+    )
+    names = {machine.name for machine in left}
+    return [machine for machine in machines if machine.name not in names]
+
+
+def _tell_of_one_profile(
+    machines: Iterable[Machine], said: ImportHints, narrate: Callable[[str], None]
+) -> None:
+    """Name the groups that get the profile which is stated for all groups, if there are several."""
+    groups = dict.fromkeys(machine.group for machine in machines if machine.group not in said.profile)
+    if "" in said.profile and len(groups) > 1:
+        narrate(
+            f"the groups {on_one_line(', '.join(groups))} get the profile {said.profile['']};"
+            " to import only some: --group NAME"
+        )
 
 
 def _reached(machines: Mapping[str, Machine]) -> dict[str, Any]:

@@ -121,11 +121,26 @@ def test_a_partition_with_the_name_of_a_group_replaces_no_other(tmp_path: Path) 
 def test_the_group_that_is_a_kind_can_be_named(tmp_path: Path) -> None:
     text = "[a]\nn1\nn2\n[b]\nn2\nn3\n"
     fleet = imported(tmp_path / "hosts", text, form="ansible", wanted=["b"])
-    assert {name: list(group.hosts) for name, group in fleet.groups.items()} == {
-        "b": ["n2", "n3"],
-        "hosts": ["n1"],
-    }
-    assert fleet.also["a"].hosts == ["n1", "n2"]
+    assert {name: list(group.hosts) for name, group in fleet.groups.items()} == {"b": ["n2", "n3"]}
+    assert fleet.also["a"].hosts == ["n2"]
+
+
+def test_hosts_of_no_named_group_are_named_and_left_out(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("[a]\nn1\n[b]\nn2\n[monitoring]\nmon1 k=v\nmon2\n[all:children]\na\nb\nmonitoring\n")
+    words = ["inventory", "import", str(path), "--from", "ansible", "--group", "a", "--group", "b"]
+    assert run([*words, "--profile", "dev-t4", "--os", "debian12"]) == 0
+    said = capsys.readouterr()
+    fleet = parse_fleet(said.out, "imported")
+    assert {name: list(group.hosts) for name, group in fleet.groups.items()} == {"a": ["n1"], "b": ["n2"]}
+    assert "mon" not in str(fleet.host_vars)
+    assert "left out, as they are in none of the groups a, b: mon[1-2]" in said.err
+    assert run([*words, "--profile", "dev-t4", "--profile", "hosts=dev-rtx3080", "--os", "debian12"]) == 0
+    kept = parse_fleet(capsys.readouterr().out, "imported")
+    assert (list(kept.groups["hosts"].hosts), kept.groups["hosts"].profile) == (
+        ["mon1", "mon2"],
+        "dev-rtx3080",
+    )
 
 
 def test_what_is_no_inventory_is_said_by_ansible(tmp_path: Path) -> None:
@@ -218,6 +233,41 @@ def test_terraforms_state_tells_profiles_by_machine_type(tmp_path: Path) -> None
         "lam": ("inference-a10", {"m1": "192.0.2.7"}),
     }
     assert (fleet.groups["ultra"].site, fleet.groups["bm"].hardware.memory_gib) == ("europe-west1-b", 2048)
+
+
+def test_machines_without_gpus_are_named_and_left_out(tmp_path: Path, capsys: Any) -> None:
+    small = resource("aws_instance", "web", {"instance_type": "t3.small", "private_ip": "10.9.0.1"})
+    path = tmp_path / "terraform.tfstate"
+    path.write_text(json.dumps({**STATE, "resources": [*STATE["resources"], small]}))
+    assert run(["inventory", "import", str(path), "--os", "ubuntu24.04"]) == 0
+    said = capsys.readouterr()
+    assert "web" not in parse_fleet(said.out, "imported").groups
+    assert "no machine type with GPUs aws:t3.small: web-0; to import them: --profile GROUP=NAME" in said.err
+    assert run(["inventory", "import", str(path), "--os", "ubuntu24.04", "--profile", "web=dev-t4"]) == 0
+    assert parse_fleet(capsys.readouterr().out, "imported").groups["web"].profile == "dev-t4"
+    path.write_text(json.dumps({**STATE, "resources": [small]}))
+    assert run(["inventory", "import", str(path), "--os", "ubuntu24.04"]) == 2
+    assert "machine type 'aws:t3.small' is not in the catalog" in capsys.readouterr().err
+
+
+def test_an_output_that_is_no_server_can_be_left_out(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "outputs.json"
+    outputs = {
+        "gpu": {"value": ["10.0.0.1", "10.0.0.2"], "type": []},
+        "lb": {"value": "10.0.0.9", "type": "string"},
+    }
+    path.write_text(json.dumps(outputs))
+    words = ["inventory", "import", str(path), "--profile", "dev-t4", "--os", "debian12"]
+    assert run(words) == 0
+    said = capsys.readouterr()
+    assert set(parse_fleet(said.out, "imported").groups) == {"gpu", "lb"}
+    assert "the groups gpu, lb get the profile dev-t4; to import only some: --group NAME" in said.err
+    assert run([*words, "--group", "gpu"]) == 0
+    said = capsys.readouterr()
+    assert set(parse_fleet(said.out, "imported").groups) == {"gpu"}
+    assert "--group" not in said.err
+    assert run([*words, "--group", "gpus"]) == 2
+    assert "no machine is of gpus; expected one of gpu, lb" in capsys.readouterr().err
 
 
 def test_terraforms_show_in_modules(tmp_path: Path) -> None:
