@@ -15,7 +15,7 @@ from gpuprov.cli.common.verbs import overview
 
 def main() -> None:
     """Run `gpuprov` with the process's arguments and exit; show no traceback for a user's mistake."""
-    asked_for_overview = sys.argv[1:] in ([], ["--help"], ["-h"])
+    asked_for_overview = sys.argv[1:] in ([], ["--help"], ["-h"], ["help"])
     if asked_for_overview and "_GPUPROV_COMPLETE" not in os.environ:
         sys.stdout.write(overview(summaries()))
         sys.exit(0)

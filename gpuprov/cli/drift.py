@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from gpuprov.untrusted import json_text
 if TYPE_CHECKING:
     from gpuprov.history import Run
 
+LOG = logging.getLogger(__name__)
 WATCH_S = 30.0
 
 
@@ -81,8 +83,15 @@ def command(
 
 
 def _look(chosen: options.Chosen, local: bool) -> Run:
-    """Survey the chosen nodes, or this machine if `local`, and return the result as a run."""
+    """Survey the chosen nodes, or this machine if `local`, and return the result as a run.
+
+    The log, which -v prints, names roles without a check, as the lock states no settings of them.
+    """
     from gpuprov.history.record import of_survey
+    from gpuprov.roles import unchecked
+
+    for group, roles in ((name, unchecked(each)) for name, each in chosen.lock.groups.items()):
+        LOG.info("%s: not checked, as the lock states nothing of them: %s", group, ", ".join(roles) or "none")
 
     if local:
         from gpuprov.drift.local import survey_here

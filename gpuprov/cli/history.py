@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("node", required=False, shell_complete=completion.nodes)
-@click.option("--since", metavar="RUN", help="show what changed since this run")
+@click.option(
+    "--since",
+    metavar="RUN|TIME",
+    help="show what changed since this run, or since the last one before a time: 7d, 12h, 2026-01-31",
+)
 @click.option(
     "--to", "until", metavar="RUN", default="latest", show_default=True, help="with --since: up to this run"
 )
@@ -37,7 +42,8 @@ def command(
 ) -> Exit:
     """List the runs of drift, apply and verify, newest first; or show the history of one NODE.
 
-    RUN is an id of the list, its last letters, or `latest`.
+    RUN is an id of the list, its last letters, or `latest`. With a time, the latest runs of one fleet are
+    compared.
     """
     from gpuprov.history import History
 
@@ -142,11 +148,29 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     return Exit.OK
 
 
+def _moment(text: str) -> str | None:
+    """Return the time that a text states, UTC in ISO 8601; None if it is not a time.
+
+    Times are `7d`, `12h`, `2w`, and days or times in ISO 8601, by this machine's clock and time zone.
+    """
+    from datetime import UTC, datetime, timedelta
+
+    if found := re.fullmatch(r"([0-9]{1,4})([hdw])", text):
+        unit = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}[found[2]]
+        return (datetime.now(UTC) - int(found[1]) * unit).isoformat(timespec="seconds")
+    if not re.match(r"[0-9]{4}-", text):
+        return None  # an id begins with eight digits
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
+    except ValueError:
+        return None
+
+
 def _changes(history: History, since: str, until: str, output: str) -> Exit:
     """Show the changes between two runs; return exit code 3 if there are any.
 
     Args:
-        since: the earlier run: an id, its last letters, or `latest`.
+        since: the earlier run: an id, its last letters, `latest`, or a time that it must not be later than.
         until: the later run; `latest` is the latest run of the same fleet.
     """
     from dataclasses import asdict
@@ -154,8 +178,13 @@ def _changes(history: History, since: str, until: str, output: str) -> Exit:
     from gpuprov.history import changes
     from gpuprov.report.text import change_lines
 
-    before = history.run(since)
-    after = history.run(until, fleet=before.fleet)
+    moment = _moment(since)
+    if moment is None:
+        before = history.run(since)
+        after = history.run(until, fleet=before.fleet)
+    else:
+        after = history.run(until)
+        before = history.run_at(moment, after.fleet)
     found = list(changes(before.nodes, after.nodes))
     if output == "json":
         document = {"schema": "gpuprov.changes/1", "since": before.id, "to": after.id}

@@ -140,7 +140,7 @@ def _write(fleet: Path, proposal: dict[str, Any]) -> None:
     """Write the proposed fleet and its schema."""
     from gpuprov.inventory.starting import write_fleet
 
-    write_fleet(fleet, proposal, keys_beside=False)
+    write_fleet(fleet, proposal)
     options.note(f"{fleet} written; next: gpuprov lock")
 
 

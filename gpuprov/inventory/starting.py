@@ -52,21 +52,24 @@ def write_fleet(
 
 
 def starting_text(document: Mapping[str, Any]) -> str:
-    """Return the document as YAML, each part followed by further keys as comments.
+    """Return the document as YAML, each part followed by further keys as comments, groups only the first one.
 
     The parts are groups, `ssh`, `reboot` (always that of `REBOOT`) and the document's other keys.
     """
     rest = {key: value for key, value in document.items() if key not in ("groups", "ssh")}
     parts = ["groups:\n"]
-    for name, group in document["groups"].items():
+    for number, (name, group) in enumerate(document["groups"].items()):
         parts.append(_indented(render_plain({name: group}), 2))
         further = {"stack": ("StackPolicy", STACK), "settings": ("Settings", SETTINGS)}
         for key, (record, names) in further.items():
-            if key not in group:
+            if number == 0 and key not in group:
                 parts.append(_indented("".join(_offered(key, record, names)), 4))
-    parts.append(render_plain({"ssh": document.get("ssh") or {"user": "root"}}))
-    stated = document.get("ssh") or {}
-    parts.append(_indented("".join(_keys("Connection", [key for key in WAYS if key not in stated])), 2))
+    stated = document.get("ssh", {"user": "root"})
+    if stated:
+        parts.append(render_plain({"ssh": stated}))
+        parts.append(_indented("".join(_keys("Connection", [key for key in WAYS if key not in stated])), 2))
+    else:
+        parts.extend(_offered("ssh", "Connection", ("user", *WAYS)))
     parts.append(render_plain({"reboot": REBOOT}).replace("false", "false  # true: apply may reboot nodes"))
     parts.extend(_offered("rollout", "Rollout", ROLLOUT))
     parts.extend(_keys("Fleet", ("repositories",)))

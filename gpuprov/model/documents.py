@@ -147,7 +147,7 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
         more: number of further errors, which the text mentions unless a similar key is suggested.
     """
     path = at + tuple(step for step in error["loc"] if step != "[key]")  # pydantic's marker of a key
-    others = f"and {more} more below" if more else ""
+    others = f"{more} more; `gpuprov validate` lists all" if more else ""
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
         known = sorted(_keys_at(shape, tuple(parents)))

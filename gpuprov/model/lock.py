@@ -374,6 +374,11 @@ def lock_of(document: Marked) -> Lock:
 def _how_to_make(path: Path) -> str:
     """Return what to do about a missing lock: run `gpuprov lock`, or use another lock of the folder."""
     if path.name == "fleet.lock.yml":
+        if not path.with_name("fleet.yml").exists():
+            return (
+                "there is no fleet.yml either: change to the fleet's folder, or begin with `gpuprov up HOST`"
+                " or `gpuprov init`"
+            )
         return "run `gpuprov lock` to write it"
     near = sorted(each.name for each in path.parent.glob("*.lock.yml"))
     there = f"name one that is there ({', '.join(near[:3])}), or make it: " if near else ""

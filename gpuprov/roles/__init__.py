@@ -17,6 +17,7 @@ from gpuprov.roles.table import (
     expectations,
     first_packages,
     role_of,
+    unchecked,
     variables,
 )
 
@@ -32,5 +33,6 @@ __all__ = [
     "expectations",
     "first_packages",
     "role_of",
+    "unchecked",
     "variables",
 ]

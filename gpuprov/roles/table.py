@@ -257,6 +257,12 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     return [*everything_else(group), *_monitoring_expectations(group)]
 
 
+def unchecked(group: LockedGroup) -> list[str]:
+    """Return the roles without an expectation of a group, in their order: the lock states nothing of them."""
+    checked = {each.role for each in expectations(group)}
+    return [role.name for role in ROLES if role.name not in checked]
+
+
 def everything_else(group: LockedGroup) -> list[Expectation]:
     """Return all expectations but those of monitoring: present components, absent ones, those of `_LATE`.
 

@@ -110,8 +110,11 @@ def gpuprov() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line, and keep its log; return its exit code.
 
-    Group and others get no write permission for new files, independent of the umask.
+    Group and others get no write permission for new files, independent of the umask. `help VERB` is
+    `VERB --help`.
     """
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     os.umask(os.umask(0o077) | 0o022)
     try:
         code = kept(arguments, lambda: _run(arguments))

@@ -6,6 +6,8 @@ import copy
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import gpuprov.drift.survey
 from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit, GpuprovError, Unreachable
+from gpuprov.history import History
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.probe.facts import Facts
 from tests import H200, RECORDED_LOCK
@@ -97,6 +100,33 @@ def test_history_tells_what_changed(nodes: Answers, capsys: pytest.CaptureFixtur
     assert said(capsys, "history", "--since", "latest") == "nothing changed\n"
     assert run(["history", "gpu9"]) == Exit.USAGE
     assert "no run has read 'gpu9'" in capsys.readouterr().err
+
+
+def test_history_compares_with_the_last_run_before_a_time(
+    nodes: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = [document(capsys, "drift", code=Exit.DRIFT)["run"] for _ in range(2)]
+    days = {ids[0]: 10, ids[1]: 8}
+    with History() as history:
+        kept = {run: history.run(run) for run in ids}
+        for name, result in kept.items():
+            at = (datetime.now(UTC) - timedelta(days=days[name])).isoformat(timespec="seconds")
+            history.record(replace(result, at=at))
+    nodes["gpu3"] = facts(system={**facts().raw("system"), "machine": "aarch64"})
+    last = document(capsys, "drift", code=Exit.DRIFT)["run"]
+    for since, before in (("7d", ids[1]), ("1w", ids[1]), ("9d", ids[0]), ("300d", ids[0])):
+        found = document(capsys, "history", "--since", since, code=Exit.DRIFT)
+        assert (found["since"], found["to"]) == (before, last), since
+    day = (datetime.now(UTC) - timedelta(days=9)).date().isoformat()
+    assert document(capsys, "history", "--since", day, code=Exit.DRIFT)["since"] == ids[0]
+
+
+@pytest.mark.usefixtures("nodes")
+def test_what_the_lock_states_nothing_of_is_named_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["drift", "-v"]) == Exit.DRIFT
+    assert "not checked, as the lock states nothing of them: " in capsys.readouterr().err
+    assert run(["drift"]) == Exit.DRIFT
+    assert "not checked" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("nodes")

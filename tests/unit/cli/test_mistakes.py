@@ -62,6 +62,21 @@ def test_a_lock_that_is_there_is_named_before_a_new_one(
     assert "name one that is there (fleet.lock.yml), or make it" in screen("upgrade --to flet.yml", capsys)
 
 
+def test_a_folder_without_a_fleet_says_how_to_begin(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no fleet.yml either: change to the fleet's folder" in screen("drift", capsys)
+    (folder / "fleet.yml").write_text(FLEET)
+    assert "run `gpuprov lock` to write it" in screen("drift", capsys)
+
+
+def test_help_is_a_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("help", "help drift", "help inventory import"):
+        assert run(line.split()) == 0
+        [_, *words] = line.split()
+        asked = capsys.readouterr().out
+        assert run([*words, "--help"]) == 0
+        assert capsys.readouterr().out == asked
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
