@@ -70,11 +70,22 @@ def command(
     context = upgrade_run.upgrade_context(chosen, chosen.lock, new, run_folder("upgrade"))
     order = upgrade_order(context, chosen.names)
     opened = _tell(context, order, ask_gate(context, chosen.names, accept), output if only_plan else "table")
+    if only_plan and output != "json":
+        _tell_sum(context, chosen.names, order)
     if only_plan or not opened:
         return Exit.OK if opened else Exit.REFUSED
     options.ask(f"upgrade {fold(chosen.names)}", yes=yes)
     begin_upgrade(context, order, accept, because)
     return upgrade_run.follow(context, chosen.lock_path, output)
+
+
+def _tell_sum(context: UpgradeContext, names: list[str], order: list[Batch]) -> None:
+    """Show packages, bytes, reboots and minutes of the upgrade, from the drift against the new lock."""
+    from gpuprov.apply.proposal import propose
+    from gpuprov.report.upgrade import upgrade_sentence
+
+    for line in upgrade_sentence(context.lock, propose(context.lock, names, context.options).plans, order):
+        options.note(line)
 
 
 def _tell(context: UpgradeContext, order: list[Batch], gates: list[NodeGate], output: str) -> bool:

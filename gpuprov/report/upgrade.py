@@ -7,7 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gpuprov.apply.plan import NodePlan
+from gpuprov.history.pace import Pace, pace
+from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
+from gpuprov.report.text import plan_sentence
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.engine import Outcome
 from gpuprov.upgrade.gate import NodeGate
@@ -46,6 +50,21 @@ def order_lines(batches: Iterable[Batch]) -> Iterator[str]:
     """Yield a line for each batch: `canary   gpu01`, `batch 1  gpu[02-05], 1 may fail`."""
     for batch in batches:
         yield f"{batch.name:<9}{fold(batch.nodes)}" + (f", {batch.may_fail} may fail" * bool(batch.may_fail))
+
+
+def upgrade_sentence(lock: Lock, plans: Sequence[NodePlan], batches: Iterable[Batch]) -> Iterator[str]:
+    """Yield one line: packages, bytes, reboots and minutes of an upgrade, whose batches follow each other.
+
+    Args:
+        lock: the lock to move to.
+        plans: plans against that lock, of the nodes that answered.
+    """
+    by_node = {plan.name: plan for plan in plans}
+    parts = [pace(lock, [by_node[name] for name in batch.nodes if name in by_node]) for batch in batches]
+    sizes = [part.download for part in parts]
+    seconds, known = sum(part.seconds for part in parts), all(part.known for part in parts)
+    download = None if None in sizes else sum(filter(None, sizes))
+    yield from plan_sentence(plans, Pace(seconds, known, download))
 
 
 def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_open: bool) -> dict[str, Any]:

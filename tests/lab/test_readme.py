@@ -74,7 +74,7 @@ def test_a_rented_server_by_one_line(lab: Lab, tmp_path: Path) -> None:
     server = rented(lab, tmp_path)
     known = tmp_path / "ssh/known_hosts"
     [line] = server.lines("**A rented server**")
-    code, said = typed(tmp_path, [*server.program, line], r"\[y/N\]", "no")
+    code, said = typed(tmp_path, [*server.program, line], r"\[y/N\]", "no", seconds=900)
     assert code == Exit.INTERRUPTED, said
     assert "SHA256:" in said
     assert said.count("[y/N]") == 1

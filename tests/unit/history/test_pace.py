@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from gpuprov.history import pace as module
 from gpuprov.history.pace import Pace, pace, seconds_by_role
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.report.text import plan_sentence
+from gpuprov.report.upgrade import upgrade_sentence
+from gpuprov.upgrade.batches import Batch
 from tests import RECORDED_LOCK
 
 EVENTS: list[dict[str, Any]] = [
@@ -132,3 +135,17 @@ def test_a_file_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytes
 def test_the_plan_ends_with_one_sentence(expected: Pace, end: str, lock: Lock) -> None:
     [said] = plan_sentence([plan(lock)], expected)
     assert said == f"in total: 1 of 1 node, {end}"
+
+
+def test_batches_of_an_upgrade_follow_each_other(lock: Lock) -> None:
+    [(name, group)] = lock.groups.items()
+    [host] = group.hosts
+    two = group.model_copy(update={"hosts": {host: "a", "other": "b"}})
+    both = lock.model_copy(update={"groups": {name: two}})
+    plans = [replace(plan(lock), name=each) for each in two.hosts]
+    together = upgrade_sentence(both, plans, [Batch("canary", tuple(two.hosts), 0)])
+    apart = upgrade_sentence(both, plans, [Batch("canary", (host,), 0), Batch("batch 1", ("other",), 0)])
+    assert list(apart) != list(together)
+    alone = pace(both, plans[:1]).seconds
+    [said] = upgrade_sentence(both, plans, [Batch("canary", (host,), 0), Batch("batch 1", ("other",), 0)])
+    assert f"44 packages (800 MB), 2 reboots, about {round(2 * alone / 60)} minutes" in said
