@@ -1,7 +1,8 @@
-"""Debian's promtool on the exported rules and targets: each alert fires on its fault, and resolves."""
+"""Debian's promtool and amtool on the exported files: alerts fire and resolve, routes and queries work."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,9 @@ import yaml
 
 from gpuprov.inventory.exports import Node as ExportedNode
 from gpuprov.inventory.exports import prometheus_files
+from gpuprov.inventory.exports.alertmanager import CRITICAL, WARNING
 from gpuprov.inventory.exports.alerts import GROUPS, Alert
+from gpuprov.inventory.exports.dashboard import dashboard
 from gpuprov_lab import Lab, Node
 
 ALERTS = {alert.name: alert for alerts in GROUPS.values() for alert in alerts}
@@ -140,9 +143,9 @@ def promtool(module_lab: Lab) -> Node:
     """A node with promtool, the exported files, and a prometheus.yml that reads them."""
     [node] = module_lab.up(1, os="debian12")
     node.run(
-        "cd /tmp && apt-get -q update && apt-get -q download prometheus"
-        " && dpkg-deb --extract prometheus_*.deb prometheus"
-        " && install prometheus/usr/bin/promtool /usr/local/bin"
+        "cd /tmp && apt-get -q update && apt-get -q download prometheus prometheus-alertmanager"
+        " && for file in prometheus*.deb; do dpkg-deb --extract $file prometheus; done"
+        " && install prometheus/usr/bin/promtool prometheus/usr/bin/amtool /usr/local/bin"
     )
     places = {"rack": "b7", "site": "fra1"}
     stated = ExportedNode("gpu1", "10.0.0.1", 8, "NVIDIA H200", labels={"driver": "580.95.05"}, places=places)
@@ -201,4 +204,58 @@ def test_what_is_harmless_fires_nothing(promtool: Node) -> None:
 def test_a_run_that_never_came_is_missing(promtool: Node) -> None:
     case = Case({"up": "1x60"}, 30, 0, {"verb": "drift"})
     code, said = judged(promtool, document({"GpuprovRunMissing": case}))
+    assert code == 0, said
+
+
+def test_alertmanager_takes_the_routes(promtool: Node) -> None:
+    file = f"{FOLDER}/gpuprov.alertmanager.yml"
+    assert "SUCCESS" in promtool.run(f"amtool check-config {file}").stdout
+    promtool.run(f"sed 's/receiver: {CRITICAL}/receiver: none/' {file} >{FOLDER}/wrong.yml")
+    assert promtool.run(f"amtool check-config {FOLDER}/wrong.yml", check=False).returncode != 0
+
+
+@pytest.mark.parametrize(("severity", "receiver"), [("critical", CRITICAL), ("warning", WARNING)])
+def test_an_alert_goes_to_the_receiver_of_its_severity(promtool: Node, severity: str, receiver: str) -> None:
+    ask = f"amtool config routes test --config.file={FOLDER}/gpuprov.alertmanager.yml severity={severity}"
+    assert promtool.run(ask).stdout.strip() == receiver
+
+
+LABELS = {
+    "gpuprov_expected_gpus": ['node="gpu1"'],
+    "gpuprov_checked_timestamp_seconds": ['verb="drift"'],
+    "gpuprov_check_differs": ['verb="drift",node="gpu1",check="driver.loaded",severity="critical"'],
+}
+"""Labels of the series of gpuprov's metrics; others have verb and node."""
+
+
+def series_of(metric: str) -> list[dict[str, str]]:
+    """Return growing series of a metric, of two GPUs or of two verbs."""
+    of_gpus = [f'node="gpu1",gpu="{gpu}"' for gpu in range(2)]
+    of_runs = [f'verb="{verb}",node="gpu1"' for verb in ("drift", "verify")]
+    labels = of_gpus if metric.startswith("DCGM_") else LABELS.get(metric, of_runs)
+    return [{"series": f"{metric}{{{each}}}", "values": "1+1x60"} for each in labels]
+
+
+def test_each_query_of_the_dashboard_gives_data(promtool: Node) -> None:
+    """Ask each query as a rule that fires if it gives data: it must, and not without series."""
+    stated = [target["expr"] for panel in json.loads(dashboard())["panels"] for target in panel["targets"]]
+    asked = [each.replace("$node", "gpu1").replace("$__rate_interval", "5m") for each in stated]
+    rules = [{"alert": f"Q{at}", "expr": f"count({query}) > 0"} for at, query in enumerate(asked)]
+    text = yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]})
+    promtool.run(f"cat >{FOLDER}/queries.yml", input=text)
+    metrics = sorted(set(re.findall(r"\b(?:gpuprov|DCGM)_\w+", " ".join(asked))))
+    series = [each for metric in metrics for each in series_of(metric)]
+    fires = {"exp_labels": {}, "exp_annotations": {}}
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": given,
+            "alert_rule_test": [
+                {"eval_time": "30m", "alertname": rule["alert"], "exp_alerts": [fires] if given else []}
+                for rule in rules
+            ],
+        }
+        for given in (series, [])
+    ]
+    code, said = judged(promtool, yaml.safe_dump({"rule_files": ["queries.yml"], "tests": tests}))
     assert code == 0, said

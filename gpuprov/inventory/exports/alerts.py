@@ -17,6 +17,8 @@ HEADER = (
 )
 DRIVER_CHECKS = ("driver.loaded", "driver.answers", "driver.module_on_disk")
 DAY_S, HOUR_S, MINUTE_S = 86400, 3600, 60
+DRIFT_LATE_S = DAY_S + 2 * HOUR_S
+"""Longest time in seconds between two runs of drift: `gpuprov schedule` runs it once a day."""
 # Bits of NVML's nvmlClocksEventReasons: slowdown by hardware; by temperature in software, and in hardware; by
 # the power brake. PromQL has no operator for bits.
 SLOWDOWNS = (0x8, 0x20, 0x40, 0x80)
@@ -76,8 +78,7 @@ OF_RUNS = (
           "gpuprov drift -l {{ $labels.node }}", "5m"),
     Alert("GpuprovVerifyFailed", _failed("verify"), "critical",
           "{{ $labels.node }} failed its verification", "gpuprov verify -v {{ $labels.node }}"),
-    # A day and two hours: `gpuprov schedule` runs drift once a day.
-    Alert("GpuprovRunMissing", _late("drift", DAY_S + 2 * HOUR_S),
+    Alert("GpuprovRunMissing", _late("drift", DRIFT_LATE_S),
           "warning", "no run of gpuprov drift for a day", "systemctl status gpuprov-drift.timer", "15m"),
     Alert("GpuprovDriverMismatch",
           f'gpuprov_check_differs{{verb="drift",check=~"{"|".join(DRIVER_CHECKS)}"}} == 1',

@@ -1,4 +1,7 @@
-"""Files for Prometheus: nodes for `file_sd_configs`, labelled by the lock and the fleet, and alert rules."""
+"""Files for Prometheus: nodes for `file_sd_configs`, labelled by the lock and the fleet, and alert rules.
+
+Beside them routes for Alertmanager and a dashboard for Grafana.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 
+from gpuprov.inventory.exports.alertmanager import alertmanager
 from gpuprov.inventory.exports.alerts import rules
+from gpuprov.inventory.exports.dashboard import dashboard
 from gpuprov.inventory.exports.node import Node
 
 JOBS = {"node": 9100, "dcgm": 9400}
 """Job → port of its exporter: node_exporter, and dcgm-exporter."""
 RULES_FILE = "gpuprov.rules.yml"
+ROUTES_FILE = "gpuprov.alertmanager.yml"
+DASHBOARD_FILE = "gpuprov.dashboard.json"
 
 
 def targets(nodes: Sequence[Node], job: str = "node") -> str:
@@ -32,8 +39,15 @@ def targets(nodes: Sequence[Node], job: str = "node") -> str:
 
 
 def prometheus_files(nodes: Sequence[Node]) -> Mapping[str, str]:
-    """Return path → text of the files for a folder such as /etc/prometheus: targets by job, alert rules."""
-    return {**{f"gpuprov-{job}.json": targets(nodes, job) for job in JOBS}, RULES_FILE: rules()}
+    """Return path → text of the files for a folder such as /etc/prometheus: targets by job, alert rules,
+    routes for Alertmanager, a dashboard for Grafana.
+    """
+    return {
+        **{f"gpuprov-{job}.json": targets(nodes, job) for job in JOBS},
+        RULES_FILE: rules(),
+        ROUTES_FILE: alertmanager(),
+        DASHBOARD_FILE: dashboard(),
+    }
 
 
 def _host(address: str) -> str:

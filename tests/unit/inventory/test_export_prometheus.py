@@ -42,7 +42,10 @@ def test_a_target_has_the_labels_of_lock_and_fleet(
 def test_files_of_both_exporters_and_the_rules() -> None:
     plain = Node("login", "2001:db8::1", 0, "")
     files = prometheus_files([NODE, plain])
-    assert set(files) == {"gpuprov-node.json", "gpuprov-dcgm.json", "gpuprov.rules.yml"}
+    assert set(files) == {
+        "gpuprov-node.json", "gpuprov-dcgm.json", "gpuprov.rules.yml", "gpuprov.alertmanager.yml",
+        "gpuprov.dashboard.json",
+    }  # fmt: skip
     assert [each["targets"] for each in json.loads(files["gpuprov-node.json"])] == [
         ["10.0.0.1:9100"], ["[2001:db8::1]:9100"],
     ]  # fmt: skip
