@@ -162,7 +162,7 @@ def _shortcomings(nodes: Sequence[Node], *, live: bool, nvml: bool) -> list[Node
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files below a folder, each in one step.
+    """Write files below a folder, each in one step; those that begin with `#!` can be executed.
 
     Raises:
         InvalidInput: one cannot be written.
@@ -171,7 +171,7 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
         place = folder / path
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(place, text.encode())
+            replace_file(place, text.encode(), 0o755 if text.startswith("#!") else None)
         except OSError as error:
             raise InvalidInput(f"{place}: {error.strerror}", do="name a writable folder") from None
         options.note(f"{place} written")

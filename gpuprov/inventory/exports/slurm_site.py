@@ -1,4 +1,5 @@
-"""Slurm's configuration as a folder: node lines, gres.conf, cgroup.conf, topology.conf, and slurmd's drop-in.
+"""Slurm's configuration as a folder: node lines, gres.conf, cgroup.conf, topology.conf, programs before and
+after jobs, and slurmd's drop-in.
 
 The manual pages cgroup.conf(5) and topology.conf(5) describe the keys. slurm.conf belongs to the site, which
 includes `NODES_FILE` there.
@@ -13,6 +14,7 @@ from typing import Literal
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports.node import Node
 from gpuprov.inventory.exports.slurm import gres_conf, slurm_conf
+from gpuprov.inventory.exports.slurm_jobs import EPILOG, JOB, PROLOG
 from gpuprov.model.nodeset import fold
 
 NODES_FILE = "gpuprov.conf"
@@ -53,7 +55,7 @@ def slurm_files(nodes: Sequence[Node], shape: Shape = "tree", *, nvml: bool = Fa
     }
     if topology:
         files["topology.conf"] = topology
-    return {path: HEADER + text for path, text in files.items()}
+    return {**{path: HEADER + text for path, text in files.items()}, PROLOG: JOB, EPILOG: JOB}
 
 
 def topology_conf(nodes: Sequence[Node], shape: Shape = "tree") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,18 @@ def test_slurm_by_the_lock_alone(lock: Path, capsys: pytest.CaptureFixture[str])
 
 def test_slurm_writes_all_its_files(lock: Path, tmp_path: Path) -> None:
     assert run(["inventory", "export", "slurm", "--out", str(tmp_path / "slurm"), "--lock", str(lock)]) == 0
-    written = {str(path.relative_to(tmp_path / "slurm")) for path in (tmp_path / "slurm").rglob("*.conf")}
-    assert written == {"gpuprov.conf", "gres.conf", "cgroup.conf", "slurmd.service.d/gpuprov.conf"}
+    written = {
+        str(path.relative_to(tmp_path / "slurm"))
+        for path in (tmp_path / "slurm").rglob("*")
+        if path.is_file()
+    }
+    programs = {"prolog.d/50-gpuprov", "epilog.d/50-gpuprov"}
+    assert written == {
+        "gpuprov.conf", "gres.conf", "cgroup.conf", "slurmd.service.d/gpuprov.conf", *programs,
+    }  # fmt: skip
+    for path in written:
+        runs = os.access(tmp_path / "slurm" / path, os.X_OK)
+        assert runs == (path in programs), path
 
 
 def test_places_are_those_of_the_fleet(locked: MakeLock) -> None:

@@ -185,6 +185,7 @@ def test_files_of_a_site() -> None:
     files = slurm_files(placed("r1/", "r1/"))
     assert set(files) == {
         "gpuprov.conf", "gres.conf", "cgroup.conf", "topology.conf", "slurmd.service.d/gpuprov.conf",
+        "prolog.d/50-gpuprov", "epilog.d/50-gpuprov",
     }  # fmt: skip
     assert "\nTopologyPlugin=topology/tree\n" in files["gpuprov.conf"]
     assert "\nConstrainDevices=yes\n" in files["cgroup.conf"]
