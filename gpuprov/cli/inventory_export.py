@@ -31,6 +31,7 @@ FORMATS = (
     "prometheus",
     "dstack",
     "skypilot",
+    "ray",
     "cloud-init",
     "sbom",
 )
@@ -43,7 +44,10 @@ FORMATS = (
 @options.limit_option
 @click.option("--live", is_flag=True, help="read processors, memory and the cores near GPUs from the nodes")
 @click.option(
-    "--name", default="gpuprov", show_default=True, help="name of the fleet or pool (dstack, skypilot)"
+    "--name",
+    default="gpuprov",
+    show_default=True,
+    help="name of the fleet, pool or cluster (dstack, skypilot, ray)",
 )
 @click.option(
     "--out",
@@ -95,10 +99,10 @@ def command(
 
     slurm: node lines of slurm.conf, or with --out all files; gres: gres.conf; hostfile: Open MPI's,
     DeepSpeed's, Horovod's; mpich; kubernetes: `kubectl label` lines, or with --out a RuntimeClass and values
-    of NVIDIA's charts; prometheus: targets for file_sd_configs, or with --out also alert rules; dstack and
-    skypilot: SSH pools. Slurm needs --live, for processors and memory. cloud-init: user-data that brings a
-    fresh server to the lock of its GROUP (docs/first-boot.md). sbom: a software bill of materials in
-    CycloneDX 1.6, with known CVEs.
+    of NVIDIA's charts; prometheus: targets for file_sd_configs, or with --out also alert rules, routes and
+    a dashboard; dstack and skypilot: SSH pools; ray: the file of `ray up`. Slurm needs --live, for processors
+    and memory. cloud-init: user-data that brings a fresh server to the lock of its GROUP
+    (docs/first-boot.md). sbom: a software bill of materials in CycloneDX 1.6, with known CVEs.
     """
     from gpuprov.catalog import load
     from gpuprov.inventory import exports
@@ -290,4 +294,5 @@ def _writers(name: str, lock: Lock, names: Sequence[str]) -> dict[str, Callable[
         "prometheus": exports.targets,
         "dstack": lambda nodes: exports.dstack(name, nodes, *_accesses(lock, names)),
         "skypilot": lambda nodes: exports.skypilot(name, nodes, *_accesses(lock, names)),
+        "ray": lambda nodes: exports.ray(name, nodes, *_accesses(lock, names)),
     }

@@ -1,8 +1,8 @@
-"""Nodes in the formats of others: Slurm, MPI hostfiles, Kubernetes, Prometheus, dstack, SkyPilot."""
+"""Nodes in the formats of others: Slurm, MPI hostfiles, Kubernetes, Prometheus, dstack, SkyPilot, Ray."""
 
 from __future__ import annotations
 
-from gpuprov.inventory.exports.files import Access, dstack, hostfile, skypilot
+from gpuprov.inventory.exports.files import Access, dstack, hostfile, ray, skypilot
 from gpuprov.inventory.exports.kubernetes import Choices, kubernetes_files, node_labels
 from gpuprov.inventory.exports.node import Node, Slice
 from gpuprov.inventory.exports.prometheus import prometheus_files, targets
@@ -21,6 +21,7 @@ __all__ = [
     "kubernetes_files",
     "node_labels",
     "prometheus_files",
+    "ray",
     "shortcoming",
     "skypilot",
     "slurm_conf",

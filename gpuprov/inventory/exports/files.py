@@ -1,4 +1,4 @@
-"""Hostfiles, and the SSH pools of dstack and SkyPilot."""
+"""Hostfiles, and the SSH pools of dstack, SkyPilot and Ray."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import yaml
 
+from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports.node import Node
 from gpuprov.model.connection import parse_destination
+from gpuprov.model.nodeset import fold
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,35 @@ def _skypilot_access(access: Access) -> dict[str, Any]:
 def _skypilot_host(node: Node, access: Access) -> str:
     """Return a node's name if it needs a port or a jump host, otherwise its address."""
     return node.name if access.port != Access.port or access.jump is not None else node.address
+
+
+def ray(name: str, nodes: Iterable[Node], access: Access, own: Mapping[str, Access] | None = None) -> str:
+    """Return the file of `ray up` for machines that exist (provider `local`); the first node is the head.
+
+    Ray has one user and key for all nodes, and starts `ssh`, which reads ports and jump hosts from
+    `~/.ssh/config`: hosts that need one are listed by name, as for SkyPilot.
+
+    Args:
+        name: name of the cluster.
+        own: node → its SSH settings, if they differ from `access`.
+
+    Raises:
+        InvalidInput: there is no node, or nodes have other users or keys.
+    """
+    others = own or {}
+    if other := [each for each, way in others.items() if _skypilot_access(way) != _skypilot_access(access)]:
+        raise InvalidInput(
+            f"{fold(other)} has another SSH user or key than the other nodes",
+            expected="one user and key, as a Ray cluster has",
+            do="export nodes with the same ones, or change ssh in fleet.yml",
+        )
+    hosts = [_skypilot_host(node, others.get(node.name, access)) for node in nodes]
+    if not hosts:
+        raise InvalidInput("no nodes", expected="at least one, which becomes the head", do="name a node")
+    auth = {"ssh_user": access.user}
+    auth |= {"ssh_private_key": access.identity_file} if access.identity_file else {}
+    provider = {"type": "local", "head_ip": hosts[0], "worker_ips": hosts[1:]}
+    return _yaml({"cluster_name": name, "provider": provider, "auth": auth})
 
 
 def _yaml(document: dict[str, Any]) -> str:

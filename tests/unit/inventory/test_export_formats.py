@@ -19,6 +19,7 @@ from gpuprov.inventory.exports import (
     dstack,
     gres_conf,
     hostfile,
+    ray,
     shortcoming,
     skypilot,
     slurm_conf,
@@ -231,6 +232,25 @@ def test_hostfiles() -> None:
     nodes = [node(1), node(2, address="10.0.0.2", gpus=4), node(3, gpus=0)]
     assert hostfile(nodes) == "gpu01 slots=8\n10.0.0.2 slots=4\n"
     assert hostfile(nodes, "mpich") == "gpu01:8\n10.0.0.2:4\n"
+
+
+def test_ray_has_a_head_and_workers() -> None:
+    access = Access("ubuntu", 22, "~/.ssh/id")
+    nodes = [node(1), node(2, address="10.0.0.2"), node(3, address="10.0.0.3")]
+    own = {"gpu03": Access("ubuntu", 2222, "~/.ssh/id")}
+    assert yaml.safe_load(ray("train", nodes, access, own)) == {
+        "cluster_name": "train",
+        "provider": {"type": "local", "head_ip": "gpu01", "worker_ips": ["10.0.0.2", "gpu03"]},
+        "auth": {"ssh_user": "ubuntu", "ssh_private_key": "~/.ssh/id"},
+    }
+    assert yaml.safe_load(ray("one", [node(1)], Access("ops")))["auth"] == {"ssh_user": "ops"}
+
+
+def test_ray_has_one_user_for_all_nodes() -> None:
+    with pytest.raises(InvalidInput, match="gpu02 has another SSH user or key"):
+        ray("train", [node(1), node(2)], Access("ubuntu"), {"gpu02": Access("ops")})
+    with pytest.raises(InvalidInput, match="no nodes"):
+        ray("train", [], Access("ubuntu"))
 
 
 def test_dstack_behind_a_jump_host() -> None:
