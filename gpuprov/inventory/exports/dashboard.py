@@ -161,7 +161,7 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     if panel.red is not None:
         steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.red}]
         defaults["thresholds"] = {"mode": "absolute", "steps": steps}
-    table = {"format": "table", "instant": True} if panel.kind == "table" else {}
+    table: dict[str, Any] = {"format": "table", "instant": True} if panel.kind == "table" else {}
     return {
         "id": number,
         "type": panel.kind,

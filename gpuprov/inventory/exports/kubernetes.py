@@ -35,7 +35,7 @@ Strategy = Literal["none", "single", "mixed"]
 
 @dataclass(frozen=True)
 class Choices:
-    """What the administrator of a cluster chooses.
+    """Choices of a cluster's administrator.
 
     Attributes:
         dra: GPUs are given to pods by the DRA driver, in place of the device plugin.
@@ -119,7 +119,7 @@ def imex_mode(groups: Mapping[str, LockedGroup]) -> str | None:
 
 def mig_strategy(groups: Mapping[str, LockedGroup]) -> Strategy:
     """Return how MIG instances are offered: `none` without any; `single`, as nvidia.com/gpu, if all have one
-    profile; `mixed`, each profile by its own name.
+    profile; `mixed`, as a resource with the name of its profile.
     """
     profiles = {profile for group in groups.values() for profile in group.setting("mig") or ()}
     if not profiles:
@@ -190,7 +190,7 @@ def dra_values(choices: Choices, mode: str | None) -> dict[str, Any]:
 def _sharing(strategy: Strategy, replicas: int) -> dict[str, Any]:
     """Return the device plugin's configuration for time slicing.
 
-    With the strategy `mixed` an instance is a resource by its own name, and is not shared.
+    With the strategy `mixed` an instance is a resource with another name, and is not shared.
     """
     shared = [{"name": "nvidia.com/gpu", "replicas": replicas}]
     flags = {"migStrategy": strategy}

@@ -1,6 +1,6 @@
 """Files for Prometheus: nodes for `file_sd_configs`, labelled by the lock and the fleet, and alert rules.
 
-Beside them routes for Alertmanager and a dashboard for Grafana.
+In addition routes for Alertmanager, and a dashboard for Grafana.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ status is the only answer: another one than 0 drains the node, and Prolog's requ
 from __future__ import annotations
 
 PROLOG, EPILOG = "prolog.d/50-gpuprov", "epilog.d/50-gpuprov"
-"""Paths beside slurm.conf, of the same program."""
+"""Paths in the folder of slurm.conf, of the same program."""
 PATIENCE_S = 30
 """Seconds for an answer of nvidia-smi, and for the end of a job's processes; slurmd waits for
 PrologEpilogTimeout, without a limit by default."""

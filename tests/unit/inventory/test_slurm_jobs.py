@@ -53,7 +53,7 @@ def run(
 
 
 def asked(folder: Path) -> list[str]:
-    """Return the addresses of the GPUs whose processes were asked for."""
+    """Return the addresses of the GPUs whose processes nvidia-smi listed."""
     calls = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
     return [word.removeprefix("--id=") for call in calls for word in call.split() if word.startswith("--id=")]
 

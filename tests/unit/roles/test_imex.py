@@ -70,7 +70,7 @@ def test_the_role_knows_the_modes_of_the_setting_and_the_socket() -> None:
 
 @dataclass
 class State:
-    """What a node shows of IMEX, for both witnesses."""
+    """State of IMEX on a node, as both witnesses read it."""
 
     unit: str = "loaded active enabled"
     nodes: str | None = "10.0.0.3\n# a comment\n\n 10.0.0.12\n"
