@@ -35,6 +35,7 @@ SENT = (
     "gpuprov_manager",
     "gpuprov_package_files",
     "gpuprov_repos",
+    "gpuprov_rpm_files",
     "gpuprov_sources",
 )
 """Module utilities that gpuprov_script sends with a role's script; Ansible imports none of them."""
