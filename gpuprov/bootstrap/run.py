@@ -250,7 +250,7 @@ def _prove(node: NodeResult, goal: Goal) -> None:
     def prove() -> None:
         with open_session(node.target, LIMITS) as session:
             python = python_of(goal.systems.get(node.name, ""))
-            output = as_root(session, f"{python} --version", None)
+            output = as_root(session, f"{shlex.quote(python)} --version", None)
             if output.code:
                 raise NodeFailed(
                     f"{node.target.route.user} can log in, but cannot become root: {said(output)}"

@@ -6,7 +6,6 @@ or a site's folder is used: a row names adapters of this gpuprov.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.records import Platform
 from gpuprov.catalog.releases import OWN
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.stated import read_stated_json
 
 TABLE = OWN / "systems.json"
 SECTION = "platforms"
@@ -104,7 +104,7 @@ def system_of(identity: str) -> str:
 @cache
 def _rows() -> Mapping[str, Mapping[str, Any]]:
     """Return the rows of the table by id, as they are written."""
-    document = json.loads(TABLE.read_text(encoding="utf-8"))
+    document = read_stated_json(TABLE, expected="a JSON document")
     return {str(row["id"]): row for row in document[SECTION]}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuprov.doctor import packaging
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
-from gpuprov.untrusted import ShellLine, shell
+from gpuprov.untrusted import shell
 
 KEEP = "stack.docker with stack.container_toolkit: VERSION"
 CONFIGURE = (
@@ -46,10 +46,8 @@ def no_toolkit(seen: Examination) -> Iterator[Fault]:
             ("package nvidia-container-toolkit: not installed", "nvidia-container-runtime-hook: not in PATH"),
             'docker answers: could not select device driver "" with capabilities: [[gpu]]',
             (
-                ShellLine(
-                    packaging.install(seen, "nvidia-container-toolkit")
-                    + "   (from NVIDIA's repository libnvidia-container)"
-                ),
+                packaging.install(seen, "nvidia-container-toolkit"),
+                shell("it is in NVIDIA's repository libnvidia-container, if no other has it"),
                 *CONFIGURE,
             ),
             KEEP,

@@ -111,7 +111,7 @@ def arguments(field: Field) -> Try:
             elif what == "probe":
                 collect(session, Parameters(), password=secret)
             elif what == "prepare":
-                goal: Any = SimpleNamespace(public_keys={"node2": [OURS]}, wait_s=1)
+                goal: Any = SimpleNamespace(public_keys={"node2": [OURS]}, wait_s=1, systems={})
                 node: Any = SimpleNamespace(name="node2", target=session.target, changed=[], notes=[])
                 bootstrap._prepare(node, session, goal, secret)
             else:

@@ -160,7 +160,7 @@ def first(field: Field) -> Try:
         node: Any = SimpleNamespace(
             name="node2", target=SimpleNamespace(route=SimpleNamespace(user=user)), changed=[], notes=[]
         )
-        goal: Any = SimpleNamespace(public_keys={"node2": [OURS]}, wait_s=1)
+        goal: Any = SimpleNamespace(public_keys={"node2": [OURS]}, wait_s=1, systems={})
         with suppress(GpuprovError):
             bootstrap._prepare(node, homes.session, goal, None)
         homes.check(user, lines, "bootstrap")
