@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,13 @@ from typing import Protocol, TypeVar
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import CommandRunner
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
+from gpuprov.untrusted.programs import TooSlow, run_limited
 
 T = TypeVar("T")
 NOT_FOUND = 127
 TIMED_OUT = 124  # timeout(1)
+OUTPUT_BYTES = 64 << 20
+"""Maximum output of a program on this machine in bytes; of a larger one it is killed."""
 BEYOND_S = 30
 """Seconds that SSH waits beyond the time limit that the node enforces itself."""
 
@@ -58,28 +60,16 @@ class Local:
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
         """See `Shell`."""
+        own = {**os.environ, **environment}
         try:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
+            answer = run_limited(
+                command, seconds=timeout_s, limit=OUTPUT_BYTES, environment=own, merged=True, session=True
             )
         except FileNotFoundError:
             return f"{command[0]}: not found", NOT_FOUND
-        try:
-            text, _ = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except TooSlow:
             raise TimeoutError from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        return text, process.returncode
+        return answer.stdout.decode("utf-8", "replace"), answer.code
 
     def find(self, program: str) -> str | None:
         """See `Shell`."""

@@ -25,6 +25,10 @@ _PIECE = 65536
 """Maximum number of bytes that are read or written at a time."""
 
 
+class TooSlow(NodeFailed):
+    """Error: a program did not end within its time."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Result of a program.
@@ -49,6 +53,8 @@ def run_limited(
     environment: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
     kill_rest: bool = False,
+    merged: bool = False,
+    session: bool = False,
 ) -> Answer:
     """Run a program to its end, in a process group of its own; any exit status is a result.
 
@@ -64,32 +70,43 @@ def run_limited(
         stop: event that ends the program early.
         kill_rest: whether processes of the group that outlive the program are killed. Otherwise only a
             failure kills them.
+        merged: whether standard error is part of standard output.
+        session: whether the program gets a session of its own, so that it cannot ask at the terminal.
 
     Raises:
-        NodeFailed: no end within `seconds`, more than `limit` bytes, or `stop` was set; the program is killed
-            with the processes that it started.
+        TooSlow: no end within `seconds`; the program is killed with the processes that it started.
+        NodeFailed: more than `limit` bytes, or `stop` was set; it is killed as well.
         OSError: the program cannot be started, for example because it does not exist.
     """
-    with _started(argv, environment) as process:
+    with _started(argv, environment, merged=merged, session=session) as process:
         run = _Run(process, stdin, time.monotonic() + seconds, limit, stop or threading.Event())
         run.exchange()
         code = run.wait()
         if code is None:
-            raise NodeFailed(f"no answer within {seconds:g} s of running a command")
+            raise TooSlow(f"no answer within {seconds:g} s of running a command")
         if kill_rest:
             kill_group(process)
         return Answer(code, bytes(run.stdout), bytes(run.stderr))
 
 
 @contextmanager
-def _started(argv: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    argv: Sequence[str], environment: Mapping[str, str] | None, *, merged: bool, session: bool
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program with pipes in its own process group; yield it, and close its pipes at the end.
 
     After any exception, also Ctrl-C, the group is killed. At the end the program is awaited for `LINGER_S`.
     """
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment, process_group=0
+        argv,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.STDOUT if merged else pipe,
+        bufsize=0,
+        env=environment,
+        process_group=None if session else 0,
+        start_new_session=session,
     )
     try:
         yield process

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -13,10 +12,13 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.model.rollout import Hook
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, PerNode, Session, Target, fan_out, targets
+from gpuprov.untrusted.programs import TooSlow, run_limited
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 
 Moment = Literal["drain", "snapshot", "resume"]
+OUTPUT_BYTES = 64 << 20
+"""Maximum output of a hook on the controller in bytes; of a larger one the hook is killed."""
 _SUDO = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -n -- "$@"'
 _SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- "$@"'
 
@@ -83,25 +85,23 @@ def _environment(context: UpgradeContext, node: Target, hook: Hook) -> dict[str,
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
     """Run a command on this machine in a new session; return why it failed, None if it did not.
 
-    All its processes are killed after `timeout_s` seconds.
+    Its processes are killed after `timeout_s` seconds. One that has left the session and keeps the output
+    open, such as a connection that ssh shares, delays neither that nor the result.
     """
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", text],
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
     try:
-        said, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.communicate()
+        answer = run_limited(
+            ["/bin/sh", "-c", text],
+            seconds=timeout_s,
+            limit=OUTPUT_BYTES,
+            environment=os.environ | environment,
+            merged=True,
+            session=True,
+        )
+    except TooSlow:
         return f"the hook did not end within {timeout_s:g} s"
-    return None if process.returncode == 0 else _failure(process.returncode, said)
+    except NodeFailed as error:
+        return f"the hook was ended: it {error}"
+    return _failure(answer.code, answer.stdout.decode("utf-8", "replace")) if answer.code else None
 
 
 def _failure(code: int, said: str) -> str:

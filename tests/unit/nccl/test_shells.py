@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from gpuprov.errors import NodeFailed
 from gpuprov.nccl.check import inspect_machine, measure, tool
-from gpuprov.nccl.shells import Remote
+from gpuprov.nccl.shells import Local, Remote
 from tests.unit.nccl.test_check import ALL_REDUCE_PERF, NVIDIA_SMI
 from tests.unit.programs import write_program
 
@@ -31,6 +32,14 @@ class Shelled:
 def node(tmp_path: Path) -> Remote:
     write_program(tmp_path / "nvidia-smi", NVIDIA_SMI)
     return Remote(Shelled(f"{tmp_path}:/usr/bin:/bin"), "gpu01")
+
+
+def test_a_process_that_keeps_the_output_open_delays_nothing() -> None:
+    begun = time.monotonic()
+    assert Local().run(["/bin/sh", "-c", "setsid sleep 30 & echo x; echo y >&2"], {}, 20) == ("x\ny\n", 0)
+    with pytest.raises(TimeoutError):
+        Local().run(["/bin/sh", "-c", "setsid sleep 30 & sleep 30"], {}, 0.5)
+    assert time.monotonic() - begun < 20
 
 
 def test_nccl_tests_on_a_node(node: Remote, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpuprov.cli import apply
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.wheel import Wheel
 from gpuprov.model.rollout import DAYS, Hook, Window
-from gpuprov.upgrade import schedule
+from gpuprov.upgrade import hooks, schedule
 from gpuprov.upgrade.hooks import command
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 from gpuprov.upgrade.window import is_open
@@ -60,6 +61,23 @@ def test_a_window_has_times_and_a_zone() -> None:
     for wrong in ({"start": "25:00", "end": "1:00"}, {"start": "01:00", "end": "02:00", "zone": "Mars"}):
         with pytest.raises(ValidationError):
             Window(**wrong)
+
+
+def test_a_process_that_keeps_the_output_open_delays_no_hook() -> None:
+    begun = time.monotonic()
+    assert hooks._here("setsid sleep 30 & exit 0", {}, 20) is None
+    assert hooks._here("setsid sleep 30 & echo bad; exit 3", {}, 20) == "the hook ended with 3: bad"
+    assert hooks._here("setsid sleep 30 & sleep 30", {}, 0.5) == "the hook did not end within 0.5 s"
+    assert time.monotonic() - begun < 20
+
+
+def test_the_output_of_a_hook_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "OUTPUT_BYTES", 1000)
+    assert hooks._here("yes", {}, 30) == "the hook was ended: it answered more than 0 MB"
+
+
+def test_a_hook_has_no_terminal_and_no_input() -> None:
+    assert hooks._here('test "$(ps -o sid= -p $$)" -eq $$ && ! read line', {}, 30) is None
 
 
 def test_an_unknown_hook_is_refused_with_those_there_are() -> None:
