@@ -28,6 +28,7 @@ from typing import Any, NewType, TypeVar
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted.parsing import with_json_numbers
+from gpuprov.untrusted.urls import public_urls
 
 ShellLine = NewType("ShellLine", str)
 """A line for a POSIX shell in which every inserted word is quoted; `shell` returns it."""
@@ -213,10 +214,10 @@ def html_text(text: str) -> HtmlText:
 def json_line(document: object) -> JsonLine:
     """Return a document as one line of JSON in ASCII, without the final newline.
 
-    Raises:
-        TypeError: it contains a value that JSON does not have, such as a set.
     Numbers that are not finite or exceed 64 bits become null.
 
+    Raises:
+        TypeError: it contains a value that JSON does not have, such as a set.
     """
     return JsonLine(json.dumps(with_json_numbers(document), allow_nan=False))
 
@@ -224,11 +225,11 @@ def json_line(document: object) -> JsonLine:
 def json_text(document: object, *, indent: int | None = 2) -> Printable:
     r"""Return a document as JSON for a terminal or a file, with terminal control characters as `\u001b`.
 
-    Args:
-        indent: blanks for each level; None puts the document on one line. Other Unicode characters are kept.
     Numbers that are not finite or exceed 64 bits become null: a number of one node must not make the document
     of all nodes invalid.
 
+    Args:
+        indent: blanks for each level; None puts the document on one line. Other Unicode characters are kept.
     """
     numbered = with_json_numbers(document)
     text = json.dumps(numbered, indent=indent, ensure_ascii=False, allow_nan=False)
@@ -237,7 +238,10 @@ def json_text(document: object, *, indent: int | None = 2) -> Printable:
 
 
 class LogFormatter(logging.Formatter):
-    """A log with one line per record: a node's text can neither look like a record nor control a terminal."""
+    """A log with one line per record: a node's text can neither look like a record nor control a terminal.
+
+    URLs have no user, password, query or token, whoever wrote them.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Return the line of the record, with newlines of its message escaped; `format` adds a traceback."""
@@ -246,7 +250,7 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line and, if the record has an exception, the lines of its traceback, all printable."""
-        return printable(super().format(record))
+        return printable(public_urls(super().format(record)))
 
 
 def regex(text: str) -> RegexText:

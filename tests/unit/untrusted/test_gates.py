@@ -194,6 +194,20 @@ def test_a_node_cannot_write_a_line_of_its_own_into_a_log() -> None:
     assert LogFormatter("%(message)s").format(record) == r"a\n12:00 exit 0\x1b[2J failed"
 
 
+def test_a_log_has_no_secret_of_a_url() -> None:
+    for message in (
+        "lock --from https://ops:pa55@mirror.example/x?sig=abc",
+        "'https://ops:pa55@mirror.example/x'",
+    ):
+        record = logging.LogRecord("x", logging.INFO, "", 0, "%s", (message,), None)
+        text = LogFormatter("%(message)s").format(record)
+        assert "mirror.example/x" in text
+        assert not re.search("pa55|ops|abc", text)
+    error = ValueError("https://ops:pa55@mirror.example/x")
+    record = logging.LogRecord("x", logging.INFO, "", 0, "%s", ("bad",), (ValueError, error, None))
+    assert LogFormatter("%(message)s").format(record).endswith("ValueError: https://mirror.example/x")
+
+
 def test_the_command_line_spells_out_what_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for write in (terminal.say, terminal.tell):
         write("a\x1b[31m\rb\nfleet in sync\u202e")
