@@ -166,7 +166,7 @@ def test_nccls_file_of_a_login_is_no_pipe(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(system.os.path, "expanduser", lambda path: str(tmp_path))
     os.mkfifo(tmp_path / ".nccl.conf")
     program = (
-        "import sys; from gpuprov.probe.node import system;"
+        "import sys; sys.path.append('plugins/module_utils'); from gpuprov.probe.node import system;"
         "system.os.path.expanduser = lambda path: sys.argv[1];"
         "print(sorted(system.nccl({'login': 'eve'})['own']))"
     )
