@@ -6,8 +6,8 @@ import re
 
 from gpuprov.probe.node.base import (
     collector,
+    devices_of,
     find_program,
-    link_name,
     names_in,
     read,
     read_or_none,
@@ -169,9 +169,7 @@ def gpu_use(parameters: "Values") -> "Any":
 
 def _holds_a_gpu(pid: str) -> bool:
     """Return whether a process has /dev/nvidia0 …, nvidiactl or nvidia-uvm open."""
-    folder = "/proc/" + pid + "/fd/"
-    targets = (link_name(folder + number) or "" for number in names_in(folder))
-    return any(re.fullmatch(r"nvidia(?:\d+|ctl|-uvm)", target) for target in targets)
+    return any(re.fullmatch(r"nvidia(?:\d+|ctl|-uvm)", name) for name in devices_of(pid))
 
 
 def _containers() -> "list[str]":

@@ -7,7 +7,16 @@ import re
 import struct
 import time
 
-from gpuprov.probe.node.base import blot_value, collector, link_name, names_in, read, read_or_none, text_in
+from gpuprov.probe.node.base import (
+    blot_value,
+    collector,
+    devices_of,
+    link_name,
+    names_in,
+    read,
+    read_or_none,
+    text_in,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,9 +189,7 @@ def programs(parameters: "Values") -> "Any":
 
 def _gpus_of(pid: str) -> "list[str]":
     """Return the sorted names of GPU devices that a process has open: `nvidia0`, `nvidia-uvm`."""
-    folder = "/proc/" + pid + "/fd/"
-    targets = {link_name(folder + number) or "" for number in names_in(folder)}
-    return sorted(target for target in targets if re.fullmatch(r"nvidia(?:\d+|-uvm)", target))
+    return sorted(name for name in devices_of(pid) if re.fullmatch(r"nvidia(?:\d+|-uvm)", name))
 
 
 def _program(pid: str, wanted: "Any") -> "Values":

@@ -5,7 +5,7 @@ import os
 import re
 import time
 
-from gpuprov.probe.node.base import Failed, collector, link_name, names_in, read, read_or_none
+from gpuprov.probe.node.base import Failed, collector, devices_of, names_in, read, read_or_none
 from gpuprov.probe.node.gpu_sample import reader
 
 TYPE_CHECKING = False
@@ -160,9 +160,7 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
 
 def _devices(pid: str) -> "list[int]":
     """Return the sorted numbers of the GPUs that a process has open."""
-    folder = "/proc/" + pid + "/fd/"
-    targets = {link_name(folder + number) or "" for number in names_in(folder)}
-    return sorted(int(target[6:]) for target in targets if re.fullmatch(r"nvidia\d+", target))
+    return sorted(int(name[6:]) for name in devices_of(pid) if re.fullmatch(r"nvidia\d+", name))
 
 
 def _program(pid: str) -> "Values":

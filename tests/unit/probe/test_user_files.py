@@ -197,3 +197,22 @@ def test_verify_reads_nccls_file_alike(tmp_path: Path, kind: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     assert done.stdout == ("NCCL_DEBUG=INFO\n" if kind in ("file", "link of root") else "")
     assert bool(base.read_of_users(str(path))) == bool(done.stdout)
+
+
+def test_only_devices_in_dev_are_gpus_in_use(home: Path) -> None:
+    (home / "nvidia0").touch()
+    with (home / "nvidia0").open():
+        assert base.devices_of(str(os.getpid())) == set()
+
+
+def test_a_device_that_is_open_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = {
+        "3": "/dev/nvidia0",
+        "4": "/dev/nvidia-uvm",
+        "5": "/dev/null",
+        "6": "/dev/nvidia-caps/nvidia-cap1",
+    }
+    monkeypatch.setattr(base, "names_in", lambda _: [*opened, "7"])
+    monkeypatch.setattr(base.os, "readlink", lambda path: opened[path.rpartition("/")[2]])
+    opened["7"] = "/tmp/x/nvidia1"
+    assert base.devices_of("1") == {"nvidia0", "nvidia-uvm"}
