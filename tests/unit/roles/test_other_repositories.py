@@ -71,14 +71,16 @@ def test_the_node_says_whether_its_repositories_have_it(monkeypatch: pytest.Monk
 def objection(look: dict[str, Any], roles: list[str]) -> str | None:
     """Return preflight's objection to a node without the package; None if it accepts the node."""
     document = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text(encoding="utf-8"))
-    [found] = [each for each in document["__preflight_objections"] if "unavailable" in each["holds"]]
+    [found] = [each for each in document["__preflight_objections"] if "lacking" in each["holds"]]
     environment = NativeEnvironment()
     known: dict[str, Any] = {
         "__preflight_look": look,
         "preflight_beside": stated("rhel9"),
         "preflight_roles": roles,
     }
-    known["__preflight_installs"] = environment.from_string(document["__preflight_installs"]).render(known)
+    for name in ("__preflight_installs", "__preflight_lacking"):
+        found_value = environment.from_string(document[name]).render(known)
+        known[name] = found_value if isinstance(found_value, bool) else list(found_value)
     if not environment.from_string(found["holds"]).render(known):
         return None
     return re.sub(r"\s+", " ", str(environment.from_string(found["says"]).render(known)))
@@ -89,8 +91,8 @@ def test_preflight_names_the_repository_and_what_to_type() -> None:
     assert objection({}, ["nvidia_driver"]) is None
     assert objection({"unavailable": ["dkms"]}, ["docker"]) is None
     assert objection({"unavailable": ["dkms"]}, ["nvidia_driver"]) == (
-        "no enabled repository has dkms, which the driver needs from EPEL, which needs CRB (RHEL:"
+        "no enabled repository has dkms, which the driver needs from EPEL, and that needs CRB (RHEL:"
         " codeready-builder-for-rhel-9-x86_64-rpms of a subscription); enable both on the node"
-        " (`dnf config-manager --set-enabled crb && dnf install epel-release`), or a mirror that has dkms,"
-        " and try again"
+        " (`dnf config-manager --set-enabled crb && dnf install epel-release`), or a mirror that has"
+        " the package, and try again"
     )
