@@ -215,7 +215,8 @@ def unavailable(names: list[str]) -> list[str]:
     missing = [name for name in names if run("rpm", "-q", name)[0] != 0]
     if not missing:
         return []
-    status, said = run("dnf", "--quiet", "repoquery", "--qf", "%{name}", *missing, seconds=180)
+    every = "--setopt=*.skip_if_unavailable=0"  # a repository that does not answer is no proof
+    status, said = run("dnf", "--quiet", every, "repoquery", "--qf", "%{name}", *missing, seconds=180)
     return sorted(set(missing) - set(said.split())) if status == 0 else []
 
 

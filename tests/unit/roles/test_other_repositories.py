@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from jinja2.nativetypes import NativeEnvironment
 
 from gpuprov.catalog.platforms import beside
 from gpuprov.roles.preflight import variables
+from gpuprov_lab.mirror.rpmfile import build_rpm, rpm_name
+from gpuprov_lab.mirror.specs import PackageSpec
 from tests import ROOT
 from tests.unit.roles.scripts import script
 from tests.unit.verify.nodes_on_paper import locked_group
@@ -65,7 +69,8 @@ def test_the_node_says_whether_its_repositories_have_it(monkeypatch: pytest.Monk
     assert look.unavailable(["dkms"]) == expected
     assert look.unavailable([]) == []
     assert asked[0] == "rpm -q dkms"
-    assert all(line.startswith(("rpm -q ", "dnf --quiet repoquery ")) for line in asked)
+    dnfs = [line for line in asked if line.startswith("dnf")]
+    assert all("--setopt=*.skip_if_unavailable=0 repoquery" in line for line in dnfs)
 
 
 def objection(look: dict[str, Any], roles: list[str]) -> str | None:
@@ -79,8 +84,8 @@ def objection(look: dict[str, Any], roles: list[str]) -> str | None:
         "preflight_roles": roles,
     }
     for name in ("__preflight_installs", "__preflight_lacking"):
-        found_value = environment.from_string(document[name]).render(known)
-        known[name] = found_value if isinstance(found_value, bool) else list(found_value)
+        value = environment.from_string(document[name]).render(known)
+        known[name] = value if isinstance(value, bool) else list(value)
     if not environment.from_string(found["holds"]).render(known):
         return None
     return re.sub(r"\s+", " ", str(environment.from_string(found["says"]).render(known)))
@@ -96,3 +101,33 @@ def test_preflight_names_the_repository_and_what_to_type() -> None:
         " (`dnf config-manager --set-enabled crb && dnf install epel-release`), or a mirror that has"
         " the package, and try again"
     )
+
+
+def test_dnf_itself_answers_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask real dnf about a repository with the package, one without it, and one that does not answer."""
+    look = script("preflight")
+    run = look.run
+    for place, name in (("has", "dkms"), ("lacks", "other")):
+        (tmp_path / place).mkdir()
+        spec = PackageSpec(name, "3.2-1.el9", "noarch")
+        (tmp_path / place / rpm_name(spec)).write_bytes(build_rpm(spec))
+        subprocess.run(["createrepo_c", "--quiet", str(tmp_path / place)], check=True)
+
+    def on_node(program: str, *words: str, seconds: float = 60) -> tuple[int, str]:
+        if program == "rpm":
+            return 1, ""
+        folder = tmp_path / "repos"
+        options = [f"--setopt=reposdir={folder}", f"--setopt=cachedir={tmp_path}/cache-{place}"]
+        found: tuple[int, str] = run(
+            program, *options, "--setopt=plugins=0", "--releasever=9", *words, seconds=seconds
+        )
+        return found
+
+    monkeypatch.setattr(look, "run", on_node)
+    (tmp_path / "repos").mkdir()
+    for place, expected in (("has", []), ("lacks", ["dkms"]), ("nowhere", [])):
+        text = (
+            f"[{place}]\nname={place}\nbaseurl=file://{tmp_path / place}\ngpgcheck=0\nskip_if_unavailable=1\n"
+        )
+        (tmp_path / "repos/a.repo").write_text(text)
+        assert look.unavailable(["dkms"]) == expected, place
