@@ -240,6 +240,9 @@ def test_beyond_the_budget_the_time_counts(tree: Tree, monkeypatch: pytest.Monke
     assert both(tree) == []
     os.utime(tree.library, (1, 1))
     assert both(tree) == [f"{LIBRARY} was changed"]
+    os.truncate(tree.library, len(CONTENT) - 1)
+    os.utime(tree.library, (rpmfile.BUILT, rpmfile.BUILT))
+    assert both(tree) == [f"{LIBRARY} was changed"], "the size counts, too"
 
 
 def test_a_file_that_cannot_be_read_is_no_pass(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
