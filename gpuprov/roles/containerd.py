@@ -20,6 +20,7 @@ CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 
 OVERRULED = (
     *fails("containerd", "containerd.config", "a drop-in of containerd.service with another --config"),
+    *fails("containerd", "containerd.config", "a file that config.toml imports"),
     *mends("containerd", "containerd.unit", BY_HAND),
     *fails("containerd", "containerd.unit", OTHER_FILE),
 )

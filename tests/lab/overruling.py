@@ -500,6 +500,7 @@ ELSEWHERE = {
         "containerd.config",
         "a drop-in of containerd.service with another --config",
     ): "tests/unit/drift/test_overruled.py",
+    ("containerd.config", "a file that config.toml imports"): "tests/unit/roles/test_containerd.py",
     ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
     ("podman.config", "a later file of /etc/containers/containers.conf.d"): "tests/lab/test_podman.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
