@@ -1,4 +1,4 @@
-"""Collectors of services: systemd's units, listening sockets, gpuprov's firewall."""
+"""Collectors of services: systemd's units, listening sockets, gpuprov's firewall, IMEX."""
 
 import os
 import re
@@ -85,6 +85,15 @@ def firewall(parameters: "Values") -> "Any":
     )
     there = "table inet gpuprov\n" in run("nft", "list", "tables") + "\n"
     return {"text": run("nft", "-p", "list", "table", "inet", "gpuprov") if there else "", "flushing": shown}
+
+
+@collector(seconds=5)
+def imex(parameters: "Values") -> "Any":
+    """Return the texts of IMEX's list of nodes and of its configuration; null without the file."""
+    return {
+        "nodes": read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536),
+        "config": read_or_none("/etc/nvidia-imex/config.cfg", 65536),
+    }
 
 
 @collector(seconds=5)

@@ -251,15 +251,6 @@ def _row(folder: str, name: str, version: str, cuda: "str | None") -> "Values":
 
 
 @collector(seconds=5)
-def imex(parameters: "Values") -> "Any":
-    """Return the texts of IMEX's list of nodes and of its configuration; null without the file."""
-    return {
-        "nodes": read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536),
-        "config": read_or_none("/etc/nvidia-imex/config.cfg", 65536),
-    }
-
-
-@collector(seconds=5)
 def gpu_tools(parameters: "Values") -> "Any":
     """Return the number of IMEX nodes (null without IMEX), paths of tools, and sockets of rootless Docker."""
     imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)
