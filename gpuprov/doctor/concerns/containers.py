@@ -121,6 +121,30 @@ def runtime_without_program(seen: Examination) -> Iterator[Fault]:
         )
 
 
+@rule("containers.embedded", "D51", source="k3s-3890")
+def embedded_without_runtime(seen: Examination) -> Iterator[Fault]:
+    """Report that k3s or RKE2 has not found an installed toolkit, which both look for only at their start."""
+    if not seen.has_gpus or not seen.raw("container_state")["runtime"]:
+        return
+    for path, has_runtime in seen.raw("gpu_tools").get("embedded_containerd", {}).items():
+        if has_runtime:
+            continue
+        rke2 = "/rke2/" in path
+        yield Fault(
+            "degraded",
+            f"the containerd of {'RKE2' if rke2 else 'k3s'} has no runtime nvidia: pods get no GPUs",
+            (f"{path}: no handler nvidia", "nvidia-container-runtime: installed"),
+            "it looks for nvidia-container-runtime when it starts, and was started before the toolkit came",
+            (
+                shell("sudo systemctl restart rke2-agent || sudo systemctl restart rke2-server")
+                if rke2
+                else shell("sudo systemctl restart k3s-agent || sudo systemctl restart k3s"),
+                shell("pods keep running"),
+            ),
+            "stack.container_toolkit: VERSION, applied before k3s or RKE2 is installed",
+        )
+
+
 @rule("containers.cdi_stale", "D53", "D52", source="tk-trouble flp-116")
 def stale_specification(seen: Examination) -> Iterator[Fault]:
     """Report a CDI file of another driver than the loaded one, or of GPUs that do not exist."""

@@ -250,9 +250,25 @@ def _row(folder: str, name: str, version: str, cuda: "str | None") -> "Values":
     return {"folder": folder, "name": name, "version": version, "cuda": cuda}
 
 
+def _embedded_containerd() -> "Values":
+    """Return the path of containerd's configuration by k3s and RKE2 -> whether it has the runtime nvidia.
+
+    Nothing else of the file is returned: it may contain passwords of registries.
+    """
+    found = {}
+    for name in ("k3s", "rke2"):
+        path = "/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml"
+        text = read_or_none(path, 1 << 18)
+        if text is not None:
+            found[path] = bool(re.search(r"\bruntimes\.[\"']?nvidia[\"']?\]", text))
+    return found
+
+
 @collector(seconds=5)
 def gpu_tools(parameters: "Values") -> "Any":
-    """Return the number of IMEX nodes (null without IMEX), paths of tools, and sockets of rootless Docker."""
+    """Return the number of IMEX nodes (null without IMEX), paths of tools, sockets of rootless Docker, and
+    configurations of an embedded containerd.
+    """
     imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)
     return {
         "imex_nodes": None
@@ -262,5 +278,6 @@ def gpu_tools(parameters: "Values") -> "Any":
         "nvidia_smi": find_program("nvidia-smi"),
         "snap_docker": os.path.exists("/snap/bin/docker"),
         "rootless": json.dumps(glob.glob("/run/user/*/docker.sock")),
+        "embedded_containerd": _embedded_containerd(),
         "smi_link": link_name("/usr/bin/nvidia-smi"),
     }

@@ -456,6 +456,13 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "containers.snap": [setting("container_state.docker_path", "/snap/bin/docker")],
     "containers.runtime": [setting("container_state.docker_info", 'systemd {"runc":{"path":"runc"}}')],
+    "containers.embedded": [
+        setting(
+            "gpu_tools.embedded_containerd",
+            {f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml": False},
+        )
+        for name in ("k3s", "rke2")
+    ],
     "containers.missing_runtime": [
         setting("container_state.runtime", None),
         all_of(
