@@ -114,7 +114,7 @@ FAULTS: dict[str, Fault] = {
         both(
             replacing("db:Status-Want", f"libnvidia-ml1 {VERSION}", f"libnvidia-ml1 {OLD}"),
             replacing("realpath", f"libnvidia-ml.so.{VERSION}", f"libnvidia-ml.so.{OLD}"),
-            answering("nvidia-smi", 18, MISMATCH),
+            answering("nvidia-smi --", 18, MISMATCH),
         ),
         {"driver.packages", "driver.library", *SMI_GONE},
     ),
@@ -152,15 +152,15 @@ FAULTS: dict[str, Fault] = {
     "not-loaded": Fault(
         both(
             answering("/proc/driver/nvidia/version", 1),
-            answering("nvidia-smi", 9, "NVIDIA-SMI has failed\n"),
+            answering("nvidia-smi --", 9, "NVIDIA-SMI has failed\n"),
         ),
         {"driver.loaded", *SMI_GONE},
     ),
     "old-module-loaded": Fault(
-        both(replacing("/proc/driver", VERSION, OLD), answering("nvidia-smi", 18, MISMATCH)),
+        both(replacing("/proc/driver", VERSION, OLD), answering("nvidia-smi --", 18, MISMATCH)),
         {"driver.loaded", *SMI_GONE},
     ),
-    "smi-not-there": Fault(answering("nvidia-smi", 127, "", "sh: 1: nvidia-smi: not found\n"), SMI_GONE),
+    "smi-not-there": Fault(answering("nvidia-smi --", 127, "", "sh: 1: nvidia-smi: not found\n"), SMI_GONE),
     "smi-of-another-version": Fault(
         replacing("--query-gpu=index,pci", VERSION, OLD), {"driver.four_versions"}
     ),
