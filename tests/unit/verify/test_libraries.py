@@ -11,7 +11,6 @@ import pytest
 
 from gpuprov.verify.observers.libraries import UNPACKAGED
 
-
 BELOW = ["-mindepth", "3", "-maxdepth", "3", "-path", "*/glibc-hwcaps/*/lib*.so*"]
 
 
