@@ -145,9 +145,9 @@ def environment(dice: Random, place: Place) -> Change:
     name, value = dice.choice(VARIABLES)
     path = dice.choice((*SHELL_FILES, *OTHER_FILES, CRON))
     if path == CRON:
-        line = "session required pam_env.so envfile=/srv/cron.env"
-        do = f"{put(path, line)}; mkdir -p /srv; echo {name}={value} >/srv/cron.env"
-        touched = (path, "/srv/cron.env")
+        line = "session required pam_env.so envfile=/opt/cron.env"
+        do = f"{put(path, line)}; mkdir -p /opt; echo {name}={value} >/opt/cron.env"
+        touched = (path, "/opt/cron.env")
         return Change("environment", f"{name}={value} of cron", do, touched, checks=OF_VARIABLES)
     if path in OTHER_FILES:
         form, then = OTHER_FILES[path]

@@ -225,3 +225,25 @@ def test_what_is_seen_only_together_is_an_outcome_too(monkeypatch: pytest.Monkey
     )
     assert [(each.kind, each.result) for each in outcomes][-1] == ("together", "verify only")
     assert "seed 7" in str(outcomes[-1])
+
+
+class Bench:
+    """Witnesses that give one report after the other."""
+
+    def __init__(self, *reports: Heard) -> None:
+        self.reports = list(reports)
+
+    def hear(self) -> Heard:
+        return self.reports.pop(0)
+
+
+def test_witnesses_that_disagree_are_heard_again() -> None:
+    nothing: Any = None
+    one, both = heard("ssh.loaded", ""), heard("", "")
+    bench: Any = Bench(one, both, one, one, both)
+    rounds = Rounds(nothing, bench)
+    assert rounds._heard([BREAKS, OTHER]) == both
+    assert rounds.unsteady == ["one + two; drift: ssh.loaded; verify: nothing"]
+    assert rounds._heard([BREAKS]) == one
+    assert rounds._heard([BREAKS]) == both
+    assert len(rounds.unsteady) == 1
