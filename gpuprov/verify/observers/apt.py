@@ -23,7 +23,7 @@ STANZAS_OF_OTHERS = (
     "for each in /etc/apt/sources.list.d/*.sources; do"
     ' [ "$each" = /etc/apt/sources.list.d/gpuprov.sources ] || cat "$each"; echo; done'
 )
-SOURCES = "apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
+SOURCES = "apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages'"
 OWN = "cat /etc/apt/sources.list.d/gpuprov.sources"
 JOURNAL = "ls /var/lib/dpkg/updates | grep -x '[0-9]*'"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
