@@ -372,7 +372,11 @@ class Facts:
         """The requested units; one that does not exist has load state `not-found`."""
         raw = self.raw("units")
         return parse_units(
-            raw["text"], raw.get("commands", {}), raw.get("states", ""), raw.get("replaced", {})
+            raw["text"],
+            raw.get("commands", {}),
+            raw.get("states", ""),
+            raw.get("replaced", {}),
+            [str(name) for name in raw.get("gone", ())],
         )
 
     @part

@@ -14,17 +14,22 @@ if TYPE_CHECKING:
 
 WHO = {"0": "everybody", "1": "root", None: "root"}
 """Value of the driver's parameter about counters → users who may read them; None: it is not set."""
+ENABLED = "SYSTEMCTL_SKIP_SYSV=1 systemctl is-enabled %s"
+NO_FILE = "No such file"
+"""Message of `systemctl is-enabled` about a unit without a file."""
 REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected systemd/system"
 
 
 def unit_state(host: Node, unit: str) -> str:
     """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms.
 
-    The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them.
+    The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them. A
+    script in /etc/init.d is no unit of the package.
     """
-    seen, files = host.service(unit).systemd_properties, host.run("systemctl is-enabled %s", unit)
+    seen, files = host.service(unit).systemd_properties, host.run(ENABLED, unit)
     stated = files.stdout.strip() or seen.get("UnitFileState") or seen.get("LoadState", "unknown")
-    enabled = {"not-found": "not installed", "loaded": "disabled"}.get(stated, stated)
+    words = {"not-found": "not installed", "generated": "not installed", "loaded": "disabled"}
+    enabled = "not installed" if NO_FILE in files.stderr else words.get(stated, stated)
     if enabled != "enabled":
         return str(enabled)
     if _replaced(host, unit):

@@ -32,7 +32,8 @@ def units(parameters: "Values") -> "Any":
     """Return `systemctl show` of the requested units, and what their files say, which the next boot reads.
 
     A unit that does not exist has load state not-found. `states` has lines `docker.service masked`, and
-    `replaced` the file in place of another one: systemd need not have read these files.
+    `replaced` the file in place of another one: systemd need not have read these files. `gone` has the units
+    without a file, also those with a script in /etc/init.d.
     """
     names = parameters["units"]
     if not names:
@@ -44,8 +45,9 @@ def units(parameters: "Values") -> "Any":
         path for each in re.findall("(?m)^(?:FragmentPath|DropInPaths)=(.+)$", text) for path in each.split()
     }
     replaced = {name: path for name in names for path in [_replacement(name)] if path}
+    gone = [name for name in names if not any(os.path.lexists(f"{each}/{name}") for each in UNIT_FOLDERS)]
     commands = {path: _commands(path) for path in sorted(paths)}
-    return {"text": text, "commands": commands, "states": states[1], "replaced": replaced}
+    return {"text": text, "commands": commands, "states": states[1], "replaced": replaced, "gone": gone}
 
 
 def _commands(path: str) -> "list[str]":

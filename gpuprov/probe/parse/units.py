@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuprov.untrusted import lines_of, unit_name
@@ -56,6 +56,7 @@ def parse_units(
     commands: Mapping[str, list[str]] | None = None,
     states: str = "",
     replaced: Mapping[str, str] | None = None,
+    gone: Iterable[str] = (),
 ) -> Mapping[str, Unit]:
     """Parse blocks of `systemctl show`, separated by empty lines, by the unit's Id and its other names.
 
@@ -63,6 +64,7 @@ def parse_units(
         commands: file → its places that set the command; empty ones in a file of gpuprov's.
         states: lines of `systemctl list-unit-files`: a unit and its state by the files, which counts at boot.
         replaced: unit → the file in place of its own one.
+        gone: units without a file, which do not exist from the next boot on.
     """
     units: dict[str, Unit] = {}
     values: dict[str, list[str]] = {}
@@ -83,6 +85,8 @@ def parse_units(
     for name, path in (replaced or {}).items():
         if name in units:
             units[name] = replace(units[name], replaced_by=str(path))
+    for name in filter(units.__contains__, gone):
+        units[name] = replace(units[name], load_state="not-found")
     return units
 
 

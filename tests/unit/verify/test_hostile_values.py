@@ -30,7 +30,7 @@ class UnitFile:
 
     def run(self, command: str, *_: str) -> SimpleNamespace:
         out = self.text if command == "systemctl cat %s" else "enabled"
-        return SimpleNamespace(stdout=out, failed=False)
+        return SimpleNamespace(stdout=out, stderr="", failed=False)
 
     def service(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(systemd_properties={"ActiveState": "active"})

@@ -28,14 +28,17 @@ def facts(shown: dict[str, str], states: str = "", replaced: dict[str, str] | No
     return cast(Facts, SimpleNamespace(units=parse_units(text, {}, states, replaced)))
 
 
-def host(shown: dict[str, str], at_boot: str, delta: str | None = "", *, ours: bool = False) -> Any:
+def host(
+    shown: dict[str, str], at_boot: str, delta: str | None = "", *, ours: bool = False, error: str = ""
+) -> Any:
     """Return a node that answers the commands of verify; without systemd-delta if `delta` is None."""
 
     def run(command: str, *_words: str) -> Any:
-        texts = {"systemctl is-enabled": f"{at_boot}\n", "systemd-delta": delta or ""}
+        texts = {readings.ENABLED: f"{at_boot}\n", "systemd-delta": delta or ""}
         out = next((text for start, text in texts.items() if command.startswith(start)), "")
+        said = error if command == readings.ENABLED else ""
         failed = delta is None if command == readings.REPLACED else not ours
-        return SimpleNamespace(stdout=out, stderr="", rc=int(failed), failed=failed)
+        return SimpleNamespace(stdout=out, stderr=said, rc=int(failed), failed=failed)
 
     return SimpleNamespace(service=lambda name: SimpleNamespace(systemd_properties=shown), run=run)
 
@@ -76,6 +79,18 @@ ACTIVE = {"Id": "x.service", "LoadState": "loaded", "UnitFileState": "enabled", 
 def test_the_files_count_that_systemd_has_not_read(state: str) -> None:
     found = facts(ACTIVE, f"x.service {state} enabled\n")
     assert enabled(found, "x.service") == unit_state(host(ACTIVE, state), "x.service") == state
+
+
+@pytest.mark.parametrize(
+    ("at_boot", "error"), [("", "Failed to get unit file state for x.service: No such file or directory\n"),
+                           ("generated", ""), ("not-found", "")],
+)  # fmt: skip
+def test_a_unit_whose_file_is_gone(at_boot: str, error: str) -> None:
+    """Judge a unit that systemd still runs, also if a script in /etc/init.d is left."""
+    text = "\n".join(f"{name}={value}" for name, value in ACTIVE.items())
+    found = cast(Facts, SimpleNamespace(units=parse_units(text, {}, "", {}, ["x.service"])))
+    word = "not installed"
+    assert enabled(found, "x.service") == unit_state(host(ACTIVE, at_boot, error=error), "x.service") == word
 
 
 @pytest.mark.parametrize("expected", ["enabled", "disabled"])
