@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from gpuprov.cli.common.request_options import request_names
 from gpuprov.cli.common.verbs import VERBS
 from gpuprov.errors import Exit, GpuprovError
 from gpuprov.ssh.answers import OWN_DEPTH
+from gpuprov.untrusted import shown
 from gpuprov.untrusted.parsing import DEPTH, read_json
 from gpuprov.untrusted.programs import Answer, run_limited
 
@@ -52,6 +54,9 @@ SECONDS = 600
 """Longest time of a call in seconds."""
 ANSWER_BYTES = 4 << 20
 """Largest document in bytes."""
+LONGEST, ALL = 4096, 1 << 20
+"""Longest value of a call, and all together, in characters; Linux has limits of 128 KiB, and about 2 MiB."""
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 MESSAGES = 50
 """Number of lines of standard error in an answer, the last ones."""
 INSTRUCTIONS = (
@@ -146,11 +151,12 @@ def arguments(
     """Return the arguments of gpuprov for a call: options as one word, and values of others behind `--`.
 
     Raises:
-        ToolError: a node is not in the lock.
+        ToolError: a node is not in the lock, or no process would accept a value.
     """
     words, values = [verb, "--output", "json"], []
     if parameters.keys() & NODES:
         words.append(f"--lock={lock_path}")
+    _require_fit(stated)
     for name, value in stated.items():
         parameter = parameters[name]
         if name in NODES:
@@ -164,6 +170,22 @@ def arguments(
                 f"{parameter.opts[0]}={each}" for each in ([value] if isinstance(value, str) else value or [])
             ]
     return [*words, "--", *values]
+
+
+def _require_fit(stated: Mapping[str, Any]) -> None:
+    """Check that a process accepts the values of a call as arguments.
+
+    Raises:
+        ToolError: one has more than `LONGEST` characters, NUL or half of a surrogate pair; or all together
+            have more than `ALL`.
+    """
+    total = 0
+    for name, value in stated.items():
+        for text in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
+            total += len(text)
+            if len(text) > LONGEST or total > ALL or _UNFIT.search(text):
+                expected = f"at most {LONGEST} characters, {ALL} in total, without NUL and surrogates"
+                raise ToolError(f"{name}: {shown(text)}; expected {expected}")
 
 
 def _nodes(stated: Sequence[str], lock_path: Path) -> list[str]:

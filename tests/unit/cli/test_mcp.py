@@ -15,8 +15,10 @@ import anyio
 import click
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.server.mcpserver.exceptions import ToolError
 
 from gpuprov import __version__
+from gpuprov.cli import resolve
 from gpuprov.cli.common import mcp_server
 from gpuprov.cli.common.group import run
 from gpuprov.cli.common.mcp_server import INSTRUCTIONS, SCHEMA, TOOLS, server
@@ -156,6 +158,16 @@ def test_bad_input_runs_nothing(fleet: Fleet, verb: str, stated: dict[str, Any],
     assert said in refused(verb, **stated)
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud83d", "x" * 5000], ids=["nul", "surrogate", "long"])
+def test_a_value_that_no_process_accepts_is_named(text: str) -> None:
+    parameters = {each.name or "": each for each in resolve.command.params if each.name in TOOLS["resolve"]}
+    for stated in ({"os": text}, {"gpu": [text]}):
+        with pytest.raises(ToolError, match=rf"{next(iter(stated))}: .*; expected at most 4096 characters"):
+            mcp_server.arguments("resolve", parameters, stated, Path("fleet.lock.yml"))
+    with pytest.raises(ToolError, match="in total"):
+        mcp_server.arguments("resolve", parameters, {"gpu": ["x" * 4000] * 300}, Path("fleet.lock.yml"))
+
+
 def test_a_value_is_no_option(fleet: Fleet) -> None:
     words: list[str] = []
 
@@ -207,6 +219,13 @@ def test_a_node_that_answers_nonsense_is_no_error_of_the_protocol(fleet: Fleet) 
     assert [node["status"] for node in answer["document"]["nodes"] if node["name"] == BAD] == ["error"]
 
 
+def test_a_value_of_a_node_may_be_as_deep_as_its_answer_allows(fleet: Fleet) -> None:
+    value = "[" * DEPTH + "]" * DEPTH
+    said = f'{{"nodes": [{{"name": "{BAD}", "collectors": {value}}}, {{"name": "other"}}]}}'.encode()
+    answer = called("drift", lambda _: Answer(0, said, b""))
+    assert [node["name"] for node in answer["document"]["nodes"]] == [BAD, "other"]
+
+
 def test_output_that_is_no_document_and_a_late_answer_are_messages(fleet: Fleet) -> None:
     assert called("drift", lambda _: Answer(0, b"{", b""))["messages"] == [
         "the verb printed no JSON document"
@@ -217,13 +236,6 @@ def test_output_that_is_no_document_and_a_late_answer_are_messages(fleet: Fleet)
 
     answer = called("drift", late)
     assert (answer["exit_code"], answer["messages"]) == (1, ["no answer within 600 s"])
-
-
-def test_a_value_of_a_node_may_be_as_deep_as_its_answer_allows(fleet: Fleet) -> None:
-    value = "[" * DEPTH + "]" * DEPTH
-    said = f'{{"nodes": [{{"name": "{BAD}", "collectors": {value}}}, {{"name": "other"}}]}}'.encode()
-    answer = called("drift", lambda _: Answer(0, said, b""))
-    assert [node["name"] for node in answer["document"]["nodes"]] == [BAD, "other"]
 
 
 def test_over_standard_input_and_output(fleet: Fleet, own_state: Path) -> None:
