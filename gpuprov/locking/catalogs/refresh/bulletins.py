@@ -158,9 +158,9 @@ def _record(advisory: Advisory, catalog: Catalog, source: str) -> tuple[Document
         concerned.append(each)
         ends = _last_versions(each)
         for fix in found:
-            row = fixes.setdefault((fix.component, fix.branch, fix.fixed), _Affected())
-            row.cves.append(each.cve)
-            row.ends |= ends[fix.component, fix.branch] - {fix.fixed}
+            of = fixes.setdefault((fix.component, fix.branch, fix.fixed), _Affected())
+            of.cves.append(each.cve)
+            of.ends |= ends[fix.component, fix.branch] - {fix.fixed}
     cves = [each.cve for each in concerned]
     rows = []
     for (component, branch, fixed), of in fixes.items():
@@ -177,11 +177,11 @@ def _record(advisory: Advisory, catalog: Catalog, source: str) -> tuple[Document
         record["updated"] = advisory.updated
     record |= {"revision": advisory.revision, "score": max(each.score for each in concerned), "cves": cves}
     record |= {"affected": rows, "source": [source]}
-    faults = _faults(record, catalog)
-    return (None if faults else record), _first([*faults, *wrong])
+    refused = _refused(record, catalog)
+    return (None if refused else record), _first([*refused, *wrong])
 
 
-def _faults(record: Document, catalog: Catalog) -> list[str]:
+def _refused(record: Document, catalog: Catalog) -> list[str]:
     """Return the reasons for which the catalog would refuse a record of a bulletin."""
     try:
         bulletin = read_record(Bulletin, record, "")

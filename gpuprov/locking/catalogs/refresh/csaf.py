@@ -154,5 +154,6 @@ def _score(said: Mapping[str, Any]) -> float:
     """Return the base score of CVSS 3 or 4 in an entry of `scores`; 0 without one that is a score."""
     rated = said.get("cvss_v4") or said.get("cvss_v3") or {}
     score = rated.get("baseScore")
-    is_score = isinstance(score, int | float) and not isinstance(score, bool) and 0 < score <= HIGHEST_SCORE
-    return float(score) if is_score else 0.0
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        return 0.0
+    return float(score) if 0 < score <= HIGHEST_SCORE else 0.0
