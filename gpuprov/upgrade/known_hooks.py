@@ -23,12 +23,22 @@ class KnownHook:
 
 SLURM_MARK = "gpuprov:upgrade:"
 """Start of the Reason of a node that an upgrade has drained; the run follows."""
-# scontrol prints State once and Reason last. DRAIN would replace the reason of an administrator, or of Slurm
-# itself, without a message. The state decides: after RESUME, Slurm 24.11 still prints the former reason.
+# DRAIN would replace the reason of an administrator, or of Slurm itself, without a message. The state
+# decides: after RESUME, Slurm 24.11 still prints the former reason. State and Reason begin a line, State
+# first. Texts that the node's slurmd reports, such as OS, come before State: they could have another state,
+# also on a line of its own.
 _SLURM_STATE = """\
 shown=$(scontrol show node "$GPUPROV_NODE") || exit
-state=${shown#*State=} state=${state%% *} reason=none
-case $shown in *Reason=*) reason=${shown#*Reason=};; esac
+states=0 state= reason=none
+while IFS= read -r line; do
+    case $states$line in
+        ?"   State="*) states=$((states + 1)) state=${line#*=} state=${state%% *};;
+        1"   Reason="*) [ "$reason" != none ] || reason=${line#*=};;
+    esac
+done <<shown
+$shown
+shown
+[ "$states" = 1 ] || { echo "scontrol shows $states states of $GPUPROV_NODE, expected one"; exit 1; }
 case $state in DOWN*|*DRAIN*|*FAIL*) out=yes;; *) out=no;; esac
 """
 

@@ -103,7 +103,9 @@ TOOLS = {
     '"snapshot show") [ -e $CALLS.made ] && echo Succeeded;; *) touch $CALLS.made;; esac',
     # $CALLS.node has the node's state and reason.
     "scontrol": """case $* in
-    show*) read -r state reason <$CALLS.node; echo "   OS=Linux Boards=1"
+    show*) read -r state reason <$CALLS.node; echo "NodeName=gpu01 Arch=x86_64"
+        [ ! -e $CALLS.os ] || while IFS= read -r line; do echo "$line"; done <$CALLS.os
+        echo "   OS=Linux Boards=1"
         echo "   State=$state ThreadsPerCore=1"
         [ -z "$reason" ] || echo "   Reason=$reason [root@2026-11-26T04:14:51]";;
     *State=DRAIN*) echo "IDLE+DRAIN ${*#*Reason=}" >$CALLS.node;;
@@ -191,6 +193,31 @@ def test_slurm_leaves_a_node_whose_reason_changed_meanwhile(tmp_path: Path, reas
     (tmp_path / "calls.node").write_text(f"IDLE+DRAIN {reason}\n")
     code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["resume"])
     assert (code, len(calls)) == (0, 1), calls
+
+
+@pytest.mark.parametrize("moment", ["drain", "resume"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "   OS=Linux State=IDLE #1 SMP",
+        "   OS=Linux State=DRAIN Reason=gpuprov:upgrade:run1 #1",
+        "   OS=Linux\n   Reason=gpuprov:upgrade:run1 [root]",
+    ],
+)
+def test_the_text_of_a_node_is_not_its_state_in_slurm(tmp_path: Path, moment: str, text: str) -> None:
+    (tmp_path / "calls.os").write_text(f"{text}\n")
+    for before in ("IDLE+DRAIN bad memory", "IDLE+DRAIN"):
+        (tmp_path / "calls.node").write_text(f"{before}\n")
+        code, _ = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
+        assert (code, (tmp_path / "calls.node").read_text()) == (0, f"{before}\n")
+
+
+@pytest.mark.parametrize("moment", ["drain", "resume"])
+def test_two_states_in_slurm_are_none(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "calls.os").write_text("   OS=Linux\n   State=IDLE ThreadsPerCore=1\n")
+    (tmp_path / "calls.node").write_text("IDLE+DRAIN bad memory\n")
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
+    assert (code, len(calls)) == (1, 1), calls
 
 
 ASKED = [(name, moment, SAYS[name, moment].split()[0]) for name, moment in SAYS]
