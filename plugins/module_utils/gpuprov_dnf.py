@@ -255,11 +255,13 @@ def close_lock() -> None:
     """Replace rpm's lock by a file that only root can open, unless rpm holds it.
 
     rpm creates it readable by everybody, and a read lock of any user prevents a transaction. A lock of the
-    old file has no effect on the new one.
+    old file has no effect on the new one. Nothing is done if rpm has its database in another folder.
 
     Raises:
         OSError: it cannot be replaced.
     """
+    if not os.path.isdir(os.path.dirname(RPM)):
+        return
     handle = os.open(RPM, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if not os.fstat(handle).st_mode & 0o077:

@@ -122,6 +122,12 @@ def test_a_missing_lock_is_created_closed(lock: Path) -> None:
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
 
 
+def test_without_its_folder_nothing_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpuprov_dnf, "RPM", str(tmp_path / "none/rpm.lock"))
+    gpuprov_dnf.close_lock()
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path) -> None:
     with held(database, "rb", 1, 120) as pid:
         assert gpuprov_locks.blocker() == pid
