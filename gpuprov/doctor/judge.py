@@ -17,6 +17,8 @@ from gpuprov.finding import shortened
 from gpuprov.ssh.contained import unexpected
 
 SCHEMA = "gpuprov.doctor/1"
+CHAIN = 12
+"""Maximum number of causes one after the other."""
 Verdict = Literal["healthy", "unsure", "sick", "failed"]
 
 
@@ -113,16 +115,28 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
 
 
 def in_order(found: list[Fault]) -> list[Fault]:
-    """Set `follows` and sort faults: causes before their consequences, then by severity, urgent ones
-    first.
+    """Set `follows` and sort faults: causes before their consequences, in the order in which mends work,
+    then by severity, urgent ones first.
     """
     fired = {fault.rule for fault in found}
     marked = [
-        replace(fault, follows=tuple(r for r in RULES[fault.rule].after if r in fired)) for fault in found
+        replace(fault, follows=tuple(r for r in RULES[fault.rule].after if r in fired and r != fault.rule))
+        for fault in found
     ]
+    steps = _steps({fault.rule: fault.follows for fault in marked})
     return sorted(
-        marked, key=lambda fault: (bool(fault.follows), SEVERITIES.index(fault.severity), not fault.urgent)
+        marked, key=lambda fault: (steps[fault.rule], SEVERITIES.index(fault.severity), not fault.urgent)
     )
+
+
+def _steps(follows: dict[str, tuple[str, ...]]) -> dict[str, int]:
+    """Return rule → number of causes one after the other before its faults, at most `CHAIN`."""
+    steps = dict.fromkeys(follows, 0)
+    for _ in range(CHAIN):
+        steps = {
+            name: max((1 + steps[each] for each in causes), default=0) for name, causes in follows.items()
+        }
+    return steps
 
 
 def scope(seen: Examination) -> Iterable[str]:

@@ -51,6 +51,7 @@ COLLECTORS = (
     "secure_boot",
     "dkms_log",
     "container_state",
+    "toolkit",
     "frameworks",
     "gpu_tools",
     "host_state",

@@ -201,9 +201,11 @@ LOGS = (
         for codes, why in (((13, 31, 43, 45, 63, 92), PROGRAM), ((48, 62, 64, 74, 94, 95, 119, 140), RESET))
         for code in codes
     ),
-    logged(
+    Seeded(
         "driver.flavour",
-        "NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+        "gpuprov-sim fault no-devices; "
+        + log("NVRM: installed in this system requires use of the NVIDIA open kernel modules."),
+        f"gpuprov-sim mend; {FORGET}",
         ARCHIVE,
     ),
     logged(

@@ -40,7 +40,7 @@ def permissions(seen: Examination) -> Iterator[Fault]:
     "driver.uvm",
     "D17",
     source="llama-7218 digits-799 ollama-8638",
-    after=("driver.not_loaded", "driver.no_module"),
+    after=("driver.not_loaded", "driver.no_module", "driver.symbols", "driver.vermagic", "driver.alias"),
 )
 def no_unified_memory(seen: Examination) -> Iterator[Fault]:
     """Report a loaded driver without nvidia-uvm: CUDA cannot start without it, but NVML works. In a container
@@ -150,6 +150,10 @@ def no_persistence(seen: Examination) -> Iterator[Fault]:
         "driver.absent",
         "driver.permissions",
         "driver.rejected",
+        "driver.flavour",
+        "driver.unsupported",
+        "driver.firmware",
+        "driver.gsp",
         "driver.init_failed",
         "bus.count",
         "bus.lost",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.probe.facts import Missing
 from gpuprov.untrusted import shell
 
 KEEP_DRIVER = "group: profile with stack.driver (the role nvidia_driver blacklists nouveau and nova_core)"
@@ -125,13 +126,17 @@ def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str)
     held = [gpu.address for gpu in seen.pci_gpus if gpu.driver in drivers]
     if not held:
         return
-    blacklisted = seen.modprobe.blacklisted.get(drivers[0].replace("-", "_"))
+    try:
+        blacklisted = seen.modprobe.blacklisted.get(drivers[0].replace("-", "_"))
+        said = f"blacklisted at {blacklisted}" if blacklisted else "not blacklisted"
+    except Missing as error:
+        blacklisted, said = None, str(error)
     yield Fault(
         "broken",
         f"{name} holds {len(held)} of {len(seen.pci_gpus)} GPUs: {listed(held)}",
         (
             *(f"/sys/bus/pci/devices/{address}/driver: {name}" for address in held[:4]),
-            f"modprobe.d: {f'blacklisted at {blacklisted}' if blacklisted else 'not blacklisted'}",
+            f"modprobe.d: {said}",
         ),
         "NVIDIA's module cannot bind a device that another driver holds"
         + ("; the blacklist is not in the initramfs, which loads it first" if blacklisted else ""),
@@ -180,6 +185,9 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
         "driver.mismatch",
         "driver.flavour",
         "driver.too_new",
+        "driver.unsupported",
+        "driver.firmware",
+        "driver.gsp",
         "driver.init_failed",
         "errors.xid",
         "errors.recovery",

@@ -135,6 +135,10 @@ def absent(seen: Examination) -> Iterator[Fault]:
         "driver.flavour",
         "driver.too_new",
         "driver.blacklisted",
+        "driver.vermagic",
+        "driver.symbols",
+        "driver.alias",
+        "driver.unsupported",
         "bus.lost",
     ),
 )
@@ -162,47 +166,36 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
 @rule(
     "driver.init_failed",
     "D12",
-    "D13",
-    source="open-789 open-326 open-246",
-    after=("bus.lost", "driver.flavour", "driver.too_new", "bus.bar", "bus.bar_log", "errors.recovery"),
+    source="open-789 open-326",
+    after=(
+        "bus.lost",
+        "driver.flavour",
+        "driver.unsupported",
+        "driver.too_new",
+        "driver.firmware",
+        "driver.gsp",
+        "driver.mismatch",
+        "bus.bar",
+        "bus.bar_log",
+        "errors.recovery",
+    ),
 )
 def initialisation_failed(seen: Examination) -> Iterator[Fault]:
     """Report the log's messages that the driver could not initialise a GPU, unless nvidia-smi lists all
     GPUs.
     """
-    lines = seen.log_lines(
-        r"RmInitAdapter failed|rm_init_adapter failed|Cannot initialize GSP|gsp_\w+\.bin failed"
-    )
+    lines = seen.log_lines(r"RmInitAdapter failed|rm_init_adapter failed")
     answering = {gpu.pci_address for gpu in seen.smi.gpus}
     if not lines or (answering and answering >= {gpu.address for gpu in seen.pci_gpus}):
         return
-    firmware = [line for line in lines if "gsp" in line.text.lower()]
-    there = seen.raw("libraries")["firmware"]
-    loaded = seen.loaded_driver.version if seen.loaded_driver else None
-    missing = bool(firmware and loaded and loaded not in there)
     yield Fault(
         "broken",
-        "the driver could not start a GPU"
-        + (f": firmware of {loaded} is missing" if missing else ": its firmware (GSP)" if firmware else ""),
+        "the driver could not start a GPU",
+        tuple(f"kernel log: {line.text[:180]}" for line in lines[-3:]),
+        "hardware, power, or a driver that does not fit this GPU",
         (
-            *(f"kernel log: {line.text[:180]}" for line in lines[-3:]),
-            *([f"/lib/firmware/nvidia: {listed(there) or 'nothing'}"] if firmware else []),
-        ),
-        "firmware files of another version than the module"
-        if missing
-        else "hardware, power, or firmware that hangs",
-        (
-            *(
-                [
-                    shell(
-                        "reinstall the package with the firmware: sudo apt install --reinstall "
-                        "'firmware-nvidia-gsp*' 'nvidia-firmware*' 2>/dev/null"
-                    )
-                ]
-                if missing
-                else []
-            ),
             shell("sudo poweroff, wait a minute, start again"),
+            shell("then another version of the driver: gpuprov resolve lists those of the branch"),
             shell("if it stays: sudo nvidia-bug-report.sh, and have the card replaced"),
         ),
     )

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -58,6 +58,8 @@ _XID = re.compile(
     r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F:.]{1,40})\)?[^:]{0,100}: (\d{1,3})\b,? ?(.*)"
 )
 _BUS = re.compile(r"GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d.{0,160}?fallen off the bus")
+_NAMED = re.compile(r"caused by previous Xid (\d{1,3})\b")
+"""The Xid that another one names as its cause, as 45 does from driver 570 on."""
 _ACTION = re.compile(r"to 0x[0-9a-fA-F]{1,16} \(([^()]{1,100})\)")
 _SXID = re.compile(
     r"nvidia-(nvswitch\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d{3,6}), ((?:Non-)?[Ff]atal)?,?(.*)"
@@ -191,7 +193,7 @@ def _health(seen: Examination) -> tuple[Health, ...]:
     "errors.xid",
     *(f"X{code}" for code in ROWS),
     "D62",
-    source="oci-xid",
+    source="oci-xid open-1150",
     after=("errors.recovery", "bus.lost"),
 )
 def xids(seen: Examination) -> Iterator[Fault]:
@@ -203,7 +205,8 @@ def xids(seen: Examination) -> Iterator[Fault]:
     groups: dict[tuple[str, int], list[Event]] = {}
     cleared: dict[str, float] = {}
     """GPU → age of the line with which the driver cancelled its last action, as after a reset."""
-    for event in read_xids(seen.kernel_log):
+    logged = read_xids(seen.kernel_log)
+    for event in [*logged, *_named(logged)]:
         if event.code == 154:
             result = _ACTION.search(event.text)
             cleared[event.gpu] = event.line.age_s if result and result[1].lower() == "none" else math.inf
@@ -222,6 +225,9 @@ def xids(seen: Examination) -> Iterator[Fault]:
         severity, why = _weigh(known, events, gpus_with[code], over=over)
         number = indexes.get(gpu, gpu)
         who = _program(last.text)
+        named = next((result[1] for each in events if (result := _NAMED.search(each.text))), None)
+        if named and named != str(code):
+            why = f"its cause is Xid {named}: act on that one"
         yield Fault(
             severity,
             f"Xid {code} on GPU {number}: {known.meaning}"
@@ -234,6 +240,17 @@ def xids(seen: Examination) -> Iterator[Fault]:
             _acts(known.action, number),
             urgent=code in (79, 95, 48, 119),
         )
+
+
+def _named(events: list[Event]) -> list[Event]:
+    """Return the Xids that others name as their cause and that the log no longer has, once per GPU."""
+    logged = {(each.gpu, each.code) for each in events}
+    found: dict[tuple[str, int], Event] = {}
+    for event in events:
+        cause = _NAMED.search(event.text)
+        if cause and int(cause[1]) != event.code and (event.gpu, int(cause[1])) not in logged:
+            found[event.gpu, int(cause[1])] = replace(event, code=int(cause[1]))
+    return list(found.values())
 
 
 def _weight(code: int) -> int:

@@ -17,6 +17,8 @@ errors in one bank of addresses, which a flag of the driver reports.
 """
 ROWS_LIMIT = 512
 """Maximum number of rows that can be remapped for uncorrectable errors (NVIDIA)."""
+CORRECTED_MANY = 1_000_000
+"""Number of corrected errors that is suspect (our choice: other GPUs of a fleet report none, or a few)."""
 PAGES_LIMIT, PAGES_NEAR = 64, 60
 """Maximum number of pages that can be retired (NVIDIA), and the number from which clouds call a GPU worn."""
 
@@ -57,6 +59,31 @@ def worn(seen: Examination) -> Iterator[Fault]:
                 (shell("have the GPU replaced; sudo nvidia-bug-report.sh for the vendor"),)
                 if each.sram_threshold_exceeded
                 else (shell("watch it; NVIDIA's field diagnostic decides about a replacement"),),
+            )
+
+
+@rule(
+    "errors.correctable", "D133", source="dcgm-313 choice", after=("errors.ecc_now", "errors.repair_failed")
+)
+def many_corrected(seen: Examination) -> Iterator[Fault]:
+    """Report `CORRECTED_MANY` or more memory errors that ECC has corrected since the driver was loaded."""
+    for each in seen.health:
+        corrected = each.volatile.correctable or 0
+        if corrected >= CORRECTED_MANY:
+            yield Fault(
+                "risk",
+                f"GPU {each.index}: ECC has corrected {corrected} memory errors since the driver was loaded",
+                (
+                    f"nvidia-smi -q -d ECC: volatile, correctable {corrected}",
+                    f"nvidia-smi -q -d ROW_REMAPPER: correctable {each.repairs.correctable or 0}",
+                ),
+                "results are right, but the memory wears out, and monitoring may block while the driver "
+                "handles "
+                "the errors",
+                (
+                    shell("when it is idle: sudo nvidia-smi --gpu-reset -i {}", each.index),
+                    shell("if they come back: dcgmi diag -r 3 -i {}, and have the GPU replaced", each.index),
+                ),
             )
 
 

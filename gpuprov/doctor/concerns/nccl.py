@@ -23,7 +23,7 @@ SWITCHES_OFF = {
 }
 
 
-@rule("network.gpudirect", "D91", source="imbue nccl-778")
+@rule("network.gpudirect", "D91", source="imbue nccl-778", after=("network.peermem_log",))
 def no_gpudirect(seen: Examination) -> Iterator[Fault]:
     """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory."""
     active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
@@ -53,23 +53,26 @@ def no_gpudirect(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("network.peermem_log", "D92", "D93", source="perftest-269 gpud", after=("network.gpudirect",))
+@rule("network.peermem_log", "D92", "D93", source="perftest-269 gpud")
 def peer_memory_log(seen: Examination) -> Iterator[Fault]:
-    """Report errors of the peer-memory module in the log."""
-    lines = seen.log_lines(
-        r"nvidia_peermem.*(?:Invalid argument|disagrees|Unknown symbol)", r"nv_get_p2p_free_callback"
+    """Report errors of the peer-memory modules in the log; those of their start only while neither is
+    loaded.
+    """
+    patterns = (
+        r"nvidia_peermem.*(?:Invalid argument|disagrees|Unknown symbol|version magic)",
+        r"nv_peer_mem: (?:disagrees|Unknown symbol|version magic)",
     )
+    loaded = any(name in seen.loaded_modules for name in ("nvidia_peermem", "nv_peer_mem"))
+    lines = seen.log_lines(*(() if loaded else patterns), r"nv_get_p2p_free_callback")
     for line in lines[-1:]:
         stale = "free_callback" in line.text
         yield Fault(
             "risk" if stale else "degraded",
             "a peer-memory registration remains after its program ended"
             if stale
-            else "nvidia_peermem could not be loaded",
+            else "the kernel refuses the peer-memory module",
             (f"kernel log, {age(line.age_s)} ago: {line.text[:160]}",),
-            "a fault of older drivers"
-            if stale
-            else "the RDMA stack (DOCA-OFED) was installed after the driver, or has no peer-memory interface",
+            "a fault of older drivers" if stale else _refusal(line.text),
             (shell("restart the job; newer driver"),)
             if stale
             else (
@@ -77,6 +80,19 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
                 shell("or rely on DMA-BUF: open modules and Linux 5.12 or later"),
             ),
         )
+
+
+def _refusal(text: str) -> str:
+    """Return why the kernel refused a peer-memory module, by its message."""
+    if "nvidia_p2p" in text:
+        return "it was built against another version of NVIDIA's module, or the latter is not loaded"
+    if "version magic" in text:
+        return "it was built for another kernel"
+    if "disagrees" in text:
+        return "it was built against another RDMA stack: DOCA-OFED was installed or upgraded later"
+    return (
+        "the RDMA stack was installed after the driver, or has no peer-memory interface, as the kernel's own"
+    )
 
 
 @rule("network.nccl_variables", "U16", source="nccl-doc")

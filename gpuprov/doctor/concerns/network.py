@@ -15,6 +15,10 @@ LOST_PACKETS = 100
 """Lost packets per second that are a fault (our choice: a few occur on healthy RoCE networks)."""
 MANY_FLAPS = 5
 """Number of link failures that is suspect (our choice: maintenance of a switch causes one or two)."""
+LIKE_RATE = 0.5
+"""Share of the InfiniBand ports' rate from which an Ethernet port counts as part of the fabric for jobs (our
+choice: uplinks have a tenth to a quarter of it).
+"""
 
 
 @rule("network.port_down", "D94", source="sichek")
@@ -174,3 +178,57 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
             "airflow at the card" if heat else "the slot's power, or the transceiver",
             (shell("airflow; another transceiver") if heat else shell("another slot; another transceiver"),),
         )
+
+
+@rule("network.mixed", "D128", source="nccl-302 nccl-doc", after=("network.port_down",))
+def mixed_fabrics(seen: Examination) -> Iterator[Fault]:
+    """Report active ports of InfiniBand and of RoCE of like rates, if no variable selects one kind for NCCL.
+
+    A slower Ethernet port is a server's uplink, which NCCL leaves out by itself.
+    """
+    rates: dict[str, dict[str, float]] = defaultdict(dict)
+    for hca in seen.hcas:
+        if hca.state == "ACTIVE" and (rate := gigabits(hca.rate)):
+            rates[hca.link_layer][f"{hca.name}/{hca.port}"] = rate
+    infiniband, ethernet = rates.get("InfiniBand", {}), rates.get("Ethernet", {})
+    least = min(infiniband.values(), default=0)
+    alike = [name for name, rate in ethernet.items() if rate >= LIKE_RATE * least]
+    if len(seen.gpus) < 2 or not infiniband or not alike or _selected(seen):
+        return
+    yield Fault(
+        "risk",
+        f"ports of two fabrics are active: InfiniBand {listed(list(infiniband))}, Ethernet {listed(alike)}",
+        (
+            *(
+                f"/sys/class/infiniband/{name.replace('/', '/ports/')}/link_layer: InfiniBand"
+                for name in list(infiniband)[:2]
+            ),
+            *(
+                f"/sys/class/infiniband/{name.replace('/', '/ports/')}/link_layer: Ethernet"
+                for name in alike[:2]
+            ),
+            "/etc/nccl.conf, logins: no NCCL_IB_HCA",
+        ),
+        "NCCL takes all of them and connects ports of unlike fabrics between nodes: ibv_modify_qp fails with "
+        "Invalid argument, or no such device",
+        (
+            shell("echo NCCL_IB_HCA=={} | sudo tee -a /etc/nccl.conf", ",".join(_hosts(infiniband))),
+            shell("gpuprov nccl derive HOST prints what this machine needs"),
+        ),
+        "settings.nccl",
+    )
+
+
+def _hosts(ports: dict[str, float]) -> list[str]:
+    """Return the devices of ports `mlx5_0/1`, in the form of NCCL_IB_HCA: `mlx5_0:1`."""
+    return [name.replace("/", ":") for name in ports][:8]
+
+
+def _selected(seen: Examination) -> bool:
+    """Return whether a variable selects ports for NCCL, or keeps it from all of them."""
+    names = ("NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NET")
+    stated = [seen.raw("nccl").get("conf") or ""] if "nccl" not in seen.missing else []
+    logins = seen.environment.values() if "environment" not in seen.missing else ()
+    return any(name in text for text in stated for name in names) or any(
+        name in values for values in logins for name in names
+    )

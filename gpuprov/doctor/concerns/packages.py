@@ -43,7 +43,7 @@ NEEDED_MIB = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
 """Free space needed, in MiB (our choice: a kernel with its initramfs has 60 to 90, a driver about 400)."""
 
 
-@rule("packages.interrupted", "D22", source="project")
+@rule("packages.interrupted", "D22", source="project", after=("driver.build_failed", "packages.space"))
 def interrupted(seen: Examination) -> Iterator[Fault]:
     """Report an interrupted run of dpkg, or incompletely installed packages of any kind."""
     broken = [f"{each.name} {each.state}" for each in seen.packages.broken]

@@ -99,7 +99,7 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("speed.hot", "D69", "D82", source="aznhc fryer choice", after=("speed.throttled",))
+@rule("speed.hot", "D69", "D82", source="aznhc fryer choice", after=("speed.throttled", "errors.readings"))
 def hot(seen: Examination) -> Iterator[Fault]:
     """Report a GPU near the slowdown threshold or hot without load, and a hot one with a fan that does not
     turn or has an error.

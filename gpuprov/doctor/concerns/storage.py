@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.catalog.records import KnownIssue
+from gpuprov.catalog.rules.issues import build_outcome, kernel_version
+from gpuprov.catalog.version import version
+from gpuprov.doctor.builds import cause_of
 from gpuprov.doctor.concerns.errors import age
+from gpuprov.doctor.concerns.stack import catalog
 from gpuprov.doctor.examination import LOG_LINE, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
@@ -122,6 +127,54 @@ def degraded_array(seen: Examination) -> Iterator[Fault]:
             "a disk has failed; the next failure loses data",
             (shell("cat /proc/mdstat; sudo mdadm --detail /dev/md0"),),
         )
+
+
+@rule(
+    "storage.nvidia_fs",
+    "D134",
+    source="project gds-35 gds-80",
+    after=("driver.symbols", "driver.vermagic", "driver.build_failed"),
+)
+def no_direct_storage(seen: Examination) -> Iterator[Fault]:
+    """Report a source of nvidia-fs in DKMS that is neither loaded nor built for the running kernel, with the
+    cause by the catalog's known failures, or by the log of the build.
+    """
+    sources = [each for each in seen.dkms if each.name == "nvidia-fs"]
+    built = any(each.state == "installed" and each.kernel == seen.kernel for each in sources)
+    if not sources or built or seen.in_container or "nvidia_fs" in seen.loaded_modules:
+        return
+    newest = sources[-1].version
+    logs = seen.raw("dkms_log").items()
+    stated = cause_of(line for path, lines in logs if "/nvidia-fs/" in path for line in lines)
+    known = _known_failure(newest, seen.kernel)
+    yield Fault(
+        "degraded",
+        f"nvidia-fs {newest} is not built for {seen.kernel}: no GPUDirect Storage",
+        (
+            f"/var/lib/dkms: nvidia-fs {newest} is {sources[-1].state} {sources[-1].kernel}".rstrip(),
+            *([f"make.log: {stated[1]}"] if stated else []),
+            *([f"catalog: {known.id}, {known.condition}"] if known else []),
+        ),
+        f"{known.effect}; take {known.remedy}"
+        if known
+        else stated[0].text
+        if stated
+        else "the build failed, or was never tried",
+        (
+            *(stated[0].mend if stated and not known else ()),
+            shell("sudo dkms install nvidia-fs/{} -k {}", newest, seen.kernel),
+            shell("sudo modprobe nvidia_fs"),
+        ),
+    )
+
+
+def _known_failure(release: str, uname: str) -> KnownIssue | None:
+    """Return the catalog's record of a failed build of nvidia-fs against a kernel, or None."""
+    kernel = kernel_version(uname)
+    if kernel is None or not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", release):
+        return None
+    own = (each for each in catalog().known_issues if version(release) in each.nvidia_fs)
+    return next((each for each in own if build_outcome(each, kernel) == "fails"), None)
 
 
 @rule("storage.network", "D114", source="gpud gcm")

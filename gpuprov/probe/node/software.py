@@ -7,6 +7,8 @@ import os
 import re
 import stat
 
+import gpuprov_cdi
+
 from gpuprov.probe.node.base import (
     Failed,
     collector,
@@ -94,17 +96,30 @@ def libraries(parameters: "Values") -> "Any":
     }
 
 
+SUSPECT = re.compile(
+    r"(?i)error|not found|no such|no space|cannot|unrecognized|differs|killed|undefined!|GPL-incompatible"
+)
+FOLLOWS = re.compile(r"\s*(?:make(?:\[\d+\])?:|In file included|from /)|.*\bWaiting for unfinished jobs")
+"""Lines of a build's log that can state its cause, and lines that only follow from others."""
+
+
 @collector(seconds=10)
 def dkms_log(parameters: "Values") -> "Any":
-    """Return make.log -> its last 5 lines with errors, of NVIDIA's builds that did not result in a module.
+    """Return make.log -> lines with errors, of NVIDIA's builds that did not result in a module.
 
-    At most 8 logs; secrets are hidden.
+    At most 8 logs with 6 lines each: the first four with a cause of their own, then the last ones; secrets
+    are hidden.
     """
     found = {}
-    for path in sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))[:8]:
+    paths = glob.glob("/var/lib/dkms/nvidia*/*/build/make.log") + glob.glob(
+        "/var/lib/dkms/gdrdrv/*/build/make.log"
+    )
+    for path in sorted(paths)[:8]:
         text = read_or_none(path) or ""
-        errors = [line for line in text.splitlines() if re.search(r"(?i)error|not found|no such", line)]
-        found[path] = [redact(line[:300]) for line in errors[-5:]]
+        errors = [line for line in text.splitlines() if SUSPECT.search(line)]
+        causes = [line for line in errors if not FOLLOWS.match(line)]
+        kept = causes[:4] + [line for line in errors[-2:] if line not in causes[:4]]
+        found[path] = [redact(line[:300]) for line in kept]
     return found
 
 
@@ -114,12 +129,13 @@ def container_state(parameters: "Values") -> "Any":
 
     `running` is from `_running_with_gpus`. Values of programs and settings that are missing are null.
     """
-    specifications = {}
+    specifications, compared = {}, gpuprov_cdi.specifications()
     for path in sorted(glob.glob("/etc/cdi/*nvidia*") + glob.glob("/var/run/cdi/*nvidia*")):
         text = read_or_none(path) or ""
         specifications[path] = {
             "versions": sorted(set(re.findall(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)", text))),
             "devices": sorted(set(re.findall(r"/dev/nvidia\d+", text))),
+            "missing": compared.get(path, {}).get("missing", []),
         }
     config = read_or_none("/etc/nvidia-container-runtime/config.toml")
     ldconfig = re.search(r'(?m)^\s*ldconfig\s*=\s*"([^"]*)"', config or "")

@@ -211,6 +211,52 @@ def no_peer_memory(collected: Collectors) -> None:
     )
 
 
+def no_devices(collected: Collectors) -> None:
+    """Make nvidia-smi find no GPU."""
+    collected["smi"] = {"rc": 6, "stdout": "No devices were found", "stderr": ""}
+
+
+def proprietary(collected: Collectors) -> None:
+    """Load the proprietary module."""
+    collected["modules"]["driver"] = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build"
+    )
+
+
+def board(device: str) -> Change:
+    """Return a change that gives all GPUs another PCI id: `10de:1db5`."""
+
+    def change(collected: Collectors) -> None:
+        for row in collected["pci"]:
+            if row[3].startswith("0x03"):
+                row[2] = f"0x{device.partition(':')[2]}"
+
+    return change
+
+
+def without_switches(collected: Collectors) -> None:
+    """Remove the NVSwitches, and the fabric of the GPUs."""
+    collected["pci"] = [row for row in collected["pci"] if row[3] != "0x068000"]
+    edit_smi(collected, r"(?s)<state>Completed</state>\s*<status>Success", "<state>N/A</state><status>N/A")
+
+
+def configured(old: str, new: str) -> Change:
+    """Return a change of the container toolkit's configuration."""
+
+    def change(collected: Collectors) -> None:
+        assert old in collected["toolkit"]["config"], old
+        collected["toolkit"]["config"] = collected["toolkit"]["config"].replace(old, new)
+
+    return change
+
+
+_GPU = "NVRM: The NVIDIA GPU 0000:00:06.0 (PCI ID: {}) NVRM: installed in this system "
+NEEDS_OPEN = _GPU.format("10de:2901") + "requires use of the NVIDIA open kernel modules."
+NEEDS_PROPRIETARY = _GPU.format("10de:1b82") + (
+    "is not supported by open NVRM: nvidia.ko because it does not include the required GPU NVRM: System "
+    "Processor (GSP)."
+)
+UNKNOWN_GPU = _GPU.format("10de:26b9") + "is not supported by the NVRM: NVIDIA 570.86.15 driver release."
 XID = "NVRM: Xid (PCI:0000:00:06): {}, pid=4711, name=python, something"
 LOST = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 ACTION = (
@@ -265,9 +311,50 @@ FAULTS: dict[str, list[Change]] = {
         ),
     ],
     "driver.flavour": [
-        kernel_says(
-            "NVRM: The NVIDIA GPU 0000:00:06.0 (PCI ID: 10de:2901) installed in this system "
-            "requires use of the NVIDIA open kernel modules."
+        all_of(proprietary, no_devices, kernel_says(NEEDS_OPEN)),
+        all_of(no_devices, kernel_says(NEEDS_PROPRIETARY)),
+        all_of(no_devices, board("10de:1db5")),
+        all_of(proprietary, no_devices, board("10de:2901")),
+    ],
+    "driver.unsupported": [all_of(no_devices, kernel_says(UNKNOWN_GPU))],
+    "driver.firmware": [
+        all_of(
+            no_devices,
+            setting("libraries.firmware", ["570.86.10"]),
+            kernel_says(
+                "nvidia 0000:00:06.0: Direct firmware load for nvidia/580.159.04/gsp_ga10x.bin failed with "
+                "error -2"
+            ),
+        )
+    ],
+    "driver.gsp": [
+        all_of(only_one_gpu, kernel_says(line))
+        for line in (
+            "NVRM: GPU6 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP",
+            "NVRM: kgspWaitForGfwBootOk_TU102: failed to wait for GFW boot complete: 0x65",
+            "NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM",
+        )
+    ],
+    "driver.vermagic": [
+        unloaded(
+            kernel_says(
+                "nvidia: version magic '6.8.0-80-generic SMP preempt mod_unload modversions ' should be "
+                "'6.8.0-87-generic SMP preempt mod_unload modversions '"
+            )
+        ),
+        unloaded(setting("disk_modules", {KERNEL: modinfo("6.8.0-80-generic")})),
+    ],
+    "driver.symbols": [
+        kernel_says("nvidia_fs: Unknown symbol nvidia_p2p_dma_unmap_pages (err -2)"),
+        kernel_says("gdrdrv: disagrees about version of symbol nvidia_p2p_get_pages"),
+        all_of(no_uvm, kernel_says("nvidia_uvm: Unknown symbol radix_tree_preloads (err -2)")),
+        unloaded(kernel_says("nvidia: Unknown symbol ipmi_set_my_address (err -2)")),
+    ],
+    "driver.alias": [
+        unloaded(setting("modprobe", [["/etc/modprobe.d/b.conf:3", line]]))
+        for line in (
+            "alias nvidia off",
+            "install nvidia /sbin/modprobe --ignore-install nvidia-current $CMDLINE_OPTS",
         )
     ],
     "driver.too_new": [
@@ -331,11 +418,21 @@ FAULTS: dict[str, list[Change]] = {
             )
         ),
     ],
+    "errors.readings": [
+        smi_says(r"<fan_speed>[^<]*", "<fan_speed>ERR!"),
+        smi_says(r"<gpu_temp>[^<]*", "<gpu_temp>[GPU is lost]"),
+    ],
+    "errors.impossible": [
+        smi_says(r"<gpu_temp>\d+ C", "<gpu_temp>511 C"),
+        smi_says(r"<gpu_util>0 %", "<gpu_util>404 %"),
+        smi_says(r"<instant_power_draw>[\d.]+ W", "<instant_power_draw>589435.00 W"),
+    ],
     "errors.sxid": [
         kernel_says("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 28 LTSSM Fault Up")
     ],
     "errors.ecc_now": [smi_says(r"<dram_uncorrectable>0", "<dram_uncorrectable>2")],
     "errors.ecc_ever": [smi_says(r"(?s)(<aggregate>.*?<sram_uncorrectable_parity>)0", r"\g<1>7")],
+    "errors.correctable": [smi_says(r"<dram_correctable>0", "<dram_correctable>9600000000")],
     "errors.repair_pending": [
         smi_says(r"<remapped_row_pending>No", "<remapped_row_pending>Yes"),
         smi_says(r"<tpc_repair_pending>No", "<tpc_repair_pending>Yes"),
@@ -355,6 +452,9 @@ FAULTS: dict[str, list[Change]] = {
     "fabric.manager": [
         units("nvidia-fabricmanager.service", "loaded failed enabled"),
         smi_says(r"(?s)<state>Completed</state>\s*<status>Success", "<state>In Progress</state><status>N/A"),
+    ],
+    "fabric.no_switch": [
+        all_of(without_switches, units("nvidia-fabricmanager.service", "loaded failed enabled"))
     ],
     "fabric.version": [packages("nvidia-fabricmanager", "580.95.05-1")],
     "fabric.subnet_manager": [
@@ -430,6 +530,13 @@ FAULTS: dict[str, list[Change]] = {
         smi_says(r"<gpu_temp>\d+ C", "<gpu_temp>81 C"),
     ],
     "speed.power_limit": [smi_says(r"<current_power_limit>700.00", "<current_power_limit>300.00")],
+    "speed.capped": [
+        all_of(
+            smi_says(r"<gpu_util>0 %", "<gpu_util>100 %"),
+            smi_says(r"(clocks_event_reason_sw_power_cap>)Not Active", r"\1Active"),
+            smi_says(r"<instant_power_draw>[\d.]+ W", "<instant_power_draw>240.00 W"),
+        )
+    ],
     "speed.fixed_clocks": [smi_says(r"(?s)(<applications_clocks>\s*<graphics_clock>)1980", r"\g<1>900")],
     "speed.pcie_width": [lambda collected: collected["pci_links"][FIRST][0].update(current_link_width="8")],
     "speed.pcie_generation": [
@@ -476,6 +583,23 @@ FAULTS: dict[str, list[Change]] = {
             {"/etc/cdi/nvidia.yaml": {"versions": ["570.1.2"], "devices": ["/dev/nvidia0"]}},
         )
     ],
+    "containers.cdi_paths": [
+        setting(
+            "container_state.cdi",
+            {"/etc/cdi/nvidia.yaml": {"versions": [], "devices": [], "missing": ["/dev/dri/renderD129"]}},
+        )
+    ],
+    "containers.config": [
+        configured(old, new)
+        for old, new in (
+            ('mode = "auto"', 'mode = "legacy-cdi"'),
+            ('mode = "auto"', 'mode = "cdi"'),
+            ("environment = []", 'root = "/run/nvidia/driver"'),
+            ("compat32,compute,display", "compat32,display"),
+            ('"info"', '"verbose"'),
+            ("disable-require = false", "disable-require = "),
+        )
+    ],
     "containers.cdi_missing": [
         setting("daemon_json.value", {"features": {"cdi": True}, "runtimes": {"nvidia": {}}})
     ],
@@ -516,6 +640,11 @@ FAULTS: dict[str, list[Change]] = {
     "network.rate": [
         four_ports(("4: ACTIVE", "200 Gb/sec"), ("4: ACTIVE", "400 Gb/sec"), ("4: ACTIVE", "400 Gb/sec"))
     ],
+    "network.mixed": [
+        lambda collected: collected["hcas"].append(
+            {**hca("mlx5_2", "0000:3a:00.0"), "link_layer": "Ethernet"}
+        )
+    ],
     "network.errors": [
         grown("rdma mlx5_0/1 symbol_error"),
         grown("rdma mlx5_0/1 out_of_sequence"),
@@ -527,7 +656,10 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "network.gpudirect": [no_peer_memory],
     "network.peermem_log": [
-        kernel_says("nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)")
+        all_of(
+            no_peer_memory,
+            kernel_says("nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),
+        )
     ],
     "network.nccl_variables": [
         setting("nccl.conf", "NCCL_P2P_DISABLE=1\n"),
@@ -586,6 +718,13 @@ FAULTS: dict[str, list[Change]] = {
     "storage.disk_errors": [kernel_says("nvme nvme1: I/O 812 QID 3 timeout, reset controller")],
     "storage.read_only": [setting("mounts.text", "/dev/sda1 / ext4 ro,relatime,errors=remount-ro 0 0")],
     "storage.raid": [setting("host_state.mdstat", ["976630464 blocks super 1.2 [2/1] [U_]"])],
+    "storage.nvidia_fs": [
+        lambda collected: collected["dkms"].append(["nvidia-fs", "2.25.6", "", "", "added"]),
+        all_of(
+            lambda collected: collected["dkms"].append(["nvidia-fs", "2.18.3", "", "", "added"]),
+            setting("system.kernel", "6.5.0-17-generic"),
+        ),
+    ],
     "storage.network": [kernel_says("nfs: server fs1 not responding, still trying")],
     "stack.installed": [packages("cuda-toolkit-13-9", "13.9.0-1")],
     "stack.frameworks": [

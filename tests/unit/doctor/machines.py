@@ -27,6 +27,19 @@ UNITS = {
     "kubelet.service": "not-found inactive ",
     "nvidia-imex.service": "not-found inactive ",
 }
+CONFIG = """\
+disable-require = false
+supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
+[nvidia-container-cli]
+environment = []
+ldconfig = "@/sbin/ldconfig.real"
+load-kmods = true
+[nvidia-container-runtime]
+log-level = "info"
+mode = "auto"
+runtimes = ["docker-runc", "runc", "crun"]
+"""
+"""Defaults of the container toolkit's configuration on Ubuntu."""
 
 
 def as_examined(collectors: Collectors, host: str = "gpu01") -> Examination:
@@ -135,6 +148,7 @@ def bare_metal() -> Collectors:
         ldconfig_exists=True,
         char_links=6,
     )
+    result["toolkit"] = {"config": CONFIG, "default": CONFIG, "cdi": {}}
     result["daemon_json"] = {
         "value": {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}
     }
@@ -221,6 +235,7 @@ def busy() -> Collectors:
     edit_smi(result, r"(clocks_event_reason_sw_power_cap>)Not Active", r"\1Active")
     edit_smi(result, r"(clocks_event_reason_gpu_idle>)Active", r"\1Not Active")
     edit_smi(result, r"(<sm_clock>)\d+", r"\g<1>1650")
+    edit_smi(result, r"(<instant_power_draw>)[\d.]+ W", r"\g<1>693.20 W")
     log(result, "NVRM: Xid (PCI:0000:00:06): 31, pid=4711, name=python, Ch 00000008", age_s=7200)
     return result
 

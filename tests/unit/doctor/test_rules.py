@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpuprov.doctor.judge import catalogue, diagnose, rules
+from gpuprov.doctor.judge import CHAIN, catalogue, diagnose, rules
 from gpuprov.doctor.load.verdict import LOAD_RULES
 from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says, login
 from tests.unit.doctor.machines import (
@@ -78,6 +78,19 @@ def test_sources_are_known_and_used() -> None:
     result = catalogue()
     used = {source for rule in rules() for source in rule.source}
     assert used <= set(result["sources"])
+
+
+def test_causes_are_rules_and_form_no_circle() -> None:
+    after = {rule.name: rule.after for rule in rules()}
+    assert {each for causes in after.values() for each in causes} <= set(after)
+    for _ in range(CHAIN):
+        ends = [name for name, causes in after.items() if not causes]
+        after = {
+            name: tuple(each for each in causes if each not in ends)
+            for name, causes in after.items()
+            if name not in ends
+        }
+    assert after == {}
 
 
 def test_rules_of_nccl_do_not_name_rows_about_access() -> None:

@@ -27,7 +27,7 @@ import gpuprov.probe.parse
 import gpuprov.verify.observers
 from gpuprov.access import deadman
 from gpuprov.cli.common import terminal
-from gpuprov.doctor import judge
+from gpuprov.doctor import builds, judge
 from gpuprov.doctor.concerns import errors as doctor_errors
 from gpuprov.doctor.concerns import packages as doctor_packages
 from gpuprov.doctor.examination import LOG_LINE, Examination
@@ -352,6 +352,7 @@ def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
     yield "printable", gates, gates.on_one_line
     yield "coloured", terminal, terminal.coloured
     yield "armor", openpgp, lambda text: openpgp.binary(b"-----BEGIN PGP" + text.encode())
+    yield "builds", builds, lambda text: builds.cause_of([text, *text.split("\n")])
     for module in _modules(gpuprov.doctor.concerns):
         yield "rules", module, partial(_rules, module.__name__)
     yield "source_address", deadman, _origin
