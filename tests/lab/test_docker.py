@@ -120,7 +120,7 @@ END
 
 # Fault → command, checks in drift and verify, and checks that fail only in verify: without a daemon every
 # check that queries it fails.
-ASKING = {"docker.daemon", "docker.limits", "docker.gpus"}
+ASKING = {"docker.daemon", "docker.limits", "docker.gpus", "docker.driver"}
 OUTDATED = "{kind: nvidia.com/gpu, path: /dev/nvidia99}"
 FAULTS = {
     "on-disk": (
@@ -132,7 +132,7 @@ FAULTS = {
             "container_toolkit.forerunners",
             "container_toolkit.specifications",
         },
-        {"docker.limits", "docker.gpus"},
+        {"docker.limits", "docker.gpus", "docker.driver"},
     ),
     "not-running": (
         "systemctl disable --now docker.socket docker.service; systemctl mask docker;"
