@@ -61,7 +61,7 @@ def kubernetes_files(
     _check(groups, catalog, choices)
     strategy = mig_strategy(groups)
     files: dict[str, Any] = {"gpu-operator.values.yaml": operator_values(groups, strategy, choices)}
-    if not choices.dra:
+    if not choices.dra and has_toolkit(groups):
         files["device-plugin.values.yaml"] = plugin_values(strategy, choices)
         # The Operator creates one of this name itself.
         files["device-plugin.runtimeclass.yaml"] = runtime_class()
@@ -99,6 +99,22 @@ def _check(groups: Mapping[str, LockedGroup], catalog: Catalog, choices: Choices
                     expected=f"driver {need.at_least} or newer, for {need.what}",
                     do=f"state a newer driver in groups.{name}.stack, then run `gpuprov lock`",
                 )
+
+
+def has_toolkit(groups: Mapping[str, LockedGroup]) -> bool:
+    """Return whether the hosts have the container toolkit, by their lock.
+
+    Raises:
+        InvalidInput: some have it and some do not, and the values are those of a whole cluster.
+    """
+    without = [name for name, group in groups.items() if group.components.container_toolkit is None]
+    if without and len(without) < len(groups):
+        raise InvalidInput(
+            f"group {', '.join(without)} has no container_toolkit, and other groups have it",
+            expected="a toolkit on all hosts of a cluster, or on none",
+            do="state stack: {container_toolkit: auto} in these groups, then run `gpuprov lock`",
+        )
+    return not without
 
 
 def imex_mode(groups: Mapping[str, LockedGroup]) -> str | None:
@@ -140,12 +156,12 @@ def runtime_class() -> dict[str, Any]:
 def operator_values(
     groups: Mapping[str, LockedGroup], strategy: Strategy, choices: Choices
 ) -> dict[str, Any]:
-    """Return values for the GPU Operator, which installs neither driver nor toolkit, and does not partition
-    GPUs whose instances the lock states.
+    """Return values for the GPU Operator, which does not install the driver, installs the toolkit only on
+    hosts without it, and does not partition GPUs whose instances the lock states.
     """
     values: dict[str, Any] = {
         "driver": {"enabled": False},
-        "toolkit": {"enabled": False},
+        "toolkit": {"enabled": not has_toolkit(groups)},
         "mig": {"strategy": strategy},
     }
     if any(group.setting("mig") is not None for group in groups.values()):

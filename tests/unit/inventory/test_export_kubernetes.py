@@ -13,7 +13,7 @@ from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.exports import Choices, Node, kubernetes_files, node_labels
-from gpuprov.model.lock import Lock, write_lock
+from gpuprov.model.lock import Component, Lock, write_lock
 from tests.unit.inventory.conftest import MakeLock
 
 FLEET = """\
@@ -29,8 +29,28 @@ NODE = Node(
 VERSIONS = ["1.34", kubernetes_validate.latest_version()]
 
 
+def equipped(lock: Lock, *groups: str) -> Lock:
+    """Return a lock in which the groups, by default all, have the container toolkit."""
+    toolkit = Component(
+        version="1.19.0", repository="r", packages={}, closure={}, hold_patterns=[], reason="", source=""
+    )
+    having = {
+        name: group.model_copy(
+            update={"components": group.components.model_copy(update={"container_toolkit": toolkit})}
+        )
+        for name, group in lock.groups.items()
+        if name in (groups or lock.groups)
+    }
+    return lock.model_copy(update={"groups": {**lock.groups, **having}})
+
+
 def exported(lock: Lock, *names: str, **choices: Any) -> dict[str, Any]:
-    """Return file → document of an export, by default of all nodes."""
+    """Return file → document of an export of hosts with the toolkit, by default of all nodes."""
+    return written(equipped(lock), *names, **choices)
+
+
+def written(lock: Lock, *names: str, **choices: Any) -> dict[str, Any]:
+    """Return file → document of an export."""
     files = kubernetes_files(lock, names or list(lock.hosts()), load(), Choices(**choices))
     return {name: yaml.safe_load(text) for name, text in files.items()}
 
@@ -49,6 +69,18 @@ def test_hosts_that_have_driver_and_toolkit_get_neither(locked: MakeLock) -> Non
             "handler": "nvidia",
         },
     }  # fmt: skip
+
+
+def test_hosts_without_a_toolkit_get_that_of_the_operator(locked: MakeLock) -> None:
+    lock = locked(FLEET.format("", ""))
+    files = written(lock)
+    assert set(files) == {"gpu-operator.values.yaml"}
+    assert files["gpu-operator.values.yaml"]["toolkit"] == {"enabled": True}
+    with pytest.raises(InvalidInput, match="group infer has no container_toolkit, and other groups have it"):
+        written(equipped(lock, "train"))
+    assert written(equipped(lock, "train"), "gpu01")["gpu-operator.values.yaml"]["toolkit"] == {
+        "enabled": False
+    }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -190,7 +222,7 @@ def test_files_are_written_to_a_folder(
     locked: MakeLock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = tmp_path / "fleet.lock.yml", tmp_path / "charts"
-    write_lock(locked(FLEET.format("", "")), path)
+    write_lock(equipped(locked(FLEET.format("", ""))), path)
     asked = ["inventory", "export", "kubernetes", "--lock", str(path)]
     assert run([*asked, "--out", str(out), "--time-slicing", "2"]) == 0
     assert {each.name for each in out.iterdir()} == {
