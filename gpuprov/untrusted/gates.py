@@ -240,7 +240,7 @@ def json_text(document: object, *, indent: int | None = 2) -> Printable:
 class LogFormatter(logging.Formatter):
     """A log with one line per record: a node's text can neither look like a record nor control a terminal.
 
-    URLs have no user, password, query or token, whoever wrote them.
+    URLs have no user, password, query or token.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
