@@ -286,13 +286,13 @@ class Server:
         return code
 
     def _lock(self) -> None:
-        """Write the lock if there is none, or if fleet.yml has changed since; print its components.
+        """Write the lock if there is none, or if fleet.yml has changed since; print components or changes.
 
         Raises:
             GpuprovError: no lock is possible.
         """
         from gpuprov.locking.build import build_lock
-        from gpuprov.locking.changes import changes
+        from gpuprov.locking.changes import brief, changes
         from gpuprov.locking.inputs import changed_since
         from gpuprov.model.lock import read_lock, write_lock
 
@@ -302,6 +302,11 @@ class Server:
         with waiting("reading the repositories"):
             lock = build_lock(self.fleet, previous=before, narrate=options.warn)
         write_lock(lock, self.lock_path)
-        for line in changes(before, lock):
-            options.note(line)
+        if before:
+            for line in brief(changes(before, lock)):
+                options.note(line)
+        else:
+            [group] = lock.groups.values()
+            chosen = ", ".join(f"{name} {each.version}" for name, each in group.components.each())
+            options.note(f"chosen: {chosen}; why: gpuprov explain driver")
         options.note(f"{self.lock_path} written")

@@ -152,6 +152,7 @@ def test_one_line_and_one_question(
     assert said.count("[y/N]") == 1
     assert said.index("SHA256:") < said.index("[y/N]")
     assert said.index("gpu1: docker") < said.index("[y/N]")
+    assert "chosen: driver 535.309.01; why: gpuprov explain driver" in said
     assert site.key.get_base64() in site.read[0]
     assert site.key.get_base64() in site.planned[0]
     assert (site.pinned, site.applied, site.prepared) == (True, [["gpu1"]], [])
