@@ -15,6 +15,7 @@ from gpuprov.locking.repository.index import Index
 from gpuprov.locking.repository.rpm import with_streams
 from gpuprov.locking.repository.sources import (
     ARCHIVE_SUITES,
+    RELEASED,
     AptSource,
     RepositorySpec,
     archive,
@@ -24,6 +25,7 @@ from gpuprov.locking.repository.sources import (
     open_all,
     parse_sources,
     published_key,
+    released,
 )
 from gpuprov.locking.repository.versions import RPM
 from gpuprov.model.fleet import Fleet
@@ -123,13 +125,18 @@ class Finder:
         if repository == "container-toolkit":
             spec = container_toolkit(url, arch, manager, self._key(repository))
             beside, key_file = url.rstrip("/").rpartition("/")[0], "gpgkey"
+        elif repository in RELEASED:
+            spec = released(repository, url, system.id, arch, self._key(repository))
+            beside, key_file = url.partition("/{")[0], RELEASED[repository]
         else:
             spec = nvidia(url, system.folder, arch, manager, self._key(repository))
             beside, key_file = spec.url, system.key_file or ""
-        return spec if spec.keyring else replace(spec, keyring=self._published_key(beside, key_file, system))
+        if spec.keyring or not key_file:
+            return spec
+        return replace(spec, keyring=self._published_key(beside, key_file, system))
 
     def _published_key(self, url: str, key_file: str, system: System) -> bytes:
-        """Fetch NVIDIA's key next to its repository; accept only the key in the catalog.
+        """Fetch a publisher's key next to its repository; accept only the key in the catalog.
 
         Raises:
             InvalidInput: the catalog has no key of that name.
@@ -138,7 +145,7 @@ class Finder:
         keys = self._catalog.facts["systems"]["signing_keys"]
         known = next((key for key in keys if key["id"] == key_file.removesuffix(".pub")), None)
         if known is None:
-            raise InvalidInput(f"the catalog has no key of NVIDIA for {system.title}")
+            raise InvalidInput(f"the catalog has no key of {url} for {system.title}")
         return published_key(
             f"{url.rstrip('/')}/{key_file}",
             fingerprint=known.get("fingerprint"),

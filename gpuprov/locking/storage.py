@@ -25,7 +25,7 @@ def with_clients(settings: Mapping[str, Setting], system: System, catalog: Catal
     source = "; ".join(
         [stated.source, catalog.cite(*dict.fromkeys(key for row in rows for key in row.source))]
     )
-    packages = {row.client: row.package for row in rows}
+    packages = {row.client: row.packages.get(system.family, row.package) for row in rows}
     return {**settings, "storage_clients": stated.model_copy(update={"value": packages, "source": source})}
 
 

@@ -127,6 +127,8 @@ class StorageClient:
     client: str
     family: tuple[str, ...]
     package: str
+    packages: dict[str, str] = field(default_factory=dict)
+    """Family → name of the package, if it differs there."""
     note: str = ""
     source: Sources
 

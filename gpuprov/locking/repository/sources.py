@@ -37,6 +37,12 @@ ARCHIVE_SUITES = {
 }
 """Suites of a distribution's own archive, as in the default sources of Debian 12 and Ubuntu 24.04."""
 
+RELEASED = {"docker-ce": "gpg", "appstream": "", "epel": ""}
+"""Repositories of rpms with a folder for each release → name of the key's file next to these folders.
+
+Empty if no publisher serves all systems of the family: the fleet states the key.
+"""
+
 ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)(?P<components>.*)")
 
 
@@ -124,6 +130,24 @@ def container_toolkit(
     return RepositorySpec(
         "container-toolkit", manager, url, keyring, suites=("/",) if manager == "apt" else ()
     )
+
+
+def released(
+    id: str,  # noqa: A002 - as the catalog spells it
+    template: str,
+    system: str,
+    arch: str,
+    keyring: Keyring | None,
+) -> RepositorySpec:
+    """Return a repository of rpms that has a folder for each release of a system.
+
+    Args:
+        template: `https://…/{release}/{arch}/stable`, from the catalog or a mirror; a URL without the two
+            fields is used unchanged.
+        system: id of the operating system; its number is the release: `rhel9`.
+    """
+    release = system.lstrip("abcdefghijklmnopqrstuvwxyz")
+    return RepositorySpec(id, "rpm", template.format(release=release, arch=arch), keyring)
 
 
 @dataclass(frozen=True)

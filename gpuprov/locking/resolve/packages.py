@@ -84,14 +84,25 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("cudnn", "nvidia", "cudnn8" if cudnn8 else "cudnn", draft.cudnn and draft.cuda),
         ("nccl", "nvidia", "nccl", draft.nccl and draft.cuda),
         ("dcgm", "nvidia", "dcgm", draft.branch and dcgm_there(case, draft)),
-        ("docker", system.family, "docker", "docker" not in case.absent),
-        ("containerd", system.family, "containerd", True),
-        ("podman", system.family, "podman", case.request.podman not in (None, ABSENT)),
+        ("docker", _publisher(case, system, "docker"), "docker", "docker" not in case.absent),
+        ("containerd", _publisher(case, system, "containerd"), "containerd", True),
+        ("podman", _publisher(case, system, "podman"), "podman", case.request.podman not in (None, ABSENT)),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
-        ("profiling_tools", system.family, "profiling_tools", True),
-        ("node_exporter", system.family, "node_exporter", True),
+        ("profiling_tools", _publisher(case, system, "profiling_tools"), "profiling_tools", True),
+        ("node_exporter", _publisher(case, system, "node_exporter"), "node_exporter", True),
     ]
     return [(component, repository, rules) for component, repository, rules, there in wanted if there]
+
+
+def _publisher(case: Case, system: System, component: str) -> str:
+    """Return the repository of a component that NVIDIA does not publish.
+
+    It is the distribution's own, or the first one with a rule for the system's family.
+    """
+    rules = [rule for rule in case.catalog.tables["packages.packages"] if rule.component == component]
+    if any(system.family in rule.repository for rule in rules):
+        return system.family
+    return next((rule.repository[0] for rule in rules if system.family in rule.family), system.family)
 
 
 def _home(draft: Draft, system: System) -> str:

@@ -2,6 +2,7 @@
 
 ROOT/compute/cuda/repos/<folder>/<arch>/     flat apt or rpm repositories
 ROOT/libnvidia-container/stable/{deb,rpm}/   the container toolkit's
+ROOT/linux/centos/, ROOT/AppStream/ …        others that a system's packages come from, below its release
 ROOT/keys/                                   the public key, armored and as a keyring
 """
 
@@ -20,6 +21,7 @@ from gpuprov_lab.mirror.deb import build_deb, deb_name
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from gpuprov_lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
 from gpuprov_lab.mirror.stubs import with_contents
+from gpuprov_lab.rocky import services
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
@@ -51,6 +53,10 @@ class Mirror:
     def urls(self, base: str = "") -> dict[str, str]:
         """Return both URLs by the repositories' ids, as in a fleet's `repositories`."""
         return {"nvidia": self.cuda(base), "container-toolkit": self.container_toolkit(base)}
+
+    def others(self, base: str = "") -> dict[str, str]:
+        """Return the URL templates of the repositories of other publishers by id, for the RHEL family."""
+        return {name: f"{base or self._folder}/{place}" for name, (place, _) in services.REPOSITORIES.items()}
 
     @property
     def _folder(self) -> str:
@@ -87,6 +93,8 @@ def build(
         if name not in catalog.systems:
             raise InvalidInput(f"system {name!r}", expected=f"one of {', '.join(catalog.systems)}")
         _build_cuda(mirror, catalog.systems[name], catalog, arch, base, key, change)
+        if name == services.SYSTEM:
+            _build_others(mirror, arch, key, change)
     _build_toolkit(mirror, arch, key, change)
     return mirror
 
@@ -123,6 +131,12 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
     apt.build_flat(deb, change("deb", toolkit_repository("apt", arch)), key, {"Origin": "NVIDIA"})
     rpm.build(rpms, change("rpm", toolkit_repository("dnf", arch)), key)
     (mirror.root / "libnvidia-container/gpgkey").write_bytes(key.public)
+
+
+def _build_others(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:
+    for name, (place, specs) in services.REPOSITORIES.items():
+        folder = place.format(release=services.RELEASE, arch=arch)
+        rpm.build(mirror.root / folder, change(name, specs()), key)
 
 
 def _filled(system: System, specs: list[PackageSpec]) -> list[PackageSpec]:

@@ -14,11 +14,10 @@ from gpuprov_lab.host import remove_tree, write_whole
 from gpuprov_lab.mirror import rpm
 from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.specs import PackageSpec
+from gpuprov_lab.rocky.services import HIDDEN, UNITS
 
 KERNEL = "5.14.0-570.12.1.el9_6.x86_64"
 """Release that Debian's kernel gets on the node."""
-HIDDEN = "usr/lib/gpuprov-lab/debian"
-"""Folder of Debian's package manager, and of programs that only stub packages bring into PATH."""
 REPOSITORIES = "usr/share/gpuprov-lab/rocky"
 STAGED = "usr/lib/gpuprov-lab/rocky"
 """Folder of the files that are copied over Debian's after its packages are configured."""
@@ -87,7 +86,6 @@ RUN_AUTOMATIC = """\
 exec python3 -c 'import sys; from dnf.automatic.main import main; sys.exit(main(sys.argv[1:]))' "$@"
 """
 NEW_KERNEL = '#!/bin/sh\n[ "$1" != add ] || exec /usr/sbin/dkms autoinstall -k "$2"\n'
-UNITS = "usr/lib/systemd/system"
 
 BASE = (
     *("rocky-release", "rocky-repos", "rocky-gpg-keys", "filesystem", "setup", "glibc", "bash", "coreutils"),

@@ -22,7 +22,7 @@ def test_a_kind_is_locked_with_its_package_and_where_that_is_known_from() -> Non
 
 def test_what_no_system_of_that_family_has_is_refused() -> None:
     catalog = load()
-    with pytest.raises(Refused, match=r"no package is known that mounts nfs on .*9.*storage_clients"):
+    with pytest.raises(Refused, match=r"no package is known that mounts lustre on .*9.*storage_clients"):
         with_clients(STATED, catalog.systems["rhel9"], catalog)
 
 
