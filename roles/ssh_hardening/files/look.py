@@ -29,6 +29,10 @@ OURS = CONFIG.parent / "sshd_config.d/00-gpuprov.conf"
 ARMED = Path("/var/lib/gpuprov/deadman/armed")
 SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
+INCLUDES_AT_MOST = 16
+POLICY = Path("/etc/crypto-policies/back-ends/opensshserver.config")
+EARLIER: dict[Path, bool] = {}
+"""Included file → whether sshd reads it before the role's, as `first_lines` finds."""
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 question = json.loads(sys.argv[1])
@@ -88,7 +92,7 @@ def stale(unit: str) -> bool:
     """Return whether a file of sshd, or the folder of its drop-ins, is newer than the running sshd."""
     started = said("systemctl", "show", "-p", "ExecMainStartTimestampMonotonic", "--value", unit).strip()
     files = [CONFIG, OURS.parent, *OURS.parent.glob("*"), *map(Path, options.get("hostkey", "").split())]
-    files += [Path("/etc/default/ssh"), Path("/etc/sysconfig/sshd")]
+    files += [Path("/etc/default/ssh"), Path("/etc/sysconfig/sshd"), POLICY]
     youngest = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
     age = time.time() - youngest
     return time.monotonic() - int(started or 0) / 1e6 > age
@@ -98,15 +102,31 @@ def first_lines() -> dict[str, tuple[Path, int, str]]:
     """Return keyword → the first line that sets it, in the order in which sshd reads its files."""
     found: dict[str, tuple[Path, int, str]] = {}
     for path in [*sorted(CONFIG.parent.glob("sshd_config.d/*.conf")), CONFIG]:
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            keyword = line.strip().partition(" ")[0].lower()
-            found.setdefault(keyword, (path, number, line.strip()))
+        for place in lines(path, {CONFIG, path}):
+            found.setdefault(place[2].partition(" ")[0].lower(), place)
+            if place[0] != path:
+                EARLIER.setdefault(place[0], goes_before(path))
+    return found
+
+
+def lines(path: Path, opened: set[Path]) -> list[tuple[Path, int, str]]:
+    """Return place and text of the lines of a file, and of files that it includes from other folders."""
+    found = []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        keyword, _space, rest = line.strip().partition(" ")
+        found.append((path, number, line.strip()))
+        if keyword.lower() == "include" and len(opened) < INCLUDES_AT_MOST:
+            patterns = [str(Path("/etc/ssh", pattern.strip('"'))).lstrip("/") for pattern in rest.split()]
+            for each in [path for pattern in patterns for path in sorted(Path("/").glob(pattern))]:
+                if each.parent != OURS.parent and each.is_file() and each not in opened:
+                    opened.add(each)
+                    found += lines(each, opened)
     return found
 
 
 def goes_before(path: Path) -> bool:
-    """Return whether sshd reads a drop-in before the role's; it reads the rest of sshd_config later."""
-    return path.parent == OURS.parent and path.name < OURS.name
+    """Return whether sshd reads a file before the role's: an earlier drop-in, or one that this includes."""
+    return EARLIER.get(path, path.parent == OURS.parent and path.name < OURS.name)
 
 
 def place(path: Path, number: int, line: str) -> str:

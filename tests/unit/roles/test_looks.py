@@ -57,6 +57,28 @@ def test_the_first_line_on_an_option_of_sshd(
     assert first["x11forwarding"] == (config, 3, "X11Forwarding yes")
 
 
+def test_a_line_of_an_included_file_has_its_own_place(
+    sshd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RHEL's 50-redhat.conf includes the crypto policy; an earlier drop-in that does overrides the role's."""
+    config, policy = tmp_path / "sshd_config", tmp_path / "opensshserver.config"
+    earlier, later = (tmp_path / "sshd_config.d" / name for name in ("00-a.conf", "50-redhat.conf"))
+    earlier.parent.mkdir()
+    config.write_text("Include /etc/ssh/sshd_config.d/*.conf\n")
+    policy.write_text("Ciphers aes256-ctr\nMACs hmac-sha2-256\n")
+    monkeypatch.setattr(sshd, "CONFIG", config)
+    monkeypatch.setattr(sshd, "OURS", tmp_path / "sshd_config.d/00-gpuprov.conf")
+    monkeypatch.setattr(sshd, "EARLIER", {})
+    for drop_in, before in ((earlier, True), (later, False)):
+        drop_in.write_text(f"MACs hmac-sha2-512\nInclude {policy}\nInclude {policy}\nUsePAM yes\n")
+        first = sshd.first_lines()
+        assert first["ciphers"] == (policy, 1, "Ciphers aes256-ctr")
+        assert first["macs"] == (drop_in, 1, "MACs hmac-sha2-512")
+        assert sshd.goes_before(policy) is before
+        drop_in.unlink()
+        sshd.EARLIER.clear()
+
+
 HEAD_3_0 = "DKMS make.log for nvidia-current-open-550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
 HEAD_3_2 = (
     "DKMS (dkms-3.2.2) make.log for nvidia-current-open/550.163.01 for kernel 6.12.117+deb13-amd64 (x86_64)"
