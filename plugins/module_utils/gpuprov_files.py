@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 OWNER = (0, 0)
 """User and group id of all files that are written."""
 FOLDER_MODE = 0o755
+SELINUX = "/sys/fs/selinux/enforce"
+"""File that exists while SELinux is on, enforcing or permissive."""
+RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 REASON_MAX = 400
 """Maximum length of a validator's message in characters."""
 
@@ -163,10 +166,11 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
         file → path of its backup, for those with `backup`; None if the file did not exist.
     """
     former = {}
+    new = [file["path"] for file in files if not os.path.lexists(file["path"])]
     with contextlib.ExitStack() as stack:
         halves = []
         for file in files:
-            make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
+            new += make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
             place = stack.enter_context(Place(file["path"]))
             half = TemporaryReplacement(place, file["content"].encode(), int(file["mode"], 8), OWNER)
             halves.append(stack.enter_context(half))
@@ -174,7 +178,18 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
             if file["backup"]:
                 former[file["path"]] = back_up(file["path"])
             half.put()
+    relabel(new)
     return former
+
+
+def relabel(paths: "list[str]") -> None:
+    """Give new files and folders the labels that SELinux's policy has for their paths.
+
+    A replaced file keeps its label. Nothing is done without SELinux, or without restorecon(8).
+    """
+    program = next(filter(os.path.exists, RESTORECON), None)
+    if paths and program and os.path.exists(SELINUX):
+        subprocess.run([program, *paths], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
 
 
 def back_up(path: str) -> "str | None":
