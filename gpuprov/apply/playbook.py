@@ -32,6 +32,7 @@ from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
 from gpuprov.probe.here import SYSTEM_PATH
 from gpuprov.roles import first_packages
+from gpuprov.roles.manager import manager
 from gpuprov.ssh.connect import ConnectionLimits
 from gpuprov.ssh.masters import end_masters
 from gpuprov.untrusted import ansible_json, without_templates
@@ -222,7 +223,7 @@ def _inventory(lock: Lock, nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any
             host: {
                 "ansible_host": address,
                 **own.get(host, {}),
-                **first_packages(stated, nodes[host].get("gpuprov_roles", ())),
+                **first_packages(stated, nodes[host].get("gpuprov_roles", ()), manager(group)),
                 **nodes[host],
             }
             for host, address in group.hosts.items()

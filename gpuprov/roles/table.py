@@ -32,6 +32,7 @@ from gpuprov.roles import (
     system_tuning,
 )
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.manager import Manager, package_names
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Role:
         followed_by: roles that have to run after it.
         first: set of packages → its variable, for packages that a fresh node installs in one transaction
             before the role runs. Services that they start are configured before, or may start unconfigured.
-        beside: packages without a stated version that are installed with them.
+        beside: packages without a stated version that are installed with them, by Debian's names.
     """
 
     name: str
@@ -235,7 +236,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
     return stated
 
 
-def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def first_packages(stated: Mapping[str, Any], names: Collection[str], by: Manager = "apt") -> dict[str, Any]:
     """Return a host's variables: packages of several roles that a fresh node installs in one transaction.
 
     `packages_together` maps the name of a set to its packages, without empty sets.
@@ -243,12 +244,15 @@ def first_packages(stated: Mapping[str, Any], names: Collection[str]) -> dict[st
     Args:
         stated: the variables of its group.
         names: the roles that run.
+        by: its package manager.
     """
     running = [role for role in ROLES if role.name in names]
     sets = {name: stated[variable] for role in running for name, variable in role.first.items()}
     return {
         "packages_together": {name: packages for name, packages in sets.items() if packages},
-        "packages_together_beside": list(dict.fromkeys(name for role in running for name in role.beside)),
+        "packages_together_beside": package_names(
+            dict.fromkeys(name for role in running for name in role.beside), by
+        ),
     }
 
 

@@ -3,8 +3,8 @@
 Runs on the node, with the modules of plugins/module_utils. Argument: {"config": {…}}, the tables that
 containers.conf must have.
 
-    {"installed": {"podman": "5.4.2+ds1-2+b2"}, "config": {…}, "unread": null, "containers": ["trainer"],
-     "silent": null}
+    {"manager": "apt", "installed": {"podman": "5.4.2+ds1-2+b2"}, "config": {…}, "unread": null,
+     "containers": ["trainer"], "silent": null}
 
 `config` are the tables of the role's file: those with the limits of earlier files, as Podman takes the whole
 list from one file; `unread` is the reason why these limits are not known, or null. `containers` are those of
@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 import gpuprov_containers as containers
+from gpuprov_manager import package_manager
 from gpuprov_node import MISSING, installed, run
 
 OURS = Path("/etc/containers/containers.conf.d/gpuprov.conf")
@@ -83,6 +84,7 @@ def main(config):
     except Unread as error:
         unread = str(error)
     look = {
+        "manager": package_manager().NAME,
         "installed": installed(),
         "config": config,
         "unread": unread,

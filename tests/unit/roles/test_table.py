@@ -84,6 +84,9 @@ def test_first_packages_are_those_of_roles_that_run_and_have_some() -> None:
         "packages_together": {"cudnn": {"libcudnn9": "9"}},
         "packages_together_beside": ["dbus", "nftables"],
     }
+    guarded = ["ssh_hardening", "firewall"]
+    found = {by: first_packages(stated, guarded, by)["packages_together_beside"] for by in ("apt", "dnf")}
+    assert found == {"apt": ["iproute2", "nftables"], "dnf": ["iproute", "nftables"]}
 
 
 def test_units_are_observed_where_a_role_has_one() -> None:
