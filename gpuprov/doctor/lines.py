@@ -43,6 +43,20 @@ def without_text(path: str, text: str) -> ShellLine:
     return _sed(rf"\|^[[:space:]]*{literal}[[:space:]]*$|d", path)
 
 
+def with_kernel_option(option: str, entries: bool) -> tuple[ShellLine, ...]:
+    """Return the lines that add an option to the kernel's command line at each boot.
+
+    Args:
+        entries: whether options are in boot entries, which grubby changes, and not in a generated grub.cfg.
+    """
+    if entries:
+        return shell("sudo grubby --update-kernel=ALL --args={}", option), shell("sudo reboot")
+    return (
+        shell("add {} to GRUB_CMDLINE_LINUX in /etc/default/grub", option),
+        shell("sudo update-grub, sudo reboot"),
+    )
+
+
 def _sed(script: str, path: str) -> ShellLine:
     """Return the command that edits a file in place by a sed script."""
     return shell("sudo sed -i -E {} {}", script, path)

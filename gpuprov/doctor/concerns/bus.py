@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.lines import with_kernel_option
+from gpuprov.doctor.packaging import platform_of
 from gpuprov.probe.facts import Missing
 from gpuprov.untrusted import shell
 
@@ -71,10 +73,8 @@ def memory_window(seen: Examination) -> Iterator[Fault]:
                         "BIOS: enable Above 4G Decoding (and Resizable BAR); virtual machine: a "
                         "larger MMIO window"
                     ),
-                    shell(
-                        "or try the kernel's own: add pci=realloc to GRUB_CMDLINE_LINUX, sudo "
-                        "update-grub, reboot"
-                    ),
+                    shell("or let the kernel assign the addresses:"),
+                    *with_kernel_option("pci=realloc", entries=platform_of(seen).next_kernel == "bls"),
                 ),
             )
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.lines import with_kernel_option
+from gpuprov.doctor.packaging import platform_of
 from gpuprov.untrusted import shell
 
 
@@ -28,10 +30,7 @@ def iommu(seen: Examination) -> Iterator[Fault]:
                 f"kernel line: {seen.cmdline[:160]}",
             ),
             "transfers between GPUs and to NICs are slower, or hang in NCCL's first collective",
-            (
-                shell("add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub"),
-                shell("sudo update-grub, sudo reboot"),
-            ),
+            with_kernel_option("iommu=pt", entries=platform_of(seen).next_kernel == "bls"),
         )
 
 
