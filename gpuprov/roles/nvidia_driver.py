@@ -29,6 +29,10 @@ BLS_ENTRIES = "/boot/loader/entries"
 """Folder of boot entries where kernels are added by kernel-install(8) and not by grub-mkconfig."""
 BLS_HOOKS = ("/usr/lib/kernel/install.d/40-dkms.install",)
 """Programs that kernel-install runs for a new kernel, on such a node."""
+BLS_GUARD = "/etc/kernel/install.d/95-gpuprov.install"
+"""gpuprov's program among them: a kernel without the module does not boot by default."""
+HELD_BACK = "/var/lib/gpuprov/held-back-kernel"
+"""Record of that program: the kernel without the module, and the one that boots in its place."""
 DKMS_FOLDERS = {"dkms_tree": "/var/lib/dkms", "source_tree": "/usr/src", "install_tree": "/lib/modules"}
 """Folders of DKMS that its framework.conf can change."""
 
@@ -71,6 +75,7 @@ OVERRULED = (
         "another folder in DKMS's framework.conf",
     ),
     *mends("driver", "driver.next_kernel", "gpuprov's part of GRUB's settings removed"),
+    *mends("driver", "driver.next_kernel", "gpuprov's program for boot entries removed or not executable"),
     *mends("kernel", "driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"),
 )
 

@@ -18,6 +18,7 @@ FILES = (
     "/etc/default/grub.d/*gpuprov*",
     "/etc/dracut.conf.d/*gpuprov*",
     "/etc/kernel/header_postinst.d/*gpuprov*",
+    "/etc/kernel/install.d/*gpuprov*",
     "/etc/modprobe.d/*gpuprov*",
     "/etc/modules-load.d/*gpuprov*",
     "/etc/sysctl.d/*gpuprov*",

@@ -468,6 +468,10 @@ ELSEWHERE = {
         "an initramfs with the modules of an older driver",
     ): "tests/unit/verify/test_module_loading.py",
     ("driver.module_on_disk", "GRUB_DEFAULT, which boots another kernel"): "a lab node has no boot loader",
+    (
+        "driver.next_kernel",
+        "gpuprov's program for boot entries removed or not executable",
+    ): "tests/unit/verify/test_module_loading.py",
     ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
     **dict.fromkeys(
         (

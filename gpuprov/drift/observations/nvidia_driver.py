@@ -11,6 +11,8 @@ from gpuprov.probe.parse.loading import Dracut, DryRun, Loading, NextKernel, Ste
 from gpuprov.probe.parse.modules import ON_COMMAND_LINE, DiskModule, Modprobe, module_name, named_on
 from gpuprov.roles import Expectation
 from gpuprov.roles.nvidia_driver import (
+    BLS_ENTRIES,
+    BLS_GUARD,
     BLS_HOOKS,
     DKMS_FOLDERS,
     DKMS_HOOKS,
@@ -152,7 +154,8 @@ def _hindrances(facts: Facts, expectation: Expectation) -> Iterator[Hindrance]:
 def _shut(facts: Facts, kernel: str) -> Iterator[tuple[str, str]]:
     """Yield the modules that a kernel's command line blacklists, now or at its next boot, with its place."""
     arguments = facts.kernels.arguments
-    lines = [("/boot/grub/grub.cfg", arguments[kernel])] if kernel in arguments else []
+    place = BLS_ENTRIES if facts.kernels.boot_entries else "/boot/grub/grub.cfg"
+    lines = [(place, arguments[kernel])] if kernel in arguments else []
     if kernel == facts.kernel or not lines:
         lines.append((ON_COMMAND_LINE, facts.cmdline))
     for place, line in lines:
@@ -218,6 +221,8 @@ def _obstacles(found: NextKernel, built: str | None) -> Iterator[tuple[str, str 
     """
     if GUARD not in found.grub and not found.bls:
         yield f"{GUARD} is missing", None
+    if BLS_GUARD not in found.hooks and found.bls:
+        yield f"{BLS_GUARD} does not run", None
     if found.dracut is not None:
         yield from _foreign_drivers(found.dracut)
     if built and found.dkms is None:

@@ -30,8 +30,8 @@ FILE = re.compile(r"nvidia(?:[-_](?:current|tesla))?(?:[-_]\d+)?(?:[-_]open)?(?:
 KERNEL_HOOKS = ("/etc/kernel/postinst.d/", "/etc/kernel/header_postinst.d/")
 HOOK = re.compile(r"[\w-]+\Z")
 """Names of programs that run-parts(8) runs."""
-INSTALLERS = "/usr/lib/kernel/install.d/*.install"
-"""Programs that kernel-install(8) runs."""
+INSTALLERS = ("/usr/lib/kernel/install.d/", "/etc/kernel/install.d/")
+"""Folders of the programs that kernel-install(8) runs; one in the second replaces one of its name."""
 AUTOINSTALLER = "/usr/lib/dkms/dkms_autoinstaller"
 MODULE_LISTS = (
     "/etc/initramfs-tools/modules",
@@ -150,7 +150,8 @@ def next_kernel(parameters: "Values") -> "Any":
 def _hooks() -> "list[str]":
     """Return the programs that the packages of a kernel and of its headers run."""
     paths = [folder + name for folder in KERNEL_HOOKS for name in names_in(folder) if HOOK.match(name)]
-    paths += sorted(glob.glob(INSTALLERS))
+    installers = {name: folder for folder in INSTALLERS for name in names_in(folder)}
+    paths += sorted(folder + name for name, folder in installers.items() if name.endswith(".install"))
     return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
 
 

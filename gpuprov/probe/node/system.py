@@ -80,9 +80,21 @@ def kernels(parameters: "Values") -> "Any":
             for value in re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", read_or_none(path) or "", re.M)
         ],
         "grub_config": config and re.findall(r"^\s*set default=\"?([^\"\n]*)", config, re.M),
-        "grub_arguments": _arguments(config or ""),
+        "grub_arguments": _arguments(config or "") or _arguments(_entries()),
+        "boot_entries": os.path.isdir("/boot/loader/entries") and not _arguments(config or ""),
         "grub_environment": next(filter(None, map(read_or_none, environments)), None),
+        "held_back": (read_or_none("/var/lib/gpuprov/held-back-kernel", 4096) or "").partition(" ")[0],
     }
+
+
+def _entries() -> str:
+    """Return the entries of /boot/loader as lines of a grub.cfg: `linux /boot/vmlinuz-… root=… ro`."""
+    found = []
+    for path in sorted(glob.glob("/boot/loader/entries/*.conf")):
+        values = dict(line.partition(" ")[::2] for line in (read_or_none(path) or "").splitlines())
+        image = values.get("linux", "").strip().rpartition("/")[2]
+        found.append("linux /{} {}".format(image, values.get("options", "")))
+    return "\n".join(found)
 
 
 def _arguments(config: str) -> "dict[str, str]":

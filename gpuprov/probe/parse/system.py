@@ -40,11 +40,13 @@ class Kernels:
     next_boot: str | None
     next_boot_reason: str
     held_back: str | None
-    """The next kernel by GRUB_DEFAULT, if grub.cfg boots another."""
+    """The next kernel by GRUB_DEFAULT, if grub.cfg boots another; or that gpuprov's program holds back."""
     compilers: Mapping[str, str]
     """Release → its compiler, if the kernel's configuration is available."""
     arguments: Mapping[str, str]
-    """Release → words about modules of its command line in grub.cfg."""
+    """Release → words about modules of its command line in grub.cfg, or in its boot entry."""
+    boot_entries: bool = False
+    """Whether they are in boot entries."""
 
     @property
     def counting(self) -> tuple[str, ...]:
@@ -96,6 +98,8 @@ def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
     made = (raw.get("grub_config") or [stated])[-1]
     following, reason = next_boot(bootable, made, environment)
     meant, _ = next_boot(bootable, stated, environment)
+    if raw.get("held_back") in bootable:
+        meant = raw["held_back"]
     if stated not in (None, "0"):
         reason += f", where {place} has GRUB_DEFAULT={stated}"
     elif not place and not raw.get("grub_config"):
@@ -118,6 +122,7 @@ def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:
             for name, words in raw.get("grub_arguments", {}).items()
             if is_kernel_release(name)
         },
+        boot_entries=raw.get("boot_entries") is True,
     )
 
 

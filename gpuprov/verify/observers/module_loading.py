@@ -9,6 +9,7 @@ from itertools import islice
 
 from gpuprov.roles.nvidia_driver import (
     BLS_ENTRIES,
+    BLS_GUARD,
     BLS_HOOKS,
     DKMS_FOLDERS,
     DKMS_HOOKS,
@@ -34,10 +35,16 @@ DEVICES = (
     "grep -hsxE 'pci:v000010DE[[:alnum:]]+bc03[[:alnum:]]+' /sys/bus/pci/devices/*/modalias"
     f" | sort -u | head -{DEVICES_MAX}"
 )
-BOOT_LINES = r"grep -hsE '^\s*linux\w*\s+\S*/vmlinuz-' /boot/grub/grub.cfg"
+BOOT_LINES = (
+    r"grep -hsE '^\s*linux\w*\s+\S*/vmlinuz-' /boot/grub/grub.cfg;"
+    " for each in /boot/loader/entries/*.conf; do [ ! -e $each ]"
+    ' || echo $(sed -n "s/^linux //p" $each) $(sed -n "s/^options //p" $each); done'
+)
 HOOKS = (
     "for each in /etc/kernel/postinst.d /etc/kernel/header_postinst.d; do run-parts --test $each; done;"
-    " find /usr/lib/kernel/install.d -name '*.install' -perm /111 2>/dev/null;"
+    " find /etc/kernel/install.d -name '*.install' -type f -perm /111 2>/dev/null;"
+    " for each in /usr/lib/kernel/install.d/*.install; do"
+    " [ -e /etc/kernel/install.d/${each##*/} ] || [ ! -x $each ] || echo $each; done;"
     " [ -x /usr/lib/dkms/dkms_autoinstaller ]"
     " || grep -ls dkms_autoinstaller /etc/kernel/*postinst.d/dkms | sed 's/^/idle /'"
 )
@@ -124,8 +131,13 @@ class ModuleLoading(Observed):
     def obstacles(self, version: str | None) -> list[str]:
         """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""
         by_entries = self.run("test -d %s", BLS_ENTRIES).succeeded
-        guarded = by_entries or self._host.file(GUARD).is_file
-        found = [] if guarded else [f"{GUARD} is missing"]
+        answer = self.run(HOOKS).stdout.splitlines()
+        runs = {*answer} - {line.removeprefix("idle ") for line in answer if line.startswith("idle ")}
+        found = []
+        if by_entries:
+            found += [] if BLS_GUARD in runs else [f"{BLS_GUARD} does not run"]
+        elif not self._host.file(GUARD).is_file:
+            found.append(f"{GUARD} is missing")
         found += foreign_drivers(self.ask(DRACUT))
         if version is None:
             return found
@@ -133,8 +145,6 @@ class ModuleLoading(Observed):
             return [*found, "dkms is not installed"]
         if self._host.file("/etc/dkms/no-autoinstall").is_file:
             found.append("DKMS is switched off")
-        answer = self.run(HOOKS).stdout.splitlines()
-        runs = {*answer} - {line.removeprefix("idle ") for line in answer if line.startswith("idle ")}
         hooks = BLS_HOOKS if by_entries else DKMS_HOOKS
         found += [f"{hook} does not run" for hook in hooks if hook not in runs]
         return [*found, *settings(self.ask(DKMS, version), version)]
@@ -187,7 +197,7 @@ class ModuleLoading(Observed):
 
     @cached_property
     def _boot_lines(self) -> list[str]:
-        """Lines of grub.cfg that load a kernel."""
+        """Lines of grub.cfg, or of the boot entries, that load a kernel."""
         lines: list[str] = self.run(BOOT_LINES).stdout.splitlines()
         return lines
 

@@ -26,7 +26,8 @@ REBUILT = "find /boot/initrd.img-%s /boot/initramfs-%s.img -newer %s 2>/dev/null
 GRUB = (
     "grep -Hs '^ *GRUB_DEFAULT=' /etc/default/grub /etc/default/grub.d/*.cfg;"
     " grep -hs '^ *set default=' /boot/grub/grub.cfg /boot/grub2/grub.cfg;"
-    " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv"
+    " grep -hs '_entry=' /boot/grub/grubenv /boot/grub2/grubenv;"
+    " sed -n 's/^\\([^ ]*\\) .*/held_back=\\1/p' /var/lib/gpuprov/held-back-kernel 2>/dev/null"
 )
 INSTALLS_NOTHING = re.compile(r"(?m)^install (\S+) +(?:(?:/usr)?/bin/(?:true|false)|:)(?= |$)")
 FOREIGN_FILE = re.compile(r"/(nouveau|nova[-_]core)\.ko")
@@ -50,7 +51,7 @@ class Boot(NamedTuple):
     release: str | None
     why: str
     held_back: str | None
-    """The kernel that GRUB_DEFAULT means, if grub.cfg boots another."""
+    """The kernel that GRUB_DEFAULT means, if grub.cfg boots another; or that gpuprov's program holds back."""
 
 
 class NvidiaDriver(Observed):
@@ -204,8 +205,8 @@ def booted_next(releases: list[str], grub: str) -> Boot:
 
     Args:
         releases: releases of the kernels in /boot.
-        grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, and of the environment block; the
-            last of each counts.
+        grub: lines of GRUB_DEFAULT with their file, of grub.cfg's default, of the environment block, and of
+            gpuprov's record for boot entries (`held_back`); the last of each counts.
     """
     result, place = {}, ""
     for line in grub.splitlines():
@@ -217,6 +218,7 @@ def booted_next(releases: list[str], grub: str) -> Boot:
     entry = result.get("set default", stated)
     release, meant = (_named(releases, result, each) for each in (entry, stated))
     why = f"{place} has GRUB_DEFAULT={stated}" if place and stated != "0" else "the newest"
+    meant = result["held_back"] if result.get("held_back") in releases else meant
     return Boot(release, why, meant if release and meant != release else None)
 
 

@@ -12,10 +12,10 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
      "reason": "NVIDIA driver 535.309.01 …"}
 
 `kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
-without the module, or with another module than that build. `outdated`: a new grub.cfg would have another
-default. `left` are removed packages with their configuration still there. `dracut`: it is installed. `bls`:
-kernels are added as entries in /boot/loader. `streams` are dnf's enabled module streams. `reason` is a
-failure's message.
+without the module, or with another module than that build. `outdated`: a new grub.cfg, or the role's program
+for boot entries, would set another default. `left` are removed packages with their configuration still
+there. `dracut`: it is installed. `bls`: kernels are added as entries in /boot/loader. `streams` are dnf's
+enabled module streams. `reason` is a failure's message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DKMS_PLACES = ("updates/dkms", "extra")
 
 def images(root: str = "/") -> list[str]:
     """Return the kernels in /boot, the newest first."""
-    found = [path.name.partition("-")[2] for path in Path(root, "boot").glob("vmlinuz-[0-9]*")]
+    found = [path.name.partition("-")[2] for path in Path(root, "boot").glob("vmlinuz-[1-9]*")]
     return sorted(found, key=numbers, reverse=True)
 
 
@@ -57,8 +57,9 @@ def booted(default: str, root: str = "/") -> str | None:
 
     It is the newest, unless the default or GRUB's environment block names another (`info grub`).
     """
-    block = Path(root, "boot/grub/grubenv")
-    said = dict(re.findall(r"^(\w+)=(.*)$", block.read_text() if block.is_file() else "", re.M))
+    blocks = [Path(root, "boot", name, "grubenv") for name in ("grub", "grub2")]
+    text = next((path.read_text() for path in blocks if path.is_file()), "")
+    said = dict(re.findall(r"^(\w+)=(.*)$", text, re.M))
     saved = default in ("saved", "${saved_entry}")
     entry = said.get("next_entry") or (said.get("saved_entry") if saved else default) or "0"
     if entry == "0":
@@ -67,9 +68,9 @@ def booted(default: str, root: str = "/") -> str | None:
 
 
 def next_kernels(root: str = "/") -> list[str]:
-    """Return the kernel that boots next, and the kernel that GRUB holds back while it has no module."""
+    """Return the kernel that boots next, and the kernel that is held back while it has no module."""
     stated, made = defaults(root)
-    found = [booted(made or stated, root), booted(stated, root)]
+    found = [booted(made or stated, root), booted(stated, root), waiting(root)]
     return list(dict.fromkeys(filter(None, found)))
 
 
@@ -87,6 +88,21 @@ def outdated(fits: Callable[[str], bool], root: str = "/") -> bool:
     named = max((name for name in there if name in made), key=len, default=None)
     best = next(filter(fits, there), there[0])
     return best != (there[0] if made == "0" else named)
+
+
+def waiting(root: str = "/") -> str | None:
+    """Return the kernel in place of which the role's program for boot entries boots another; None without."""
+    record = Path(root, "var/lib/gpuprov/held-back-kernel")
+    words = record.read_text().split()[:1] if record.is_file() else []
+    return next((name for name in images(root) if name in words), None)
+
+
+def outdated_entry(fits: Callable[[str], bool], root: str = "/") -> bool:
+    """Return whether the default entry is not the newest kernel with the module, and one has it."""
+    back, default = waiting(root), booted("saved", root)
+    if back and fits(back):
+        return True
+    return default is not None and not fits(default) and any(map(fits, images(root)))
 
 
 def numbers(release: str) -> list[tuple[int, str]]:
@@ -219,19 +235,24 @@ def main() -> None:
     builds = fitting(kernels, asked["builds"])
     kernels = due(kernels, builds) if asked["waits"] else kernels
     wanted = (version, asked["flavour"])
+    bls = Path("/boot/loader/entries").is_dir()
+
+    def fits(kernel: str) -> bool:
+        return module(kernel, asked["modules"]) == wanted
+
     look = {
         "kernels": kernels,
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),
         "source": source(version),
-        "outdated": boots_by_grub() and outdated(lambda kernel: module(kernel, asked["modules"]) == wanted),
+        "outdated": outdated_entry(fits) if bls else boots_by_grub() and outdated(fits),
         "packages": {row.name: row.version for row in rows if row.state not in "nc"},
         "left": [row.name for row in rows if row.state == "c"],
         "broken": [row.name for row in rows if row.state in "HUF"],
         "held": [row.name for row in rows if row.wanted == "h"],
         "streams": package_manager().enabled_streams(),
         "dracut": shutil.which("dracut") is not None,
-        "bls": Path("/boot/loader/entries").is_dir(),
+        "bls": bls,
         "reason": reason(asked["failed"], version, kernels, failed_builds()) if asked["failed"] else "",
     }
     json.dump(look, sys.stdout)

@@ -217,6 +217,11 @@ BUILT = {
 }
 
 
+ENTRY = "/etc/kernel/install.d/95-gpuprov.install"
+ENTRIES = {"bls": True, "grub": [], "hooks": ["/usr/lib/kernel/install.d/40-dkms.install", ENTRY]}
+"""What differs on a node whose kernels are boot entries."""
+
+
 def obstacles(version: str | None, **changed: Any) -> tuple[Any, tuple[str, ...], list[str]]:
     """Return what drift and verify find, and the places that drift names."""
     raw = {**BUILT, **changed}
@@ -229,6 +234,7 @@ def obstacles(version: str | None, **changed: Any) -> tuple[Any, tuple[str, ...]
         builds = [f"AUTOINSTALL {value}" for _, each, _, value in raw["autoinstall"][-1:] if each == version]
         rows = [*(f"{name} {value}" for name, value in folders.items()), *builds]
         answers[f"test -f {GUARD}"] = (0 if raw["grub"] else 1, "", "")
+        answers["test -d /boot/loader/entries"] = (0 if raw.get("bls") else 1, "", "")
         answers["command -v dkms"] = (0 if raw["dkms"] else 127, "", "")
         answers["test -f /etc/dkms/no-autoinstall"] = (0 if raw["off"] else 1, "", "")
         answers[HOOKS] = (0, "".join(f"{hook}\n" for hook in raw["hooks"]), "")
@@ -276,6 +282,15 @@ def test_a_new_kernel_gets_its_module() -> None:
 def test_without_builds_on_the_node_only_grub_counts() -> None:
     assert obstacles(None, dkms=None, autoinstall=[], hooks=[]) == (None, (), [])
     assert obstacles(None, grub=[]) == ([f"{GUARD} is missing"], (), [f"{GUARD} is missing"])
+
+
+def test_where_kernels_are_boot_entries_their_own_programs_count() -> None:
+    assert obstacles(VERSION, **ENTRIES) == (None, (), [])
+    without = {**ENTRIES, "hooks": ENTRIES["hooks"][:1]}  # type: ignore[index]
+    assert obstacles(VERSION, **without) == ([f"{ENTRY} does not run"], (), [f"{ENTRY} does not run"])
+    builder = "/usr/lib/kernel/install.d/40-dkms.install"
+    found, _, seen = obstacles(VERSION, **{**ENTRIES, "hooks": [ENTRY]})
+    assert found == seen == [f"{builder} does not run"]
 
 
 def test_only_modaliases_of_gpus_are_requested(tmp_path: Path) -> None:
