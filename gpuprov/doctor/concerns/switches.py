@@ -17,6 +17,8 @@ def manager_without_switch(seen: Examination) -> Iterator[Fault]:
     """Report a fabric manager that failed, or starts at boot, on a machine without NVSwitches whose GPUs
     take part in no fabric: it is not needed there, and cannot start.
     """
+    if seen.in_container:
+        return
     unit = seen.units.get(UNIT)
     if unit is None or not unit.exists or unit.active or not seen.has_gpus:
         return
