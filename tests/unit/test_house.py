@@ -16,7 +16,7 @@ from gpuprov.cli.common.verbs import VERBS
 from tests import ROOT
 
 ENTRIES = 27
-LEVELS = 14
+LEVELS = 15
 UTILITIES = ROOT / "plugins/module_utils"
 SHARED = {path.stem for path in UTILITIES.glob("*.py")}
 """Modules that roles' scripts and an upgrade's acts on nodes share; they are sent with both."""

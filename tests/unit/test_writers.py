@@ -47,11 +47,11 @@ ALLOWED = {
     "plugins/module_utils/gpuprov_files.py": "a content to validate; a whole backup that is renamed back",
     "roles/nvidia_driver/files/install.py": "a folder of modules that is renamed when all are there",
     "roles/nvidia_driver/files/mark.py": "an empty mark that a reboot removes",
-    "roles/preflight/files/look.py": "a lock of dpkg, held for a moment",
     "roles/storage/files/format.py": "a lock on a device",
 }
 MODULES = re.compile(r"ansible\.builtin\.(lineinfile|blockinfile|replace|copy|template|get_url|assemble)\b")
 BY_ANSIBLE = {
+    "roles/imex/tasks/run.yml": "Ansible renames a whole file over one of the package",
     "roles/nvidia_driver/tasks/module.yml": "an archive whose SHA-256 is compared before it is used",
     "roles/storage/tasks/mounts.yml": "Ansible renames a whole file over fstab",
     "roles/system_tuning/tasks/environment.yml": "Ansible renames a whole file over one that others own",

@@ -60,7 +60,7 @@ def seen(group: LockedGroup, text: str, folder: Path) -> dict[str, Any]:
         "preferences": {},
         "config": "",
         "own": packages._parts(str(file)),
-        "refused": "E: Syntax error /etc/apt/apt.conf.d/99site:1",  # which says nothing about the file
+        "refused": "E: Syntax error /etc/apt/apt.conf.d/99site:1",  # a message without the file
     }
     found = judge("node", Facts("node", "", 0.0, {"sources": sources}), [expectation]).drift
     verified = apt.parse_own(text, expectation.expected)

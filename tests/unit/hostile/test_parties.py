@@ -30,6 +30,7 @@ PARTIES = (
     "metadata service",
     "assistant that calls `gpuprov mcp`",
     "author of an imported inventory",
+    "author of a pull request",
     "stranger on the network",
 )
 

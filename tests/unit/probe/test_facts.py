@@ -23,6 +23,7 @@ LATER = {
         "candidates",
         "containerd",
         "firewall",
+        "imex",
         "holding",
         "hugepages",
         "listening",

@@ -206,7 +206,7 @@ def test_the_checksum_of_a_link_is_that_of_its_file(tmp_path: Path) -> None:
 def test_headers_without_a_makefile_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "names_in", lambda folder: ["6.1", "6.2"] if folder == "/lib/modules" else [])
     monkeypatch.setattr(system.os.path, "isfile", lambda path: path == "/lib/modules/6.1/build/Makefile")
-    monkeypatch.setattr(system, "read_or_none", lambda path: None)
+    monkeypatch.setattr(system, "read_or_none", lambda *_: None)
     assert system.kernels({})["headers"] == ["6.1"]
 
 

@@ -159,7 +159,12 @@ SINKS = {
         PRINTING,
         lambda *_: False,
         "gpuprov.cli.common.terminal: say, show, tell",
-        ("gpuprov/cli/common/terminal.py", "gpuprov/cli/__init__.py", "gpuprov/nccl/allreduce.py"),
+        (
+            "gpuprov/cli/common/terminal.py",  # and its line above an updated one
+            "gpuprov/report/live.py",
+            "gpuprov/cli/__init__.py",
+            "gpuprov/nccl/allreduce.py",
+        ),
     ),
     "a shell's line": Sink(
         {"shell"},

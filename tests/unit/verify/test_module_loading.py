@@ -219,7 +219,7 @@ BUILT = {
 
 ENTRY = "/etc/kernel/install.d/95-gpuprov.install"
 ENTRIES = {"bls": True, "grub": [], "hooks": ["/usr/lib/kernel/install.d/40-dkms.install", ENTRY]}
-"""What differs on a node whose kernels are boot entries."""
+"""Differences of a node whose kernels are boot entries."""
 
 
 def obstacles(version: str | None, **changed: Any) -> tuple[Any, tuple[str, ...], list[str]]:
