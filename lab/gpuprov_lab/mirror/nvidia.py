@@ -16,12 +16,11 @@ from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.repository.sources import NVIDIA_FOLDERS
-from gpuprov_lab.mirror import apt, rpm
+from gpuprov_lab.mirror import apt, publishers, rpm
 from gpuprov_lab.mirror.deb import build_deb, deb_name
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from gpuprov_lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
 from gpuprov_lab.mirror.stubs import with_contents
-from gpuprov_lab.rocky import services
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
@@ -56,7 +55,9 @@ class Mirror:
 
     def others(self, base: str = "") -> dict[str, str]:
         """Return the URL templates of the repositories of other publishers by id, for the RHEL family."""
-        return {name: f"{base or self._folder}/{place}" for name, (place, _) in services.REPOSITORIES.items()}
+        return {
+            name: f"{base or self._folder}/{place}" for name, (place, _) in publishers.REPOSITORIES.items()
+        }
 
     @property
     def _folder(self) -> str:
@@ -93,7 +94,7 @@ def build(
         if name not in catalog.systems:
             raise InvalidInput(f"system {name!r}", expected=f"one of {', '.join(catalog.systems)}")
         _build_cuda(mirror, catalog.systems[name], catalog, arch, base, key, change)
-        if name == services.SYSTEM:
+        if name == publishers.SYSTEM:
             _build_others(mirror, arch, key, change)
     _build_toolkit(mirror, arch, key, change)
     return mirror
@@ -134,8 +135,8 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
 
 
 def _build_others(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:
-    for name, (place, specs) in services.REPOSITORIES.items():
-        folder = place.format(release=services.RELEASE, arch=arch)
+    for name, (place, specs) in publishers.REPOSITORIES.items():
+        folder = place.format(release=publishers.RELEASE, arch=arch)
         rpm.build(mirror.root / folder, change(name, specs()), key)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from gpuprov_lab.host import remove_tree, write_whole
 from gpuprov_lab.mirror import rpm
 from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.publishers import HIDDEN, UNITS
 from gpuprov_lab.mirror.specs import PackageSpec
-from gpuprov_lab.rocky.services import HIDDEN, UNITS
 
 KERNEL = "5.14.0-570.12.1.el9_6.x86_64"
 """Release that Debian's kernel gets on the node."""
