@@ -10,8 +10,9 @@ from gpuprov.errors import NodeFailed
 
 COMPARED = 1 << 22
 """Maximum product of the number of rows, with a hundred more, and of the characters of all patterns with
-wildcards: 300 packages and 160 such patterns of 64 characters.
+wildcards, which count as `SHORTEST` at least: 300 packages and 160 such patterns of 64 characters.
 """
+SHORTEST = 16
 _LENGTH, _WILDCARDS = 512, 4
 """Maximum length of a pattern in characters, and maximum number of its wildcards, as in
 `kernel-*-5.14.0-*.el9*.x86_64`; others are ignored. The time of a comparison is the length of a text times
@@ -31,7 +32,7 @@ def matcher(patterns: Iterable[str], rows: int) -> Callable[[Iterable[str]], boo
     """
     known = [each for each in dict.fromkeys(patterns) if _is_short(each)]
     wild = [each for each in known if _wildcards(each)]
-    if (rows + 100) * sum(map(len, wild)) > COMPARED:
+    if (rows + 100) * sum(max(len(each), SHORTEST) for each in wild) > COMPARED:
         raise NodeFailed(
             f"{rows} packages and {len(wild)} version locks with wildcards",
             expected=f"at most {COMPARED} characters of locks, each for each package and for 100 more",
