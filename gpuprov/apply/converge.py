@@ -137,7 +137,7 @@ def _refused_downgrades(plans: Iterable[NodePlan]) -> dict[str, NodeOutcome]:
 
 
 def verify(run: RunContext, result: Convergence) -> Verdict | None:
-    """Verify the nodes of `standing`, with reports in the run's folder; return None if there are none.
+    """Verify the nodes of `standing`, with reports in the run's folder; return None without any.
 
     Raises:
         InvalidInput: a report cannot be written into the run's folder.

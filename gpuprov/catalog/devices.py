@@ -67,7 +67,7 @@ class Devices:
         return iter(self._rows.items())
 
     def of_board(self, device: str, subsystem: str) -> tuple[GpuModel, ...]:
-        """Return the GPUs whose row names this board; empty if there are none.
+        """Return the GPUs whose row names this board, possibly empty.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -86,7 +86,7 @@ class Devices:
         return rest or self._of(device, lambda row: True)
 
     def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[GpuModel, ...]:
-        """Return the GPUs of a device whose row fits; empty if there are none."""
+        """Return the GPUs of a device whose row fits, possibly empty."""
         keys = [key for key in self._by_device.get(device, ()) if fits(self._rows[key])]
         return tuple(gpu for key in keys if (gpu := self.get(key)))
 

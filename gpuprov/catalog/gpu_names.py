@@ -130,13 +130,13 @@ class _Names:
         self._several: dict[str, GpuModel] = {}
 
     def board(self, said: str) -> tuple[GpuModel, ...]:
-        """Return the boards with that name, which may be any of their names; empty if there are none."""
+        """Return the boards with that name, which may be any of their names, possibly empty."""
         index, simple = self._of_boards, plain(said)
         found = index.get(said.lower()) or index.get(simple) or index.get(simple.replace(" ", ""), ())
         return self._records(found)
 
     def row(self, said: str) -> tuple[GpuModel, ...]:
-        """Return the model with that id, of the boards and the lists of devices; empty if there is none."""
+        """Return the model with that id, of the boards and the lists of devices, possibly empty."""
         return self._records((said,))
 
     def by_pci(self, said: str) -> tuple[GpuModel, ...]:

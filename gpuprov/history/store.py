@@ -160,7 +160,7 @@ class History(AbstractContextManager["History"]):
         return [Line(id_, verb, at, path, self._counts(number)) for number, id_, verb, at, path in runs]
 
     def last_change(self, fleet: str) -> Line | None:
-        """Return the last run of apply, upgrade or rollback with a fleet's lock; None if there is none."""
+        """Return the last run of apply, upgrade or rollback with a fleet's lock, or None."""
         query = "SELECT number, id, verb, at, fleet FROM runs WHERE fleet = ? AND verb IN (?, ?, ?)"
         row = self._database.execute(
             f"{query} ORDER BY number DESC LIMIT 1", (fleet, "apply", "upgrade", "rollback")

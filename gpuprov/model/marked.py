@@ -80,7 +80,7 @@ class Marked:
         return plain
 
     def line(self, path: Path_) -> int:
-        """Return the line of the nearest element of `path` that is in the file; 1 if there is none."""
+        """Return the line of the nearest element of `path` that is in the file, or 1."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)

@@ -156,7 +156,7 @@ class Once:
             self._run.narrate(f"{fold(nodes)} {verb} the {build}, {what_for}")
 
     def _offers(self, node: str) -> dict[str, Any]:
-        """Return a node's variables with the builds in the store that are for it; {} if there are none.
+        """Return a node's variables with the builds in the store that are for it, possibly empty.
 
         A builder keeps the modules that it compiled and signed itself, unless the site's signature is
         required.

@@ -31,7 +31,7 @@ class Fields:
         return cls(document or {}, place)
 
     def text(self, *names: str) -> str:
-        """Return the first of these fields that is not empty; "" if there is none."""
+        """Return the first of these fields that is not empty, or ""."""
         for name in names:
             value = self.values.get(name)
             if value is not None and not isinstance(value, str):
@@ -53,7 +53,7 @@ class Fields:
         return None
 
     def label(self, *names: str) -> str:
-        """Return the first of these fields that is stated, a text or a whole number; "" if there is none."""
+        """Return the first of these fields that is stated, a text or a whole number, or ""."""
         for name in names:
             value = self.values.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
@@ -77,7 +77,7 @@ class Fields:
         return [Fields.of(each, f"{self._at(name)}[{at}]") for at, each in enumerate(listed or ())]
 
     def first(self, name: str) -> Fields:
-        """Return the first object of a list; an empty one if there is none."""
+        """Return the first object of a list, or an empty one."""
         return next(iter(self.parts(name)), Fields({}, self._at(name)))
 
     def _at(self, name: str) -> str:

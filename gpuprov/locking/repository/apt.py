@@ -192,7 +192,7 @@ class AptRecords:
         return self._stanzas
 
     def packages(self, name: str) -> Sequence[Package]:
-        """Return all versions of a package for these architectures; empty if there are none.
+        """Return all versions of a package for these architectures, possibly empty.
 
         Raises:
             InvalidInput: a stanza of the package cannot be read.
@@ -201,7 +201,7 @@ class AptRecords:
         return [package for package in parsed if package.architecture in self.architectures]
 
     def providers(self, name: str) -> Iterable[str]:
-        """Return the names of packages that provide a name in any version; empty if there are none."""
+        """Return the names of packages that provide a name in any version, possibly empty."""
         return self._provided.get(name, ())
 
 

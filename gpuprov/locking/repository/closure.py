@@ -201,6 +201,6 @@ def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapp
 
 
 def _offers(index: Index, alternatives: Alternatives) -> str:
-    """Return the versions that exist of the alternatives as text; empty if there are none."""
+    """Return the versions that exist of the alternatives as text, possibly empty."""
     known = [f"{p.name} {p.version}" for wanted in alternatives for p in index.versions(wanted.name)]
     return f"one of {', '.join(known)}" if known else ""

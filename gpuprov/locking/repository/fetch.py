@@ -307,7 +307,7 @@ class Fetcher:
         )
 
     def _age(self, url: str) -> str:
-        """Return a hint with the date of the cached copy of a URL; empty if there is none."""
+        """Return a hint with the date of the cached copy of a URL, possibly empty."""
         kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
         if not kept.exists():
             return ""

@@ -105,7 +105,7 @@ class PackageList:
         return self.by_name.get(name, [])
 
     def providers(self, name: str) -> Iterable[str]:
-        """Return the names of packages that provide a name in any version; empty if there are none."""
+        """Return the names of packages that provide a name in any version, possibly empty."""
         return self.provided.get(name, ())
 
 
@@ -234,7 +234,7 @@ class _Visible:
         return self.part.names()
 
     def packages(self, name: str) -> Sequence[Package]:
-        """Return the visible versions of a package; empty if there are none."""
+        """Return the visible versions of a package, possibly empty."""
         return [package for package in self.part.packages(name) if self.visible(package)]
 
     def providers(self, name: str) -> Iterable[str]:

@@ -238,7 +238,7 @@ def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str
 
 
 def _child(parent: ElementTree.Element, tag: str) -> ElementTree.Element:
-    """Return a child element; KeyError if there is none."""
+    """Return a child element, or raise KeyError."""
     found = parent.find(COMMON + tag)
     if found is None:
         raise KeyError(tag)

@@ -145,7 +145,7 @@ def _own_arch(counts: dict[GpuModel, int | None]) -> str:
 
 
 def _policy(catalog: Catalog, name: str | None) -> Policy:
-    """Return the policy with that name, by default the catalog's default; InvalidInput if there is none."""
+    """Return the policy with that name, by default the catalog's default, or raise InvalidInput."""
     wanted = name or catalog.default_policy
     if wanted not in catalog.policies:
         raise InvalidInput(f"prefer: {wanted}", expected=f"one of {', '.join(catalog.policies)}")

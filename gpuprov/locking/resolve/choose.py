@@ -70,7 +70,7 @@ class Chooser:
         """Return the newest suitable release that runs natively.
 
         Releases not seen in the system's repositories count only without any other. If none runs natively,
-        return the oldest suitable release that runs by minor-version compatibility; None if there is none.
+        return the oldest suitable release that runs by minor-version compatibility, or None.
         """
         for wanted in ("yes", "unproven"):
             for toolkit, held in self._suitable_toolkits:
@@ -234,7 +234,7 @@ def _built_for(record: Cudnn, cuda_major: int) -> bool:
 
 def _newest_build(draft: Draft, release: Nccl) -> Version | None:
     """Return the release's newest build for the toolkit's major whose CUDA minor the driver or compat package
-    supports; None if there is none.
+    supports, or None.
     """
     known = draft.compat or (draft.branch.native_cuda if draft.branch else draft.cuda)
     if draft.cuda is None or known is None:

@@ -157,7 +157,7 @@ _LISTED_CLOCK = re.compile(r"<(value|supported_graphics_clock)>\s*(\d{1,9})")
 
 
 def _text(element: Element, *paths: str) -> str | None:
-    """Return the first text at the paths that is not blank, stripped; None if there is none."""
+    """Return the first text at the paths that is not blank, stripped, or None."""
     for path in paths:
         found: Element | None = element
         for name in path.split("/"):  # a path as the argument of find() is ten times slower
