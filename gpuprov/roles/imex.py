@@ -45,10 +45,10 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return mode, version and the nodes' addresses; None and no nodes if the lock states no mode."""
+    """Return mode, version and the nodes' addresses; `unset` and no nodes if the lock states no mode."""
     mode = group.setting("imex")
     return {
-        "imex_mode": mode,
+        "imex_mode": mode or "unset",
         "imex_version": version(group.components.imex),
         "imex_nodes": nodes(group) if mode in ON_HOSTS else [],
     }

@@ -50,7 +50,7 @@ def test_other_modes_mask_the_unit(mode: str) -> None:
 
 def test_without_a_mode_nothing_is_expected() -> None:
     assert expectations(tray(None)) == []
-    assert variables(tray(None))["imex_mode"] is None
+    assert variables(tray(None))["imex_mode"] == "unset"
 
 
 def test_off_is_a_word_also_for_yaml() -> None:
@@ -63,7 +63,9 @@ def test_off_is_a_word_also_for_yaml() -> None:
 
 def test_the_role_knows_the_modes_of_the_setting_and_the_socket() -> None:
     options = yaml.safe_load((ROOT / "roles/imex/meta/argument_specs.yml").read_text())
-    for mode in options["argument_specs"]["main"]["options"]["imex_mode"]["choices"]:
+    unset, *modes = options["argument_specs"]["main"]["options"]["imex_mode"]["choices"]
+    assert variables(tray(None))["imex_mode"] == unset
+    for mode in modes:
         assert Settings(imex=mode).imex == mode
     assert SOCKET in (ROOT / "roles/imex/vars/main.yml").read_text()
 
