@@ -145,9 +145,7 @@ def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
     """
     nodes = [_accepted(each) for each in judged]
     measured = {f"{rate.measure}.slow" for each in judged for rate in each.rates}
-    checks = measured | {fault.check for node in nodes for fault in node.drift}
-    groups = {"all": Group(tuple(node.name for node in nodes), tuple(sorted(checks)))}
-    return Run(name, "accept", now(), fleet, groups, nodes)
+    return _of_faults(name, "accept", fleet, nodes, measured)
 
 
 def _accepted(each: Acceptance) -> NodeDrift:
@@ -167,9 +165,14 @@ def of_diagnoses(found: Sequence[Diagnosis], fleet: str) -> Run:
     Risks and hints are left out, as they do not count for the doctor's verdict.
     """
     nodes = [_diagnosed(each) for each in found]
-    checks = {fault.check for node in nodes for fault in node.drift}
+    return _of_faults(new_id("doctor"), "doctor", fleet, nodes, set())
+
+
+def _of_faults(name: str, verb: str, fleet: str, nodes: list[NodeDrift], measured: set[str]) -> Run:
+    """Return the run of now with one group, whose checks are the measured ones and those of the faults."""
+    checks = measured | {fault.check for node in nodes for fault in node.drift}
     groups = {"all": Group(tuple(node.name for node in nodes), tuple(sorted(checks)))}
-    return Run(new_id("doctor"), "doctor", now(), fleet, groups, nodes)
+    return Run(name, verb, now(), fleet, groups, nodes)
 
 
 def _diagnosed(each: Diagnosis) -> NodeDrift:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 from gpuprov.roles.manager import OWN_FILES
@@ -136,27 +137,26 @@ def _digest(text: str) -> str:
 def parse_repositories(text: str) -> dict[str, str]:
     """Parse `dnf repoinfo` to id → first URL, without a slash at the end."""
     found: dict[str, str] = {}
-    identity = ""
-    for line in lines_of(text):
-        key, _, value = line.partition(":")
-        if key.strip() == "Repo-id":
-            identity = value.strip()
-        elif key.strip() in ("Repo-baseurl", "Repo-mirrors", "Repo-metalink") and value.split():
+    for identity, key, value in _fields(text):
+        if key in ("Repo-baseurl", "Repo-mirrors", "Repo-metalink") and value:
             found.setdefault(identity, value.split()[0].rstrip("/"))
     return found
 
 
 def parse_files(text: str) -> dict[str, str]:
     """Parse `dnf repoinfo` to id → file that states the repository."""
-    found: dict[str, str] = {}
+    return {identity: value for identity, key, value in _fields(text) if key == "Repo-filename"}
+
+
+def _fields(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield id of the repository, key and value of the lines of `dnf repoinfo`."""
     identity = ""
     for line in lines_of(text):
-        key, _, value = line.partition(":")
-        if key.strip() == "Repo-id":
-            identity = value.strip()
-        elif key.strip() == "Repo-filename":
-            found[identity] = value.strip()
-    return found
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "Repo-id":
+            identity = value
+        else:
+            yield identity, key, value
 
 
 def parse_automatic(text: str) -> set[str]:

@@ -13,6 +13,8 @@ from gpuprov.verify.observers.base import Observed
 BUDGET = 256 << 20
 """Bytes of files that are read at the most, those first that changed last."""
 ROWS = 1000
+Compared = tuple[list[tuple[str, str, str]], tuple[int, int]]
+"""Name, path and state of differing files; bytes that were compared by checksum, and bytes of all."""
 DIVERSIONS = "dpkg-divert --list"
 OVERRIDES = "dpkg-statoverride --list || test $? -eq 1"
 DOCUMENTATION = re.compile(r"/usr/share/(?:doc|man|info|locale|help|lintian|gtk-doc)/|/(?:[^/]+/)*docs?/")
@@ -119,19 +121,8 @@ class PackageFiles(Observed):
         """
         return self._answer(packages)[1]
 
-    def _answer(self, packages: list[str]) -> tuple[list[tuple[str, str, str]], tuple[int, int]]:
-        """Compare the files; return the result of `parse_compared`, without packages no rows and (0, 0).
-
-        Raises:
-            NodeFailed: the files cannot be compared.
-        """
-        if not packages:
-            return [], (0, 0)
-        answer = self.run(filled(COMPARED, packages, budget=str(BUDGET), rows=str(ROWS)))
-        if not answer.succeeded:
-            said = str(answer.stderr).strip().splitlines()[-1:]
-            raise NodeFailed(": ".join(["the packages' files cannot be compared", *said]))
-        return parse_compared(answer.stdout)
+    def _answer(self, packages: list[str]) -> Compared:
+        return compare(self, COMPARED, packages)
 
     def _diverted(self, packages: list[str]) -> list[tuple[str, str, str]]:
         """Return name, path and state of the files of packages that an administrator diverts.
@@ -161,6 +152,24 @@ class PackageFiles(Observed):
         return "<package files>"
 
 
+def compare(observer: Observed, command: str, packages: list[str]) -> Compared:
+    """Compare the files of packages; return no rows and (0, 0) without packages.
+
+    Args:
+        command: the comparison, with `{packages}`, `{budget}` and `{rows}`.
+
+    Raises:
+        NodeFailed: the files cannot be compared.
+    """
+    if not packages:
+        return [], (0, 0)
+    answer = observer.run(filled(command, packages, budget=str(BUDGET), rows=str(ROWS)))
+    if not answer.succeeded:
+        said = str(answer.stderr).strip().splitlines()[-1:]
+        raise NodeFailed(": ".join(["the packages' files cannot be compared", *said]))
+    return parse_compared(answer.stdout)
+
+
 def filled(command: str, packages: list[str], **values: str) -> str:
     """Return a command with its names in braces replaced; `packages` are quoted, other values are not."""
     for name, value in {"packages": " ".join(map(shlex.quote, packages)), **values}.items():
@@ -184,7 +193,7 @@ def parse_diversions(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def parse_compared(text: str) -> tuple[list[tuple[str, str, str]], tuple[int, int]]:
+def parse_compared(text: str) -> Compared:
     """Parse lines of name, path and state, and the last one: `read`, bytes that were read, bytes of all.
 
     Raises:

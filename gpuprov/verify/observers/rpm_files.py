@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprov.errors import NodeFailed
 from gpuprov.verify.observers.base import Observed
-from gpuprov.verify.observers.package_files import BUDGET, ROWS, filled, parse_compared
+from gpuprov.verify.observers.package_files import Compared, compare
 
 # R: files by rpm's database, N: files now, C: checksums of the files. Configuration, documentation, licenses
 # and ghosts are excluded, as are files that rpm did not install; a system may leave documentation out.
@@ -84,19 +83,8 @@ class RpmFiles(Observed):
         """
         return self._answer(packages)[1]
 
-    def _answer(self, packages: list[str]) -> tuple[list[tuple[str, str, str]], tuple[int, int]]:
-        """Compare the files; return the result of `parse_compared`, without packages no rows and (0, 0).
-
-        Raises:
-            NodeFailed: the files cannot be compared.
-        """
-        if not packages:
-            return [], (0, 0)
-        answer = self.run(filled(COMPARED, packages, budget=str(BUDGET), rows=str(ROWS)))
-        if not answer.succeeded:
-            said = str(answer.stderr).strip().splitlines()[-1:]
-            raise NodeFailed(": ".join(["the packages' files cannot be compared", *said]))
-        return parse_compared(answer.stdout)
+    def _answer(self, packages: list[str]) -> Compared:
+        return compare(self, COMPARED, packages)
 
     def __repr__(self) -> str:
         return "<files of rpm's packages>"

@@ -234,7 +234,7 @@ def test_the_role_records_no_file_that_differs_from_its_package(tree: Tree) -> N
 
 def test_beyond_the_budget_the_time_counts(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.apply()
-    monkeypatch.setattr(rpm_files, "BUDGET", 5)
+    monkeypatch.setattr(package_files, "BUDGET", 5)
     monkeypatch.setattr(files.other_content, "__defaults__", (5,))
     same_size(tree)
     assert both(tree) == []
