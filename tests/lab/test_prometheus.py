@@ -229,11 +229,14 @@ LABELS = {
 
 
 def series_of(metric: str) -> list[dict[str, str]]:
-    """Return growing series of a metric, of two GPUs or of two verbs."""
+    """Return series of a metric, of two GPUs or of two verbs: those of GPUs grow, gpuprov's are 1."""
     of_gpus = [f'node="gpu1",gpu="{gpu}"' for gpu in range(2)]
     of_runs = [f'verb="{verb}",node="gpu1"' for verb in ("drift", "verify")]
-    labels = of_gpus if metric.startswith("DCGM_") else LABELS.get(metric, of_runs)
-    return [{"series": f"{metric}{{{each}}}", "values": "1+1x60"} for each in labels]
+    if metric.startswith("DCGM_"):
+        labels, values = of_gpus, "1+1x60"
+    else:
+        labels, values = LABELS.get(metric, of_runs), "1x60"
+    return [{"series": f"{metric}{{{each}}}", "values": values} for each in labels]
 
 
 def test_each_query_of_the_dashboard_gives_data(promtool: Node) -> None:
