@@ -14,9 +14,9 @@ wildcards, which count as `SHORTEST` at least: 300 packages and 160 such pattern
 """
 SHORTEST = 16
 _LENGTH, _WILDCARDS = 512, 4
-"""Maximum length of a pattern in characters, and maximum number of its wildcards, as in
-`kernel-*-5.14.0-*.el9*.x86_64`; others are ignored. The time of a comparison is the length of a text times
-the number of wildcards.
+"""Maximum length in characters of a pattern and of a text, and maximum number of a pattern's wildcards, as in
+`kernel-*-5.14.0-*.el9*.x86_64`; others are ignored. The time of a comparison is the product of both lengths
+for each wildcard.
 """
 
 
@@ -41,7 +41,7 @@ def matcher(patterns: Iterable[str], rows: int) -> Callable[[Iterable[str]], boo
     compiled = [re.compile(fnmatch.translate(each)) for each in wild]
 
     def fits(texts: Iterable[str]) -> bool:
-        texts = tuple(texts)
+        texts = tuple(each for each in texts if len(each) <= _LENGTH)
         return not exact.isdisjoint(texts) or any(each.match(text) for each in compiled for text in texts)
 
     return fits

@@ -18,7 +18,7 @@ import tempfile
 from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_locks import DATABASE, RPM, blocker, conflict_of, name_of
+from gpuprov_locks import DATABASE, RPM, RUN_DNF, blocker, conflict_of, name_of, remove_kept_locks
 from gpuprov_node import SEVERAL, TIMED_OUT, Package, foreign_removals, packages
 from gpuprov_replace import replace
 from gpuprov_repos import repositories
@@ -249,6 +249,8 @@ def transact(command: Command, residue: "Iterable[str]") -> None:
     except OSError as error:
         raise Failed(f"rpm's lock cannot be replaced: {error}") from error
     _shell(command, None, "--cacheonly")
+    for path in glob.glob(MODULES):
+        os.chmod(path, 0o644)  # users' dnf reads them; with the umask of `RUN_DNF` they cannot
 
 
 def close_lock() -> None:
@@ -418,7 +420,8 @@ def _limited(seconds: "int | None", *words: str) -> str:
     Raises:
         Failed: it failed or exceeded the limit; the text has the errors that it printed.
     """
-    argv = ["dnf", "--setopt=timeout=30", "--setopt=retries=2", *words]
+    remove_kept_locks()
+    argv = [*RUN_DNF, "--setopt=timeout=30", "--setopt=retries=2", *words]
     if seconds is not None:
         argv = ["timeout", str(seconds), *argv]
     done = subprocess.run(  # noqa: UP022 - Python 3.6

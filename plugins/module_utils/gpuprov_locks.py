@@ -14,6 +14,7 @@ Runs on nodes: Python 3.6 to 3.14 and its standard library, Linux with 64 bits.
 import fcntl
 import os
 import struct
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ WRITERS = (120, 2)
 """First byte and number of the bytes there that SQLite locks for a writer and for a checkpoint.
 
 Readers do not lock them (https://www.sqlite.org/walformat.html, section 2.3).
+"""
+DNF = ("/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid", "/var/lib/dnf/rpmdb_lock.pid")
+"""Files that dnf 4 creates and locks with flock(2) for a moment or for a transaction, with its process."""
+RUN_DNF = ("sh", "-c", 'umask 077; exec dnf "$@"', "dnf")
+"""Begin of a command of dnf. With an ordinary umask each user can open `DNF` and keep a lock on them, and
+dnf waits for it without a message and without a limit (dnf/lock.py).
 """
 _FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid
 
@@ -88,3 +95,33 @@ def name_of(pid: int) -> str:
             return f"{file.read().strip()} ({pid})"
     except OSError:
         return "a process that has ended meanwhile"
+
+
+def remove_kept_locks() -> None:
+    """Remove the files of `DNF` that others can open and that no dnf has; see `RUN_DNF`.
+
+    A dnf that was killed leaves its file, and a user's lock on a file stays without a dnf.
+    """
+    for path in DNF:
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if os.fstat(handle).st_mode & 0o077 and not _is_of_a_process(handle):
+                os.unlink(path)
+        finally:
+            os.close(handle)
+
+
+def _is_of_a_process(handle: int) -> bool:
+    """Return whether a lock file names a process of root that runs; dnf writes it right after the lock."""
+    for _ in range(2):
+        stated = os.pread(handle, 20, 0).strip()
+        if stated:
+            break
+        time.sleep(0.5)
+    try:
+        return stated.isdigit() and os.stat("/proc/" + stated.decode()).st_uid == 0
+    except OSError:
+        return False

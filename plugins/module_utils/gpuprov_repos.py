@@ -11,6 +11,7 @@ import os
 import re
 from typing import NamedTuple
 
+from gpuprov_locks import RUN_DNF
 from gpuprov_node import output
 from gpuprov_sources import IN_URL, NAMED_AT_MOST
 from gpuprov_versionlock import text_of
@@ -104,7 +105,7 @@ def _offered(ids: "list[str]", packages: "list[str]") -> "dict[str, set[str]]":
     if ids and packages:
         chosen = [f"--repo={each}" for each in ids]
         asked = ["--cacheonly", "--quiet", "--setopt=*.module_hotfixes=1", "--setopt=skip_if_unavailable=1"]
-        listed = output("dnf", *asked, *chosen, "repoquery", "--qf", FORM.strip(), *packages, seconds=25)
+        listed = output(*RUN_DNF, *asked, *chosen, "repoquery", "--qf", FORM.strip(), *packages, seconds=25)
         for line in listed.splitlines():
             identity, tab, name = line.partition("\t")
             if tab:

@@ -14,13 +14,15 @@ from gpuprov.untrusted.wildcards import matcher
 from gpuprov.verify.observers.base import Observed
 
 PACKAGES = "rpm -qa --qf '%{NAME} %{EPOCHNUM} %{VERSION}-%{RELEASE}\\n'"
-LOCKS = "dnf --quiet --cacheonly versionlock list"
-REPOSITORIES = "dnf --cacheonly repoinfo --enabled"
-OFFERS = "dnf --quiet --cacheonly --setopt=*.module_hotfixes=1 repoquery --qf '%%{repoid} %%{name}' %s"
+DNF = "umask 077; dnf --cacheonly"
+"""Begin of a command of dnf, whose lock files no user can open then (gpuprov_locks.RUN_DNF)."""
+LOCKS = f"({DNF} --quiet versionlock list)"
+REPOSITORIES = f"({DNF} repoinfo --enabled)"
+OFFERS = f"({DNF} --quiet --setopt=*.module_hotfixes=1 repoquery --qf '%%{{repoid}} %%{{name}}' %s)"
 AUTOMATIC = "cat /etc/dnf/automatic.conf"
 OWN = "cat /etc/yum.repos.d/gpuprov.repo"
 KEYS = 'for each in /etc/pki/rpm-gpg/gpuprov-*.asc; do echo "# $each"; cat $each; done'
-UPGRADE = "dnf --cacheonly --assumeno upgrade 2>/dev/null || test $? -eq 1"
+UPGRADE = f"({DNF} --assumeno upgrade 2>/dev/null || test $? -eq 1)"
 
 
 class Dnf(Observed):

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpuprov_locks import blocker, name_of, running
+from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import run
 
 EFI = Path("/sys/firmware/efi/efivars")
@@ -216,7 +216,7 @@ def unavailable(names: list[str]) -> list[str]:
     if not missing:
         return []
     every = "--setopt=*.skip_if_unavailable=0"  # a repository that does not answer is no proof
-    status, said = run("dnf", "--quiet", every, "repoquery", "--qf", "%{name}", *missing, seconds=180)
+    status, said = run(*RUN_DNF, "--quiet", every, "repoquery", "--qf", "%{name}", *missing, seconds=180)
     return sorted(set(missing) - set(said.split())) if status == 0 else []
 
 

@@ -256,6 +256,9 @@ def _excluded(text: str) -> object:
 def _rpm(text: str) -> object:
     lines = "".join(f"{text[:8].strip() or 'a'}{at}\tx\t0:1\ts\n" for at in range(len(text) // 20))
     locks = tuple(f"z{at}*" for at in range(len(text) // 20))
+    long = tuple(f"*{text[:500]}b{at:03}*" for at in range(81))
+    with suppress(GpuprovError):
+        inspect.unwrap(packages.parse_rpm)(f"a\t{text}\t0:1\ts\n", long)
     return inspect.unwrap(packages.parse_rpm)(lines, locks)
 
 

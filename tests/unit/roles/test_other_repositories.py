@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gpuprov_locks import RUN_DNF
 from jinja2.nativetypes import NativeEnvironment
 
 from gpuprov.catalog.platforms import beside
@@ -61,15 +62,16 @@ def test_the_node_says_whether_its_repositories_have_it(monkeypatch: pytest.Monk
     look = script("preflight")
     asked: list[str] = []
 
-    def run(program: str, *words: str, seconds: float = 60) -> tuple[int, str]:
-        asked.append(" ".join([program, *words]))
-        return {"rpm": rpm, "dnf": dnf}[program]
+    def run(*words: str, seconds: float = 60) -> tuple[int, str]:
+        asked.append(" ".join(words))
+        return rpm if words[0] == "rpm" else dnf
 
     monkeypatch.setattr(look, "run", run)
     assert look.unavailable(["dkms"]) == expected
     assert look.unavailable([]) == []
     assert asked[0] == "rpm -q dkms"
-    dnfs = [line for line in asked if line.startswith("dnf")]
+    dnfs = [line for line in asked if not line.startswith("rpm")]
+    assert all(line.startswith(" ".join(RUN_DNF)) for line in dnfs)
     assert all("--setopt=*.skip_if_unavailable=0 repoquery" in line for line in dnfs)
 
 
@@ -113,13 +115,14 @@ def test_dnf_itself_answers_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / place / rpm_name(spec)).write_bytes(build_rpm(spec))
         subprocess.run(["createrepo_c", "--quiet", str(tmp_path / place)], check=True)
 
-    def on_node(program: str, *words: str, seconds: float = 60) -> tuple[int, str]:
-        if program == "rpm":
+    def on_node(*words: str, seconds: float = 60) -> tuple[int, str]:
+        if words[0] == "rpm":
             return 1, ""
         folder = tmp_path / "repos"
         options = [f"--setopt=reposdir={folder}", f"--setopt=cachedir={tmp_path}/cache-{place}"]
+        begin, asked = words[: len(RUN_DNF)], words[len(RUN_DNF) :]
         found: tuple[int, str] = run(
-            program, *options, "--setopt=plugins=0", "--releasever=9", *words, seconds=seconds
+            *begin, *options, "--setopt=plugins=0", "--releasever=9", *asked, seconds=seconds
         )
         return found
 

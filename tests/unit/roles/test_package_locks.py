@@ -15,6 +15,7 @@ import gpuprov_dnf
 import gpuprov_locks
 import pytest
 from gpuprov_failures import Failed
+from gpuprov_node import TIMED_OUT
 
 from gpuprov.files import mutex
 from gpuprov.probe.node import system
@@ -150,3 +151,73 @@ def test_a_reader_of_the_database_and_rpm_itself_do_not_block(database: Path, mo
 def test_a_process_without_a_name_has_a_text() -> None:
     assert gpuprov_locks.name_of(-1) == gpuprov_locks.name_of(0) == "a process that is not visible here"
     assert gpuprov_locks.name_of(1 << 30) == "a process that has ended meanwhile"
+
+
+@pytest.fixture
+def dnf_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The lock of dnf's metadata in a root of its own; the only one."""
+    path = tmp_path / "cache/metadata_lock.pid"
+    path.parent.mkdir()
+    monkeypatch.setattr(gpuprov_locks, "DNF", (str(tmp_path / "none"), str(path)))
+    return path
+
+
+def ask_dnf(begin: tuple[str, ...], root: Path) -> int:
+    """Run dnf with an empty root of its own, which takes its locks; return its exit status."""
+    folders = {
+        "cachedir": root / "cache",
+        "persistdir": root / "state",
+        "logdir": root,
+        "reposdir": root / "no",
+    }
+    options = [f"--setopt={name}={folder}" for name, folder in folders.items()]
+    words = ["--quiet", f"--installroot={root}", "--releasever=9", "--setopt=plugins=0", *options]
+    command = [*begin, *words, "repoquery", "--installed", "x"]
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
+@contextmanager
+def flocked(path: Path) -> Iterator[None]:
+    """Keep a shared lock on a file, as a user's process can."""
+    path.touch(0o644)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def test_dnf_waits_for_a_lock_that_a_user_keeps_until_its_file_is_removed(
+    dnf_lock: Path, tmp_path: Path
+) -> None:
+    with flocked(dnf_lock):
+        assert ask_dnf(("timeout", "5", "dnf"), tmp_path) == TIMED_OUT
+        gpuprov_locks.remove_kept_locks()
+        assert ask_dnf(("timeout", "60", *gpuprov_locks.RUN_DNF), tmp_path) == 0
+
+
+@pytest.mark.parametrize("text", ["", str(1 << 30), "no number", "9" * 40])
+def test_a_lock_of_a_dnf_that_has_ended_is_removed(dnf_lock: Path, text: str) -> None:
+    dnf_lock.write_text(text)
+    gpuprov_locks.remove_kept_locks()
+    assert not dnf_lock.exists()
+
+
+def test_a_lock_of_a_running_dnf_stays(dnf_lock: Path) -> None:
+    dnf_lock.write_text("1")
+    gpuprov_locks.remove_kept_locks()
+    assert dnf_lock.exists()
+
+
+def test_a_lock_that_no_user_can_open_stays(dnf_lock: Path) -> None:
+    dnf_lock.touch(0o600)
+    gpuprov_locks.remove_kept_locks()
+    assert dnf_lock.exists()
+
+
+def test_no_user_can_open_a_lock_that_our_dnf_creates(tmp_path: Path) -> None:
+    """Let dnf's command create a file: the umask of its process counts."""
+    program = tmp_path / "dnf"
+    program.write_text(f"#!/bin/sh\n: >{tmp_path}/lock.pid\n")
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(gpuprov_locks.RUN_DNF, env=environment, check=True)
+    assert stat.S_IMODE((tmp_path / "lock.pid").stat().st_mode) == 0o600
