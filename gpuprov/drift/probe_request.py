@@ -13,6 +13,7 @@ from gpuprov.probe.payload import Parameters
 from gpuprov.roles import UNITS, expectations
 from gpuprov.roles.cuda_toolkit import CUDA_HOME
 from gpuprov.roles.monitoring import textfile_path
+from gpuprov.roles.ssh_hardening import SSHD_UNITS
 from gpuprov.roles.ssh_hardening import files as ssh_files
 from gpuprov.roles.storage import clients
 from gpuprov.roles.system_tuning import environment, sysctls
@@ -43,7 +44,7 @@ def parameters(group: LockedGroup) -> Parameters:
         held=held,
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         modules=(*Parameters.modules, *(PARTS if group.secure_boot else ())),
-        units=tuple(UNITS.values()),
+        units=(*UNITS.values(), *SSHD_UNITS),
         files=(CUDA_HOME, *filter(None, [textfile_path(group)]), *ssh_files(group)),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,

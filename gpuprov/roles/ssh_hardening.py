@@ -29,7 +29,10 @@ OVERRULED = (
     *mends("ssh", "ssh.loaded", "a file that sshd has not read since it changed"),
     *mends("ssh", "ssh.files", "another key or principal in the files of trusted authorities"),
     *mends("ssh", "ssh.ports", "ssh.socket, which listens instead of sshd"),
+    *mends("ssh", "ssh.at_boot", "sshd's unit, masked or disabled"),
 )
+SSHD_UNITS = ("ssh.service", "sshd.service", "ssh.socket", "sshd.socket")
+"""Units that start sshd at boot, of all systems."""
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
@@ -53,6 +56,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     return [
         Expectation("ssh.options", options, role),
         Expectation("ssh.ports", sorted(map(int, options["port"].split())), role),
+        Expectation("ssh.at_boot", "enabled", role),
         Expectation("ssh.undone", None, role, severity="warning"),
         *logins,
         *([Expectation("ssh.files", contents, role)] if contents else []),

@@ -195,6 +195,7 @@ MUTATIONS = (
         "sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/'"
         " /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh",
     ),
+    _mutation("sshd's unit masked", "ssh.at_boot", "systemctl -q mask ssh.service"),
     _mutation("the firewall's unit disabled", "firewall.unit", "systemctl disable gpuprov-firewall"),
 )
 

@@ -531,6 +531,7 @@ ELSEWHERE = {
     ("monitoring.dcgm", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
+    ("ssh.at_boot", "sshd's unit, masked or disabled"): "tests/lab/mutations.py",
     (
         "firewall.input",
         "nft by hand: a flush, another rule in gpuprov's table",

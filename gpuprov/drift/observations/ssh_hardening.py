@@ -12,6 +12,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.sshd import ALIASES, SshdAnswer
 from gpuprov.roles import Expectation
+from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 
 @observes("ssh.options", "sshd")
@@ -114,6 +115,15 @@ def _ports(facts: Facts, expectation: Expectation) -> Any:
     """Return sshd's ports, sorted; expected ports on which systemd listens for it (ssh.socket) count too."""
     by_systemd = {port for port in facts.listening.get("systemd", ()) if port in expectation.expected}
     return sorted({*facts.listening.get("sshd", ()), *by_systemd})
+
+
+@observes("ssh.at_boot", "units")
+def _at_boot(facts: Facts, expectation: Expectation) -> Any:
+    """Return `enabled` if one of sshd's units starts at boot, otherwise the states of all."""
+    there = {name: facts.units[name] for name in SSHD_UNITS if name in facts.units}
+    states = [f"{name} is {unit.file_state or 'disabled'}" for name, unit in there.items() if unit.exists]
+    found = any(unit.exists and unit.enabled for unit in there.values())
+    return "enabled" if found else ", ".join(states) or "not installed"
 
 
 @observes("ssh.undone", "undone")

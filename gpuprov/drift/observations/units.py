@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.units import Unit
 from gpuprov.roles import UNITS, Expectation
+from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 
 def unit_state(facts: Facts, expectation: Expectation) -> str:
@@ -84,8 +85,10 @@ def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
 
 
 def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
-    """Return the units of those expectations that have one."""
-    return tuple(UNITS[each.check] for each in expected if each.check in UNITS)
+    """Return the units of those expectations that have one, and sshd's for `ssh.at_boot`."""
+    checks = [each.check for each in expected]
+    own = tuple(UNITS[check] for check in checks if check in UNITS)
+    return (*own, *SSHD_UNITS) if "ssh.at_boot" in checks else own
 
 
 def enabled(facts: Facts, unit: str) -> str:

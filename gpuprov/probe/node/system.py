@@ -145,7 +145,8 @@ def limits(parameters: "Values") -> "Any":
     services. Both are reported by the names of the defaults.
     """
     paths = ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
-    rows = [list(row) for path in paths for row in lines_of(path)]
+    # Without the first file pam_limits does not read the others.
+    rows = [list(row) for path in paths if os.path.exists(paths[0]) for row in lines_of(path)]
     wanted = [
         name + kind for name in ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE") for kind in ("", "Soft")
     ]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gpuprov.access.pam import KINDS, admitting
 from gpuprov.access.shipped import SYNONYMS, with_whom
 from gpuprov.errors import NodeFailed
-from gpuprov.untrusted import regex
+from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 
 PROCESSES = "ps -ww -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes=,args="
@@ -41,6 +41,7 @@ FLAG = r"-[46DGQRTdeiqrtV]+"
 VALUED = re.compile(r"-[46DGQRTdeiqrtV]*([CEbcfghkopu])\s*(\S.*)", re.DOTALL)
 CHANGES_ANSWER = "cfhop"
 RULES_OF_PAM = "grep -snHEv '^[[:space:]]*(#|$)' /etc/pam.d/* /usr/lib/pam.d/*"
+UNITS = "systemctl list-unit-files --no-legend ssh.service sshd.service ssh.socket sshd.socket"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
 
 LISTENERS_MAX, ASKED_MAX, PORTS_MAX = 8, 24, 8
@@ -300,6 +301,14 @@ class Sshd(Observed):
                 if len(found) > PORTS_MAX:
                     raise NodeFailed(f"sshd names more than {PORTS_MAX} ports")
         return found
+
+    @property
+    def at_boot(self) -> str:
+        """`enabled` if a unit starts sshd at boot, otherwise the states of its units."""
+        rows = [line.split()[:2] for line in lines_of(self.run(UNITS).stdout)]
+        if any(row[1:] == ["enabled"] for row in rows):
+            return "enabled"
+        return ", ".join(f"{row[0]} is {row[1]}" for row in rows if len(row) == 2) or "not installed"
 
     @property
     def undone(self) -> str | None:

@@ -74,6 +74,12 @@ def test_sshd_listens_on_the_locked_ports(host: Node, expected: list[int]) -> No
     assert sorted({*host.sshd.ports, *by_systemd}) == expected
 
 
+@pytest.mark.check("ssh.at_boot", "systemctl is-enabled ssh.service sshd.service ssh.socket")
+def test_sshd_starts_at_boot(host: Node, expected: str) -> None:
+    """Check that one of sshd's units starts at boot."""
+    assert host.sshd.at_boot == expected
+
+
 @pytest.mark.check("ssh.undone", "tail -n 5 /var/lib/gpuprov/deadman/history")
 def test_no_change_of_access_was_undone(host: Node, expected: None) -> None:
     """Check that the dead man's switch did not undo a change of SSH or firewall settings."""
