@@ -21,7 +21,6 @@ from gpuprov.catalog.trust import is_signed, remembered
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.files.runs import state_dir
-from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.untrusted.parsing import read_json
 
 OWN = Path(__file__).parent / "data"
@@ -237,6 +236,8 @@ def keep(stated: str, files: Mapping[str, bytes], signed: tuple[bytes, bytes] | 
     Raises:
         GpuprovError: the folder cannot be written.
     """
+    from gpuprov.files.writing import replace_file
+
     sha256 = digest(stated, files)
     release = Release(store() / sha256, version(stated), sha256, signed is not None)
     try:
@@ -258,6 +259,8 @@ def _lay(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         OSError: the folder cannot be written, and no other process has created it.
     """
+    from gpuprov.files.writing import make_folders, replace_file
+
     make_folders(folder.parent)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:

@@ -82,7 +82,7 @@ class Examination(Facts):
     def kernel_log(self) -> tuple[LogLine, ...]:
         """Relevant lines of the kernel log, oldest first."""
         raw = self.raw("kernel_log")
-        now = datetime.fromisoformat(self.collected_at).timestamp()
+        now = datetime.fromisoformat(self.collected_at.replace("Z", "+00:00")).timestamp()
         rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
         return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 

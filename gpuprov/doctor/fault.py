@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 Severity = Literal["broken", "degraded", "risk", "hint"]
 SEVERITIES: tuple[Severity, ...] = ("broken", "degraded", "risk", "hint")
 """Levels: no GPU work or wrong results; slower than necessary; works now but may fail; information."""
+Class = Literal["isolate", "reset", "watch", "none"]
+CLASSES: tuple[Class, ...] = ("isolate", "reset", "watch", "none")
+"""Consequences for a node of a cluster: no job may start; no job may start, and a reset of the GPU corrects
+it; someone has to look at it, and jobs continue; none.
+"""
+CONSEQUENCES: Mapping[Severity, Class] = {
+    "broken": "isolate",
+    "degraded": "watch",
+    "risk": "watch",
+    "hint": "none",
+}
+"""Severity → the class of a fault whose rule states no other."""
 FAULTS = 64
 """Maximum number of faults of one rule on one node: of eight GPUs with eight faults each."""
 LINES = 16
@@ -37,6 +49,7 @@ class Fault:
         rule: name of the rule; set by `judge`.
         source: sources of the rule; set by `judge`.
         follows: rules whose faults explain this one; set by `judge`.
+        health: its class in `CLASSES`, if it is not that of the rule for its severity; set by `judge`.
     """
 
     severity: Severity
@@ -49,6 +62,7 @@ class Fault:
     rule: str = ""
     source: str = ""
     follows: tuple[str, ...] = ()
+    health: Class | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -67,6 +81,7 @@ class Rule:
         rows: of `data/faults.json`, which it recognises.
         source: its sources, by id of `data/faults.json`.
         after: rules whose faults explain those of this one.
+        health: severity → class of its faults.
     """
 
     name: str
@@ -74,24 +89,33 @@ class Rule:
     rows: tuple[str, ...]
     source: tuple[str, ...]
     after: tuple[str, ...] = ()
+    health: Mapping[Severity, Class] = field(default_factory=lambda: CONSEQUENCES)
 
 
 RULES: dict[str, Rule] = {}
 """Rules by name, in the order of their definition."""
 
 
-def rule(name: str, *rows: str, source: str, after: tuple[str, ...] = ()) -> Callable[[Predicate], Predicate]:
+def rule(
+    name: str,
+    *rows: str,
+    source: str,
+    after: tuple[str, ...] = (),
+    health: Mapping[Severity, Class] | None = None,
+) -> Callable[[Predicate], Predicate]:
     """Register a predicate as a rule.
 
     Args:
         rows: of `data/faults.json`.
         source: ids of sources there, separated by blanks.
         after: rules whose faults explain those of this one; such a fault is listed after them.
+        health: severity → class of its faults, where it is not that of `CONSEQUENCES`.
     """
 
     def enter(predicate: Predicate) -> Predicate:
         assert name not in RULES, name  # noqa: S101
-        RULES[name] = Rule(name, predicate, rows, tuple(source.split()), after)
+        classes = {**CONSEQUENCES, **(health or {})}
+        RULES[name] = Rule(name, predicate, rows, tuple(source.split()), after, classes)
         return predicate
 
     return enter

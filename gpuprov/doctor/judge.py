@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from gpuprov.doctor import concerns
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, limited
 from gpuprov.errors import Exit, GpuprovError
 from gpuprov.finding import shortened
-from gpuprov.ssh.contained import unexpected
 
 SCHEMA = "gpuprov.doctor/1"
 CHAIN = 12
@@ -83,6 +81,8 @@ def document(found: Iterable[Diagnosis]) -> dict[str, Any]:
 
 def rules() -> list[Rule]:
     """Return all rules, in the order of the concerns."""
+    from gpuprov.doctor import concerns
+
     order = {module.__name__: place for place, module in enumerate(concerns.ORDER)}
     return sorted(RULES.values(), key=lambda rule: order[rule.predicate.__module__])
 
@@ -91,27 +91,44 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
     """Judge one machine by every rule; a rule that lacks a value, fails or finds `FAULTS` is listed as
     unknown, with the reason.
     """
-    found: list[Fault] = []
-    unknown: dict[str, str] = {}
-    for rule in rules():
-        try:
-            faults = limited(rule.predicate(seen))
-        except GpuprovError as error:
-            unknown[rule.name] = shortened(str(error))
-        except Exception as error:  # noqa: BLE001 - untrusted input, or an error in a rule
-            unknown[rule.name] = shortened(str(unexpected(name or seen.host, error)))
-        else:
-            found += [replace(fault, rule=rule.name, source=titles(rule.source)) for fault in faults]
-            if len(faults) == FAULTS:
-                unknown[rule.name] = f"it reports at most {FAULTS} faults of a machine"
+    from gpuprov.ssh.contained import unexpected
+
+    found, unknown = judged(seen, rules(), lambda error: str(unexpected(name or seen.host, error)))
     return Diagnosis(
         name or seen.host,
-        tuple(in_order(found)),
+        tuple(in_order([replace(fault, source=titles(RULES[fault.rule].source)) for fault in found])),
         tuple(unknown.items()),
         seconds=seen.seconds,
         scope=tuple(scope(seen)),
         looked_at=seen.collected_at,
     )
+
+
+def judged(
+    seen: Examination, table: Iterable[Rule], failed: Callable[[Exception], str]
+) -> tuple[list[Fault], dict[str, str]]:
+    """Judge one machine by the rules of a table; return the faults, and rule → why it could not judge.
+
+    Args:
+        failed: returns the reason for an exception that no rule should raise.
+    """
+    found: list[Fault] = []
+    unknown: dict[str, str] = {}
+    for rule in table:
+        try:
+            faults = limited(rule.predicate(seen))
+        except GpuprovError as error:
+            unknown[rule.name] = shortened(str(error))
+        except Exception as error:  # noqa: BLE001 - untrusted input, or an error in a rule
+            unknown[rule.name] = shortened(failed(error))
+        else:
+            found += [
+                replace(fault, rule=rule.name, health=fault.health or rule.health[fault.severity])
+                for fault in faults
+            ]
+            if len(faults) == FAULTS:
+                unknown[rule.name] = f"it reports at most {FAULTS} faults of a machine"
+    return found, unknown
 
 
 def in_order(found: list[Fault]) -> list[Fault]:

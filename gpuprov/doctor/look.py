@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpuprov.doctor.collecting import PARAMETERS
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov.doctor.load.verdict import judge_load
@@ -17,65 +18,6 @@ from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
-COLLECTORS = (
-    "system",
-    "kernels",
-    "sysctls",
-    "hugepages",
-    "limits",
-    "environment",
-    "state",
-    "daemon_json",
-    "containerd",
-    "nccl",
-    "packages",
-    "sources",
-    "smi",
-    "modules",
-    "disk_modules",
-    "dkms",
-    "modprobe",
-    "pci",
-    "nics",
-    "hcas",
-    "cpu",
-    "memory",
-    "mounts",
-    "units",
-    "kernel_log",
-    "pci_links",
-    "nvlink",
-    "topo",
-    "counters",
-    "libraries",
-    "secure_boot",
-    "dkms_log",
-    "container_state",
-    "toolkit",
-    "frameworks",
-    "gpu_tools",
-    "host_state",
-    "programs",
-)
-_PLAIN = Parameters()
-PARAMETERS = replace(
-    _PLAIN,
-    package_pattern=rf"{_PLAIN.package_pattern}|^unattended-upgrades$|^firmware-nvidia|^mokutil$|^nvlsm|^infiniband",
-    units=(
-        *_PLAIN.units,
-        "nvidia-imex.service",
-        "nvidia-dcgm.service",
-        "kubelet.service",
-        "chrony.service",
-        "chronyd.service",
-        "systemd-timesyncd.service",
-        "ntp.service",
-        "ntpsec.service",
-    ),
-    sysctls=("kernel.numa_balancing", "kernel.dmesg_restrict", "vm.nr_hugepages", "fs.file-max"),
-    containerd=True,
-    collectors=COLLECTORS,
-)
 
 
 def examine_here(*, become: bool = True) -> Examination:

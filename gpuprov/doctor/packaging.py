@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from gpuprov.catalog.platforms import platform
-from gpuprov.catalog.records import Platform
+from typing import TYPE_CHECKING
+
 from gpuprov.doctor.examination import Examination
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import ShellLine, shell, shell_words
+
+if TYPE_CHECKING:
+    from gpuprov.catalog.records import Platform
 
 MANAGERS = {"dpkg": "apt", "rpm": "dnf"}
 """Database of packages → the row of the table for a system that is not in it."""
@@ -14,6 +17,8 @@ MANAGERS = {"dpkg": "apt", "rpm": "dnf"}
 
 def platform_of(seen: Examination) -> Platform:
     """Return how the machine's system works; of an unknown system only its database of packages counts."""
+    from gpuprov.catalog.platforms import platform
+
     try:
         return platform(seen.os.id + seen.os.version)
     except InvalidInput:

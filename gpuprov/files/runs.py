@@ -11,11 +11,8 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-import platformdirs
-
 from gpuprov.errors import Refused
 from gpuprov.files.mutex import NotOurs, own_folder
-from gpuprov.files.writing import make_folders
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +31,8 @@ def state_dir() -> Path:
     Raises:
         Refused: it is another user's, or others may write it: its content decides what is done to nodes.
     """
+    import platformdirs
+
     return _private(Path(platformdirs.user_state_dir("gpuprov")))
 
 
@@ -42,6 +41,8 @@ def cache_dir() -> Path:
 
     On Linux `~/.cache` if it is not set.
     """
+    import platformdirs
+
     return _private(Path(platformdirs.user_cache_dir("gpuprov")))
 
 
@@ -115,6 +116,8 @@ def make_folder(folder: Path) -> Path:
     Raises:
         OSError: it exists already, or cannot be created.
     """
+    from gpuprov.files.writing import make_folders
+
     if not make_folders(folder):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     LOG.info("run %s", folder)

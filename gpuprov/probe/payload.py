@@ -15,8 +15,8 @@ import re
 import secrets
 import shlex
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprov.errors import NodeFailed
 from gpuprov.files.resources import module_of
+from gpuprov.probe.parameters import Parameters as Parameters
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.parsing import read_json
 
@@ -46,56 +47,6 @@ ANSWER_LIMIT = 8 * 1024 * 1024
 """Maximum size of an answer in bytes, compressed and uncompressed."""
 _UNPACKING = Lock()
 """Lock of the unpacking: memory for it is needed once, and not for each connection."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Parameters of the collectors: names from the lock's expectations, and patterns for other names."""
-
-    packages: Sequence[str] = ()
-    held: Sequence[str] = ()
-    """Packages whose version is locked."""
-    package_pattern: str = (
-        r"nvidia|cuda|cudnn|nccl|nvlink|nvlsm|nvsdm|libxnvctrl|datacenter-gpu-manager|^dkms$|^gpg-pubkey$"
-        r"|^linux-(?:image|headers|modules)|^kernel(?:-core|-devel|-headers)?$"
-        r"|docker|^containerd|^runc$|rdma-core|^doca|ofed"
-    )
-    modules: Sequence[str] = ("nvidia", "nvidia_current", "nvidia_current_open", "nvidia_peermem", "gdrdrv")
-    """Modules to query with modinfo; Debian's packages name NVIDIA's module nvidia-current."""
-    module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma)"
-    units: Sequence[str] = (
-        "nvidia-persistenced.service",
-        "nvidia-fabricmanager.service",
-        "nvidia-dcgm.service",
-        "containerd.service",
-        "docker.service",
-    )
-    login: str = "root"
-    """User for whom sshd's settings are queried."""
-    strangers: Sequence[str] = ("gpuprov-unknown", "198.51.100.1")
-    """A user that no node has and an address of documentation (RFC 5737), for Match blocks of sshd."""
-    files: Sequence[str] = ()
-    sysctls: Sequence[str] = ()
-    environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$|LD_PRELOAD$"
-    """Pattern of the variables whose values may leave the node."""
-    scratch: Sequence[str] = ()
-    """Mount points of scratch space."""
-    repositories: Sequence[str] = ()
-    """Addresses of the lock's own repositories, without a slash at the end."""
-    containerd: bool = False
-    """Whether to query containerd's effective configuration."""
-    podman: bool = False
-    """Whether to query Podman's defaults for containers."""
-    sample: float = 0.0
-    """Duration of a load sample in seconds."""
-    mig: bool = False
-    """Whether to query GPU instances."""
-    cores: bool = False
-    """Whether to query socket and core of each logical processor."""
-    collectors: Sequence[str] = ()
-    """Collectors to run; all if empty."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Time-outs that replace a collector's own."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +144,25 @@ def _by(python: str) -> str:
 def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
     """Return a program with its question as the text of a Python file that reads no standard input."""
     return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
+
+
+@lru_cache(maxsize=4)
+def one_file(modules: tuple[str, ...], data: tuple[str, ...]) -> str:
+    """Return a Python program of one file that unpacks its modules at its first start after a boot.
+
+    It calls `start` of the last module with its own path. `gpuprov/probe/node/launcher.py` is its text.
+
+    Args:
+        data: paths of files that the modules read, below the folder that contains the package gpuprov.
+    """
+    root = Path(__file__).parents[2]
+    files = json.dumps(node_program.tree(modules, root, data)).encode("ascii")
+    blob = base64.b64encode(zlib.compress(files, 9)).decode()
+    lines = "\n".join(blob[place : place + 110] for place in range(0, len(blob), 110))
+    text = (root / "gpuprov/probe/node/launcher.py").read_text("utf-8")
+    return text.replace('PACKED = ""', f'PACKED = """\n{lines}\n"""', 1).replace(
+        'MODULE = ""', f'MODULE = "{modules[-1]}"', 1
+    )
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from typing import Any, TypeVar
 
 Document = TypeVar("Document")
@@ -221,6 +220,8 @@ def read_toml(text: str) -> dict[str, Any]:
         ValueError: the text is larger, has more than `TOML_DOTS` dots in a line, is not TOML, or
             `require_printable` refuses the document.
     """
+    import tomllib
+
     if len(text) > TOML_BYTES or len(text.encode("utf-8", "surrogatepass")) > TOML_BYTES:
         raise ValueError(f"larger than {TOML_BYTES >> 10} KiB")
     if any(line.count(".") > TOML_DOTS for line in text.split("\n")):

@@ -85,6 +85,28 @@ def parsed(source: str) -> Source:
     return Source(_without_docs(source, statements), tuple(_imports(statements)))
 
 
+def tree(names: Iterable[str], root: Path, data: Iterable[str] = ()) -> dict[str, str]:
+    """Return path → text of a folder from which Python imports modules of the package gpuprov as usual.
+
+    It has the modules and those that they import, and an empty `__init__.py` in a package whose own is not
+    imported.
+
+    Args:
+        names: modules of gpuprov.
+        root: the folder that contains the package gpuprov.
+        data: paths below it of files that the modules read.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        _add(name, root, found, set(), packages=True)
+    files = {_below(name, root): text for name, text in found.items()}
+    for path in [*files]:
+        for folder in list(Path(path).parents)[:-1]:
+            files.setdefault(f"{folder.as_posix()}/__init__.py", "")
+    files.update({path: (root / path).read_text("utf-8") for path in data})
+    return dict(sorted(files.items()))
+
+
 def preload() -> None:
     """Parse the modules of `module_utils` and the scripts of the collection's roles.
 
@@ -100,20 +122,45 @@ def _module(path: Path) -> Source:
     return parsed(path.read_text("utf-8"))
 
 
-def _add(name: str, root: Path | None, found: dict[str, str], begun: set[str]) -> None:
+def _add(
+    name: str, root: Path | None, found: dict[str, str], begun: set[str], *, packages: bool = False
+) -> None:
     """Add a module to `found` after the modules that it imports, unless it is there or is not sent to nodes.
 
     Args:
         begun: modules that are being added, so that a loop of imports ends.
+        packages: whether a package is a module too, if something is imported from it that is no module.
     """
     path = _path(name, root)
+    if path is None and packages and root is not None and name.startswith("gpuprov."):
+        path = _init(name, root)
     if path is None or name in found or name in begun:
         return
     begun.add(name)
     text, imports = _module(path)
     for each in imports:
-        _add(each, root, found, begun)
+        if packages and root is not None and _init(each, root) and not _takes_from(each, imports, root):
+            continue
+        _add(each, root, found, begun, packages=packages)
     found[name] = text
+
+
+def _init(name: str, root: Path) -> Path | None:
+    """Return the `__init__.py` of a package of gpuprov, None if it is none."""
+    path = root / name.replace(".", "/") / "__init__.py"
+    return path if path.is_file() else None
+
+
+def _takes_from(package: str, imports: Iterable[str], root: Path) -> bool:
+    """Return whether one of the imports takes from a package what is neither a module nor a package."""
+    inside = [each for each in imports if each.rpartition(".")[0] == package]
+    return any(_path(each, root) is None and _init(each, root) is None for each in inside)
+
+
+def _below(name: str, root: Path) -> str:
+    """Return the path of a module below the root."""
+    stem = name.replace(".", "/")
+    return f"{stem}/__init__.py" if (root / stem / "__init__.py").is_file() else f"{stem}.py"
 
 
 def _path(name: str, root: Path | None) -> Path | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuprov.catalog.gpu_names import find_gpu
-from gpuprov.catalog.records import Flavour, GpuModel
-from gpuprov.catalog.rules.module import gpu_flavours
 from gpuprov.doctor.concerns.driver import BOUND_ELSEWHERE, module_for
-from gpuprov.doctor.concerns.stack import catalog
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, rule
+from gpuprov.doctor.reference import catalog
 from gpuprov.errors import InvalidInput
 from gpuprov.probe.parse.pci import PciDevice
 from gpuprov.untrusted import ShellLine, shell
+
+if TYPE_CHECKING:
+    from gpuprov.catalog.records import Flavour, GpuModel
 
 _DIRECTIONS: tuple[tuple[Flavour, Flavour, tuple[str, ...]], ...] = (
     ("open", "proprietary", (r"requires use of the NVIDIA open kernel modules",)),
@@ -45,6 +46,8 @@ def unanswered(seen: Examination) -> list[PciDevice]:
 
 def model(gpu: PciDevice) -> GpuModel | None:
     """Return the catalog's record of a device, or None."""
+    from gpuprov.catalog.gpu_names import find_gpu
+
     try:
         return find_gpu(catalog(), gpu.id)
     except InvalidInput:
@@ -94,6 +97,8 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
 
 def _only(gpu: PciDevice) -> Flavour | None:
     """Return the only flavour that the catalog has for a GPU; None for both, or for an unknown GPU."""
+    from gpuprov.catalog.rules.module import gpu_flavours
+
     record = model(gpu)
     flavours = gpu_flavours(record) if record and not record.guessed else frozenset()
     return next(iter(flavours)) if len(flavours) == 1 else None

@@ -101,7 +101,7 @@ def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
     )
 
 
-@rule("containers.missing_runtime", "D51", source="op-trouble")
+@rule("containers.missing_runtime", "D51", source="op-trouble", health={"broken": "watch"})
 def runtime_without_program(seen: Examination) -> Iterator[Fault]:
     """Report a runtime in daemon.json whose program is not installed."""
     stated = ((seen.daemon_json or {}).get("runtimes") or {}).get("nvidia")

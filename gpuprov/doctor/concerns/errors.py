@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 from gpuprov.doctor.examination import Examination, LogLine
-from gpuprov.doctor.fault import SEVERITIES, Fault, Severity, rule
+from gpuprov.doctor.fault import SEVERITIES, Class, Fault, Severity, rule
 from gpuprov.probe.parse.health import Health
 from gpuprov.untrusted import ShellLine, shell
 
@@ -86,6 +86,13 @@ ACTIONS: dict[str, Callable[[str], ShellLine]] = {
     "system reboot": lambda gpu: shell("drain the node, then: sudo reboot"),
 }
 """Values of `gpu_recovery_action` and of Xid 154 (NVML, nvmlDeviceGpuRecoveryAction_t) → actions."""
+RECOVERIES: dict[str, Class] = {
+    "reset": "reset",
+    "gpu reset required": "reset",
+    "drain and reset": "reset",
+    "drain p2p": "watch",
+}
+"""The same values → class of the fault; others need more than a reset of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,7 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
             "an error from which the GPU cannot recover alone; this action summarises the Xids before it",
             (_advice(action, number),),
             urgent=True,
+            health=RECOVERIES.get(folded, "isolate"),
         )
 
 
@@ -239,7 +247,17 @@ def xids(seen: Examination) -> Iterator[Fault]:
             f"{known.whose}{f'; program: {who}' if who else ''}{f'; {why}' if why else ''}",
             _acts(known.action, number),
             urgent=code in (79, 95, 48, 119),
+            health="reset" if _needs_reset(severity, known) else None,
         )
+
+
+def _needs_reset(severity: Severity, known: Meaning) -> bool:
+    """Return whether an Xid requires a reset of the GPU: one that ended all its programs, or one of a link.
+
+    After a contained memory error (94) other programs continue, and the GPU can be reset when it is idle.
+    """
+    asks = "reset the GPU" in known.action and "when convenient" not in known.action
+    return severity in ("broken", "degraded") and asks
 
 
 def _named(events: list[Event]) -> list[Event]:

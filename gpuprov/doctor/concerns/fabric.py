@@ -227,6 +227,7 @@ def _switched(seen: Examination) -> bool:
     "D79",
     source="oci-hc aznhc",
     after=("fabric.manager", "errors.recovery", "driver.mismatch", "driver.not_loaded"),
+    health={"degraded": "reset"},
 )
 def links_down(seen: Examination) -> Iterator[Fault]:
     """Report a GPU with fewer active links than another one of the machine; one without any only if switches

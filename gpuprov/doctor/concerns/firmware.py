@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprov.catalog.rules.module import host_flavours
 from gpuprov.doctor.concerns.board import flavour, model, unanswered
-from gpuprov.doctor.concerns.stack import catalog
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.reference import catalog
 from gpuprov.untrusted import ShellLine, shell
 
 _EXPLAINED_BY = (
@@ -114,6 +113,8 @@ def _stage(seen: Examination, text: str) -> tuple[str, tuple[ShellLine, ...]]:
 
 def _other_driver(seen: Examination) -> Iterator[ShellLine]:
     """Yield the ways to another driver: another version, and the other flavour if the GPUs can use it."""
+    from gpuprov.catalog.rules.module import host_flavours
+
     loaded = seen.loaded_driver
     if loaded:
         yield shell(

@@ -318,7 +318,7 @@ def boots(seen: Examination) -> Iterator[Fault]:
         return
     from datetime import datetime
 
-    now = datetime.fromisoformat(seen.collected_at).timestamp()
+    now = datetime.fromisoformat(seen.collected_at.replace("Z", "+00:00")).timestamp()
     recent = [stamp for stamp in times if now - stamp < DAY_S]
     if len(recent) > MANY_BOOTS:
         yield Fault(

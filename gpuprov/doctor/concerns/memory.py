@@ -23,7 +23,13 @@ PAGES_LIMIT, PAGES_NEAR = 64, 60
 """Maximum number of pages that can be retired (NVIDIA), and the number from which clouds call a GPU worn."""
 
 
-@rule("errors.ecc_now", "D61", source="stas-debug oci-hc", after=("errors.recovery", "errors.xid"))
+@rule(
+    "errors.ecc_now",
+    "D61",
+    source="stas-debug oci-hc",
+    after=("errors.recovery", "errors.xid"),
+    health={"broken": "reset"},
+)
 def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
     """Report uncorrectable memory errors since the driver was loaded."""
     for each in seen.health:
@@ -42,7 +48,7 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("errors.ecc_ever", "D63", source="nv-mem sichek stas-debug")
+@rule("errors.ecc_ever", "D63", source="nv-mem sichek stas-debug", health={"degraded": "isolate"})
 def worn(seen: Examination) -> Iterator[Fault]:
     """Report more uncorrectable errors of the caches over the GPU's life than `SRAM_LIMIT` or the driver's
     threshold.
@@ -87,7 +93,13 @@ def many_corrected(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("errors.repair_pending", "D64", source="oci-hc sichek", after=("errors.recovery",))
+@rule(
+    "errors.repair_pending",
+    "D64",
+    source="oci-hc sichek",
+    after=("errors.recovery",),
+    health={"degraded": "reset"},
+)
 def repair_pending(seen: Examination) -> Iterator[Fault]:
     """Report a repair that needs a reset."""
     for each in seen.health:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 
-from gpuprov.catalog import load
-from gpuprov.catalog.identity import find_system
-from gpuprov.catalog.platforms import NAME
 from gpuprov.doctor import packaging
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.reference import catalog
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import ShellLine, shell, shell_words
 
@@ -197,11 +195,14 @@ def _folder(seen: Examination) -> str | None:
 
     Of a release that has none the name that it would have; None for a system that the catalog does not know.
     """
+    from gpuprov.catalog.identity import find_system
+    from gpuprov.catalog.platforms import NAME
+
     name = seen.os.id + seen.os.version
     if not NAME.fullmatch(name):
         return None
     try:
-        system = find_system(load(), name)
+        system = find_system(catalog(), name)
     except InvalidInput:
         return None
     return system.folder if system else name.replace(".", "")

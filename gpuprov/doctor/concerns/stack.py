@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from itertools import islice
 
-from gpuprov.catalog import Catalog, load
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, rule
+from gpuprov.doctor.reference import catalog
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Answer, Request, RuleFinding, resolve
 from gpuprov.probe.facts import Missing
@@ -21,12 +20,6 @@ FRAMEWORKS = 40
 """Maximum number of frameworks that are checked, which is also the probe's number of environments: an answer
 of the resolver takes some milliseconds.
 """
-
-
-@cache
-def catalog() -> Catalog:
-    """Return the catalog shipped with gpuprov."""
-    return load()
 
 
 @rule(

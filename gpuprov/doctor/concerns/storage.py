@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuprov.catalog.records import KnownIssue
-from gpuprov.catalog.rules.issues import build_outcome, kernel_version
-from gpuprov.catalog.version import version
 from gpuprov.doctor.builds import cause_of
 from gpuprov.doctor.concerns.errors import age
-from gpuprov.doctor.concerns.stack import catalog
 from gpuprov.doctor.examination import LOG_LINE, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.doctor.reference import catalog
 from gpuprov.untrusted import shell
+
+if TYPE_CHECKING:
+    from gpuprov.catalog.records import KnownIssue
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
 ARRAY = re.compile(r"\[[U_]{1,400}\]")
@@ -96,7 +97,13 @@ def disk_errors(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("storage.read_only", "D113", source="gpud", after=("storage.disk_errors",))
+@rule(
+    "storage.read_only",
+    "D113",
+    source="gpud",
+    after=("storage.disk_errors",),
+    health={"degraded": "isolate"},
+)
 def read_only(seen: Examination) -> Iterator[Fault]:
     """Report an ext3, ext4, XFS or Btrfs file system with errors=remount-ro that is mounted read-only."""
     for point, mount in seen.mounts.items():
@@ -170,6 +177,9 @@ def no_direct_storage(seen: Examination) -> Iterator[Fault]:
 
 def _known_failure(release: str, uname: str) -> KnownIssue | None:
     """Return the catalog's record of a failed build of nvidia-fs against a kernel, or None."""
+    from gpuprov.catalog.rules.issues import build_outcome, kernel_version
+    from gpuprov.catalog.version import version
+
     kernel = kernel_version(uname)
     if kernel is None or not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", release):
         return None

@@ -47,7 +47,13 @@ def _tables(seen: Examination) -> tuple[Mapping[str, Any], Mapping[str, Any], Ma
     return config, cli, runtime
 
 
-@rule("containers.config", "D127", source="tk-483 tk-1047 op-473", after=("containers.toolkit",))
+@rule(
+    "containers.config",
+    "D127",
+    source="tk-483 tk-1047 op-473",
+    after=("containers.toolkit",),
+    health={"broken": "watch"},
+)
 def configuration(seen: Examination) -> Iterator[Fault]:
     """Report values of the toolkit's configuration with which containers with GPUs do not start, or start
     without a part of the driver; nothing without a file, as the defaults then apply.

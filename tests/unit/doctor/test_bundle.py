@@ -19,7 +19,7 @@ from gpuprov.cli.common.group import run
 from gpuprov.doctor.bundle.bundle import LEFT_OUT, compose, pack
 from gpuprov.doctor.bundle.choosing import OUT, Tally
 from gpuprov.doctor.bundle.table import TABLE
-from gpuprov.doctor.look import COLLECTORS
+from gpuprov.doctor.collecting import COLLECTORS
 from gpuprov.errors import InvalidInput
 from gpuprov.probe.node import base, host, links
 from tests.unit.doctor.machines import as_examined, bare_metal, four, virtual

@@ -1,0 +1,109 @@
+"""Readings of a machine besides the doctor's facts: clocks, changes in progress, stuck programs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuprov.apply.node import lease
+from gpuprov.probe.node.base import names_in, read_or_none
+
+PROC = "/proc"
+PACKAGE_LOCKS = ("/var/lib/dpkg/lock", "/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock")
+STEPPED_S = 60.0
+"""Change of the clock, in seconds, after which ages of the log's lines are not trusted. Drift between two
+runs is milliseconds.
+"""
+OLDEST = 1_735_689_600
+"""2025-01-01: no machine runs this program before; an earlier clock has lost its time."""
+_FLOCK = "hhqqi4x"
+"""struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, PID."""
+
+
+def uptime() -> float:
+    """Return seconds since boot, including suspended time."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot, "" if it cannot be read."""
+    return (read_or_none(f"{PROC}/sys/kernel/random/boot_id", 64) or "").strip()
+
+
+def clock_reason(wall: float, now: float, before: float | None) -> str:
+    """Return why the clock cannot be trusted, "" if it can.
+
+    Args:
+        wall: seconds since the epoch.
+        now: seconds since boot, at the same time.
+        before: the difference of the two at the last run; None at the first.
+    """
+    if wall < OLDEST:
+        return f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(wall))}, and has lost its time"
+    step = 0.0 if before is None else (wall - now) - before
+    if abs(step) > STEPPED_S:
+        return (
+            f"the clock was set by {step:+.0f} s since the last run; ages in the kernel's log are not known"
+        )
+    return ""
+
+
+def changing() -> str:
+    """Return the run of gpuprov or the package manager that is changing this node, "" if there is none."""
+    held = lease.current()
+    if held is not None:
+        return f"the node is leased to run {str(held['run'])[:80]} of gpuprov"
+    for path in PACKAGE_LOCKS:
+        if owner := _lock_owner(path):
+            return f"process {owner} installs packages ({path} is locked)"
+    return ""
+
+
+def _lock_owner(path: str) -> int:
+    """Return the PID that holds a POSIX lock on a file, 0 for none; the file is not locked for that."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+        return int(pid) if kind != fcntl.F_UNLCK else 0
+    except OSError:
+        return 0
+    finally:
+        os.close(handle)
+
+
+def leftovers(names: Sequence[str] = ("nvidia-smi",)) -> list[int]:
+    """Return the programs of earlier runs that have not ended although they were killed.
+
+    These are processes of this run's control group with a name of `names` (15 characters are compared, as the
+    kernel keeps them) whose parent has ended. A process in uninterruptible sleep ends only with its system
+    call.
+    """
+    own = read_or_none(f"{PROC}/self/cgroup", 4096)
+    found = []
+    for pid in filter(str.isdigit, names_in(PROC)):
+        folder = f"{PROC}/{pid}"
+        status = read_or_none(f"{folder}/stat", 1024) or ""
+        name, _, rest = status.partition("(")[2].rpartition(")")
+        if name not in {each[:15] for each in names} or rest.split()[1:2] != ["1"]:
+            continue
+        if own is not None and read_or_none(f"{folder}/cgroup", 4096) == own:
+            found.append(int(pid))
+    return found
+
+
+def program_digest(path: Path) -> str:
+    """Return the beginning of the SHA-256 of a file, "" if it cannot be read."""
+    import hashlib
+
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    except OSError:
+        return ""

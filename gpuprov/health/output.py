@@ -1,0 +1,109 @@
+"""A run's results as files: the document, one line for shell scripts, metrics for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpuprov.health.verdict import VERDICTS
+from gpuprov.untrusted import on_one_line
+
+LINE = 200
+"""Maximum length of the text in the line."""
+FAULTS = 100
+"""Maximum number of faults that metrics list."""
+
+
+def line(document: Mapping[str, Any]) -> str:
+    """Return the verdict as one line of words for shell scripts.
+
+        VERDICT BOOT_ID UPTIME VALID LIFT RULE TEXT…
+
+    UPTIME and LIFT are whole seconds since boot: of the run, and from which on a drain may be lifted. VALID
+    is the number of seconds for which the line holds. RULE is `-` without one.
+    """
+    text = on_one_line(str(document["text"]))[:LINE]
+    number = [str(int(document[name])) for name in ("uptime_s", "valid_s", "lift_s")]
+    words = [document["verdict"], document["boot_id"] or "-", *number, document["rule"] or "-", text]
+    return " ".join(map(str, words)).rstrip() + "\n"
+
+
+def metrics(document: Mapping[str, Any], wall: float) -> str:
+    """Return the verdict in Prometheus' text format.
+
+    Args:
+        wall: time of the run, in seconds since the epoch.
+    """
+    rows = [
+        "# HELP gpuprov_health_verdict Verdict on this node: 1 for the one that holds.",
+        "# TYPE gpuprov_health_verdict gauge",
+        *(
+            f'gpuprov_health_verdict{{verdict="{each}"}} {int(each == document["verdict"])}'
+            for each in VERDICTS
+        ),
+        "# HELP gpuprov_health_fault Fault that counts, by rule of gpuprov doctor and class.",
+        "# TYPE gpuprov_health_fault gauge",
+        *(
+            f'gpuprov_health_fault{{rule="{_label(each["rule"])}",class="{_label(each["health"])}"}} 1'
+            for each in document["faults"][:FAULTS]
+        ),
+        "# HELP gpuprov_health_unjudged_rules Rules that could not judge.",
+        "# TYPE gpuprov_health_unjudged_rules gauge",
+        f"gpuprov_health_unjudged_rules {len(document['unjudged'])}",
+        "# HELP gpuprov_health_run_seconds Duration of the run.",
+        "# TYPE gpuprov_health_run_seconds gauge",
+        f"gpuprov_health_run_seconds {document['seconds']}",
+        "# HELP gpuprov_health_valid_seconds Time for which a verdict holds after its run.",
+        "# TYPE gpuprov_health_valid_seconds gauge",
+        f"gpuprov_health_valid_seconds {document['valid_s']}",
+        "# HELP gpuprov_health_run_timestamp_seconds Time of the run, by the node's clock.",
+        "# TYPE gpuprov_health_run_timestamp_seconds gauge",
+        f"gpuprov_health_run_timestamp_seconds {int(wall)}",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _label(value: object) -> str:
+    """Return a value for a label: names of rules and classes, in which other characters become `_`."""
+    return "".join(each if each.isalnum() or each in "._-" else "_" for each in str(value)[:80])
+
+
+def save(path: str, text: str, mode: int = 0o644) -> None:
+    """Replace a file in one step; if that fails, remove it, so that the old one is not taken for new.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+        os.replace(new, path)
+    except OSError:
+        for left in (new, path):
+            with contextlib.suppress(OSError):
+                os.unlink(left)
+        raise
+
+
+def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> list[str]:
+    """Write document, line and metrics; return what could not be written, with the reason."""
+    texts = {
+        f"{folder}/health.json": json.dumps(document, indent=1, sort_keys=True) + "\n",
+        f"{folder}/health": line(document),
+    }
+    if textfile:
+        texts[textfile] = metrics(document, time.time())
+    failed = []
+    for path, text in texts.items():
+        try:
+            save(path, text)
+        except OSError as error:
+            failed.append(f"{path}: {error.strerror or error}")
+    return failed

@@ -1,0 +1,71 @@
+"""A composed machine on which the program runs, with simulated clocks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.health import look, machine, program
+from gpuprov.health.program import Config
+from tests.unit.doctor.machines import Collectors, as_examined, bare_metal
+
+BOOT = "6f1d3a52-7c1e-4f0e-9a55-0123456789ab"
+
+
+class Machine:
+    """A machine whose collectors answer with changeable values.
+
+    Attributes:
+        collectors: raw values; the kernel log's times are as at the examination, so that it does not age.
+        uptime: seconds since boot.
+        wall: seconds since the epoch.
+        changing: the run or process that changes the node, "" for none.
+        stuck: PIDs of programs that do not end.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.collectors: Collectors = bare_metal()
+        self.uptime, self.wall, self.boot = 5000.0, 1_795_000_000.0, BOOT
+        self.changing, self.stuck = "", list[int]()
+        self.config = Config()
+        self.asked: list[list[str]] = []
+        monkeypatch.setattr(look, "collect", self._collect)
+        monkeypatch.setattr(machine, "uptime", lambda: self.uptime)
+        monkeypatch.setattr(machine, "boot_id", lambda: self.boot)
+        monkeypatch.setattr(machine, "changing", lambda: self.changing)
+        monkeypatch.setattr(machine, "leftovers", lambda: self.stuck)
+        monkeypatch.setattr(time, "time", lambda: self.wall)
+
+    def _collect(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the document of the requested collectors."""
+        self.asked.append(parameters["collectors"])
+        answer = as_examined(self.collectors).to_answer()
+        kept = {
+            name: answer["collectors"][name]
+            for name in parameters["collectors"]
+            if name in answer["collectors"]
+        }
+        return {**answer, "collectors": kept}
+
+    def run(self, times: int = 1) -> dict[str, Any]:
+        """Let an interval pass and run, as often as stated; return the last document."""
+        for _ in range(times):
+            self.pass_time(self.config.interval)
+            document = program.run(self.config, str(self.folder))
+        return document
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass by both clocks."""
+        self.uptime += seconds
+        self.wall += seconds
+
+    def reboot(self, uptime: float = 40.0) -> None:
+        """Boot, with the volatile files of the program lost."""
+        self.boot = f"{self.boot[:-1]}{int(self.boot[-1], 16) ^ 1:x}"
+        self.uptime = uptime
+        for path in self.folder.iterdir():
+            path.unlink()

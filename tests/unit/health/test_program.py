@@ -1,0 +1,281 @@
+"""Runs of the program: what leaves a verdict unknown, what flaps nothing, a day without a drain."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpuprov.health import look, machine, output, program
+from gpuprov.health.output import line
+from tests.unit.doctor.faults import FAULTS
+from tests.unit.doctor.machines import bare_metal
+from tests.unit.health.machine import Machine
+
+DAY_S = 24 * 3600
+DRAINS = ("isolate", "reset")
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def mismatch(node: Machine) -> None:
+    """Put a fault of the class isolate into a machine."""
+    FAULTS["driver.mismatch"][0](node.collectors)
+
+
+def test_a_day_with_reboots_upgrades_and_load_drains_nothing(node: Machine) -> None:
+    verdicts = []
+    for minute in range(DAY_S // 60):
+        if minute in (200, 700, 1200):  # a reboot: services start, and the log is short
+            node.reboot()
+            node.collectors = bare_metal()
+            FAULTS["fabric.manager"][0](node.collectors)
+        if minute in (204, 704, 1204):
+            node.collectors = bare_metal()
+        if minute == 400:  # an upgrade, from its lease to the reboot
+            node.changing = "the node is leased to run 20261126-upgrade of gpuprov"
+            mismatch(node)
+        if minute == 420:
+            node.reboot()
+            node.collectors, node.changing = bare_metal(), ""
+        if minute in (500, 600, 900):  # a run that nvidia-smi answers too late
+            node.collectors["smi"] = {"error": "no answer in 30 s"}
+        if minute in (501, 601, 901):
+            node.collectors = bare_metal()
+        verdicts.append(node.run()["verdict"])
+    assert not set(verdicts) & set(DRAINS)
+    assert verdicts.count("healthy") > 0.97 * len(verdicts)
+
+
+def test_faults_after_a_boot_count_when_the_grace_is_over(node: Machine) -> None:
+    node.reboot(uptime=0)
+    mismatch(node)
+    verdicts = [node.run()["verdict"] for _ in range(7)]
+    assert verdicts == ["unknown"] * 5 + ["isolate"] * 2
+
+
+def test_a_fault_that_comes_and_goes_changes_the_verdict_once(node: Machine) -> None:
+    seen = []
+    for number in range(60):
+        node.collectors = bare_metal()
+        if number % 3 == 0 or number % 2:
+            FAULTS["fabric.manager"][0](node.collectors)
+        seen.append(node.run()["verdict"])
+    changes = [one for one, other in pairwise(seen) if one != other]
+    assert changes == ["healthy"]
+    assert seen[-1] == "isolate"
+
+
+def test_a_fault_in_an_upgrade_counts_when_it_outlasts_it(node: Machine) -> None:
+    node.changing = "process 7 installs packages"
+    mismatch(node)
+    assert {node.run()["verdict"] for _ in range(5)} == {"unknown"}
+    node.changing = ""
+    assert node.run(2)["verdict"] == "isolate"
+
+
+def test_a_change_that_never_ends_is_no_excuse(node: Machine) -> None:
+    node.changing = "process 7 installs packages"
+    mismatch(node)
+    node.run()
+    node.pass_time(program.LONGEST_CHANGE_S)
+    assert node.run(3)["verdict"] == "isolate"
+
+
+def test_a_missing_answer_of_nvidia_smi_is_unknown_at_once_and_then_a_fault(node: Machine) -> None:
+    assert node.run(2)["verdict"] == "healthy"
+    node.collectors["smi"] = {"error": "no answer in 30 s"}
+    first, second = node.run(), node.run()
+    assert (first["verdict"], second["verdict"], second["rule"]) == ("unknown", "isolate", "driver.smi")
+
+
+def test_a_stuck_nvidia_smi_is_not_started_again(node: Machine) -> None:
+    node.stuck = [812]
+    document = node.run(3)
+    assert (document["verdict"], document["rule"]) == ("isolate", "driver.smi")
+    assert [name for asked in node.asked for name in asked if name in look.SMI] == []
+    node.stuck = []
+    assert node.run(20)["verdict"] == "healthy"
+
+
+def test_the_topology_is_not_read_in_every_run(node: Machine) -> None:
+    node.run(10)
+    assert [("topo" in asked) for asked in node.asked] == [True] + [False] * 9
+    node.run(2)
+    assert sum("topo" in asked for asked in node.asked) == 2
+
+
+@pytest.mark.parametrize("name", look.ESSENTIAL)
+def test_an_essential_value_that_is_missing_is_unknown(node: Machine, name: str) -> None:
+    node.collectors[name] = {"error": "cannot be read"}
+    document = node.run()
+    assert document["verdict"] == "unknown"
+    assert document["text"] == f"{name}: cannot be read"
+
+
+def test_a_value_that_a_rule_cannot_read_is_unknown(node: Machine) -> None:
+    node.collectors["kernel_log"] = {"source": "journal", "lines": 1, "kept": [["x", 1]]}
+    document = node.run()
+    assert document["verdict"] == "unknown"
+    assert "could not judge" in document["text"]
+
+
+@pytest.mark.parametrize("step", [-7200.0, 3600.0, 86400.0])
+def test_a_step_of_the_clock_is_unknown_for_a_run(node: Machine, step: float) -> None:
+    node.run(2)
+    node.wall += step
+    document = node.run()
+    assert document["verdict"] == "unknown"
+    assert "the clock was set" in document["text"]
+    assert node.run()["verdict"] == "healthy"
+
+
+def test_a_step_of_the_clock_ends_no_fault(node: Machine) -> None:
+    mismatch(node)
+    node.run(2)
+    node.wall += 86400.0
+    assert node.run()["verdict"] == "isolate"
+
+
+def test_a_clock_that_lost_its_time_is_unknown(node: Machine) -> None:
+    node.wall = 3600.0
+    assert "1970-01-01" in node.run()["text"]
+    assert node.run()["verdict"] == "unknown"
+
+
+def test_an_exception_in_a_run_is_unknown(node: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.run(2)
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(look, "read_facts", fails)
+    document = node.run()
+    assert (document["verdict"], document["text"]) == ("unknown", "the run failed: MemoryError: ")
+
+
+def test_a_reboot_forgets_the_faults_and_when_drains_may_be_lifted(node: Machine) -> None:
+    mismatch(node)
+    node.run(2)
+    node.collectors = bare_metal()
+    node.reboot(uptime=400.0)
+    document = node.run()
+    assert document["verdict"] == "healthy"
+    assert document["lift_s"] == document["uptime_s"] + node.config.hold
+
+
+def test_a_broken_state_is_like_none(node: Machine) -> None:
+    node.run()
+    (node.folder / program.STATE).write_text('{"boot": 1')
+    assert node.run()["verdict"] == "healthy"
+
+
+def test_the_verdict_is_valid_for_two_intervals(node: Machine) -> None:
+    assert node.run()["valid_s"] == 150.0
+
+
+# files
+
+
+def start(node: Machine, *options: str) -> int:
+    """Run the program by its command line."""
+    return program.main(
+        ["--config", str(node.folder / "config"), "--folder", str(node.folder / "run"), *options]
+    )
+
+
+def saved(node: Machine) -> dict[str, object]:
+    """Return the document in the program's folder."""
+    document: dict[str, object] = json.loads((node.folder / "run/health.json").read_text())
+    return document
+
+
+def test_the_command_line_writes_document_line_and_metrics(node: Machine) -> None:
+    textfile = node.folder / "gpuprov-health.prom"
+    (node.folder / "config").write_text(json.dumps({"interval": 30, "textfile": str(textfile)}))
+    assert start(node) == 0
+    assert saved(node)["interval_s"] == 30
+    assert (node.folder / "run/health").read_text() == line(saved(node))
+    assert 'gpuprov_health_verdict{verdict="healthy"} 1' in textfile.read_text()
+    assert textfile.stat().st_mode & 0o777 == 0o644
+    assert list(node.folder.glob("**/*.new")) == []
+
+
+def test_by_hand_it_runs_for_a_while(node: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(node, "--interval", "0.01", "--seconds", "0.1") == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+@pytest.mark.parametrize("text", ["{", '{"interval": 0}', '{"intervall": 60}', '{"interval": "x"}', "[]"])
+def test_a_wrong_configuration_is_unknown(node: Machine, text: str) -> None:
+    (node.folder / "config").write_text(text)
+    assert start(node) == 0
+    assert saved(node)["verdict"] == "unknown"
+
+
+def test_a_failed_run_is_written_as_unknown(node: Machine) -> None:
+    assert start(node, "--failed", "timeout") == 0
+    assert (saved(node)["verdict"], saved(node)["text"]) == ("unknown", "timeout")
+
+
+def test_a_second_run_at_the_same_time_does_nothing(
+    node: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "LOCK_S", 0.0)
+    start(node)
+    before = (node.folder / "run/health.json").read_text()
+    with program.mutex.held(str(node.folder / "run/locks/health"), 0):
+        assert start(node) == 0
+    assert (node.folder / "run/health.json").read_text() == before
+    assert "another run" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_removed(
+    node: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(node)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output.os, "replace", full)
+    assert start(node) == 1
+    assert [path.name for path in (node.folder / "run").iterdir() if path.is_file()] == []
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_the_line_is_one_line_whatever_a_machine_says(node: Machine) -> None:
+    document = {**node.run(), "text": "a\nb\x1b[31m" + "x" * 500, "rule": "driver.smi"}
+    text = line(document)
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert text.split()[5] == "driver.smi"
+    assert len(text) < 400
+
+
+def test_packages_that_are_installed_are_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    monkeypatch.setattr(machine, "PACKAGE_LOCKS", (str(path),))
+    monkeypatch.setattr(machine.lease, "current", lambda: None)
+    assert machine.changing() == ""
+    code = (
+        f"import fcntl, sys; file = open({str(path)!r}, 'w'); fcntl.lockf(file, {fcntl.LOCK_EX}); "
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        child.stdout.readline()
+        assert machine.changing() == f"process {child.pid} installs packages ({path} is locked)"
+        child.communicate()
+    assert machine.changing() == ""
