@@ -254,7 +254,9 @@ def test_mig_instances_are_devices_of_jobs(sockets: SlurmNode) -> None:
         sockets.node.run(
             f"mkdir -p /dev/nvidia-caps && mknod /dev/nvidia-caps/nvidia-cap{minor} c 240 {minor}"
         )
+    sockets.node.run("systemctl stop nvidia-persistenced", check=False)  # it would hold the GPU
     sockets.node.run("nvidia-smi -i 0 -mig 1; nvidia-smi -i 0 --gpu-reset")
+    sockets.node.run("systemctl start nvidia-persistenced", check=False)
     sockets.node.run("nvidia-smi mig -i 0 -cgi 3g.40gb,3g.40gb -C")
     sockets.state({"mig": ["3g.40gb", "3g.40gb"]})
     sockets.export()

@@ -297,3 +297,26 @@ def test_a_stub_module_says_who_it_is(tmp_path: Path) -> None:
     assert module_field(path, "version") == "580.159.04"
     assert module_field(path, "license") == "Dual MIT/GPL"
     assert module_field(path, "srcversion") == ""
+
+
+def pending(node: Simulated) -> list[str]:
+    """Return whether a repair of memory is pending, by GPU."""
+    return node.smi("--query-gpu=remapped_rows.pending", "--format=csv,noheader").text.split()
+
+
+def test_a_reset_mends_some_faults_a_boot_others_and_power_the_rest(driven: Driven) -> None:
+    node = driven("a100x4")
+    for fault, index in (("remap", "0"), ("remap-stuck", "1"), ("gpu-dead", "3")):
+        assert node.call("gpuprov-sim", "fault", fault, index).status == 0
+    assert node.smi("--gpu-reset", "-i", "3").status == 15
+    node.reboot()
+    assert node.smi().status == 15
+    node.call("gpuprov-sim", "power")
+    assert pending(node) == ["No"] * 4
+    for fault, index in (("remap", "0"), ("remap-stuck", "1")):
+        node.call("gpuprov-sim", "fault", fault, index)
+    assert pending(node) == ["Yes", "Yes", "No", "No"]
+    assert node.smi("--gpu-reset", "-i", "0,1").status == 0
+    assert pending(node) == ["No", "Yes", "No", "No"]
+    node.reboot()
+    assert pending(node) == ["No"] * 4

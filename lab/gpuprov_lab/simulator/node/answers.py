@@ -52,7 +52,8 @@ def _basis(root: str) -> str:
     library, and the running daemons.
     """
     parts = [_stamp(os.path.join(root, HOME, "machine.json"))]
-    parts += [_read(os.path.join(root, path)) for path in (f"{HOME}/durable.json", f"{RUN}/state.json")]
+    states = (f"{HOME}/durable.json", f"{HOME}/power.json", f"{RUN}/state.json")
+    parts += [_read(os.path.join(root, path)) for path in states]
     parts += [_target(f"{root}/{folder}/{LIBRARY}.1") for folder in LIBRARY_FOLDERS]
     for path in _DAEMONS:
         process = _read(os.path.join(root, "run", path)).strip()

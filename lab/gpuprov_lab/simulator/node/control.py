@@ -9,14 +9,17 @@ from .files import Files
 from .kernel import Kernel
 
 FAULTS = {
-    "gpu-lost": "INDEX: the GPU falls off the bus (Xid 79)",
+    "gpu-dead": "INDEX: the GPU falls off the bus until `power`, which a reboot is not",
+    "gpu-lost": "INDEX: the GPU falls off the bus (Xid 79) until the next boot",
     "hang": "nvidia-smi never answers",
     "mismatch": "NVML refuses as if the library were of another version",
     "no-devices": "the driver finds no GPU",
+    "remap": "INDEX: a row remap is pending until a reset of the GPU, or the next boot",
+    "remap-stuck": "INDEX: a row remap is pending until the next boot, and a reset does not help",
     "xid": "INDEX CODE: an Xid message in the journal, nothing else",
 }
-_USAGE = "usage: gpuprov-sim boot | status | fault NAME [ARGUMENT ...] | mend\n" + "\n".join(
-    f"  fault {name:<12}{meaning}" for name, meaning in FAULTS.items()
+_USAGE = "usage: gpuprov-sim boot | power | status | fault NAME [ARGUMENT ...] | mend\n" + "\n".join(
+    f"  fault {name:<13}{meaning}" for name, meaning in FAULTS.items()
 )
 
 
@@ -26,11 +29,21 @@ def control(files: Files, arguments: list[str]) -> int:
     match arguments:
         case ["boot"]:
             kernel.boot()
+        case ["power"]:
+            _forget_power(kernel)
+            kernel.boot()
         case ["status"]:
             sys.stdout.write(f"{kernel.machine.name}: {', '.join(kernel.modules()) or 'no driver loaded'}\n")
         case ["mend"]:
+            _forget_power(kernel)
             with kernel.state.change() as state:
                 state["faults"] = {}
+        case ["fault", "gpu-dead", index] if _has(kernel, index):
+            with kernel.power.change() as power:
+                power["dead"] = [*power.get("dead", []), index]
+            _xid(kernel, int(index), "79, GPU has fallen off the bus.")
+        case ["fault", ("remap" | "remap-stuck") as name, index] if _has(kernel, index):
+            _put_in(kernel, name, [index])
         case ["fault", "gpu-lost", index] if _has(kernel, index):
             _put_in(kernel, "gpu-lost", [index])
             _xid(kernel, int(index), "79, GPU has fallen off the bus.")
@@ -46,6 +59,12 @@ def control(files: Files, arguments: list[str]) -> int:
 
 def _has(kernel: Kernel, index: str) -> bool:
     return index.isdigit() and int(index) < len(kernel.machine.gpus)
+
+
+def _forget_power(kernel: Kernel) -> None:
+    """Remove the faults that only a power cycle removes."""
+    with kernel.power.change() as power:
+        power.clear()
 
 
 def _put_in(kernel: Kernel, name: str, arguments: list[str]) -> None:

@@ -50,7 +50,13 @@ class Driver:
 
     def lost(self, gpu: SimGpu) -> bool:
         """Check if a GPU fell off the bus."""
-        return str(gpu.number) in self.settings.faults().get("gpu-lost", [])
+        dead = self.kernel.power.read().get("dead", [])
+        return str(gpu.number) in [*self.settings.faults().get("gpu-lost", []), *dead]
+
+    def remap_pending(self, gpu: SimGpu) -> bool:
+        """Check if a repair of memory waits for a reset or a reboot."""
+        faults = self.settings.faults()
+        return str(gpu.number) in [*faults.get("remap", []), *faults.get("remap-stuck", [])]
 
     def fabric_manager_runs(self) -> bool:
         """Check if the fabric manager's process is alive."""

@@ -39,6 +39,11 @@ class Files(NamedTuple):
         return self.root / HOME / "durable.json"
 
     @property
+    def power_state(self) -> Path:
+        """Faults that only a power cycle removes."""
+        return self.root / HOME / "power.json"
+
+    @property
     def pci(self) -> Path:
         """The devices bound (read-only) over /sys/bus/pci/devices, writable here."""
         return self.root / HOME / "pci"

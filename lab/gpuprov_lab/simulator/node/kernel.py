@@ -37,6 +37,7 @@ class Kernel:
         self.machine = Machine.load(files)
         self.state = Store(files.boot_state)
         self.durable = Store(files.durable_state)
+        self.power = Store(files.power_state)
 
     def modules(self) -> dict[str, dict[str, str]]:
         """Return the loaded modules by name.

@@ -101,6 +101,8 @@ class Settings:
         with self._kernel.state.change() as state:
             persistence = state.get("gpus", {}).get(str(gpu.number), {}).get("persistence", False)
             state.setdefault("gpus", {})[str(gpu.number)] = {"persistence": persistence}
+            faults = state.get("faults", {})
+            faults["remap"] = [index for index in faults.get("remap", []) if index != str(gpu.number)]
 
     def faults(self) -> dict[str, Any]:
         """Return the faults that were added: name to argument."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from .driver import Driver, NvmlError
 from .machine import SimGpu
@@ -13,6 +14,8 @@ Change = Callable[[Driver, SimGpu, str, Say], None]
 
 _INVALID = 2
 _NO_PERMISSION = 4
+_IN_USE = 255
+_NOT_RESET = "The following GPUs could not be reset:\n"
 _EARLY_END = "Terminating early due to previous errors."
 _LAST_CALL = "Treating as warning and moving on."
 _HINT = "Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock combinations"
@@ -154,10 +157,26 @@ def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 def _reset(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     """Reset the GPU: pending modes of ECC and MIG become current, and of the other settings only
-    persistence mode stays. Programs on the GPU are not checked.
+    persistence mode stays. The persistence daemon and programs that hold the GPU open prevent it.
     """
+    if driver.settings.daemon_runs() or _holders(gpu):
+        raise NvmlError(_IN_USE, f"{_NOT_RESET}  GPU {gpu.bus_id}: In use by another client\n")
     driver.settings.reset(gpu)
     say(f"GPU {gpu.bus_id} was successfully reset.")
+
+
+def _holders(gpu: SimGpu) -> list[str]:
+    """Return the descriptors of processes that hold the GPU's device file open."""
+    device = f"/dev/nvidia{gpu.number}"
+    return [str(link) for link in Path("/proc").glob("[0-9]*/fd/*") if _target(link) == device]
+
+
+def _target(link: Path) -> str | None:
+    """Return the target of a link; None if it was closed meanwhile."""
+    try:
+        return str(link.readlink())
+    except OSError:
+        return None
 
 
 def _forget(name: str) -> Change:

@@ -148,6 +148,7 @@ def _modes(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, s
         "mig_pending": mig_pending,
         "remap_count": "0" if remapper else "N/A",
         "remap_flag": "No" if remapper else "N/A",
+        "remap_pending": ("Yes" if driver.remap_pending(gpu) else "No") if remapper else "N/A",
     }
 
 
