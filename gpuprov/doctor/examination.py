@@ -74,6 +74,10 @@ LOG_LINE = 1000
 kernel log.
 """
 
+_SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")
+_UNSET = re.compile(r"(?i)default|filled|none|n/?a$|unknown|^0*1?2?3?4?5?6?7?8?9?0*$|^(.)\1*$")
+"""Texts of firmware whose maker has set no serial number."""
+
 
 class Examination(Facts):
     """Facts with the values of further collectors (`CLOSER_PROBE`)."""
@@ -163,6 +167,12 @@ class Examination(Facts):
     def virtual(self) -> bool:
         """Whether this is a virtual machine."""
         return "hypervisor" in str(self.raw("host_state")["virtual"])
+
+    @part
+    def serial(self) -> str | None:
+        """Serial number of the chassis or board as the firmware states it; None for an unset one."""
+        found = (str(each).strip() for each in self.raw("host_state").get("serials", ()))
+        return next((each for each in found if _SERIAL.fullmatch(each) and not _UNSET.search(each)), None)
 
     @part
     def library_version(self) -> str | None:

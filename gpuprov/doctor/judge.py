@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, limited
+from gpuprov.doctor.units import gpus_of, machine_serial
 from gpuprov.errors import Exit, GpuprovError
 from gpuprov.finding import shortened
+from gpuprov.probe.parse.gpu import Gpu
 
 SCHEMA = "gpuprov.doctor/1"
 CHAIN = 12
@@ -30,6 +32,8 @@ class Diagnosis:
         failure: why there is no examination.
         seconds: duration of the examination on the machine.
         scope: general limits of the examination: without root, inside a container.
+        machine: serial number of the machine; empty if it has none.
+        gpus: GPUs that nvidia-smi lists.
     """
 
     host: str
@@ -39,6 +43,8 @@ class Diagnosis:
     seconds: float = 0.0
     scope: tuple[str, ...] = ()
     looked_at: str = ""
+    machine: str = ""
+    gpus: tuple[Gpu, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -101,6 +107,8 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
         seconds=seen.seconds,
         scope=tuple(scope(seen)),
         looked_at=seen.collected_at,
+        machine=machine_serial(seen),
+        gpus=gpus_of(seen),
     )
 
 

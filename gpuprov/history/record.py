@@ -162,10 +162,14 @@ def _accepted(each: Acceptance) -> NodeDrift:
 def of_diagnoses(found: Sequence[Diagnosis], fleet: str) -> Run:
     """Return the run of doctor as drift, with a new id and the current time: a fault is a difference.
 
-    Risks and hints are left out, as they do not count for the doctor's verdict.
+    Risks and hints are left out, as they do not count for the doctor's verdict. The checks are the rules that
+    could judge each of the machines.
     """
+    from gpuprov.doctor.fault import RULES
+
     nodes = [_diagnosed(each) for each in found]
-    return _of_faults(new_id("doctor"), "doctor", fleet, nodes, set())
+    blind = {rule for each in found for rule, _ in each.unknown}
+    return _of_faults(new_id("doctor"), "doctor", fleet, nodes, set(RULES) - blind)
 
 
 def _of_faults(name: str, verb: str, fleet: str, nodes: list[NodeDrift], measured: set[str]) -> Run:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -16,10 +16,11 @@ from gpuprov.drift.security import SecurityNote
 from gpuprov.errors import InvalidInput
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
+from gpuprov.history.ledger import Event
 from gpuprov.history.record import Group, Run
 from gpuprov.untrusted.parsing import without_surrogates
 
-VERSION = 3
+VERSION = 4
 """Version of the tables, which SQLite keeps as `user_version`."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -34,6 +35,10 @@ CREATE TABLE IF NOT EXISTS notes (
 CREATE INDEX IF NOT EXISTS notes_by_run ON notes (run);
 CREATE TABLE IF NOT EXISTS verified (
     fleet TEXT NOT NULL, node TEXT NOT NULL, stated TEXT NOT NULL, PRIMARY KEY (fleet, node)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY, at TEXT NOT NULL, fleet TEXT NOT NULL, node TEXT NOT NULL,
+    machine TEXT NOT NULL, unit TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, run TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS events_by_machine ON events (machine, number);
 """
 """Statements that create the tables, with `;` between them; lists and mappings are stored as JSON."""
 LOOKS = ("status", "doctor")
@@ -144,6 +149,30 @@ class History(AbstractContextManager["History"]):
         rows = self._database.execute("SELECT node, stated FROM verified WHERE fleet = ?", (fleet,))
         return dict(rows.fetchall())
 
+    def record_events(self, events: Sequence[Event], *, run: str = "") -> None:
+        """Add events to the ledger of machines, in one transaction.
+
+        Args:
+            run: id of a run whose earlier events are replaced.
+        """
+        query = (
+            "INSERT INTO events (at, fleet, node, machine, unit, kind, what, run)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        )
+        with self._database as database:
+            if run:
+                database.execute("DELETE FROM events WHERE run = ?", (run,))
+            database.executemany(query, [astuple(event) for event in events])
+
+    def events(self, machine: str | None = None) -> list[Event]:
+        """Return the events of the ledger in the order of their times, of one machine or of all."""
+        rows = self._database.execute(
+            "SELECT at, fleet, node, machine, unit, kind, what, run FROM events"
+            " WHERE :machine IS NULL OR machine = :machine ORDER BY at, number",
+            {"machine": machine},
+        )
+        return [Event(*row) for row in rows]
+
     def lines(self, *, fleet: str | None = None, last: int = 20) -> list[Line]:
         """Return the last recorded runs, newest first, with the number of nodes in each status, also 0.
 
@@ -178,6 +207,16 @@ class History(AbstractContextManager["History"]):
             (verb, fleet),
         )
         return {seen[0]: (at, _read(*seen)) for at, *seen in rows}
+
+    def newest(self, verb: str, fleet: str) -> dict[str, tuple[str, tuple[str, ...], NodeDrift]]:
+        """Return node → time, judged checks and result of the newest run of a verb that read it."""
+        rows = self._database.execute(
+            "SELECT at, groups, name, status, reason, drift FROM nodes JOIN runs ON run = number"
+            " WHERE verb = ? AND fleet = ? ORDER BY number",
+            (verb, fleet),
+        )
+        found = {name: (at, groups, (name, *seen)) for at, groups, name, *seen in rows}
+        return {name: (at, _judged(groups, name), _read(*seen)) for name, (at, groups, seen) in found.items()}
 
     def run(self, name: str, *, fleet: str | None = None) -> Run:
         """Return a run by its id, by an unambiguous beginning or end of it, or `latest`.
@@ -321,6 +360,12 @@ def _written(node: NodeDrift) -> str:
 def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:
     """Return a node's result from the columns of its row."""
     return NodeDrift(name, status, tuple(_difference(*each) for each in json.loads(drift)), reason)
+
+
+def _judged(groups: str, node: str) -> tuple[str, ...]:
+    """Return the checks of a node's group, from the column of groups."""
+    known = json.loads(groups).values()
+    return next((tuple(checks) for nodes, checks in known if node in nodes), ())
 
 
 def _note(text: str) -> SecurityNote:

@@ -29,6 +29,8 @@ MOUNTS_AT_MOST = 64
 LOCAL_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs")
 STA_UNSYNC = 0x40
 """Flag of adjtimex(2): the clock is not synchronised."""
+_SERIALS = ("product_serial", "chassis_serial", "board_serial")
+"""Files of sysfs with serial numbers, which only root can read, the most telling first."""
 BOOT_TIME = 2
 """Type of a boot's record in utmp(5)."""
 
@@ -37,7 +39,7 @@ BOOT_TIME = 2
 def host_state(parameters: "Values") -> "Any":
     """Return memory, space, clock, processors, load, degraded arrays of disks, and boots of the host.
 
-    Also physical states of RDMA ports, the sum of the processors' thermal throttle counts, and the platform.
+    Also serial numbers, physical states of RDMA ports, the sum of the processors' thermal throttle counts, and the platform.
     """
     kept = re.findall(
         r"(?m)^(?:Mem\w+|Swap(?:Total|Free)|HugePages_\w+|Hugepagesize|Shmem|Dirty):.*$",
@@ -64,6 +66,7 @@ def host_state(parameters: "Values") -> "Any":
         ],
         "boots": _boots(),
         "virtual": _virtual(),
+        "serials": [text_in("/sys/class/dmi/id/" + name) for name in _SERIALS],
         "phys_states": {
             "/".join([path.split("/")[4], path.split("/")[6]]): text_in(path)
             for path in glob.glob("/sys/class/infiniband/*/ports/*/phys_state")

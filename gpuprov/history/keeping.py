@@ -1,0 +1,69 @@
+"""Events of examinations and acceptances, added to the ledger of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from gpuprov.files.runs import now
+from gpuprov.history.ledger import Event, last_machine, machine_key, of_diagnosis, standing
+from gpuprov.history.store import History
+
+if TYPE_CHECKING:
+    from gpuprov.accept.judge import Acceptance
+    from gpuprov.doctor.judge import Diagnosis
+
+
+def keep_diagnoses(found: Iterable[Diagnosis], fleet: str, narrate: Callable[[str], None]) -> None:
+    """Add the faults that appeared or are gone. No error is raised: the ledger is not the result of the run.
+
+    Args:
+        fleet: the lock's absolute path.
+        narrate: called with the message of an error.
+    """
+
+    def events(history: History) -> list[Event]:
+        new = []
+        for each in found:
+            machine = machine_key(each.machine, each.host)
+            new += of_diagnosis(each, fleet, now(), standing(history.events(machine), machine))
+        return new
+
+    _keep(events, narrate)
+
+
+def keep_acceptances(
+    judged: Sequence[Acceptance], fleet: str, run: str, narrate: Callable[[str], None]
+) -> None:
+    """Add whether nodes passed a load test; a node without a result adds nothing. No error is raised.
+
+    A node has the serial number of its last event in the ledger, as the test reads none.
+    """
+
+    def events(history: History) -> list[Event]:
+        known = last_machine(history.events())
+        return [
+            Event(
+                now(),
+                fleet,
+                each.node,
+                known.get(each.node) or machine_key("", each.node),
+                "",
+                "rejected" if each.faults else "accepted",
+                ", ".join(sorted({fault.rule for fault in each.faults}))[:200],
+                run,
+            )
+            for each in judged
+            if each.failure is None
+        ]
+
+    _keep(events, narrate)
+
+
+def _keep(events: Callable[[History], Sequence[Event]], narrate: Callable[[str], None]) -> None:
+    """Add events to the default history; report an error, and raise none."""
+    try:
+        with History() as history:
+            history.record_events(events(history))
+    except Exception as error:  # noqa: BLE001 - see above
+        narrate(f"this is not in the ledger of machines: {error}")
