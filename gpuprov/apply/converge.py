@@ -121,6 +121,19 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     return result
 
 
+def reboot_nodes(run: RunContext, names: Iterable[str]) -> Convergence:
+    """Reboot nodes although nothing in the lock requires it, and without a survey.
+
+    `rebooted` has the nodes that booted and are reachable; the outcomes have the reasons of the others.
+
+    Raises:
+        GpuprovError: Ansible itself could not run.
+    """
+    result = Convergence()
+    _reboot(run, list(names), result)
+    return result
+
+
 def _reboot_of_verify(plan: NodePlan) -> bool:
     """Return whether a check that drift does not make has failed, and a reboot corrects it."""
     return any(each.reboot and each.check not in OBSERVERS for each in plan.because)

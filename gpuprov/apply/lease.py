@@ -10,7 +10,7 @@ from gpuprov.apply.node.lease import ATTEMPT_S, LONGEST_S, family
 from gpuprov.errors import Refused
 from gpuprov.untrusted.numbers import finite
 
-RESUMABLE = ("upgrade", "rollback")
+RESUMABLE = ("upgrade", "rollback", "repair")
 LONGEST = 100
 """Maximum length of a name in characters, because the node's answer is untrusted input."""
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="number of runs to show"
 )
-@click.option("--run", "result", metavar="RUN", help="show the steps of an upgrade or a rollback")
+@click.option("--run", "result", metavar="RUN", help="show the steps of an upgrade, a rollback or a repair")
 @click.option("--signed", is_flag=True, help="list the modules that the site's key has signed, newest first")
+@click.option("--worst", is_flag=True, help="rank nodes and GPUs by hours out of service, faults and repairs")
 @options.output_option
 def command(
     node: str | None,
@@ -38,12 +39,13 @@ def command(
     last: int,
     result: str | None,
     signed: bool,
+    worst: bool,
     output: str,
 ) -> Exit:
     """List the runs of drift, apply and verify, newest first; or show the history of one NODE.
 
     RUN is an id of the list, its last letters, or `latest`. With a time, the latest runs of one fleet are
-    compared.
+    compared. --worst reads the ledger of machines, by serial number, since the time of --since.
     """
     from gpuprov.history import History
 
@@ -51,6 +53,8 @@ def command(
         return _signed(last, output)
     if result:
         return _journal(result, output)
+    if worst:
+        return _worst(since, last, output)
     if node and since:
         raise InvalidInput(f"both {node} and --since {since}", do="give one of them")
     with History() as history:
@@ -60,21 +64,28 @@ def command(
 
 
 def _journal(name: str, output: str) -> Exit:
-    """Show the steps of an upgrade or a rollback."""
+    """Show the steps of an upgrade, a rollback or a repair."""
     from dataclasses import asdict
 
+    from gpuprov.files.runs import verb_of
+    from gpuprov.repair.header import repair_header
+    from gpuprov.report.repair import repair_journal_lines
     from gpuprov.report.upgrade import journal_lines
     from gpuprov.upgrade.find import find_run
     from gpuprov.upgrade.header import header
     from gpuprov.upgrade.journal import read
 
-    run = find_run(name, "upgrade", "rollback")
+    run = find_run(name, "upgrade", "rollback", "repair")
     entries = read(run)
     if output == "json":
         documents = [asdict(entry) for entry in entries]
         options.print_json({"schema": "gpuprov.journal/1", "run": run.name, "entries": documents})
         return Exit.OK
-    for line in journal_lines(header(entries), entries):
+    if verb_of(run.name) == "repair":
+        lines = repair_journal_lines(repair_header(entries), entries)
+    else:
+        lines = journal_lines(header(entries), entries)
+    for line in lines:
         say(line)
     return Exit.OK
 
@@ -145,6 +156,29 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
         for text in lines:
             say(f"{line.at}  {line.id}  {text}")
         before = seen
+    return Exit.OK
+
+
+def _worst(since: str | None, last: int, output: str) -> Exit:
+    """Show the nodes and GPUs with most hours out of service, faults and repairs; -n limits their number.
+
+    Raises:
+        InvalidInput: `since` is not a time.
+    """
+    from gpuprov.history import History
+    from gpuprov.history.ledger import worst
+    from gpuprov.report.ledger import worst_document, worst_lines
+
+    moment = _moment(since) if since else ""
+    if moment is None:
+        raise InvalidInput(f"--worst --since {since}", expected="a time: 90d, 12h, 2026-01-31")
+    with History() as history:
+        found = worst(history.events(), since=moment)[:last]
+    if output == "json":
+        options.print_json(worst_document(found, moment))
+        return Exit.OK
+    for line in worst_lines(found) if found else ["no machine has failed"]:
+        say(line)
     return Exit.OK
 
 

@@ -104,15 +104,17 @@ def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def journal_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the steps of a run from its journal: one line for equal steps at the same time, with nodes
-    folded.
-
-    The first entry is the start of the run; the last line has the most nodes that were out of service at a
-    time.
-    """
+    """Yield the steps of a run from its journal; the first entry is the start of the run."""
     yield f"{entries[0].at}  started by {about.who}: {about.course}, {len(about.nodes)} nodes"
     if about.accepted:
         yield f"{entries[0].at}  accepted {', '.join(about.accepted)}: {about.because or 'no reason given'}"
+    yield from entry_lines(entries, len(about.nodes))
+
+
+def entry_lines(entries: Sequence[Entry], count: int) -> Iterator[str]:
+    """Yield the steps after the first entry of a journal, with nodes folded: equal steps at the same time are
+    one line. The last line has the most of `count` nodes that were out of service at a time.
+    """
     alike: dict[tuple[str, str, str, str], list[str]] = {}
     for entry in entries[1:]:
         said = f": {entry.data}" if entry.event == "failed" and isinstance(entry.data, str) else ""
@@ -124,4 +126,4 @@ def journal_lines(about: Header, entries: Sequence[Entry]) -> Iterator[str]:
     for (at, step, event, said), names in alike.items():
         yield f"{at}  {step} {event}{f' {fold(names)}' if names else ''}{said}"
     most = max((len(out) for _, out in out_of_service(entries)), default=0)
-    yield f"at most {most} of {len(about.nodes)} nodes out of service at a time"
+    yield f"at most {most} of {count} nodes out of service at a time"

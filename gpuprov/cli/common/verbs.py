@@ -17,6 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "drift": ("drift", "show what differs from the lock, in seconds"),
     "upgrade": ("upgrade", "move from one lock to the next: gate, canary, batches, rollback"),
     "rollback": ("rollback", "go back to the last good set"),
+    "repair": ("repair", "mend faulty nodes: drain, reset, reboot, power cycle, test, or keep them out"),
     "schedule": (
         "schedule",
         "write systemd, cron or CI jobs that run drift every night, or an upgrade in its window",

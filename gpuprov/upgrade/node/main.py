@@ -20,6 +20,11 @@ ACTS: "dict[str, Callable[..., Any]]" = {
 
 
 def main(question: "dict[str, Any]") -> None:
+    """Run one of `ACTS` as `answer` does."""
+    answer(question, ACTS)
+
+
+def answer(question: "dict[str, Any]", acts: "dict[str, Callable[..., Any]]") -> None:
     """Run `act` with `arguments` for the run that `holds` the node's lease, and write the result or error.
 
     If `holds` is None, no lease is needed. `patience_s` is the time limit in seconds to wait for an act that
@@ -27,15 +32,15 @@ def main(question: "dict[str, Any]") -> None:
     """
     try:
         how = question["holds"], question["patience_s"]
-        answer = {"result": _done(question["act"], question["arguments"], *how)}
+        said = {"result": _done(acts[question["act"]], question["arguments"], *how)}
     except Failed as failed:
-        answer = {"error": str(failed)}
+        said = {"error": str(failed)}
     except OSError as error:
-        answer = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
-    say(question["nonce"], answer)
+        said = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
+    say(question["nonce"], said)
 
 
-def _done(name: str, arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
+def _done(act: "Callable[..., Any]", arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
     """Return the result of an act, after waiting for one that a dead controller began.
 
     Raises:
@@ -46,4 +51,4 @@ def _done(name: str, arguments: "list[Any]", run: "str | None", patience_s: floa
         complaint = lease.complaint(run) if run is not None else ""
         if complaint:
             raise Failed("nothing was done: the node is " + complaint)
-        return ACTS[name](*arguments)
+        return act(*arguments)

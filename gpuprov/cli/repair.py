@@ -1,0 +1,263 @@
+"""`gpuprov repair`: mend faulty nodes by a ladder of rungs per verdict, or keep them out of service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprov.cli.common import options
+from gpuprov.cli.common.terminal import say
+from gpuprov.errors import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuprov.history.ledger import Event
+    from gpuprov.model.lock import Lock
+    from gpuprov.model.rollout import Rollout
+    from gpuprov.repair.bmc import Bmc
+    from gpuprov.repair.context import RepairContext
+    from gpuprov.repair.ladder import Patient
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+BMC_FILE = "bmc.yml"
+LEVELS = ("none", "quick", "full")
+
+
+@click.command()
+@options.on_nodes
+@click.option("--plan", "only_plan", is_flag=True, help="show verdicts, rungs and the limit, then stop")
+@click.option(
+    "--at-once",
+    type=click.IntRange(1),
+    help="most nodes out of service at a time  [default: rollout.serial, its first size]",
+)
+@click.option(
+    "--accept",
+    "level",
+    type=click.Choice(LEVELS),
+    help="load test before a node returns to service  [default: rollout.accept, or quick]",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(0, 86400),
+    default=600,
+    show_default=True,
+    help="seconds to wait for jobs on the GPUs of a drained node",
+)
+@click.option(
+    "--drained", is_flag=True, help="run without a drain hook; you confirm that no jobs are started"
+)
+@click.option(
+    "--bmc",
+    "bmc_path",
+    type=FILE,
+    help=f"file of BMCs, for power cycles  [default: {BMC_FILE} beside the lock]",
+)
+@click.option(
+    "--resume",
+    metavar="[RUN]",
+    is_flag=False,
+    flag_value="latest",
+    help="continue a run whose controller died  [default: the latest]",
+)
+@options.yes_option
+def command(
+    chosen: options.Chosen,
+    output: str,
+    only_plan: bool,
+    at_once: int | None,
+    level: str | None,
+    patience: int,
+    drained: bool,
+    bmc_path: Path | None,
+    resume: str | None,
+    yes: bool,
+) -> Exit:
+    """Mend nodes that the doctor finds faulty; nodes without a fault that this could mend are left alone.
+
+    A node is drained; then its GPUs are reset, the node is rebooted, its power is cycled by its BMC: each only
+    if the rung before did not mend it, as the doctor then finds. A mended node is tested under load and returns
+    to service. Another one stays out, with a bundle for the vendor's support, and so does a node that was
+    repaired twice in 90 days. A job is never ended: while one uses the GPUs, the node waits, or is left as it
+    was. The window and the hooks are `rollout` in fleet.yml.
+    """
+    from gpuprov.files.runs import run_folder
+    from gpuprov.history import History
+    from gpuprov.repair import plan
+
+    if resume is not None:
+        return _follow(_resumed(resume, chosen, bmc_path), output)
+    path, bmcs = _bmcs(bmc_path, chosen)
+    with History() as history:
+        events = history.events()
+    patients = _patients(chosen, events, bmcs)
+    asked = _Asked.of(chosen, events, patients, at_once)
+    opened = _tell(asked, output if only_plan else "table")
+    if only_plan or not opened or not asked.treated:
+        return asked.exit_code if opened else Exit.REFUSED
+    plan.refuse_undrained(asked.rollout, patients, drained=drained)
+    options.ask(f"repair {asked.text}", yes=yes)
+    lock, stated = _with_level(chosen.lock, level)
+    context = _context(chosen, lock, run_folder("repair"), bmcs)
+    plan.begin(
+        context, patients, events, at_once=asked.at_once, level=stated, patience_s=patience, bmc_file=path
+    )
+    return _follow(context, output)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a repair would do, and to how many nodes at a time."""
+
+    patients: Mapping[str, Patient]
+    rollout: Rollout
+    at_once: int
+    away: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        chosen: options.Chosen,
+        events: Sequence[Event],
+        patients: Mapping[str, Patient],
+        at_once: int | None,
+    ) -> _Asked:
+        """Return it from the lock, the ledger and the command line."""
+        from gpuprov.history.ledger import out_now
+        from gpuprov.model.rollout import Rollout
+        from gpuprov.repair.plan import limit
+
+        rollout = chosen.lock.rollout or Rollout()
+        most = limit(rollout, at_once, len(chosen.lock.hosts()))
+        away = [node for node in out_now(events, str(chosen.lock_path.absolute())) if node not in patients]
+        return cls(patients, rollout, most, away)
+
+    @property
+    def treated(self) -> list[str]:
+        """The nodes on which something would be done."""
+        return [node for node, each in self.patients.items() if each.rungs or each.stays]
+
+    @property
+    def exit_code(self) -> Exit:
+        """FAILED if nothing would be done although a node could not be judged, otherwise OK."""
+        blind = any(each.verdict == "unknown" for each in self.patients.values())
+        return Exit.FAILED if blind and not self.treated else Exit.OK
+
+    @property
+    def text(self) -> str:
+        """These nodes, folded."""
+        from gpuprov.model.nodeset import fold
+
+        return fold(self.treated)
+
+
+def _bmcs(path: Path | None, chosen: options.Chosen) -> tuple[str | None, dict[str, Bmc]]:
+    """Return the file of BMCs as an absolute path, None without one, and node → its BMC.
+
+    Raises:
+        InvalidInput: the file has another form, or a stated one does not exist.
+    """
+    from gpuprov.repair.bmc import read_bmcs
+
+    usual = chosen.lock_path.absolute().parent / BMC_FILE
+    found = path.absolute() if path else usual if usual.is_file() else None
+    return (str(found), read_bmcs(found, chosen.lock.hosts())) if found else (None, {})
+
+
+def _patients(chosen: options.Chosen, events: Sequence[Event], bmcs: Mapping[str, Bmc]) -> dict[str, Patient]:
+    """Examine the selected nodes; return node → its verdict and rungs."""
+    from gpuprov.repair import look, plan
+
+    options.note(f"examining {len(chosen.names)} node{'s' * (len(chosen.names) != 1)}")
+    found = look.first(chosen.lock, chosen.names, chosen.dispatch)
+    return plan.with_bmcs(plan.with_history(found, events), bmcs)
+
+
+def _tell(asked: _Asked, output: str) -> bool:
+    """Show the plan; return whether the window is open."""
+    from datetime import UTC, datetime
+
+    from gpuprov.report.repair import repair_plan_document, repair_plan_lines
+    from gpuprov.upgrade.window import describe_window, is_open
+
+    window = asked.rollout.window
+    opened = is_open(window, datetime.now(UTC))
+    if output == "json":
+        options.print_json(repair_plan_document(asked.patients, asked.at_once, asked.away, opened))
+    else:
+        for line in repair_plan_lines(asked.patients, asked.at_once, asked.away):
+            options.note(line)
+        if window and not opened:
+            options.note(f"shut  the window is {describe_window(window)}")
+    return opened
+
+
+def _with_level(lock: Lock, level: str | None) -> tuple[Lock, str | None]:
+    """Return the lock with the level of the load test in its rollout, and that level; None without a test."""
+    from gpuprov.model.rollout import Rollout
+
+    rollout = lock.rollout or Rollout()
+    wanted = level or rollout.accept or "quick"
+    stated = None if wanted == "none" else wanted
+    return lock.model_copy(update={"rollout": rollout.model_copy(update={"accept": stated})}), stated
+
+
+def _context(chosen: options.Chosen, lock: Lock, folder: Path, bmcs: Mapping[str, Bmc]) -> RepairContext:
+    """Return the context of a repair in a folder."""
+    from gpuprov.apply.context import Options
+    from gpuprov.repair.context import RepairContext
+
+    return RepairContext(
+        lock,
+        folder,
+        Options(chosen.dispatch),
+        narrate=options.note,
+        old=lock,
+        source=folder,
+        bmcs=bmcs,
+        lock_path=chosen.lock_path.absolute(),
+    )
+
+
+def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> RepairContext:
+    """Return the context of an unfinished repair, after its processes on this machine have ended.
+
+    Raises:
+        InvalidInput: no such run, or it has ended; or the file of BMCs is not valid.
+    """
+    from gpuprov.repair.header import repair_header
+    from gpuprov.upgrade.context import unpack
+    from gpuprov.upgrade.find import find_unfinished
+    from gpuprov.upgrade.journal import read
+    from gpuprov.upgrade.orphans import wait_for_orphans
+
+    folder = find_unfinished(name, "repair")
+    about = repair_header(read(folder))
+    lock, _ = unpack(folder)
+    stated = bmc_path or (Path(about.bmc_file) if about.bmc_file else None)
+    _, bmcs = _bmcs(stated, chosen) if stated else (None, {})
+    context = _context(chosen, lock, folder, bmcs)
+    options.note(f"resuming {context.id}")
+    wait_for_orphans(context)
+    return context
+
+
+def _follow(context: RepairContext, output: str) -> Exit:
+    """Run until the end, and print the result; return its exit code."""
+    from gpuprov.repair.finish import follow
+    from gpuprov.report.progress import Progress
+    from gpuprov.report.repair import repair_outcome_document, repair_outcome_lines
+
+    with Progress(options.note).alive() as progress:
+        outcome = follow(replace(context, listen=progress.event))
+    if output == "json":
+        options.print_json(repair_outcome_document(context.id, outcome))
+    else:
+        for line in repair_outcome_lines(outcome):
+            say(line)
+    options.note(f"logs of this run: {context.folder}")
+    return outcome.exit_code

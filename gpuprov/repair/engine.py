@@ -1,0 +1,163 @@
+"""Engine of a repair: steps of nodes, each in the journal before and after it.
+
+Started again with the same journal, it continues where the journal ends. Never more nodes are out of service
+than the header allows; nodes that stay out count.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
+
+from gpuprov.errors import Exit, GpuprovError, Refused
+from gpuprov.model.nodeset import fold
+from gpuprov.repair import steps
+from gpuprov.repair.context import RepairContext
+from gpuprov.repair.header import repair_header
+from gpuprov.repair.result import Result
+from gpuprov.repair.state import STEPS, End, Progress, progress_by_node
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.dispatch import CrewLost
+from gpuprov.upgrade import exclusive
+from gpuprov.upgrade.header import RUN
+from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.state import out_of_service
+from gpuprov.upgrade.window import describe_window, is_open
+
+
+@dataclass(frozen=True)
+class RepairOutcome:
+    """Result of a repair: node → end, node that is not mended → reason, in `stopped` why it ended early."""
+
+    ends: dict[str, End]
+    reasons: dict[str, str]
+    stopped: str | None
+
+    @property
+    def exit_code(self) -> Exit:
+        """OK if every node with a ladder is mended, otherwise FAILED."""
+        return Exit.FAILED if self.reasons or self.stopped else Exit.OK
+
+
+class RepairEngine:
+    """One run of repair with its journal.
+
+    Raises:
+        InvalidInput: the journal has no header.
+    """
+
+    def __init__(self, context: RepairContext, journal: Journal) -> None:
+        self.leases = exclusive.leases_for(context)
+        self.context, self.journal = replace(context, leases=self.leases), journal
+        self.header = repair_header(journal.entries)
+
+    def progress(self) -> dict[str, Progress]:
+        """Return the progress of every node, from the journal."""
+        return progress_by_node(self.journal.entries, self.header.patients)
+
+    def out(self) -> frozenset[str]:
+        """Return the nodes that are out of service, also those that earlier runs left out."""
+        *_, (_, now) = ("", frozenset[str]()), *out_of_service(self.journal.entries)
+        return now | frozenset(self.header.already_out)
+
+    def go(self) -> RepairOutcome:
+        """Run the steps until none is left, or no further node may leave service.
+
+        An interrupted run keeps its leases, so that no other run changes its nodes.
+
+        Raises:
+            Refused: another run holds a node; the window closed, or another run took over a node (the run can
+                be resumed).
+            CrewLost: no worker is available any more (the run can be resumed).
+        """
+        with self.leases:
+            exclusive.take_all(self.leases, self._treated(), self.context.narrate)
+            stopped = None
+            while due := self._due():
+                step = min(due.values(), key=STEPS.index)
+                self._take(step, [node for node, its in due.items() if its == step])
+            if left := self._waiting():
+                stopped = self._too_many(left)
+            self.leases.release()
+            outcome = self._outcome(stopped)
+            said = {"ends": outcome.ends, "reasons": outcome.reasons, "stopped": stopped}
+            self.journal.write(RUN, "done" if outcome.exit_code == Exit.OK else "failed", data=said)
+            return outcome
+
+    def _treated(self) -> list[str]:
+        """Return the nodes that have steps, in order."""
+        return [node for node, each in self.progress().items() if each.end != "left"]
+
+    def _waiting(self) -> list[str]:
+        """Return the nodes with steps of which none has begun, in order."""
+        return [node for node, each in self.progress().items() if each.next_step and not each.begun]
+
+    def _due(self) -> dict[str, str]:
+        """Return node → next step, of nodes that have begun and of those that may follow now.
+
+        Raises:
+            Refused: the window closed before a node; nodes that have begun are finished first.
+        """
+        known = self.progress()
+        due = {node: step for node, each in known.items() if each.begun and (step := each.next_step)}
+        waiting = self._waiting()
+        free = max(0, self.header.at_once - len(self.out()))
+        window = self.context.rollout.window
+        if waiting and free and window and not is_open(window, datetime.now(UTC)):
+            if due:
+                return due
+            self.leases.release()
+            raise Refused(
+                f"the window has closed before {fold(waiting)}",
+                expected=describe_window(window),
+                do=f"gpuprov repair --resume {self.context.id}",
+            )
+        return due | {node: str(known[node].next_step) for node in waiting[:free]}
+
+    def _take(self, step: str, nodes: list[str]) -> None:
+        """Run a step on nodes, with its beginning and each node's result in the journal.
+
+        An error of the whole step is the failure of each of its nodes.
+
+        Raises:
+            Refused: another run took a node.
+            CrewLost: no worker is available any more.
+        """
+        exclusive.hold(self.leases, nodes, self.context.narrate)
+        self.context.narrate(f"{step} {fold(nodes)}")
+        self.journal.write(step, "begun", nodes)
+        # A new folder each time: the folder of an interrupted attempt contains its events.
+        folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
+        begun = time.monotonic()
+        result = contained(fold(nodes), lambda: steps.named(step)(self.context, nodes, folder))
+        if isinstance(result, CrewLost):
+            do = f"start it again, then: gpuprov repair --resume {self.context.id} --workers …"
+            raise CrewLost(result.seen, do=do)  # a resumed run repeats the step
+        if isinstance(result, GpuprovError):
+            result = Result(dict.fromkeys(nodes, str(result)))
+        seconds = round(time.monotonic() - begun, 1)
+        for node in nodes:
+            if (reason := result.failed.get(node)) is not None:
+                self.context.narrate(f"{step} did not help {node}: {reason}")
+                self.journal.write(step, "failed", [node], reason)
+            else:
+                data = {"seconds": seconds, **result.data.get(node, {})}
+                self.journal.write(step, "done", [node], data)
+
+    def _too_many(self, waiting: list[str]) -> str:
+        """Return why nodes were not begun: as many as allowed are out and stay out."""
+        out = sorted(self.out())
+        return (
+            f"{fold(waiting)} not begun: {fold(out)} {'are' if len(out) > 1 else 'is'} out of service, "
+            f"at most {self.header.at_once} may be; return them, or give --at-once {len(out) + 1}"
+        )
+
+    def _outcome(self, stopped: str | None) -> RepairOutcome:
+        """Return the result; a node that was not begun is `left`."""
+        known = self.progress()
+        ends: dict[str, End] = {node: each.end or "left" for node, each in known.items()}
+        reasons = {node: each.reason for node, each in known.items() if each.end and each.reason}
+        return RepairOutcome(ends, reasons, stopped)

@@ -1,0 +1,107 @@
+"""The doctor before and during a repair: verdicts of nodes, and bundles of those that stay out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuprov.doctor.bundle.bundle import Bundle, compose, pack
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.look import conclude, examine
+from gpuprov.errors import GpuprovError
+from gpuprov.model.lock import Lock
+from gpuprov.repair.context import RepairContext
+from gpuprov.repair.ladder import TREATED, Patient, patient
+from gpuprov.repair.result import Result
+from gpuprov.ssh.dispatch import Dispatch
+from gpuprov.ssh.transport import targets
+
+SINCE = "since"
+"""Name of the file with the node's time of its last reset: the log before it is about the former state."""
+TRIED = "TRIED.json"
+SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+_MORE = (
+    f"{TRIED} has the serial numbers of the node and of the GPUs with the faults, which a return asks for\n"
+)
+
+
+def first(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Patient]:
+    """Examine nodes; return node → its verdict and ladder, in the order of `names`."""
+    seen = _seen(lock, names, dispatch)
+    return {name: patient(conclude(name, seen[name]), seen[name]) for name in names}
+
+
+def again(context: RepairContext, names: Sequence[str]) -> dict[str, Patient]:
+    """Examine nodes after a rung; messages of the kernel before a node's last reset do not count."""
+    seen = _seen(context.lock, names, context.options.dispatch)
+    found = {}
+    for name in names:
+        answer, since = seen[name], context.place(name, SINCE)
+        if isinstance(answer, Examination) and since.exists():
+            answer = after(answer, float(since.read_text()))
+        found[name] = patient(conclude(name, answer), answer)
+    return found
+
+
+def not_mended(before: Patient, now: Patient) -> str:
+    """Return why a node is not mended; empty if it is. A rule must still be able to judge."""
+    if now.verdict in TREATED:
+        return f"{now.verdict}: {'; '.join(now.faults)}"
+    blind = [rule for rule in now.unknown if rule not in before.unknown or rule in before.rules]
+    return f"unknown: {', '.join(blind)} could not judge" if blind else ""
+
+
+def after(seen: Examination, since: float) -> Examination:
+    """Return an examination without messages of the kernel from before a time, by the node's clock."""
+    log = seen.collectors.get("kernel_log")
+    if not isinstance(log, dict):
+        return seen
+    kept = [line for line in log.get("kept", ()) if float(line[0]) >= since]
+    collectors = {**seen.collectors, "kernel_log": {**log, "kept": kept}}
+    return Examination(seen.host, seen.collected_at, seen.seconds, collectors)
+
+
+def _seen(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Examination | GpuprovError]:
+    """Return node → its examination, or the error."""
+    return dict(examine(targets(lock, names), dispatch=dispatch))
+
+
+def bundles(context: RepairContext, names: list[str]) -> Result:
+    """Write a bundle of each node with what was tried; return the files, or why there is none.
+
+    A node that does not answer gets one without its own readings.
+    """
+    seen, known = _seen(context.lock, names, context.options.dispatch), context.progress()
+    result = Result({})
+    for name in names:
+        patient_ = known[name].patient
+        tried = {
+            "schema": "gpuprov.repair-tried/1",
+            "serials": [each for each in (patient_.machine, *patient_.units) if SERIAL.fullmatch(each)],
+            "rules": patient_.rules,
+            "verdict": patient_.verdict,
+            "tried": known[name].tried,
+            "failed": sorted(known[name].failed),
+            "stays_out": patient_.stays,
+        }
+        path = context.folder / f"{name}.bundle.tar.gz"
+        path.unlink(missing_ok=True)
+        try:
+            pack(path, _with(seen[name], tried))
+        except GpuprovError as error:
+            result.failed[name] = str(error)
+        else:
+            context.narrate(f"{name} stays out of service; for the vendor's support: {path}")
+            result.data[name] = {"file": path.name}
+    return result
+
+
+def _with(seen: Examination | GpuprovError, tried: Mapping[str, Any]) -> Bundle:
+    """Return the bundle of an examination with the steps that were tried."""
+    found = Bundle({}, ()) if isinstance(seen, GpuprovError) else compose(seen)
+    files = {**found.files, TRIED: json.dumps(tried, indent=1, sort_keys=True) + "\n"}
+    files["LEFT-OUT.txt"] = files.get("LEFT-OUT.txt", "") + _MORE
+    return replace(found, files=files)

@@ -1,0 +1,14 @@
+"""Result of a step of a repair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Result:
+    """Result of a step: node → why it failed, and data of nodes that succeeded."""
+
+    failed: dict[str, str]
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)

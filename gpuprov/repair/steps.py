@@ -1,0 +1,218 @@
+"""Steps of a repair, each for many nodes in parallel. Each checks first and does only what is missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpuprov.apply.converge import reboot_nodes
+from gpuprov.apply.remote import Answer, same
+from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.repair import look, power
+from gpuprov.repair.context import RepairContext
+from gpuprov.repair.holders import HOLDERS, JOINING, SETTINGS
+from gpuprov.repair.ladder import Rung
+from gpuprov.repair.node.gpus import RESET_S, STOP_S
+from gpuprov.repair.result import Result
+from gpuprov.repair.state import ACCEPT, IDLE, LOOK, RUNGS
+from gpuprov.untrusted import on_one_line
+from gpuprov.untrusted.numbers import finite
+from gpuprov.upgrade import hooks
+from gpuprov.upgrade.acceptance import accepted
+from gpuprov.upgrade.context import rebooting
+from gpuprov.upgrade.remote import act, await_nodes, failures
+
+MODULES = ("gpuprov.repair.node.main",)
+AGAIN_S = 5.0
+JOBS = 8
+"""Most jobs of a node that are named."""
+
+
+Step = Callable[[RepairContext, list[str], Path], Result]
+
+
+@dataclass(frozen=True)
+class Use:
+    """Use of a node's GPUs: programs that are jobs, the boot, and the time of the node's clock."""
+
+    jobs: tuple[str, ...]
+    boot: str
+    at: float
+
+
+def named(step: str) -> Step:
+    """Return the function of a step by its name in the journal."""
+    for rung in RUNGS:
+        for prefix, function in ((IDLE, idle), (LOOK, look_again), (ACCEPT, accept)):
+            if step == prefix + rung:
+                return partial(function, rung)
+    return BY_NAME[step]
+
+
+def drain(context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Take nodes out of service by the site's drain hook, if it has one."""
+    return Result(hooks.run_hook(context, "drain", names))
+
+
+def resume(context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Return nodes to service by the site's resume hook, if it has one."""
+    return Result(hooks.run_hook(context, "resume", names))
+
+
+def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Wait until no job uses the GPUs, at most as long as the run allows; a job is never ended.
+
+    A node that does not answer is free only if a rung of this run was tried on it, or a drain hook, which
+    waits for the scheduler's jobs, has succeeded.
+    """
+    deadline = time.monotonic() + context.about.patience_s
+    waiting, failed, said = list(names), dict[str, str](), False
+    while waiting:
+        answers = use(context, waiting)
+        failed = {name: why for name, answer in answers.items() if (why := _in_use(context, name, answer))}
+        waiting = [name for name in failed if not isinstance(answers[name], Unreachable)]
+        for name, answer in answers.items():
+            if isinstance(answer, Use):
+                context.place(name, rung).write_text(answer.boot)
+        if not waiting or time.monotonic() >= deadline:
+            break
+        if not said:
+            context.narrate("; ".join(f"waiting: {name}: {failed[name]}" for name in waiting))
+            said = True
+        time.sleep(AGAIN_S)
+    return Result(failed)
+
+
+def _in_use(context: RepairContext, name: str, answer: Use | GpuprovError) -> str:
+    """Return why a rung must not interrupt a node; empty if it may."""
+    if isinstance(answer, Unreachable):
+        if context.progress()[name].tried or context.rollout.hooks.drain is not None:
+            return ""
+        return f"{answer}; whether jobs run there is not known, and no drain hook has waited for them"
+    if isinstance(answer, GpuprovError):
+        return str(answer)
+    more = f" and {len(answer.jobs) - JOBS} more" if len(answer.jobs) > JOBS else ""
+    return f"the GPUs are in use by {', '.join(answer.jobs[:JOBS])}{more}" if answer.jobs else ""
+
+
+def use(context: RepairContext, names: Iterable[str]) -> dict[str, Use | GpuprovError]:
+    """Ask nodes which jobs use their GPUs; return node → the answer, or the error."""
+    arguments = same(names, list(HOLDERS), list(JOINING))
+    answers: dict[str, Answer] = act(
+        context.lock, "use", arguments, context.options, holds=context.leases, read=_read_use, modules=MODULES
+    )
+    return answers
+
+
+def _read_use(answer: Mapping[str, Any]) -> Use:
+    """Return a node's answer to `use`, without characters that a terminal would interpret."""
+    jobs = tuple(on_one_line(str(job))[:100] for job in answer["jobs"])
+    return Use(jobs, on_one_line(str(answer["boot"]))[:64], finite(answer["at"]))
+
+
+def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile."""
+    patients = context.about.patients
+    arguments = {
+        name: [list(patients[name].gpus), list(HOLDERS), list(JOINING), list(SETTINGS)]
+        for name in names
+        if patients[name].gpus
+    }
+    answers = act(
+        context.lock,
+        "reset",
+        arguments,
+        context.options,
+        holds=context.leases,
+        seconds=RESET_S + 4 * STOP_S,
+        read=lambda answer: finite(answer["at"]),
+        modules=MODULES,
+    )
+    for name, at in answers.items():
+        if not isinstance(at, GpuprovError):
+            context.place(name, look.SINCE).write_text(repr(at))
+    without = {name: "nvidia-smi lists no GPU to reset" for name in names if name not in arguments}
+    return Result(failures(answers) | without)
+
+
+def reboot(context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Reboot nodes, except those that have booted since the journal has the step."""
+    waiting = _not_booted(context, "reboot", names)
+    if not waiting:
+        return Result({})
+    run = context.toward(rebooting(context.lock, together=len(waiting)), folder)
+    result = reboot_nodes(run, waiting)
+    failed = {}
+    for name in waiting:
+        outcome = result.outcomes.get(name)
+        if outcome is not None and not outcome.ok:
+            said = outcome.failed[0].get("msg") if outcome.failed else outcome.unreachable or outcome.refused
+            failed[name] = on_one_line(str(said))[:300]
+        elif name not in result.rebooted:
+            failed[name] = "the node was not rebooted"
+    return Result(failed)
+
+
+def cycle(context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Switch nodes off and on by their BMC, except those that have booted since the journal has the step."""
+    waiting = _not_booted(context, "power", names)
+    answers = use(context, waiting)
+    answering = [name for name, answer in answers.items() if isinstance(answer, Use)]
+    failed = power.cycle({name: context.bmcs.get(name) for name in waiting}, answering)
+    away = [name for name in waiting if name not in failed]
+    if away:
+        seconds = max(context.groups[name][1].reboot.timeout_s for name in away)
+        await_nodes(context.lock, away, context.options, seconds)
+    return Result(failed)
+
+
+def _not_booted(context: RepairContext, rung: Rung, names: list[str]) -> list[str]:
+    """Return the nodes that have not booted since the wait before a rung, as far as is known."""
+    booted = []
+    for name, answer in use(context, names).items():
+        before = context.place(name, rung)
+        if isinstance(answer, Use) and before.exists() and before.read_text() not in ("", answer.boot):
+            booted.append(name)
+    return [name for name in names if name not in booted]
+
+
+def look_again(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Ask the doctor whether the reason for the repair is gone, within the time to settle."""
+    deadline = time.monotonic() + (context.rollout.settle_s if rung != "reset" else 0)
+    failed, data, asked = dict[str, str](), dict[str, dict[str, Any]](), list(names)
+    while asked:
+        for name, now in look.again(context, asked).items():
+            failed.pop(name, None)
+            if reason := look.not_mended(context.about.patients[name], now):
+                failed[name] = reason
+            else:
+                data[name] = {"verdict": now.verdict}
+        asked = list(failed)
+        if not asked or time.monotonic() >= deadline:
+            break
+        time.sleep(AGAIN_S)
+    return Result(failed, data)
+
+
+def accept(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Measure nodes under load, at the level of the run; without one nothing is measured."""
+    return Result(accepted(context, names, folder))
+
+
+def bundle(context: RepairContext, names: list[str], folder: Path) -> Result:
+    """Write a bundle for the vendor's support of each node that stays out, with what was tried."""
+    return look.bundles(context, names)
+
+
+BY_NAME: Mapping[str, Step] = {
+    "drain": drain,
+    "resume": resume,
+    "reset": reset,
+    "reboot": reboot,
+    "power": cycle,
+    "bundle": bundle,
+}

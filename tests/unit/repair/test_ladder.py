@@ -1,0 +1,207 @@
+"""Verdicts, the GPUs that a reset concerns, and which nodes stay out by their history."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import Fault
+from gpuprov.doctor.judge import Diagnosis
+from gpuprov.doctor.look import conclude
+from gpuprov.doctor.units import concerned, gpu_serial, gpus_of
+from gpuprov.errors import InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.history.ledger import Event
+from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.repair import look
+from gpuprov.repair.ladder import LADDERS, Patient, patient, verdict_of, verdict_of_node
+from gpuprov.repair.plan import limit, refuse_undrained, with_bmcs, with_history
+from gpuprov.untrusted import ShellLine
+from tests.unit.doctor.machines import NOW, Collectors, as_examined, virtual
+
+NOW_IS = datetime(2026, 1, 31, tzinfo=UTC)
+RESET = (ShellLine("sudo nvidia-smi --gpu-reset -i 1"),)
+
+
+def fault(severity: str, text: str = "GPU 1: broken", mend: tuple[ShellLine, ...] = ()) -> Fault:
+    return Fault(severity, text, mend=mend, rule="errors.xid")  # type: ignore[arg-type]
+
+
+def with_pending(collectors: Collectors, gpu: int = 1) -> Collectors:
+    """Put a pending row remap into the answer of nvidia-smi for one GPU."""
+    said = collectors["smi"]["stdout"]
+    parts = said.split("<remapped_row_pending>No")
+    assert len(parts) > gpu + 1
+    before, after = "<remapped_row_pending>No".join(parts[: gpu + 1]), parts[gpu + 1 :]
+    collectors["smi"]["stdout"] = f"{before}<remapped_row_pending>Yes" + "<remapped_row_pending>No".join(
+        after
+    )
+    return collectors
+
+
+def examined(seen: Examination) -> Patient:
+    return patient(conclude("gpu01", seen), seen)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (fault("broken"), "isolate"),
+        (fault("broken", mend=RESET), "reset"),
+        (fault("degraded", mend=RESET), "reset"),
+        (fault("degraded"), "watch"),
+        (fault("risk", mend=RESET), "watch"),
+        (fault("hint"), "watch"),
+    ],
+)
+def test_the_verdict_of_a_fault_without_one_of_its_rule(found: Fault, verdict: str) -> None:
+    assert verdict_of(found) == verdict
+
+
+def test_the_verdict_of_a_node_is_the_worst_and_unknown_is_not_healthy() -> None:
+    assert verdict_of_node(Diagnosis("n")) == "healthy"
+    assert verdict_of_node(Diagnosis("n", unknown=(("a.b", "no log"),))) == "unknown"
+    assert verdict_of_node(Diagnosis("n", (fault("hint"),), (("a.b", "no log"),))) == "unknown"
+    both = (fault("broken", mend=RESET), fault("broken"))
+    assert verdict_of_node(Diagnosis("n", both, (("a.b", "no log"),))) == "isolate"
+    assert verdict_of_node(Diagnosis("n", failure=Unreachable("no route"))) == "silent"
+    assert verdict_of_node(Diagnosis("n", failure=NodeFailed("no Python"))) == "unknown"
+
+
+def test_only_verdicts_with_rungs_change_a_node() -> None:
+    assert {verdict for verdict, rungs in LADDERS.items() if rungs} == {"reset", "isolate", "silent"}
+    assert all(
+        rungs == tuple(r for r in ("reset", "reboot", "power") if r in rungs) for rungs in LADDERS.values()
+    )
+
+
+def test_the_gpu_that_has_the_fault_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = as_examined(with_pending(virtual()))
+    alone = [gpu for gpu in gpus_of(seen) if gpu.index == 1]
+    for state, count in (("N/A", 1), ("Completed", 2)):
+        collectors = with_pending(virtual())
+        text = collectors["smi"]["stdout"]
+        for other in ("Completed", "In Progress", "N/A"):
+            text = text.replace(
+                f"<fabric>\n\t\t\t<state>{other}</state>", f"<fabric>\n\t\t\t<state>{state}</state>"
+            )
+        collectors["smi"]["stdout"] = text
+        found = examined(as_examined(collectors))
+        assert (found.verdict, found.rungs) == ("reset", LADDERS["reset"])
+        assert found.units == tuple(gpu_serial(gpu) for gpu in alone)
+        assert len(found.gpus) == count, state
+        assert alone[0].pci_bus_id in found.gpus
+
+
+def test_names_of_gpus_in_the_text_of_a_fault() -> None:
+    gpus = gpus_of(as_examined(virtual()))
+    address = str(gpus[1].pci_address).removesuffix(".0")
+    for text, indexes in (
+        ("Xid 79 on GPU 1: fell off the bus", [1]),
+        ("GPU 1: a row remap is pending", [1]),
+        (f"GPU {address}: lost", [1]),
+        (f"the driver recommends for GPU {address}: reset", [1]),
+        ("GPU 17: no such GPU", []),
+        ("GPU 0 and GPU 1", [0, 1]),
+        ("no GPU is named", []),
+    ):
+        assert [gpu.index for gpu in concerned(fault("broken", text), gpus)] == indexes, text
+
+
+def test_messages_from_before_a_reset_do_not_count() -> None:
+    collectors = virtual()
+    line = "NVRM: Xid (PCI:0000:00:06): 119, pid=7, name=python, Timeout"
+    collectors["kernel_log"]["kept"] = [[NOW - 60, line]]
+    seen = as_examined(collectors)
+    before = examined(seen)
+    assert before.verdict in ("reset", "isolate")
+    assert look.not_mended(before, examined(seen))
+    assert look.not_mended(before, examined(look.after(seen, NOW - 30))) == ""
+    assert look.not_mended(before, examined(look.after(seen, NOW - 90)))
+
+
+def test_a_rule_that_cannot_judge_any_more_has_found_nothing_mended() -> None:
+    before = Patient("reset", rules=("errors.xid",), unknown=("host.clock", "errors.xid"))
+    assert look.not_mended(before, Patient("unknown", unknown=("host.clock",))) == ""
+    assert (
+        look.not_mended(before, Patient("watch", unknown=("bus.lost",)))
+        == "unknown: bus.lost could not judge"
+    )
+    assert look.not_mended(before, Patient("unknown", unknown=("errors.xid",))).startswith(
+        "unknown: errors.xid"
+    )
+
+
+def mended(days: float, unit: str = "", node: str = "gpu01", run: str = "") -> Event:
+    at = (NOW_IS - timedelta(days=days)).isoformat()
+    return Event(at, "f", node, "SN7", unit, "mended", "errors.xid", run or str(days))
+
+
+@pytest.mark.parametrize(
+    ("events", "stays"),
+    [
+        ([], False),
+        ([mended(3)], False),
+        ([mended(3), mended(20)], True),
+        ([mended(3, node="other"), mended(20)], True),
+        ([mended(3), mended(91)], False),
+        ([mended(3, "A"), mended(3, "B", run="3")], False),
+        ([mended(3, "A"), mended(20, "A")], True),
+        ([mended(3, "GONE"), mended(20, "GONE")], False),
+    ],
+)
+def test_a_node_that_comes_back_a_third_time_stays_out(events: list[Event], stays: bool) -> None:
+    """Count by the node's serial number, and not repairs of GPUs that it no longer has."""
+    before = Patient("reset", machine="SN7", present=("A", "B"), rungs=LADDERS["reset"])
+    [found] = with_history({"gpu01": before}, events, NOW_IS).values()
+    assert (bool(found.stays), found.rungs == ()) == (stays, stays)
+    [sound] = with_history({"gpu01": Patient("watch", machine="SN7")}, events, NOW_IS).values()
+    assert sound.stays == ""
+
+
+def test_without_a_bmc_there_is_no_power_cycle() -> None:
+    stated = {
+        name: Patient(verdict, rungs=LADDERS[verdict])
+        for name, verdict in (("a", "isolate"), ("b", "silent"))
+    }  # type: ignore[index]
+    found = with_bmcs(stated, ())
+    assert (found["a"].rungs, found["a"].stays) == (("reboot",), "")
+    assert (found["b"].rungs, bool(found["b"].stays)) == ((), True)
+    assert with_bmcs(stated, ("a", "b")) == stated
+
+
+def test_nodes_that_jobs_could_start_on_are_refused() -> None:
+    sick = {"gpu01": Patient("reset", rungs=LADDERS["reset"])}
+    with pytest.raises(Refused, match=r"^no drain hook takes gpu01 out of service"):
+        refuse_undrained(Rollout(), sick, drained=False)
+    refuse_undrained(Rollout(), sick, drained=True)
+    refuse_undrained(Rollout(hooks=Hooks(drain=Hook(use="slurm"))), sick, drained=False)
+    refuse_undrained(Rollout(), {"gpu01": Patient("watch")}, drained=False)
+
+
+@pytest.mark.parametrize(
+    ("serial", "stated", "most"), [(["10%"], None, 6), ([3], None, 3), ([3], 1, 1), (["1%"], None, 1)]
+)
+def test_the_limit(serial: list[int | str], stated: int | None, most: int) -> None:
+    assert limit(Rollout(serial=serial), stated, 64) == most
+
+
+def test_a_bundle_has_what_was_tried(tmp_path: Path) -> None:
+    seen = as_examined(virtual())
+    tried = {"schema": "gpuprov.repair-tried/1", "tried": ["reset"]}
+    from gpuprov.doctor.bundle.bundle import pack
+
+    for number, answer in enumerate((seen, Unreachable("no route"))):
+        pack(tmp_path / f"{number}.tar.gz", look._with(answer, tried))
+        with tarfile.open(tmp_path / f"{number}.tar.gz") as archive:
+            names = archive.getnames()
+            file = archive.extractfile("gpuprov-bundle/TRIED.json")
+            assert file is not None
+            assert json.load(file) == tried
+        assert ("gpuprov-bundle/facts.json" in names) == (answer is seen)
+    with pytest.raises(InvalidInput):
+        pack(tmp_path / "0.tar.gz", look._with(seen, tried))
