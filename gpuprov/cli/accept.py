@@ -10,7 +10,7 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say
-from gpuprov.errors import GpuprovError, InvalidInput, worst
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance, Answer
@@ -64,6 +64,11 @@ if TYPE_CHECKING:
     metavar="PYTHON",
     help="also measure with the PyTorch, JAX or TensorFlow of this Python interpreter on the nodes",
 )
+@click.option(
+    "--share",
+    metavar="PERCENT",
+    help="test the nodes whose turn it is, for a share of the fleet a week: 25%; skips nodes in use",
+)
 @click.option("--across", is_flag=True, help="measure between NODES instead, and find a slow node or link")
 @click.option(
     "--fabric",
@@ -83,6 +88,7 @@ def command(
     baseline: str | None,
     measured: tuple[Path, ...],
     framework: str | None,
+    share: str | None,
     across: bool,
     fabric: Inter | None,
     identity: str | None,
@@ -94,10 +100,10 @@ def command(
     matrix products, power and errors of each GPU, and the links between GPUs, are compared with the vendor's
     peak, published floors and the other GPUs. A node whose GPUs are in use is refused. `quick` takes about
     20 s, `full` two minutes. `--across` measures between NODES, through NCCL, in at most 8 rounds of pairs
-    and larger groups. Exit 1 if a node is rejected, 4 if a node is unreachable, 5 if a node is refused.
-    """
-    from gpuprov.accept.judge import document, judge
+    and larger groups. `--share` is for a daily job: `gpuprov schedule accept`.
 
+    Exit 1 if a node is rejected, 4 if a node is unreachable, 5 if a node is refused.
+    """
     if sum((local, bool(measured), bool(chosen.stated))) > 1:
         raise InvalidInput("more than one of NODES, --local and --measured", do="give one of them")
     if across:
@@ -111,23 +117,57 @@ def command(
             floors=_floors(floors), of_node=_stated_floors(chosen),
         )  # fmt: skip
     site, before = _floors(floors), _baseline(baseline)
-    answers: dict[str, Answer] = {}
+    if share is not None:
+        if any((local, measured, drained, framework)):
+            raise InvalidInput("--share with other measurements", do="leave out --share, or the others")
+        return _share(chosen, share, level, site, before, output)
     if measured:
-        for path in measured:
-            answers |= _of_file(path)
+        answers = {name: answer for path in measured for name, answer in _of_file(path).items()}
     elif local:
-        answers = _here(level, libraries, drained)
-        if framework is not None:
-            answers = _frameworks_here(answers, framework)
+        answers = _frameworks_here(_here(level, libraries, drained), framework)
     else:
         answers = _there(chosen, level, libraries, drained, identity, known_hosts)
-        if framework is not None:
-            answers = _frameworks_there(
-                answers, framework, _targets(chosen, identity, known_hosts), chosen.dispatch
-            )
+        answers = _frameworks_there(
+            answers, framework, _targets(chosen, identity, known_hosts), chosen.dispatch
+        )
+    return _concluded(chosen, answers, site, before, output, kept=not measured)
+
+
+def _share(
+    chosen: options.Chosen,
+    share: str,
+    level: Level,
+    site: dict[str, float],
+    before: dict[str, Mapping[str, Any]] | None,
+    output: str,
+) -> int:
+    """Test the nodes whose turn it is, and conclude; OK if the share of the week is done."""
+    from gpuprov.cli.accept_share import measure_share
+
+    answers = measure_share(chosen, share, level)
+    return _concluded(chosen, answers, site, before, output, kept=True) if answers else Exit.OK
+
+
+def _concluded(
+    chosen: options.Chosen,
+    answers: dict[str, Answer],
+    site: dict[str, float],
+    before: dict[str, Mapping[str, Any]] | None,
+    output: str,
+    *,
+    kept: bool,
+) -> int:
+    """Judge the answers, keep them in the history if they are new, print them, and return the exit code.
+
+    Args:
+        site: measurement → its minimum.
+        before: node → its measurements in an earlier run.
+    """
+    from gpuprov.accept.judge import document, judge
+
     judged = judge(answers, site, before, _stated_floors(chosen))
     result = document(judged)
-    if not measured:
+    if kept:
         _keep(judged, result, _fleet(chosen))
     _print(judged, result, output)
     return worst(*(each.exit_code for each in judged))
@@ -162,11 +202,13 @@ def _there(
     return {node.name: found[node.name] for node in nodes}
 
 
-def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answer]:
+def _frameworks_here(answers: dict[str, Answer], python: str | None) -> dict[str, Answer]:
     """Return the answers with measurements by the frameworks of a Python interpreter on this machine.
 
-    Answers without measurements are returned unchanged.
+    Answers without measurements are returned unchanged, and all if no interpreter is stated.
     """
+    if python is None:
+        return answers
     from gpuprov.accept.run import frameworks_here, with_frameworks
     from gpuprov.ssh.contained import contained
 
@@ -179,12 +221,15 @@ def _frameworks_here(answers: dict[str, Answer], python: str) -> dict[str, Answe
 
 
 def _frameworks_there(
-    answers: dict[str, Answer], python: str, nodes: list[Target], dispatch: Dispatch
+    answers: dict[str, Answer], python: str | None, nodes: list[Target], dispatch: Dispatch
 ) -> dict[str, Answer]:
     """Return the answers with measurements by the frameworks of a Python interpreter on the nodes.
 
-    Nodes without measurements are not measured; their answers are returned unchanged.
+    Nodes without measurements are not measured; their answers are returned unchanged, and all if no
+    interpreter is stated.
     """
+    if python is None:
+        return answers
     from gpuprov.accept.run import frameworks_there, with_frameworks
 
     wanted = [node for node in nodes if _measured(answers[node.name])]
@@ -288,6 +333,7 @@ def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     """Keep the measurements in a new run's folder, for --baseline, and the faults in the history."""
     from gpuprov.files.runs import new_run
     from gpuprov.history import keep
+    from gpuprov.history.keeping import keep_acceptances
     from gpuprov.history.record import of_acceptance
     from gpuprov.model.documents import write_text
     from gpuprov.report.plots import KEPT
@@ -296,6 +342,8 @@ def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     folder = new_run("accept")
     write_text(folder / KEPT, json_text(result, indent=1) + "\n")
     keep(of_acceptance(folder.name, judged, fleet), options.note)
+    if fleet:
+        keep_acceptances(judged, fleet, folder.name, options.note)
     options.note(f"saved as {folder / KEPT}")
 
 

@@ -23,6 +23,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST...]")
 @click.option("--local", is_flag=True, help="check this machine, without SSH")
+@click.option("--all", "every", is_flag=True, help="check all nodes of the lock")
 @click.option("--facts", "saved", type=FILE, help="judge facts saved by --save, in place of a machine")
 @click.option("--save", type=FILE, help="save the facts of the one machine to this file, as JSON")
 @click.option(
@@ -58,6 +59,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 def command(
     hosts: tuple[str, ...],
     local: bool,
+    every: bool,
     saved: Path | None,
     save: Path | None,
     seconds: float | None,
@@ -82,11 +84,12 @@ def command(
     """
     from gpuprov.ssh.dispatch import Dispatch
 
-    if (stated := sum((bool(hosts), local, saved is not None))) != 1:
+    if (stated := sum((bool(hosts), local, every, saved is not None))) != 1:
         raise InvalidInput(
-            "more than one of HOSTs, --local and --facts" if stated else "no host is named",
-            do="name hosts, or give --local, or --facts FILE",
+            "more than one of HOSTs, --local, --all and --facts" if stated else "no host is named",
+            do="name hosts, or give --local, --all, or --facts FILE",
         )
+    hosts = _every(lock_path) if every else hosts
     if save is not None and len(hosts) > 1:
         raise InvalidInput(f"--save with {len(hosts)} hosts", do="name one host")
     if (whole or yes) and bundle is None:
@@ -117,9 +120,19 @@ def command(
     return worst(*(each.exit_code for each in found))
 
 
+def _every(lock_path: Path) -> tuple[str, ...]:
+    """Return all nodes of the lock."""
+    from gpuprov.model.lock import read_lock
+
+    return tuple(read_lock(lock_path).hosts())
+
+
 def _remember(found: list[Diagnosis], lock_path: Path) -> None:
-    """Keep the diagnoses of nodes of the lock for `gpuprov status --overview`; of other machines nothing."""
+    """Keep the diagnoses of nodes of the lock for `gpuprov status --overview`, and their faults in the ledger
+    of machines; of other machines nothing.
+    """
     from gpuprov.history import keep
+    from gpuprov.history.keeping import keep_diagnoses
     from gpuprov.history.record import of_diagnoses
     from gpuprov.model.lock import read_lock
 
@@ -127,7 +140,9 @@ def _remember(found: list[Diagnosis], lock_path: Path) -> None:
         return
     hosts = read_lock(lock_path).hosts()
     if known := [each for each in found if each.host in hosts]:
-        keep(of_diagnoses(known, str(lock_path.absolute())), options.note)
+        fleet = str(lock_path.absolute())
+        keep(of_diagnoses(known, fleet), options.note)
+        keep_diagnoses(known, fleet, options.note)
 
 
 def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:

@@ -79,11 +79,11 @@ def command(
 ) -> Exit:
     """Mend nodes that the doctor finds faulty; nodes without a fault that this could mend are left alone.
 
-    A node is drained; then its GPUs are reset, the node is rebooted, its power is cycled by its BMC: each only
-    if the rung before did not mend it, as the doctor then finds. A mended node is tested under load and returns
-    to service. Another one stays out, with a bundle for the vendor's support, and so does a node that was
-    repaired twice in 90 days. A job is never ended: while one uses the GPUs, the node waits, or is left as it
-    was. The window and the hooks are `rollout` in fleet.yml.
+    A node is drained; then its GPUs are reset, the node is rebooted, its power is cycled by its BMC: each
+    only if the one before did not mend it, as the doctor then finds. A mended node is tested under load and
+    returns to service. Another one stays out, with a bundle for the vendor's support, and so does a node
+    that was repaired twice in 90 days. A job is never ended: while one uses the GPUs, the node waits, or is
+    left as it was. The window and the hooks are `rollout` in fleet.yml.
     """
     from gpuprov.files.runs import run_folder
     from gpuprov.history import History

@@ -1,4 +1,4 @@
-"""`gpuprov schedule`: write files for nightly drift or modules, or an upgrade: systemd, cron or CI."""
+"""`gpuprov schedule`: write files for nightly checks or modules, or an upgrade: systemd, cron or CI."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from gpuprov.errors import Exit, InvalidInput
 if TYPE_CHECKING:
     from gpuprov.upgrade.schedule import Job
 
+FORGES = ("github", "gitlab")
+
 
 @click.command()
-@click.argument("what", type=click.Choice(["drift", "modules", "upgrade"]))
+@click.argument("what", type=click.Choice(["drift", "modules", "accept", "doctor", "upgrade"]))
 @click.option(
     "--as",
     "kind",
@@ -33,6 +35,13 @@ if TYPE_CHECKING:
 @options.lock_option
 @click.option(
     "--to", "new_path", type=click.Path(path_type=Path, dir_okay=False), help="upgrade: the lock to move to"
+)
+@click.option(
+    "--share",
+    metavar="PERCENT",
+    default="100%",
+    show_default=True,
+    help="accept: share of the fleet to test in a week",
 )
 @click.option("--notify", metavar="COMMAND", help="command that gets the report on its standard input")
 @click.option(
@@ -68,6 +77,7 @@ def command(
     kind: str,
     lock_path: Path,
     new_path: Path | None,
+    share: str,
     notify: str | None,
     user: str,
     metrics: Path | None,
@@ -79,7 +89,9 @@ def command(
 
     `modules` applies the driver's role every night where it differs: a kernel that updates have installed
     gets its module, compiled once and distributed, before a node boots it. Nodes whose GPUs are in use are
-    skipped.
+    skipped. `accept` tests some nodes under load every night, so that a week has a share of the fleet: idle
+    ones in turn, drained for it, and none in use. `doctor` examines all nodes every night, for fleets without
+    the role `health`.
 
     The job is for systemd or cron of this machine, or for GitHub or GitLab, where it installs gpuprov from
     --wheel, reads its SSH key from the forge's secrets, stores JUnit XML and opens an issue. Nothing is
@@ -89,20 +101,10 @@ def command(
     from gpuprov.model.documents import write_text
     from gpuprov.upgrade import schedule
 
-    of_a_forge = kind in ("github", "gitlab")
-    if wheel and not of_a_forge:
-        raise InvalidInput(
-            f"--wheel with --as {kind}", do="leave out --wheel, which is for github and gitlab"
-        )
-    for option, given in (("--metrics", metrics), ("--html", page)):
-        if given and (what != "drift" or of_a_forge):
-            raise InvalidInput(
-                f"{option} for {what} with --as {kind}",
-                expected="drift by systemd or cron",
-                do=f"leave out {option}",
-            )
+    of_a_forge = kind in FORGES
+    _refuse_mixed(what, kind, wheel, metrics, page)
     job = replace(
-        _job(what, lock_path, new_path, notify),
+        _job(what, lock_path, new_path, notify, share),
         user=user,
         metrics=metrics.absolute() / "gpuprov.prom" if metrics else None,
         page=page.absolute() if page else None,
@@ -126,24 +128,54 @@ def command(
     return Exit.OK
 
 
-def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None) -> Job:
+def _refuse_mixed(what: str, kind: str, wheel: str | None, metrics: Path | None, page: Path | None) -> None:
+    """Refuse options that the job or the program that runs it does not have."""
+    of_a_forge = kind in FORGES
+    if wheel and not of_a_forge:
+        raise InvalidInput(
+            f"--wheel with --as {kind}", do="leave out --wheel, which is for github and gitlab"
+        )
+    for option, given in (("--metrics", metrics), ("--html", page)):
+        if given and (what != "drift" or of_a_forge):
+            raise InvalidInput(
+                f"{option} for {what} with --as {kind}",
+                expected="drift by systemd or cron",
+                do=f"leave out {option}",
+            )
+    if what == "accept" and of_a_forge:
+        raise InvalidInput(
+            f"accept with --as {kind}",
+            expected="systemd or cron of one controller, whose history has the nodes' last tests",
+            do="leave out --as",
+        )
+
+
+def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None, share: str) -> Job:
     """Return the job, after the lock that it needs was read successfully.
 
     Args:
-        what: `drift`, `modules` or `upgrade`.
+        what: `drift`, `modules`, `accept`, `doctor` or `upgrade`.
         new_path: the lock to move to, for an upgrade.
         notify: command that gets the report.
+        share: percentage of the fleet that is tested in a week.
 
     Raises:
-        InvalidInput: `new_path` is missing, or a lock is not valid.
+        InvalidInput: `new_path` is missing, the share is no percentage, or a lock is not valid.
+        Refused: tests are scheduled for a fleet without a drain hook.
     """
     from gpuprov.model.lock import read_lock
+    from gpuprov.repair.share import refuse_unhooked, valid_share
     from gpuprov.upgrade import schedule
 
     here = lock_path.absolute().parent
     if what != "upgrade":
         read_lock(lock_path)
-        return schedule.drift(here, notify) if what == "drift" else schedule.modules(here, notify)
+        if what == "accept":
+            valid_share(share)
+            refuse_unhooked(read_lock(lock_path))
+            return schedule.accept(here, share, notify)
+        jobs = {"drift": schedule.drift, "modules": schedule.modules, "doctor": schedule.doctor}
+        return jobs[what](here, notify)
     if new_path is None:
         raise InvalidInput("--to is missing", do="give --to NEW.lock.yml")
     rollout = read_lock(new_path).rollout

@@ -16,6 +16,8 @@ from gpuprov.upgrade.forges import github, gitlab, in_a_forge
 Kind = Literal["systemd", "cron", "github", "gitlab"]
 NIGHTLY = "03:17"
 """Not on the full hour, when most scheduled jobs start."""
+TESTS, LOOK = "04:17", "05:17"
+"""After the nightly drift; an examination follows the tests, whose errors it then finds."""
 BEFORE = "02:17"
 """Before the nightly drift, which would report missing modules."""
 
@@ -31,7 +33,7 @@ class Job:
     """A scheduled run.
 
     Args:
-        name: `drift`, `modules` or `upgrade`.
+        name: `drift`, `modules`, `accept`, `doctor` or `upgrade`.
         words: gpuprov's arguments.
         folder: the folder of fleet.yml and its lock.
         days: days of the week; all of them means every day.
@@ -73,6 +75,16 @@ def modules(folder: Path, notify: str | None) -> Job:
     """Return the job that adds missing modules for updated kernels, before nodes boot these kernels."""
     words = ("apply", "--role", "nvidia_driver", "--yes")
     return Job("modules", words, folder, at=BEFORE, notify=notify)
+
+
+def accept(folder: Path, share: str, notify: str | None) -> Job:
+    """Return the job that tests a part of the fleet under load every night, so that a week has the share."""
+    return Job("accept", ("accept", "--share", share), folder, at=TESTS, notify=notify)
+
+
+def doctor(folder: Path, notify: str | None) -> Job:
+    """Return the job that examines the whole fleet every night."""
+    return Job("doctor", ("doctor", "--all"), folder, at=LOOK, notify=notify)
 
 
 def upgrade(folder: Path, to: Path, window: Window | None, notify: str | None) -> Job:

@@ -39,7 +39,8 @@ BOOT_TIME = 2
 def host_state(parameters: "Values") -> "Any":
     """Return memory, space, clock, processors, load, degraded arrays of disks, and boots of the host.
 
-    Also serial numbers, physical states of RDMA ports, the sum of the processors' thermal throttle counts, and the platform.
+    Also serial numbers, physical states of RDMA ports, the sum of the processors' thermal throttle counts,
+    and the platform.
     """
     kept = re.findall(
         r"(?m)^(?:Mem\w+|Swap(?:Total|Free)|HugePages_\w+|Hugepagesize|Shmem|Dirty):.*$",

@@ -9,7 +9,8 @@ import pytest
 from gpuprov.cli.common import options
 from gpuprov.cli.common.group import run
 from gpuprov.cli.schedule import closed
-from gpuprov.model.lock import Lock, write_lock
+from gpuprov.model.lock import Lock, read_lock, write_lock
+from tests import RECORDED_LOCK
 
 FLEET = """\
 groups:
@@ -156,3 +157,31 @@ def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.Monk
     monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text))
     options.ask("change GPU[1-2]", yes=False)
     assert asked == ["Change GPU[1-2]?"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("accept --share 25", 2, "--share 25; expected a percentage of the fleet a week"),
+        ("accept --share 25% --local", 2, "--share with other measurements"),
+        ("accept --share 25%", 5, "no drain hook keeps jobs away from a node under test"),
+        ("schedule accept", 5, "no drain hook keeps jobs away from a node under test"),
+        ("schedule accept --share 0%", 2, "--share 0%; expected a percentage of the fleet a week"),
+        ("schedule accept --as github", 2, "expected systemd or cron of one controller"),
+        ("doctor --all --local", 2, "more than one of HOSTs, --local, --all and --facts"),
+        ("history --worst --since latest", 2, "--worst --since latest; expected a time"),
+        (
+            "report --criteria none.yml",
+            2,
+            "none.yml does not exist; name a file, or public for the",
+        ),
+        ("repair --bmc none.yml", 2, "none.yml does not exist; name the file of BMCs with --bmc FILE"),
+        ("repair --resume", 2, "no run of repair is 'latest'"),
+    ],
+)
+def test_mistakes_about_checks_and_repairs(
+    line: str, code: int, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": None})
+    write_lock(lock, folder / "fleet.lock.yml")
+    assert says in screen(line, capsys, code)

@@ -396,3 +396,17 @@ def test_cron_and_ci() -> None:
         schedule.files(schedule.upgrade(FLEET, FLEET, window, None), "github", "gpuprov")
     with pytest.raises(InvalidInput, match="no window"):
         schedule.upgrade(FLEET, FLEET, None, None)
+
+
+def test_active_checks_follow_the_nightly_drift(tmp_path: Path) -> None:
+    job = schedule.accept(tmp_path, "25%", None)
+    unit = schedule.files(job, "systemd", "/usr/bin/gpuprov")["gpuprov-accept.service"]
+    assert "/usr/bin/gpuprov accept --share 25%%" in unit, "systemd would read a single %"
+    look = schedule.doctor(tmp_path, None)
+    assert (
+        "gpuprov doctor --all"
+        in schedule.files(look, "systemd", "/usr/bin/gpuprov")["gpuprov-doctor.service"]
+    )
+    assert schedule.drift(tmp_path, None).at < job.at < look.at
+    [cron] = schedule.files(job, "cron", "/usr/bin/gpuprov").values()
+    assert "--share '25\\%'" in cron or "--share 25\\%" in cron, cron

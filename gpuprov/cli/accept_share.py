@@ -1,0 +1,84 @@
+"""`gpuprov accept --share`: test the nodes whose turn it is, and return them to service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuprov.cli.common import options
+from gpuprov.errors import GpuprovError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuprov.accept.judge import Answer
+    from gpuprov.accept.program import Level
+    from gpuprov.repair.context import RepairContext
+
+
+def measure_share(chosen: options.Chosen, stated: str, level: Level) -> dict[str, Answer]:
+    """Test the next nodes of a fleet's weekly share; return node → its measurements, or its error.
+
+    Nodes that a killed run has left drained are returned to service first.
+
+    Raises:
+        InvalidInput: the share is not a percentage, or there is no lock.
+        Refused: the fleet has no drain hook.
+    """
+    from gpuprov.files.runs import run_folder
+    from gpuprov.history import History
+    from gpuprov.model.rollout import Rollout
+    from gpuprov.repair import share
+    from gpuprov.repair.plan import limit
+
+    share.valid_share(stated)
+    fleet = str(chosen.lock_path.absolute())
+    with History() as history:
+        events = [event for event in history.events() if event.fleet == fleet]
+    for folder in share.unfinished():
+        _finish(chosen, folder)
+    order, count = share.turn(chosen.names, events, stated)
+    options.note(f"{count} of {len(chosen.names)} nodes to test now, for {stated} a week")
+    if not count:
+        return {}
+    at_once = limit(chosen.lock.rollout or Rollout(), None, len(chosen.lock.hosts()))
+    context = _context(chosen, run_folder(share.VERB))
+    result = share.check_share(context, order, count, level, at_once)
+    for node, why in result.skipped.items():
+        options.note(f"{node} left alone: {why}")
+    return dict(result.answers)
+
+
+def _context(chosen: options.Chosen, folder: Path) -> RepairContext:
+    """Return the context of a run in a folder, whose drain gives way to jobs."""
+    from gpuprov.apply.context import Options
+    from gpuprov.model.rollout import Rollout
+    from gpuprov.repair import share
+    from gpuprov.repair.context import RepairContext
+
+    rollout = share.hurried(chosen.lock.rollout or Rollout())
+    lock = chosen.lock.model_copy(update={"rollout": rollout})
+    return RepairContext(
+        lock,
+        folder,
+        Options(chosen.dispatch),
+        narrate=options.note,
+        old=lock,
+        source=folder,
+        lock_path=chosen.lock_path.absolute(),
+    )
+
+
+def _finish(chosen: options.Chosen, folder: Path) -> None:
+    """Return to service what a killed run has left out, if its nodes are in this lock; report what fails."""
+    from gpuprov.model.nodeset import fold
+    from gpuprov.repair import share
+
+    names = share.left_out(folder)
+    if not set(names) <= set(chosen.lock.hosts()):
+        return
+    try:
+        share.finish(_context(chosen, folder))
+    except GpuprovError as error:
+        options.warn(f"{fold(names)}, drained by {folder.name}: {error}")
+    else:
+        options.note(f"{fold(names)}, drained by {folder.name}, returned to service")

@@ -1,0 +1,196 @@
+"""Active checks: whose turn it is, jobs that are left alone, nodes that are returned in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused
+from gpuprov.history.ledger import Event
+from gpuprov.model.lock import read_lock
+from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.repair import share
+from gpuprov.repair.context import RepairContext
+from gpuprov.repair.steps import Use
+from gpuprov.upgrade.journal import NAME, read
+from gpuprov.upgrade.state import out_of_service
+from tests import RECORDED_LOCK
+
+NOW = datetime(2026, 1, 31, 4, 17, tzinfo=UTC)
+NODES = [f"n{number}" for number in range(1, 11)]
+
+
+def an_event(node: str, days: float, kind: Any = "accepted") -> Event:
+    return Event((NOW - timedelta(days=days)).isoformat(), "f", node, "SN", "", kind)
+
+
+def test_a_week_of_daily_runs_tests_the_share_and_each_node_in_turn() -> None:
+    events: list[Event] = []
+    days: list[int] = []
+    for day in range(28):
+        now = NOW + timedelta(days=day)
+        order, count = share.turn(NODES, events, "50%", now)
+        days.append(count)
+        events += [Event(now.isoformat(), "f", node, "SN", "", "accepted") for node in order[:count]]
+    assert [sum(days[week : week + 7]) for week in range(0, 28, 7)] == [5, 5, 5, 5]
+    assert max(days) == 1
+    counts = [sum(event.node == node for event in events) for node in NODES]
+    assert counts == [2] * 10
+
+
+def test_the_oldest_test_is_first_and_a_fresh_one_is_left_out() -> None:
+    events = [
+        an_event("n1", 3),
+        an_event("n2", 9),
+        an_event("n3", 0.1),
+        an_event("n4", 20, "rejected"),
+        an_event("n4", 1),
+    ]
+    order, count = share.turn(["n1", "n2", "n3", "n4", "n5"], events, "100%", NOW)
+    assert (order, count) == (["n5", "n2", "n1", "n4"], 1)
+    assert share.turn(["n1"], [an_event("n1", 2)], "100%", NOW)[1] == 0
+    assert share.turn(["n1"], [an_event("n1", 8)], "1%", NOW)[1] == 1
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "25", "a%", "25%%", ""])
+def test_a_share_is_a_percentage(text: str) -> None:
+    with pytest.raises(InvalidInput, match="expected a percentage of the fleet a week"):
+        share.valid_share(text)
+
+
+class World(AbstractContextManager["World"]):
+    """Nodes, their jobs, leases and hooks.
+
+    Attributes:
+        jobs: nodes with a job.
+        starts: nodes on which a job starts while they are drained.
+        leased: nodes that another run holds.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: set[str] = set()
+        self.starts: set[str] = set()
+        self.leased: set[str] = set()
+        self.undrained: set[str] = set()
+        self.stuck: set[str] = set()
+        self.out: set[str] = set()
+        self.most = 0
+        self.measured: list[str] = []
+        self.dies = False
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def take(self, names: Iterable[str]) -> dict[str, GpuprovError]:
+        return {name: Refused("leased by x@y") for name in names if name in self.leased}
+
+    def use(self, context: RepairContext, names: Iterable[str]) -> dict[str, Any]:
+        return {name: Use(("python (7)",) if name in self.jobs else (), "b", 1.0) for name in names}
+
+    def hook(self, context: RepairContext, moment: str, names: Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        if moment == "drain":
+            self.out |= set(names)
+            self.most = max(self.most, len(self.out))
+            self.jobs |= self.starts & set(names)
+            return {name: "the hook did not end within 60 s" for name in names if name in self.undrained}
+        self.out -= set(names) - self.stuck
+        return {name: "no answer" for name in names if name in self.stuck}
+
+    def measure(self, nodes: list[Any], level: str, **_: object) -> Iterator[tuple[str, Any]]:
+        for node in nodes:
+            assert node.name in self.out, "measured in service"
+            assert node.name not in self.jobs, "measured beside a job"
+            if self.dies:
+                raise KeyboardInterrupt
+            self.measured.append(node.name)
+            yield node.name, {"gpus": []}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(share, "leases_for", lambda context: world)
+    monkeypatch.setattr(share, "use", world.use)
+    monkeypatch.setattr(share.hooks, "run_hook", world.hook)
+    monkeypatch.setattr(share, "measure_there", world.measure)
+    monkeypatch.setattr(
+        share, "targets", lambda lock, names: [type("T", (), {"name": name}) for name in names]
+    )
+    return world
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RepairContext:
+    rollout = share.hurried(Rollout(hooks=Hooks(drain=Hook(use="slurm"), resume=Hook(use="slurm"))))
+    lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
+    folder = tmp_path / "20260131-041700-accept-9f3a"
+    return RepairContext(lock, folder, old=lock, source=folder, lock_path=tmp_path / "fleet.lock.yml")
+
+
+def check(context: RepairContext, count: int = 2, at_once: int = 1) -> share.Share:
+    return share.check_share(context, ["n1", "n2", "n3", "n4"], count, "quick", at_once)
+
+
+def test_nodes_in_use_or_leased_are_left_alone_and_others_follow(
+    world: World, context: RepairContext
+) -> None:
+    world.jobs, world.leased = {"n1"}, {"n3"}
+    result = check(context)
+    assert (world.measured, world.out, world.most) == (["n2", "n4"], set(), 1)
+    assert result.skipped == {"n1": "in use by python (7)", "n3": "leased by x@y"}
+    assert share.left_out(context.folder) == []
+
+
+def test_a_job_that_starts_meanwhile_is_not_disturbed(world: World, context: RepairContext) -> None:
+    world.starts, world.undrained = {"n1"}, {"n2"}
+    result = check(context)
+    assert (world.measured, world.out) == (["n3", "n4"], set())
+    assert result.skipped == {"n1": "in use by python (7)", "n2": "drain: the hook did not end within 60 s"}
+
+
+def test_never_more_nodes_are_out_than_stated(world: World, context: RepairContext) -> None:
+    check(context, count=4, at_once=3)
+    assert (len(world.measured), world.most) == (4, 3)
+    assert max(len(out) for _, out in out_of_service(read(context.folder))) == 3
+
+
+def test_an_interruption_returns_the_node(world: World, context: RepairContext) -> None:
+    world.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        check(context)
+    assert world.out == set()
+
+
+def test_what_a_killed_run_left_out_is_returned_by_the_next(
+    world: World, context: RepairContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.stuck = {"n1"}
+    with pytest.raises(NodeFailed, match=r"^not returned to service: n1: no answer; return them by hand"):
+        check(context)
+    assert share.left_out(context.folder) == ["n1"]
+    monkeypatch.setattr(share, "run_folders", lambda *verbs: [context.folder])
+    assert share.unfinished() == [context.folder]
+    world.stuck = set()
+    share.finish(context)
+    assert (world.out, share.unfinished()) == (set(), [])
+
+
+def test_a_fleet_without_a_drain_hook_is_refused(context: RepairContext) -> None:
+    share.refuse_unhooked(context.lock)
+    for rollout in (None, Rollout()):
+        with pytest.raises(Refused, match=r"^no drain hook keeps jobs away from a node under test"):
+            share.refuse_unhooked(context.lock.model_copy(update={"rollout": rollout}))
+    assert not (context.folder / NAME).exists()
+
+
+def test_a_drain_gives_way_to_jobs() -> None:
+    quick = share.hurried(Rollout(hooks=Hooks(drain=Hook(run="true", timeout_s=3600))))
+    assert quick.hooks.drain is not None
+    assert quick.hooks.drain.timeout_s == 60
+    assert share.hurried(Rollout()) == Rollout()
