@@ -1,6 +1,8 @@
-"""`gpuprov report`: print a recorded run, or write it to files."""
+"""`gpuprov report`: print a recorded run or write it to files, or judge a fleet by criteria."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -13,13 +15,25 @@ from gpuprov.errors import Exit
 
 @click.command()
 @click.argument("run", default="latest")
+@click.option(
+    "--criteria",
+    metavar="FILE|public",
+    help="judge the fleet by a list of criteria, such as the shipped one of public lists, in place of a RUN",
+)
+@options.lock_option
 @report_options
 @options.output_option
-def command(run: str, reports: ReportFiles, output: str) -> Exit:
+def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFiles, output: str) -> Exit:
     """Show the results of RUN: an id of `gpuprov history`, its last letters, or `latest`.
 
     With --html, --junit or --prometheus files are written and nothing is printed. No node is read.
+
+    --criteria shows for each criterion the recorded value of the lock's nodes, pass or fail, and the command
+    that shows it. A result that is older than 31 days, or missing for a node, is no evidence. Exit 1 if a
+    criterion fails.
     """
+    if criteria is not None:
+        return _criteria(criteria, lock_path, output)
     from gpuprov.history import History
     from gpuprov.report.documents import drift_document
     from gpuprov.report.text import drift_lines
@@ -34,3 +48,28 @@ def command(run: str, reports: ReportFiles, output: str) -> Exit:
             say(line)
         print_notes(kept.notes)
     return Exit.OK
+
+
+def _criteria(name: str, lock_path: Path, output: str) -> Exit:
+    """Judge the fleet by criteria, and print the result; return FAILED if one fails."""
+    from gpuprov.history import History
+    from gpuprov.model.lock import read_lock
+    from gpuprov.report.criteria import (
+        Evidence,
+        criteria_document,
+        criteria_lines,
+        judge_criteria,
+        read_criteria,
+    )
+
+    stated, nodes, fleet = read_criteria(name), list(read_lock(lock_path).hosts()), str(lock_path.absolute())
+    with History() as history:
+        runs = {verb: history.newest(verb, fleet) for verb in ("verify", "drift", "doctor", "accept")}
+        events = [event for event in history.events() if event.fleet == fleet]
+    found = judge_criteria(stated, Evidence(nodes, runs, events))
+    if output == "json":
+        options.print_json(criteria_document(stated.title, found, len(nodes)))
+    else:
+        for line in criteria_lines(stated.title, found):
+            say(line)
+    return Exit.FAILED if any(each.result == "fail" for each in found) else Exit.OK

@@ -1,0 +1,131 @@
+"""Criteria: pass, fail, no evidence, not our layer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuprov.doctor.judge import rules
+from gpuprov.drift.judge import Difference, NodeDrift
+from gpuprov.errors import InvalidInput
+from gpuprov.history.ledger import Event, Kind
+from gpuprov.model.floors import NAMES
+from gpuprov.report.criteria import (
+    PUBLIC,
+    Criteria,
+    Criterion,
+    Evidence,
+    Newest,
+    criteria_lines,
+    judge_criteria,
+    read_criteria,
+)
+from tests import ROOT
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+AT, OLD = "2026-01-30T00:00:00+00:00", "2025-12-01T00:00:00+00:00"
+
+
+def judged(result: str, *, at: str = AT, checks: tuple[str, ...] = ("a.b", "c.d")) -> Newest:
+    """Return the results of two nodes, of which the second has this one."""
+    differs = (Difference("a.b", 1, 2, "error", None, False),) if result == "differs" else ()
+    second = NodeDrift(
+        "n2", "drifted" if differs else "in_sync", differs, "no SSH" if result == "lost" else None
+    )
+    return {"n1": (AT, ("a.b", "c.d"), NodeDrift("n1", "in_sync")), "n2": (at, checks, second)}
+
+
+def result(criterion: Criterion, **seen: object) -> tuple[str, str]:
+    stated = Criteria(title="t", criteria=[criterion])
+    [found] = judge_criteria(stated, Evidence(["n1", "n2"], **seen), NOW)  # type: ignore[arg-type]
+    return found.result, found.value
+
+
+CHECKS = Criterion(id="a", text="t", source="s", checks=["a.b", "c.d"])
+RULES = Criterion(id="a", text="t", source="s", rules=["a.b"])
+WEEKLY = Criterion(id="a", text="t", source="s", accepted_days=7)
+
+
+@pytest.mark.parametrize(
+    ("newest", "outcome"),
+    [
+        (judged("passes"), ("pass", "2 of 2 nodes")),
+        (judged("differs"), ("fail", "1 of 2 nodes: n2 a.b")),
+        (judged("passes", at=OLD), ("no evidence", "1 of 2 nodes without a recent result: n2")),
+        (judged("lost"), ("no evidence", "1 of 2 nodes without a recent result: n2")),
+        (judged("passes", checks=("a.b",)), ("no evidence", "1 of 2 nodes without a recent result: n2")),
+        ({}, ("no evidence", "2 of 2 nodes without a recent result: n[1-2]")),
+    ],
+)
+def test_every_node_needs_a_recent_result(newest: Newest, outcome: tuple[str, str]) -> None:
+    assert result(CHECKS, runs={"verify": newest}) == outcome
+    assert result(CHECKS, runs={"drift": newest}) == outcome
+    if "c.d" in str(newest.get("n2", ("", ()))[1]):
+        assert result(RULES, runs={"doctor": newest}) == outcome
+
+
+def test_measurements_are_those_of_accept() -> None:
+    slow = Criterion(id="a", text="t", source="s", measured=["bf16"])
+    newest = {name: (AT, ("bf16.slow",), NodeDrift(name, "in_sync")) for name in ("n1", "n2")}
+    assert result(slow, runs={"accept": newest}) == ("pass", "2 of 2 nodes")
+    assert result(slow, runs={"verify": newest})[0] == "no evidence"
+
+
+def event(node: str, kind: Kind, at: str = AT) -> Event:
+    return Event(at, "f", node, "SN", "", kind)
+
+
+@pytest.mark.parametrize(
+    ("events", "outcome"),
+    [
+        ([event("n1", "accepted"), event("n2", "accepted")], "pass"),
+        ([event("n1", "accepted"), event("n2", "accepted", OLD)], "fail"),
+        ([event("n1", "accepted")], "fail"),
+        ([event("n1", "accepted"), event("n2", "accepted"), event("n2", "rejected")], "fail"),
+        ([event("n1", "accepted"), event("n2", "rejected"), event("n2", "accepted")], "pass"),
+    ],
+)
+def test_a_test_of_each_node_in_the_stated_days(events: list[Event], outcome: str) -> None:
+    assert result(WEEKLY, runs={}, events=events)[0] == outcome
+
+
+def test_the_shipped_list_names_what_exists() -> None:
+    """Each criterion has a public source, and names checks, rules and measurements that gpuprov has."""
+    stated = read_criteria(PUBLIC)
+    roles = "".join(path.read_text() for path in (ROOT / "gpuprov/roles").glob("*.py"))
+    known = {rule.name for rule in rules()}
+    for each in stated.criteria:
+        assert each.source.startswith("https://")
+        assert set(each.rules) <= known
+        assert set(each.measured) <= {*NAMES}, each.measured
+        assert all(f'"{check}"' in roles for check in each.checks), each.checks
+
+
+def test_lines() -> None:
+    stated = Criteria(
+        title="A list", criteria=[CHECKS, Criterion(id="b", text="t", source="s", not_ours="an audit")]
+    )
+    found = judge_criteria(stated, Evidence(["n1", "n2"], {"verify": judged("passes")}), NOW)
+    lines = list(criteria_lines(stated.title, found))
+    assert lines[0] == "A list"
+    assert lines[2].split() == ["a", "pass", "2", "of", "2", "nodes", "gpuprov", "verify"]
+    assert lines[-1] == "1 pass, 1 not our layer"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: t\ncriteria:\n- {id: a, text: t, source: s}\n", "exactly one of checks"),
+        ("title: t\ncriteria:\n- {id: a, text: t, source: s, checks: [x], rules: [y]}\n", "exactly one of"),
+        ("title: t\ncriteria: []\n", "criteria"),
+        ("title: t\ncriteria:" + 2 * "\n- {id: a, text: t, source: s, rules: [x]}" + "\n", "a twice"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_list(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "criteria.yml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        read_criteria(str(path))
+    assert message in str(refused.value)
