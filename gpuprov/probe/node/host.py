@@ -174,13 +174,14 @@ def _virtual() -> str:
 def programs(parameters: "Values") -> "Any":
     """Return programs that use a GPU: state, owner, processors, limits, and the requested variables.
 
-    The answer also has `stuck`, processes in uninterruptible sleep in two samples half a second apart, and
-    whether NVIDIA's MPS and a subnet manager run.
+    Programs that the probe itself runs now, such as nvidia-smi, are left out. The answer also has `stuck`,
+    processes in uninterruptible sleep in two samples half a second apart, and whether NVIDIA's MPS and a
+    subnet manager run.
     """
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
     holders = []
     for pid in filter(str.isdigit, names_in("/proc")):
-        if pid != str(os.getpid()) and _gpus_of(pid):
+        if pid != str(os.getpid()) and _gpus_of(pid) and not _is_own(text_in("/proc/" + pid + "/stat")):
             holders.append(_program(pid, wanted))
     names = [text_in("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
     return {
@@ -189,6 +190,11 @@ def programs(parameters: "Values") -> "Any":
         "mps": "nvidia-cuda-mps" in " ".join(names),
         "subnet_manager": any(name in ("opensm", "nvlsm") for name in names),
     }
+
+
+def _is_own(stat: str) -> bool:
+    """Return whether the process of a line of /proc/PID/stat was started by this one."""
+    return stat.rpartition(")")[2].split()[1:2] == [str(os.getpid())]
 
 
 def _gpus_of(pid: str) -> "list[str]":
@@ -249,11 +255,14 @@ def _stuck() -> "list[list[str]]":
 
 
 def _uninterruptible() -> "dict[str, tuple[str, str]]":
-    """Return pid -> (name, kernel function) of the processes in uninterruptible sleep (state D)."""
+    """Return pid -> (name, kernel function) of the processes in uninterruptible sleep (state D).
+
+    Programs that the probe runs now are left out: nvidia-smi sleeps while the driver reads several GPUs.
+    """
     found = {}
     for path in glob.glob("/proc/[0-9]*/stat"):
         text = read_or_none(path, 4096) or ""
-        if text.rpartition(")")[2].startswith(" D "):
+        if text.rpartition(")")[2].startswith(" D ") and not _is_own(text):
             pid = path.split("/")[2]
             name = text.partition("(")[2].rpartition(")")[0]
             found[pid] = (name, text_in("/proc/" + pid + "/wchan"))
