@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from gpuprov.doctor.collecting import PARAMETERS
 from gpuprov.doctor.examination import Examination
-from gpuprov.doctor.judge import Diagnosis, diagnose
-from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import ask, collect_local
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, CLOSER_PROBE, LOAD_PROBE, Parameters, Payload, build
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch
-from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
-LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
+if TYPE_CHECKING:
+    from gpuprov.doctor.judge import Diagnosis
+    from gpuprov.ssh.transport import ConnectionLimits, Session, Target
+
+COMMAND_S = 60
+"""Time limit of the examination of a node in seconds."""
 
 
 def examine_here(*, become: bool = True) -> Examination:
-    """Examine this machine, without SSH.
+    """Examine this machine, without SSH. The rules are loaded meanwhile, which takes as long.
 
     Raises:
         NodeFailed: no answer from the probe.
     """
+    Thread(target=import_module, args=("gpuprov.doctor.judge",), daemon=True).start()
     return examination(collect_local(PARAMETERS, become=become, modules=CLOSER_PROBE))
 
 
@@ -38,17 +44,21 @@ def examine(
     nodes: list[Target], *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Examination | GpuprovError]]:
     """Examine nodes; yield results as they arrive, a node's error as its result."""
+    from gpuprov.ssh.transport import fan_out
+
     payload = build(PARAMETERS, password=dispatch.password, modules=CLOSER_PROBE)
 
     def visit(session: Session) -> Examination:
         return examination(ask(session, payload))
 
-    for target, answer in fan_out(nodes, visit, dispatch=dispatch, limits=LIMITS):
+    for target, answer in fan_out(nodes, visit, dispatch=dispatch, limits=_limits(COMMAND_S)):
         yield target.name, answer
 
 
 def conclude(name: str, answer: Examination | GpuprovError) -> Diagnosis:
     """Return a node's diagnosis, or its failure."""
+    from gpuprov.doctor.judge import Diagnosis, diagnose
+
     if isinstance(answer, GpuprovError):
         return Diagnosis(name, failure=answer)
     found = contained(name, lambda: diagnose(answer, name))
@@ -71,15 +81,27 @@ def sample(
     """Sample nodes for some seconds; yield name and bottlenecks as they arrive, a node's error as the failure
     of its diagnosis.
     """
+    from gpuprov.doctor.judge import Diagnosis
+    from gpuprov.ssh.transport import fan_out
+
     payload: Payload = build(_sampling(seconds), password=dispatch.password, modules=LOAD_PROBE)
-    limits = replace(LIMITS, command_s=seconds + 60)
 
     def visit(session: Session) -> Diagnosis:
         return _loaded(session.target.name, ask(session, payload))
 
-    for target, answer in fan_out(nodes, visit, dispatch=dispatch, limits=limits):
+    for target, answer in fan_out(nodes, visit, dispatch=dispatch, limits=_limits(seconds + COMMAND_S)):
         failed = isinstance(answer, GpuprovError)
         yield target.name, Diagnosis(target.name, failure=answer) if failed else answer  # type: ignore[arg-type,misc]
+
+
+def _limits(seconds: float) -> ConnectionLimits:
+    """Return the limits of a connection for a command of at most this many seconds.
+
+    Modules that connect by SSH take longer to load than the rest: a machine examines itself without them.
+    """
+    from gpuprov.ssh.transport import ConnectionLimits
+
+    return ConnectionLimits(connect_s=10, command_s=seconds, answer_bytes=ANSWER_LIMIT)
 
 
 def _sampling(seconds: float) -> Parameters:
@@ -89,6 +111,9 @@ def _sampling(seconds: float) -> Parameters:
 
 def _loaded(name: str, facts: Facts) -> Diagnosis:
     """Return the diagnosis of a sample; one that is missing or unusable (`NodeFailed`) is its failure."""
+    from gpuprov.doctor.judge import Diagnosis
+    from gpuprov.doctor.load.verdict import judge_load
+
     found = contained(name, lambda: tuple(judge_load(facts.raw("load"))))
     if isinstance(found, NodeFailed):
         return Diagnosis(name, failure=found)
