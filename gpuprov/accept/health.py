@@ -134,6 +134,21 @@ def _numa(document: Document) -> Iterator[Finding]:
             yield Finding("bad", "host.numa", f"{text}: check the CPU affinity of the login and its slice")
 
 
+def _disturbed(document: Document) -> Iterator[Finding]:
+    """Warn of copies to and from the host that were measured again because their rate varied."""
+    for gpu in rows(document, "gpus"):
+        tries = number(part(gpu, "host").get("tries"))
+        varied = part(gpu, "host", "disturbed")
+        least, most = number(varied.get("least")), number(varied.get("most"))
+        if tries is not None and least is not None and most is not None:
+            seen = (
+                f"varied from {least:.1f} to {most:.1f} GB/s, the fastest of {tries:.0f} measurements counts"
+            )
+            cause = "another program, or another virtual machine of the host, uses the link or the memory"
+            text = f"GPU {gpu.get('index')}: copies to and from the host {seen}: {cause}"
+            yield Finding("warn", "host.disturbed", text)
+
+
 def _slowed(document: Document) -> Iterator[Finding]:
     """Check the throttle reasons reported under load; yield one fault for a GPU, with its highest
     temperature.
@@ -266,6 +281,6 @@ def _ours_alone(log: str) -> bool:
 
 
 _RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
-    _seen, _ran, _joined, _right, _arrived, _free, _numa, _slowed, _counted, _xids, _linked, _transport,
-    _drives,
+    _seen, _ran, _joined, _right, _arrived, _free, _numa, _disturbed, _slowed, _counted, _xids, _linked,
+    _transport, _drives,
 )  # fmt: skip

@@ -23,19 +23,19 @@ PLANS: dict[Level, dict[str, Any]] = {
     "quick": {
         "seconds": 240,  # at most, for all of it
         "memory": 0.6,
-        "host": 0.8,
+        "host": 0.8,  # for all GPUs
         "matrix": 1.0,
         "hold": 4.0,
         "pattern": [16, 0],  # GiB at most, seconds
-        "pairs": 1.5,
-        "collectives": [[256, 1024], 1.5],  # MiB of each size, seconds for all
+        "pairs": 1.0,  # for all of them
+        "collectives": [[1024], 0.8],  # MiB of each size, seconds for all
         "drive": 0.5,  # for each
         "dcgm": [1, 60],  # its own level, seconds at most
     },
     "full": {
         "seconds": 900,
         "memory": 3.0,
-        "host": 4.0,
+        "host": 8.0,
         "matrix": 4.0,
         "hold": 30.0,
         "pattern": [1024, 30],

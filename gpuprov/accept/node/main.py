@@ -7,19 +7,23 @@ import time
 from gpuprov.accept.node import between, dcgm, memory, storage, watch
 from gpuprov.accept.node.cuda import Driver, Gpu
 from gpuprov.accept.node.matrix import KINDS, Products
-from gpuprov.accept.node.workers import Crew, Gone
+from gpuprov.accept.node.workers import Crew, Gone, end_all
 from gpuprov.probe.node.main import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+    from gpuprov.accept.node.workers import Worker
     from gpuprov.probe.node.base import Values
 
 SCHEMA = "gpuprov.accept.measured/1"
 GIB = 1024**3
 START_S, SPARE_S = 60.0, 45.0
 """Seconds for the first access to a GPU, and for every step beyond its planned duration."""
+AGAIN = 2
+"""Number of times that copies to the host are measured again while they are unsteady."""
 FOLDERS = (
     "/usr/local/cuda/lib64",
     "/usr/local/cuda-*/lib64",
@@ -90,7 +94,7 @@ class OneGpu:
 
 
 class AllGpus:
-    """Steps of the worker that uses all GPUs; `pairs` is the first one."""
+    """Steps of the worker that uses all GPUs; `open` is the first one."""
 
     def __init__(self, count: int, plan: "Values") -> None:
         self._count, self._plan = count, plan
@@ -101,14 +105,18 @@ class AllGpus:
         """Carry out the step (method) of that name."""
         return getattr(self, name)(arguments)
 
-    def pairs(self, seconds: float) -> "Any":
-        """Open all GPUs and measure copies between them in GB/s, see `between.pairs`."""
+    def open(self, _: "Any") -> int:
+        """Create a context on every GPU and return their number."""
         driver = Driver()
         self._gpus = [Gpu(driver, index) for index in range(self._count)]
+        return len(self._gpus)
+
+    def pairs(self, seconds: float) -> "Any":
+        """Measure copies between the GPUs opened by `open` in GB/s, see `between.pairs`."""
         return between.pairs(self._gpus, seconds)
 
     def collectives(self, arguments: "Any") -> "Values":
-        """Measure collectives between the GPUs opened by `pairs`, see `between.Nccl.measure`.
+        """Measure collectives between the GPUs opened by `open`, see `between.Nccl.measure`.
 
         Args:
             arguments: sizes in MiB, and seconds for all of them.
@@ -171,9 +179,10 @@ def measure(crew: Crew, plan: "Values") -> "Values":
         return dict(result, refused=refused)
     sampler = crew.hire("samples", watch.sample, free=True)
     count = len(result["before"]["gpus"])
-    result["gpus"] = load(crew, count, plan)
-    if count > 1:
-        result["between"] = measure_between(crew, count, plan)
+    together = crew.hire("all GPUs", AllGpus(count, plan)) if count > 1 else None
+    result["gpus"] = load(crew, count, plan, together)
+    if together is not None:
+        result["between"] = measure_between(crew, together, plan)
     result["host_devices"] = host_devices(crew, plan["drive"])
     if dcgm.installed():
         run, seconds = plan["dcgm"]
@@ -213,11 +222,15 @@ def refusal(before: "Values", plan: "Values") -> "str | None":
     return None
 
 
-def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
+def load(crew: Crew, count: int, plan: "Values", together: "Worker | None" = None) -> "list[Values]":
     """Measure every GPU and return a row for each.
 
-    Copies to the host are measured one GPU after the other, the rest on all GPUs at once. A GPU that did not
-    start has no further steps; a failed step has `error`.
+    Copies to the host are measured one GPU after the other, in equal shares of the planned seconds, the rest
+    on all GPUs at once. Copies that were disturbed are measured again at the end, and the faster result
+    counts. A GPU that did not start has no further steps; a failed step has `error`.
+
+    Args:
+        together: the worker that uses all GPUs; it opens them meanwhile.
     """
     workers = [crew.hire("GPU {}".format(index), OneGpu(index, plan)) for index in range(count)]
     rows = [{"index": index} for index in range(count)]  # type: list[Values]
@@ -231,23 +244,50 @@ def load(crew: Crew, count: int, plan: "Values") -> "list[Values]":
     every = list(range(count))
     step("start", "device", None, START_S, every)
     step("bandwidth", "memory", plan["memory"], plan["memory"] + SPARE_S, every)
+    share = plan["host"] / count
     for index in every:
-        step("host", "host", plan["host"], plan["host"] + SPARE_S, [index])
+        step("host", "host", share, share + SPARE_S, [index])
+    if together is not None:  # opening takes seconds; nothing is measured while the load is held
+        crew.begin([together], "open", None)
     for kind in plan["kinds"]:
         if kind in KINDS:
             hold = plan["hold"] if kind == plan["kinds"][0] else 0.0
             step("matrix", kind, [kind, plan["matrix"], hold], plan["matrix"] + hold + SPARE_S, every)
     step("pattern", "pattern", plan["pattern"], plan["pattern"][1] + SPARE_S, every)
-    for worker, row in zip(workers, rows):
-        worker.end()
+    for _ in range(AGAIN):
+        _measure_again(rows, lambda index: step("host", "again", share, share + SPARE_S, [index]))
+    end_all(workers)
+    for row in rows:
         row["matrix"] = {kind: row.pop(kind) for kind in plan["kinds"] if kind in row}
     return rows
 
 
-def measure_between(crew: Crew, count: int, plan: "Values") -> "Values":
-    """Measure copies between the GPUs, and the collectives; return `pairs` and `nccl`."""
-    worker = crew.hire("all GPUs", AllGpus(count, plan))
-    pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S + START_S)[0]
+def _measure_again(rows: "list[Values]", copy: "Callable[[int], None]") -> None:
+    """Measure copies to the host again where something disturbed them, and keep the faster rates.
+
+    Args:
+        copy: measures them on the GPU with this index; the result is `again` of its row.
+    """
+    for row in rows:
+        first = row.get("host", {})
+        if "error" not in first and memory.unsteady(first):
+            copy(row["index"])
+            row["host"] = memory.better(first, row.pop("again"))
+
+
+def measure_between(crew: Crew, worker: "Worker", plan: "Values") -> "Values":
+    """Measure copies between the GPUs, and the collectives; return `pairs` and `nccl`.
+
+    Args:
+        worker: the worker that uses all GPUs, which has been asked to open them.
+    """
+    opened = crew.finish([worker], START_S)[0]
+    if "error" in opened:  # a GPU in compute mode exclusive process accepts one process at a time
+        opened = crew.ask([worker], "open", None, START_S)[0]
+    if "error" in opened:
+        worker.end()
+        return {"pairs": opened, "nccl": _unwrapped(opened)}
+    pairs = crew.ask([worker], "pairs", plan["pairs"], plan["pairs"] + SPARE_S)[0]
     result = {"pairs": pairs.get("value", pairs)}  # type: Values
     seconds = plan["collectives"][1] + 2 * SPARE_S
     result["nccl"] = _unwrapped(crew.ask([worker], "collectives", plan["collectives"], seconds)[0])

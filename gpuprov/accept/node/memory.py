@@ -18,6 +18,8 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 RESERVE = 2 * GIB
 """Bytes of a GPU's free memory that the test does not allocate."""
+STEADY = 0.95
+"""Least share of the slowest batch in the fastest one of a copy that nothing disturbs; 0.99 was measured."""
 PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
 """A hash of the address and its complement: every bit holds both values, and no two words are equal."""
 
@@ -193,6 +195,35 @@ def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
     if wrong:
         raise Failed("what went to the host and back differs: {}".format(wrong))
     return {"h2d": here, "d2h": there}
+
+
+def unsteady(copies: "Values") -> "Values | None":
+    """Return `least` and `most` of the rate of `host_copies` that varies most; None if all are steady.
+
+    Another program, or another virtual machine of the host, that uses the link or the memory slows single
+    batches; a link with fewer lanes or of a slower generation slows all of them.
+    """
+    found = [rate for rate in copies.values() if isinstance(rate, dict) and "value" in rate]
+    found = [rate for rate in found if rate["least"] < STEADY * rate["most"]]
+    if not found:
+        return None
+    worst = min(found, key=lambda rate: rate["least"] / rate["most"])
+    return {"least": worst["least"], "most": worst["most"]}
+
+
+def better(copies: "Values", again: "Values") -> "Values":
+    """Return the faster rate of each kind of two results of `host_copies`, or `again` if it is an error.
+
+    `tries` is how often they were measured, `disturbed` the result of `unsteady` for the first time.
+    """
+    if "error" in again:
+        return again
+    result = dict(copies, tries=copies.get("tries", 1) + 1)
+    result.setdefault("disturbed", unsteady(copies))
+    for name, rate in again.items():
+        if isinstance(rate, dict) and rate["value"] > copies[name]["value"]:
+            result[name] = rate
+    return result
 
 
 def numa_nodes() -> "dict[int, set[int]]":

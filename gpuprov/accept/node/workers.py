@@ -76,13 +76,18 @@ class Worker:
             self.answer, self.busy = json.loads(line.decode("utf-8", "replace")), False
             self.lines.append(self.answer)
 
+    def kill(self) -> None:
+        """Kill the process, if it is alive, without waiting for its end; `end` must follow."""
+        if self.alive:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
     def end(self, why: str = "") -> None:
         """Kill the process, if it is alive; `why` becomes its answer if one is outstanding."""
         if not self.alive:
             return
+        self.kill()
         self.alive = False
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
         status = 0
         for _ in range(50):  # a process that sleeps in the kernel is not waited for
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -167,12 +172,27 @@ class Crew:
         Raises:
             Gone: the controller is gone.
         """
-        until = min(time.monotonic() + seconds, self._deadline)
+        self.begin(workers, name, arguments)
+        return self.finish(workers, seconds)
+
+    def begin(self, workers: "list[Worker]", name: str, arguments: "Any") -> None:
+        """Give workers the same order without waiting for the answers; `finish` must follow."""
         for worker in workers:
             if worker.alive:
                 worker.order(name, arguments)
             elif worker.answer is None or "error" not in worker.answer:
                 worker.answer = {"error": "its process ended before the request"}
+
+    def finish(self, workers: "list[Worker]", seconds: float) -> "list[Any]":
+        """Wait for the answers to orders that `begin` gave, as `ask` does, and return them.
+
+        Args:
+            seconds: time limit from now.
+
+        Raises:
+            Gone: the controller is gone.
+        """
+        until = min(time.monotonic() + seconds, self._deadline)
         while any(worker.busy for worker in workers) and time.monotonic() < until:
             self._listen(min(0.5, max(0.0, until - time.monotonic())))
         for worker in workers:
@@ -201,5 +221,12 @@ class Crew:
 
     def end(self) -> None:
         """Kill all workers that are alive."""
-        for worker in self._workers:
-            worker.end()
+        end_all(self._workers)
+
+
+def end_all(workers: "list[Worker]") -> None:
+    """Kill workers, if they are alive: all at once, as a process takes long to free its GPU."""
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.end()

@@ -1,8 +1,10 @@
-"""Recorded output of the program on real GPUs: two H200 of one virtual machine, healthy and with weaknesses.
+"""Recorded output of the program on real GPUs of virtual machines, healthy and with weaknesses: two H200, four
+H200, and four H100.
 
 The weaknesses were caused by other processes, without a change to the machine's settings: a process that
 multiplies matrices on GPU 0, one that fills its PCIe link, one that holds 100 GiB of its memory. For one more
-recording NCCL_P2P_DISABLE=1 was set for the program.
+recording NCCL_P2P_DISABLE=1 was set for the program. Two weaknesses were there: copies of an H100 that other
+guests of the host disturbed, and an H100 that the driver slowed at 82 °C.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ FOLDER = ROOT / "tests/recorded/accept"
 
 
 @cache
-def _text(name: str) -> str:
-    return (FOLDER / f"h200x2-{name}.json").read_text(encoding="utf-8")
+def _text(name: str, machine: str) -> str:
+    return (FOLDER / f"{machine}-{name}.json").read_text(encoding="utf-8")
 
 
-def recorded(name: str) -> dict[str, Any]:
+def recorded(name: str, machine: str = "h200x2") -> dict[str, Any]:
     """Return a new copy of a recording, which the caller may change."""
-    document: dict[str, Any] = json.loads(_text(name))
+    document: dict[str, Any] = json.loads(_text(name, machine))
     return document

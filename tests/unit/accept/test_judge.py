@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuprov.accept.judge import Acceptance, document, judge
-from gpuprov.accept.neighbours import middle_of_nodes
+from gpuprov.accept.neighbours import SPREAD, middle_of_nodes
 from gpuprov.accept.rates import COLLECTIVES, OF_GPU, rates
 from gpuprov.errors import Exit, Unreachable
 from gpuprov.finding import CHARACTERS, FINDINGS, Finding, limited
@@ -43,6 +43,48 @@ def test_a_healthy_pair_is_accepted(name: str) -> None:
         "h2d_far",
         "d2h_far",
     }
+
+
+FOUR = ("h200x4", "h100x4")
+
+
+@pytest.mark.parametrize("machine", FOUR)
+def test_four_healthy_gpus_are_accepted(machine: str) -> None:
+    judged = one(recorded("quick", machine))
+    assert [found.text for found in judged.findings] == [
+        "NCCL: within a node: P2P/direct pointer (480 connections)"
+    ]
+    assert judged.verdict == "accepted"
+    assert sum(rate.measure == "peer" for rate in judged.rates) == 12
+
+
+@pytest.mark.parametrize("machine", FOUR)
+def test_four_healthy_gpus_differ_by_less_than_the_spread(machine: str) -> None:
+    """Hold the limit of outliers to real GPUs: the slowest reaches 0.95 of the fastest of its node."""
+    alike: dict[str, list[float]] = {}
+    for rate in one(recorded("quick", machine)).rates:
+        alike.setdefault(rate.measure, []).append(rate.value)
+    assert min(min(values) / max(values) for values in alike.values()) > 1 - SPREAD
+
+
+def test_one_of_four_gpus_that_another_program_uses_is_named() -> None:
+    """A process multiplied matrices on GPU 2: its rates fail by floor, by its neighbours, and as outliers."""
+    judged = one(recorded("compute-shared", "h200x4"))
+    of_gpus = [found for found in judged.faults if found.rule != "all_reduce.slow"]
+    assert {found.text[:5] for found in of_gpus} == {"GPU 2"}
+    assert {"bf16.slow", "bf16.node", "bf16.outlier", "memory_read.outlier"} <= rules(judged)
+
+
+def test_one_of_four_gpus_that_is_hot_is_named() -> None:
+    """The driver slowed GPU 0 of four H100 after half a minute, at 0.98 of the others' rates."""
+    [found] = one(recorded("heat", "h100x4")).faults
+    assert found.text == "GPU 0 slowed down under load: heat (software); up to 82 °C"
+
+
+def test_copies_that_stay_disturbed_are_a_fault() -> None:
+    judged = one(recorded("disturbed", "h100x4"))
+    assert rules(judged) == {"d2h.slow", "d2h.outlier"}
+    assert {found.text[:5] for found in judged.faults} == {"GPU 1"}
 
 
 def test_the_long_level_is_accepted() -> None:

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from gpuprov.accept.node import kernels, main, watch
+from gpuprov.accept.judge import judge
+from gpuprov.accept.node import kernels, main, memory, watch
 from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
 from gpuprov.accept.node.memory import GIB, RESERVE, _processors, pattern
-from gpuprov.accept.node.workers import Crew
-from gpuprov.accept.program import LEVELS, PLANS, program
+from gpuprov.accept.node.workers import Crew, end_all
+from gpuprov.accept.program import KINDS, LEVELS, PLANS, program
 from gpuprov.probe.node.base import Failed
 from tests import ROOT
 from tests.unit.accept.recorded import recorded
@@ -47,6 +48,36 @@ def crew() -> Iterator[Crew]:
     hired = Crew(time.monotonic() + 60, beat=False)
     yield hired
     hired.end()
+
+
+def test_an_order_is_carried_out_while_others_are_asked(crew: Crew) -> None:
+    early, other = crew.hire("early", work), crew.hire("other", work)
+    crew.begin([early], "echo", 1)
+    assert crew.ask([other], "echo", 2, 10)[0]["value"] == [2]
+    assert crew.finish([early], 10)[0]["value"] == [1]
+
+
+def test_an_early_order_that_hangs_is_ended_when_its_answer_is_due(crew: Crew) -> None:
+    early, other = crew.hire("early", work), crew.hire("other", work)
+    crew.begin([early], "hang", None)
+    assert crew.ask([other], "echo", 2, 10)[0]["value"] == [2]
+    assert early.alive
+    assert "hangs" in crew.finish([early], 0.2)[0]["error"]
+    assert gone(early.pid)
+
+
+def test_all_processes_are_killed_before_the_first_is_waited_for(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill side by side: the end of a process that frees a GPU takes a quarter of a second."""
+    calls: list[str] = []
+    kill, wait = os.kill, os.waitpid
+    monkeypatch.setattr(os, "kill", lambda *given: [calls.append("kill"), kill(*given)][1])
+    monkeypatch.setattr(os, "waitpid", lambda *given: [calls.append("wait"), wait(*given)][1])
+    hired = [crew.hire(str(number), work) for number in range(3)]
+    end_all(hired)
+    assert calls[:3] == ["kill"] * 3
+    assert all(gone(worker.pid) for worker in hired)
 
 
 def gone(pid: int) -> bool:
@@ -152,6 +183,134 @@ def test_a_run_asks_for_everything(crew: Crew, pretended: dict[int, str]) -> Non
     assert [set(row["matrix"]) for row in result["gpus"]] == [{"bf16", "fp8"}] * 2
     assert len(result["between"]["pairs"]) == 2
     assert json.dumps(result)
+
+
+class Asked(Pretended):
+    """Fake GPU that answers with the arguments of copies to the host."""
+
+    def __call__(self, name: str, arguments: Any) -> Any:
+        return {"asked": arguments} if name == "host" else super().__call__(name, arguments)
+
+
+def test_all_gpus_share_the_time_of_copies_to_the_host(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take no longer on many GPUs, which are measured one after the other."""
+    monkeypatch.setattr(main, "OneGpu", Asked)
+    result = main.measure(crew, PLAN)
+    assert [row["host"]["asked"] for row in result["gpus"]] == [PLAN["host"] / 2] * 2
+
+
+DISTURBED = recorded("disturbed", "h100x4")["gpus"][1]["host"]["d2h_near"]
+STEADY = recorded("quick", "h100x4")["gpus"][1]["host"]["d2h_near"]
+"""Rates of copies of one H100 in two runs; its virtual machine's host had other guests."""
+
+
+class Shared(Pretended):
+    """Fake GPU whose copies from the host are disturbed as often as `times` says."""
+
+    times = 1
+
+    def __init__(self, index: int, plan: Any) -> None:
+        super().__init__(index, plan)
+        self._index, self._asked = index, 0
+
+    def __call__(self, name: str, arguments: Any) -> Any:
+        if name != "host":
+            return super().__call__(name, arguments)
+        self._asked += 1
+        disturbed = self._index == 1 and self._asked <= self.times
+        return {"h2d_near": STEADY, "d2h_near": DISTURBED if disturbed else STEADY, "near": 0}
+
+
+@pytest.mark.parametrize(
+    ("times", "value", "tries", "rules"),
+    [
+        (0, STEADY["value"], None, set()),
+        (1, STEADY["value"], 2, {"host.disturbed"}),
+        (2, STEADY["value"], 3, {"host.disturbed"}),
+        (9, DISTURBED["value"], 3, {"host.disturbed", "d2h.slow"}),
+    ],
+)
+def test_copies_that_something_disturbed_are_measured_again(
+    crew: Crew,
+    pretended: dict[int, str],
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    value: float,
+    tries: int | None,
+    rules: set[str],
+) -> None:
+    """Reject a GPU whose copies stay slow, and no other."""
+    monkeypatch.setattr(main, "OneGpu", Shared)
+    monkeypatch.setattr(Shared, "times", times)
+    result = main.measure(crew, {**PLAN, "kinds": KINDS})
+    steady, shared = (row["host"] for row in result["gpus"])
+    assert "tries" not in steady
+    assert (shared["d2h_near"]["value"], shared.get("tries")) == (value, tries)
+    judged = judge({"gpu01": result})[0]
+    assert {found.rule for found in judged.findings if found.level != "ok"} == rules
+    assert judged.verdict == ("rejected" if times == 9 else "accepted")
+    if times:
+        [text] = [found.text for found in judged.findings if found.rule == "host.disturbed"]
+        assert text.startswith(
+            "GPU 1: copies to and from the host varied from 29.9 to 46.6 GB/s, the fastest "
+        )
+
+
+def test_copies_of_a_slow_link_are_steady() -> None:
+    slow = {"least": 26.9, "value": 27.0, "most": 27.1}
+    assert (
+        memory.unsteady({"h2d_near": slow, "near": 0, "far": None, "disturbed": {"least": 1, "most": 9}})
+        is None
+    )
+    assert memory.unsteady({"h2d_near": slow, "d2h_near": DISTURBED}) == {"least": 29.92, "most": 46.617}
+
+
+def test_a_gpu_that_is_lost_when_its_copies_are_measured_again_is_a_fault() -> None:
+    lost = {"error": "no answer in 45 s: the GPU or its driver hangs"}
+    assert memory.better({"d2h_near": DISTURBED}, lost) == lost
+
+
+class Exclusive(AllPretended):
+    """Fake GPUs in compute mode exclusive process: they are opened after the load only."""
+
+    tries = 0
+
+    def __call__(self, name: str, arguments: Any) -> Any:
+        if name == "open":
+            self.tries += 1
+            if self.tries == 1:
+                raise Failed("cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE (busy or unavailable)")
+        return super().__call__(name, arguments)
+
+
+def test_gpus_that_accept_one_process_are_opened_after_the_load(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "AllGpus", Exclusive)
+    assert len(main.measure(crew, PLAN)["between"]["pairs"]) == 2
+
+
+class Closed(AllPretended):
+    """Fake GPUs that cannot be opened together."""
+
+    def __call__(self, name: str, arguments: Any) -> Any:
+        if name != "open":
+            raise AssertionError(name)
+        raise Failed("cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)")
+
+
+def test_gpus_that_cannot_be_opened_together_are_a_fault(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "AllGpus", Closed)
+    result = main.measure(crew, PLAN)
+    assert "CUDA_ERROR_NO_DEVICE" in result["between"]["pairs"]["error"]
+    assert "CUDA_ERROR_NO_DEVICE" in result["between"]["nccl"]["error"]
+    assert result["gpus"][0]["matrix"]["fp8"]["value"] > 1000
+    rules = {found.rule for found in judge({"gpu01": result})[0].faults}
+    assert {"peer.error", "nccl.error"} <= rules
 
 
 def test_a_gpu_that_is_lost_under_load_is_named_and_the_other_is_measured(

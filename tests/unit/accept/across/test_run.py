@@ -190,10 +190,10 @@ def test_a_node_that_tells_nonsense_stops_nobody() -> None:
 
 
 class Replay:
-    """Recorded answers of two H200 of one virtual machine, as two nodes (NCCL_HOSTID) joined by sockets."""
+    """Recorded answers of the GPUs of one virtual machine, as two nodes (NCCL_HOSTID) joined by sockets."""
 
-    def __init__(self) -> None:
-        self._recorded: Any = recorded("two-nodes")
+    def __init__(self, machine: str) -> None:
+        self._recorded: Any = recorded("two-nodes", machine)
 
     def __call__(self, name: str, order: dict[str, Any]) -> dict[str, Any]:
         for asked in self._recorded:
@@ -203,20 +203,28 @@ class Replay:
         raise AssertionError(order)
 
 
-def test_two_real_nodes_with_sockets_between_them() -> None:
-    outcome = search(["gpu01", "gpu02"], Replay())
+REPLAYED = pytest.mark.parametrize("machine", ["h200x2", "h200x4", "h100x4"])
+"""Machines with one GPU, and with two GPUs that NVLink joins, in each of the two nodes."""
+
+
+@REPLAYED
+def test_two_real_nodes_with_sockets_between_them(machine: str) -> None:
+    outcome = search(["gpu01", "gpu02"], Replay(machine))
     assert {each.verdict for each in outcome.judged()} == {"accepted"}
-    [path] = outcome.paths
-    assert (path.rule, path.level) == ("nccl.inter.transport", "ok")
-    assert "between nodes: NET/Socket" in path.text
+    paths = {path.rule: path for path in outcome.paths}
+    assert {path.level for path in paths.values()} == {"ok"}
+    assert "between nodes: NET/Socket" in paths.pop("nccl.inter.transport").text
+    within = {"h200x2": [], "h200x4": ["nccl.intra.transport"], "h100x4": ["nccl.intra.transport"]}
+    assert list(paths) == within[machine]
     for groups in outcome.rounds:
         assert 3 < groups[0]["all_reduce"] < 6
-        assert 3 < groups[0]["slowest"] <= groups[0]["middle"] < 6
+        assert 3 < groups[0]["slowest"] <= groups[0]["middle"] < 10
 
 
-def test_a_silent_fall_back_to_sockets_is_rejected() -> None:
+@REPLAYED
+def test_a_silent_fall_back_to_sockets_is_rejected(machine: str) -> None:
     """Reject nodes that agree with each other but use sockets where InfiniBand is expected."""
-    outcome = search(["gpu01", "gpu02"], Replay(), inter="ib")
+    outcome = search(["gpu01", "gpu02"], Replay(machine), inter="ib")
     assert {each.verdict for each in outcome.judged()} == {"rejected"}
     assert "ib expected between nodes, found NET/Socket" in next(across_lines(outcome))
 
