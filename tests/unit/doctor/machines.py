@@ -48,7 +48,7 @@ def as_examined(collectors: Collectors, host: str = "gpu01") -> Examination:
 
 
 def recorded(name: str) -> Collectors:
-    """Return a recording of real H200 in a container of a virtual machine."""
+    """Return a recording of real H200 or H100 in a container of a virtual machine."""
     result: Collectors = json.loads((RECORDED / f"doctor/{name}.json").read_text())["collectors"]
     result["packages"]["text"] += "\n"  # the probe joins lines; machines and faults append to them
     return result
@@ -255,6 +255,8 @@ HEALTHY: dict[str, Callable[[], Collectors]] = {
     "recorded h200x2": virtual,
     "recorded h200x2 with PyTorch": lambda: recorded("h200x2-pytorch"),
     "recorded h200x4": four,
+    "recorded h200x4 with PyTorch": lambda: recorded("h200x4"),
+    "recorded h100x4 with PyTorch": lambda: recorded("h100x4"),
     "bare metal": bare_metal,
     "debian12 a100x4": old_pascal,
     "without a GPU": without_gpu,

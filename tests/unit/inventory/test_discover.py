@@ -21,6 +21,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.roles.hardware import server as expectations
 from gpuprov.ssh.failures import NotThere
 from gpuprov_lab.simulator.machines import describe, pci_devices
+from tests import RECORDED
 from tests.unit.inventory.conftest import MakeLock
 
 Change = Callable[[dict[str, Any]], None]
@@ -71,6 +72,15 @@ def found(machine: str, change: Change = lambda raw: None) -> tuple[str | None, 
 )  # fmt: skip
 def test_a_healthy_server_is_its_profile(machine: str, profile: str) -> None:
     assert found(machine) == (profile, ())
+
+
+@pytest.mark.parametrize(("machine", "profile"), [("h200x4", "hgx-h200-4"), ("h100x4", "hgx-h100-4")])
+def test_four_real_gpus_are_half_a_board(machine: str, profile: str) -> None:
+    """Name the profile of a virtual machine with four GPUs and no RDMA port."""
+    document = json.loads((RECORDED / f"doctor/{machine}.json").read_text())
+    result = match(Facts.from_answer(document), kinds(load()))
+    assert result.profile == profile
+    assert result.differences == ()
 
 
 def drop_gpu(raw: dict[str, Any]) -> None:

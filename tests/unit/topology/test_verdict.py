@@ -13,7 +13,7 @@ from gpuprov.cli.topo import command
 from gpuprov.topology import judge_topology, nearest_nics, parse_topology
 from gpuprov.topology.svg import draw
 from gpuprov.topology.verdict import fold
-from tests import H200
+from tests import H200, RECORDED
 
 TWO_SOCKETS = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity
@@ -39,6 +39,20 @@ def test_all_pairs_by_nvlink() -> None:
     assert texts("gpu.pairs", (H200 / "topo-m.txt").read_text()) == [
         ("ok", "all 6 GPU pairs are joined by NVLink, 18 links a pair")
     ]
+
+
+@pytest.mark.parametrize("machine", ["h200x4", "h100x4"])
+def test_four_gpus_of_one_switched_board_raise_no_alarm(machine: str) -> None:
+    """Judge what nvidia-smi of driver 580 prints on a virtual machine with one NUMA node."""
+    document = json.loads((RECORDED / f"doctor/{machine}.json").read_text())
+    topology = parse_topology(document["collectors"]["topo"]["text"])
+    found = judge_topology(topology, expect_nvlink=True)
+    assert [(each.level, each.text) for each in found] == [
+        ("ok", "all 6 GPU pairs are joined by NVLink, 18 links a pair"),
+        ("ok", "the matrix names no RDMA NIC"),
+        ("ok", "GPU[0-3]: nearest CPUs 0-63 (NUMA node 0)"),
+    ]
+    assert {near.numa for near in topology.affinity.values()} == {0}
 
 
 def test_pairs_without_nvlink_are_named() -> None:
