@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import paramiko
@@ -14,7 +14,8 @@ from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.files.writing import append_lines, make_folders
 from gpuprov.model.exclusive import exclusive
 from gpuprov.ssh.failures import stranger
-from gpuprov.ssh.known_hosts import KnownHosts, names_of, parse_key, read_known_hosts
+from gpuprov.ssh.known_hosts import KnownFiles, known_files, names_of, parse_key, read_known_hosts
+from gpuprov.ssh.route import Route
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -23,24 +24,35 @@ def fingerprint(key: paramiko.PKey) -> str:
     return f"{key.get_name().removeprefix('ssh-').upper()} SHA256:{digest}"
 
 
+def host_keys(way: Route, given: Path | None = None) -> HostKeys:
+    """Return the host keys of a route's files; raises as `HostKeys`."""
+    first, *others = way.known_hosts
+    return HostKeys(Path(first).expanduser(), given, others, way.revoked_keys)
+
+
 class HostKeys:
-    """The fleet's known-hosts file, and a file of trusted keys for hosts that are not in it yet.
+    """The known-hosts files of a route, and a file of trusted keys for hosts that are not in them yet.
 
     Args:
-        pinned: the fleet's file, created when the first key is pinned.
+        pinned: the file that new keys are added to, created when the first key is pinned.
         given: file of trusted keys, in the same format.
+        others: the route's other known-hosts files.
+        revoked: files of revoked keys.
 
     Raises:
         InvalidInput: a file cannot be read.
     """
 
-    def __init__(self, pinned: Path, given: Path | None) -> None:
+    def __init__(
+        self, pinned: Path, given: Path | None, others: Sequence[str] = (), revoked: Sequence[str] = ()
+    ) -> None:
         self.path = pinned
-        self._pinned = read_known_hosts(pinned) if pinned.exists() else KnownHosts(pinned)
+        self._paths, self._revoked = (str(pinned), *others), revoked
+        self._pinned = known_files(self._paths, revoked)
         self._vouched = read_known_hosts(given) if given else None
 
     def knows(self, address: str, port: int) -> bool:
-        """Return whether a key of the host is pinned."""
+        """Return whether one of the files lists a key of the host."""
         return bool(self._pinned.keys(*names_of(address, port)))
 
     def trusts(self, address: str, port: int, key: paramiko.PKey) -> bool:
@@ -49,20 +61,23 @@ class HostKeys:
         Raises:
             Unreachable: the key differs from the pinned or given one, it is revoked, or `given` does not list
                 the host.
+            InvalidInput: a file of revoked keys cannot answer.
         """
-        names, files = names_of(address, port), [file for file in (self._pinned, self._vouched) if file]
-        for file in files:
-            if file.revocation(key, *names):
-                raise stranger(address, file, key)
-        for file in files:
-            known = file.keys(*names)
+        names = names_of(address, port)
+        tables = [self._pinned, *([KnownFiles((self._vouched,))] if self._vouched else [])]
+        for table in tables:
+            if table.revocation(key, *names):
+                raise stranger(address, table, key)
+        for table in tables:
+            known = table.keys(*names)
             if known.get(key.get_name()) == key:
                 return True
             if known:
+                path = table.listing(*names).path
                 raise Unreachable(
-                    f"the host key of {address} is {fingerprint(key)}, not the one in {file.path}",
+                    f"the host key of {address} is {fingerprint(key)}, not the one in {path}",
                     do="make sure that it is the right machine, then remove the old key with "
-                    f"`ssh-keygen -R '{names[0]}' -f {file.path}`",
+                    f"`ssh-keygen -R '{names[0]}' -f {path}`",
                 )
         if self._vouched is not None:
             raise Unreachable(
@@ -101,10 +116,8 @@ class HostKeys:
         """Append keys of those types that the host does not have in the file yet, and read the file again."""
         with exclusive(self.path):  # threads of this run and other runs pin keys, too
             make_folders(self.path.parent)
-            now = read_known_hosts(self.path) if self.path.exists() else KnownHosts(self.path)
-            known = now.keys(*names)
+            known = known_files(self._paths, self._revoked).keys(*names)
             fresh = [key for kind, key in stated.items() if kind not in known]
             if fresh:
                 append_lines(self.path, [f"{names[0]} {key.get_name()} {key.get_base64()}" for key in fresh])
-                now = read_known_hosts(self.path)
-            self._pinned = now
+            self._pinned = known_files(self._paths, self._revoked)

@@ -11,8 +11,7 @@ from pathlib import Path
 import paramiko
 
 from gpuprov.bootstrap.contact import Login, reach
-from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
-from gpuprov.ssh.route import Route
+from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint, host_keys
 from gpuprov.ssh.transport import Target
 
 
@@ -39,7 +38,7 @@ class UnknownKey:
         Raises:
             InvalidInput: the file cannot be read or written.
         """
-        self._pin(pinned(self.target.route))
+        self._pin(host_keys(self.target.route))
 
     @contextmanager
     def meanwhile(self) -> Iterator[Path]:
@@ -54,15 +53,6 @@ class UnknownKey:
         file.pin(*self.target.route.pinned_as, [f"{self.key.get_name()} {self.key.get_base64()}"])
 
 
-def pinned(way: Route) -> HostKeys:
-    """Return the host keys of the file in which keys of a route are pinned.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
-    return HostKeys(Path(way.known_hosts[0]).expanduser(), None)
-
-
 def unknown_key(target: Target, given: Path | None) -> UnknownKey | None:
     """Return the host key of a server without a login; None if a known-hosts file of its route has one.
 
@@ -70,12 +60,12 @@ def unknown_key(target: Target, given: Path | None) -> UnknownKey | None:
         given: the user's own file of trusted keys.
 
     Raises:
-        Unreachable: no SSH server answers, or `given` does not list its key.
+        Unreachable: no SSH server answers, its key is revoked, or `given` does not list it.
         InvalidInput: a file, or ssh's own configuration, cannot be read.
     """
     way = target.route
-    files = [HostKeys(Path(path).expanduser(), None) for path in way.known_hosts]
-    if any(file.knows(*way.pinned_as) for file in files):
+    keys = host_keys(way, given)
+    if keys.knows(*way.pinned_as):
         return None
     stated = target.connection
     contact = reach(target.name, target.address, stated, Login(stated.user, stated.port))
@@ -83,4 +73,4 @@ def unknown_key(target: Target, given: Path | None) -> UnknownKey | None:
         key = contact.host_key
     finally:
         contact.close()
-    return UnknownKey(target, key, HostKeys(files[0].path, given).trusts(*way.pinned_as, key))
+    return UnknownKey(target, key, keys.trusts(*way.pinned_as, key))

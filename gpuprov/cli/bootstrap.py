@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ def command(
     prepared, and the remaining steps at the console are printed.
     """
     from gpuprov.bootstrap.contact import Login
-    from gpuprov.bootstrap.hostkeys import HostKeys
+    from gpuprov.bootstrap.hostkeys import host_keys
     from gpuprov.bootstrap.public_keys import public_keys
     from gpuprov.bootstrap.run import Goal, bootstrap
     from gpuprov.model.fleet import read_fleet
@@ -98,14 +98,18 @@ def command(
     password = login_password(password_fd, ask=ask_pass)
     sudo = options.ask_password(ask_become_pass)
     login = Login(user, port, identity, password, sudo, asked_once())
-    paths = dict.fromkeys(each.route.known_hosts[0] for each in chosen)
-    files = {path: HostKeys(Path(path).expanduser(), host_key) for path in paths}
+    files: dict[object, HostKeys] = {}
 
     def pinned(way: Route) -> HostKeys:
-        return files[way.known_hosts[0]]
+        read = (way.known_hosts, way.revoked_keys)
+        if read not in files:
+            files[read] = host_keys(way, host_key)
+        return files[read]
 
+    for each in chosen:
+        pinned(each.route)
     nodes = bootstrap(chosen, goal, login, pinned, confirm=_confirm(accept_new), forks=forks)
-    _tell(nodes, files, output)
+    _tell(nodes, files.values(), output)
     return worst(*(node.failure.exit_code for node in nodes if node.failure))
 
 
@@ -196,7 +200,7 @@ def _confirm(accept_new: bool) -> Callable[[dict[str, str]], bool]:
     return ask
 
 
-def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -> None:
+def _tell(nodes: list[NodeResult], files: Collection[HostKeys], output: str) -> None:
     """Print each node's result with its notes, as JSON or as lines."""
     if output == "json":
         documents = [
@@ -218,7 +222,7 @@ def _tell(nodes: list[NodeResult], files: Mapping[str, HostKeys], output: str) -
             say(f"    {line}")
 
 
-def _paths(files: Mapping[str, HostKeys]) -> str | list[str]:
+def _paths(files: Collection[HostKeys]) -> str | list[str]:
     """Return the path of the host keys' file, or a list if the fleet's hosts have several files."""
-    paths = [str(each.path) for each in files.values()]
+    paths = list(dict.fromkeys(str(each.path) for each in files))
     return paths[0] if len(paths) == 1 else paths

@@ -247,14 +247,14 @@ class Server:
         Raises:
             GpuprovError: it could not be prepared.
         """
+        from gpuprov.bootstrap.hostkeys import host_keys
         from gpuprov.bootstrap.public_keys import public_keys
         from gpuprov.bootstrap.run import Goal, bootstrap
-        from gpuprov.bootstrap.unknown_key import pinned
 
         options.note(str(why))
         self.trust(before=f"prepare {self.host}: install your key, sudo and Python, disable password logins")
         goal = Goal({self.target.name: public_keys(self.target.route, keys)})
-        [node] = bootstrap([self.target], goal, login, pinned, confirm=lambda _: False)
+        [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: False)
         for line in [*node.changed, *node.notes]:
             options.note(f"    {line}")
         if node.failure:

@@ -14,7 +14,7 @@ from paramiko.auth_strategy import AuthFailure
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.ssh.credentials import Credentials
 from gpuprov.ssh.failures import stranger, unreachable
-from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of
+from gpuprov.ssh.known_hosts import KnownFiles, names_of
 from gpuprov.ssh.packets import ENDLESS, LimitedTransport
 from gpuprov.ssh.route import Route
 
@@ -157,21 +157,19 @@ def _cause(error: Exception) -> Exception:
 
 def _trust_known_hosts_only(connection: Connection, way: Route) -> None:
     """Accept only known host keys. Pass only those of this host to Paramiko, since the files may be long."""
-    client, files = connection.client, [known_hosts(path) for path in way.known_hosts]
+    client, files = connection.client, way.known_files()
     client.set_missing_host_key_policy(_NoStrangers(way, files))
     name = names_of(way.hostname, way.port)[0]  # the name that Paramiko looks up
-    known = (keys for file in files if (keys := file.keys(*way.host_key_names)))
-    for kind, key in next(known, {}).items():
+    for kind, key in files.keys(*way.host_key_names).items():
         client.get_host_keys().add(name, kind, key)
 
 
 class _NoStrangers(paramiko.MissingHostKeyPolicy):
     """Paramiko's policy for host keys that it does not have: all of them are rejected."""
 
-    def __init__(self, way: Route, files: list[KnownHosts]) -> None:
+    def __init__(self, way: Route, files: KnownFiles) -> None:
         self._way, self._files = way, files
 
     def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
         """Raise the error for a host key that is unknown or revoked."""
-        revoking = (file for file in self._files if file.revocation(key))
-        raise stranger(self._way.address, next(revoking, self._files[0]), key)
+        raise stranger(self._way.address, self._files, key)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import paramiko
 
 from gpuprov.errors import Unreachable
-from gpuprov.ssh.known_hosts import KnownHosts, known_hosts
+from gpuprov.ssh.known_hosts import KnownFiles
 from gpuprov.ssh.packets import ENDLESS
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_OUT, UNKNOWN_NAME
@@ -51,12 +51,11 @@ def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Un
 
 def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:
     """Return the error for a host key that differs from the known one, or is revoked."""
-    files = [known_hosts(path) for path in route.known_hosts]
+    files = route.known_files()
     name = route.host_key_names[0]
-    for file in files:
-        if file.revocation(error.key):
-            return stranger(route.address, file, error.key)
-    path = next((file.path for file in files if file.keys(*route.host_key_names)), files[0].path)
+    if files.revocation(error.key):
+        return stranger(route.address, files, error.key)
+    path = files.listing(*route.host_key_names).path
     stated = f"'{name}'" if name.startswith("[") else name
     return Unreachable(
         f"the host key of {route.address} has changed",
@@ -65,16 +64,16 @@ def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachab
     )
 
 
-def stranger(address: str, file: KnownHosts, key: paramiko.PKey) -> Unreachable:
-    """Return the error for a host whose key is not in the file, or is revoked in it."""
-    if place := file.revocation(key):
+def stranger(address: str, files: KnownFiles, key: paramiko.PKey) -> Unreachable:
+    """Return the error for a host whose key is in none of the files, or is revoked in one."""
+    if place := files.revocation(key):
         return Unreachable(
             f"the host key of {address} is revoked in {place}",
             do="create a new host key on the machine and pin that; others may have this one",
         )
     return Unreachable(
         f"the host key of {address} is not known",
-        do=f"add it to {file.path} once you have compared it{file.complaint()}",
+        do=f"add it to {files.files[0].path} once you have compared it{files.complaint()}",
     )
 
 

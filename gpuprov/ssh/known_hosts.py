@@ -10,7 +10,7 @@ import hmac
 import re
 import stat
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from paramiko.pkey import UnknownKeyType
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
+from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
@@ -161,24 +162,14 @@ class KnownHosts:
                 self._plain.setdefault(name, []).append(line)
 
     def keys(self, *names: str) -> dict[str, paramiko.PKey]:
-        """Return type → key of a host, for the first of its names that has any; revoked keys are left out.
+        """Return type → key of a host, as `KnownFiles.keys` does for this file alone."""
+        return KnownFiles((self,)).keys(*names)
 
-        If several keys of a type are listed for the name, the first one counts. {} for an unknown host.
-        """
-        for name in names:
-            found = {
-                line.key.get_name(): line.key
-                for line in reversed(list(self._of(name.lower())))
-                if line.key and not self.revocation(line.key, *names)
-            }
-            if found:
-                return found
-        return {}
-
-    def _of(self, name: str) -> Iterator[_Line]:
-        """Yield the lines for a name in lower case: those with plain names, then those with patterns."""
-        yield from self._plain.get(name, ())
-        yield from (line for line in self._patterns if line.matches(name))
+    def listed(self, name: str) -> Iterator[paramiko.PKey]:
+        """Yield the keys for a name, also revoked ones: those of plain names, then those of patterns."""
+        name = name.lower()
+        lines = (*self._plain.get(name, ()), *(line for line in self._patterns if line.matches(name)))
+        yield from (line.key for line in lines if line.key)
 
     def revocation(self, key: paramiko.PKey, *names: str) -> str | None:
         """Return `FILE:LINE` where a key is revoked for a host with one of these names; None if it is not.
@@ -199,6 +190,60 @@ class KnownHosts:
         lines = [f"{self.path}:{number} is {said}" for number, said in self.broken.items()]
         more = f" and {len(lines) - 3} lines more" if len(lines) > 3 else ""
         return "".join(f"; {line}" for line in lines[:3]) + more
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """The known-hosts files of a route as one table, as ssh reads them: a revocation in any of them counts.
+
+    Attributes:
+        files: at least one; new keys are added to the first.
+        revoked: contents of `RevokedHostKeys`.
+    """
+
+    files: Sequence[KnownHosts]
+    revoked: Sequence[RevokedKeys] = ()
+
+    def keys(self, *names: str) -> dict[str, paramiko.PKey]:
+        """Return type → key of a host, for the first of its names that has any; revoked keys are left out.
+
+        If several keys of a type are listed for the name, the first one counts. {} for an unknown host.
+        """
+        for name in names:
+            found: dict[str, paramiko.PKey] = {}
+            for key in (key for file in self.files for key in file.listed(name)):
+                if key.get_name() not in found and not self.revocation(key, *names):
+                    found[key.get_name()] = key
+            if found:
+                return found
+        return {}
+
+    def revocation(self, key: paramiko.PKey, *names: str) -> str | None:
+        """Return the place where a key is revoked for a host, or for any host without names; else None.
+
+        Raises:
+            InvalidInput: a file of revoked keys cannot answer.
+        """
+        places = (file.revocation(key, *names) for file in self.files)
+        return next(filter(None, (*places, *(each.place_of(key) for each in self.revoked))), None)
+
+    def listing(self, *names: str) -> KnownHosts:
+        """Return the file whose keys count for a host; the first one for an unknown host."""
+        known = (file for name in names for file in self.files if any(file.listed(name)))
+        return next(known, self.files[0])
+
+    def complaint(self) -> str:
+        """Return the broken lines of all files, as `KnownHosts.complaint` does for each."""
+        return "".join(file.complaint() for file in self.files)
+
+
+def known_files(paths: Sequence[str], revoked: Sequence[str] = ()) -> KnownFiles:
+    """Return the contents of a route's known-hosts files, and of its files of revoked keys.
+
+    Raises:
+        InvalidInput: as `known_hosts` and `revoked_keys`.
+    """
+    return KnownFiles(tuple(map(known_hosts, paths)), tuple(map(revoked_keys, revoked)))
 
 
 def read_known_hosts(path: Path) -> KnownHosts:

@@ -19,7 +19,7 @@ from pathlib import Path
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL, NO_JUMP, Connection, parse_destination
 from gpuprov.ssh.client_config import Answer, client_config, forget_client_config, usual_keys
-from gpuprov.ssh.known_hosts import KNOWN_HOSTS, names_of
+from gpuprov.ssh.known_hosts import KNOWN_HOSTS, KnownFiles, known_files, names_of
 
 HOPS_AT_MOST = 8
 USUAL_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
@@ -35,7 +35,8 @@ class Route:
         address: name in the fleet; ssh is called with it, so that its configuration for this name applies.
         hostname: name or address to connect to.
         host_key_names: names under which known-hosts files may list the host, the exact name first.
-        known_hosts: those files; the first with any key of the host counts.
+        known_hosts: those files, which are one table; new keys are added to the first.
+        revoked_keys: files of keys that no host may have.
         identity_files: private keys in the order in which they are tried; some may not exist.
         certificate_files: certificates for these keys, and for those of the agent.
         identities_only: whether other keys of the agent are not tried.
@@ -52,6 +53,7 @@ class Route:
     port: int
     host_key_names: tuple[str, ...]
     known_hosts: tuple[str, ...]
+    revoked_keys: tuple[str, ...]
     identity_files: tuple[str, ...]
     certificate_files: tuple[str, ...]
     identities_only: bool
@@ -71,6 +73,14 @@ class Route:
         """Name and port under which the host's keys are recorded."""
         aliased = self.host_key_names[0] not in names_of(self.hostname, self.port)
         return (self.host_key_names[0], 22) if aliased else (self.hostname, self.port)
+
+    def known_files(self) -> KnownFiles:
+        """Return the contents of the known-hosts files and of the files of revoked keys.
+
+        Raises:
+            InvalidInput: one of them cannot be read.
+        """
+        return known_files(self.known_hosts, self.revoked_keys)
 
     @property
     def place(self) -> str:
@@ -120,6 +130,7 @@ def _here(stated: Connection) -> Route:
         port=port,
         host_key_names=names_of("localhost", port),
         known_hosts=(),
+        revoked_keys=(),
         identity_files=(),
         certificate_files=(),
         identities_only=True,
@@ -152,7 +163,8 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
         user=user,
         port=port,
         host_key_names=(alias,) if alias else names_of(hostname, port),
-        known_hosts=_known_hosts(stated, said, depth),
+        known_hosts=_known_hosts(stated, said, depth, tokens),
+        revoked_keys=_expanded(" ".join(said.get("revokedhostkeys", ())).split(), tokens),
         identity_files=(only,) if only else _identity_files(stated, said, tokens),
         certificate_files=() if only else _expanded(said.get("certificatefile", ()), tokens),
         identities_only=only is not None or _first(said, "identitiesonly") == "yes",
@@ -197,12 +209,12 @@ def _jump(to: tuple[str, int], stated: Connection, said: Answer, depth: int) -> 
     return _route(host, spec, depth + 1)
 
 
-def _known_hosts(stated: Connection, said: Answer, depth: int) -> tuple[str, ...]:
+def _known_hosts(stated: Connection, said: Answer, depth: int, tokens: dict[str, str]) -> tuple[str, ...]:
     """Return the known-hosts files: the fleet's, for a jump host the user's and the system's after it.
 
     If the fleet states no file, return the user's and the system's.
     """
-    own = tuple(each for each in " ".join(said.get("userknownhostsfile", ())).split() if each != "none")
+    own = _expanded(" ".join(said.get("userknownhostsfile", ())).split(), tokens)
     shared = tuple(" ".join(said.get("globalknownhostsfile", ())).split())
     usual = (*(own or (KNOWN_HOSTS,)), *(path for path in shared if Path(path).exists()))
     if stated.known_hosts is None:
