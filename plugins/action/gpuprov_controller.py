@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ ARGUMENTS = {
 }
 SECONDS = 60
 """Time limit of a script."""
+MEMORY = 512 << 20
+"""Maximum size in bytes of a script's address space, on Linux: a script reads text of a node."""
 
 
 class ActionModule(ActionBase):
@@ -43,16 +47,32 @@ class ActionModule(ActionBase):
         script = Path((task_vars or {})["role_path"], "files", arguments["script"])
         question = arguments["question"]
         try:
-            done = subprocess.run(
-                [sys.executable, "-B", script],
-                input=question if isinstance(question, str) else json.dumps(question),
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=SECONDS,
-                check=False,
-            )
+            done = run_limited(script, question if isinstance(question, str) else json.dumps(question))
         except subprocess.TimeoutExpired:
             raise AnsibleActionFail(f"{script.name} gave no answer in {SECONDS} s") from None
         said = {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
         return {**result, **answered(script.name, said)}
+
+
+def run_limited(script: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with a text as its standard input; its memory is limited before it gets the text.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `SECONDS`, and was killed.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-B", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as child:
+        with suppress(AttributeError, OSError):  # systems without such a limit; a script that has ended
+            resource.prlimit(child.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+        try:
+            stdout, stderr = child.communicate(text, SECONDS)
+        except BaseException:
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(child.args, child.returncode, stdout, stderr)

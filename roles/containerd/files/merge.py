@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import tomllib
 
 import tomlkit
 from tomlkit.exceptions import ParseError
@@ -33,9 +32,11 @@ from tomlkit.items import InlineTable
 CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
 FIRST_MERGING = 3  # the first version whose daemons merge tables of imported files (containerd#9982)
 DISABLING = {"cri", *CRI.values()}
+NO_MEMORY = "takes more memory to merge than a script may use"
 VERSIONS = 100  # a larger number is no version, and may be too large to print
 # The text is the node's, and tomlkit's time is quadratic. `containerd config default` is about 10 kB: 0.05 s.
 BYTES, SECONDS = 64 << 10, 5.0
+DOTS = 512  # in a line: memory and time of a key's tables are the square of their number
 
 
 class Refused(Exception):
@@ -50,8 +51,9 @@ def main(question):
         cri, default = question["cri"], question.get("default", {})
         text, ours = merged(question["text"] or "", cri, question["ours"], default)
         found = overriding(text, cri, question.get("imported", [])) if cri else []
-    except Refused as refused:
-        return {"text": question["text"], "refused": str(refused), "ours": question["ours"], "overriding": []}
+    except (Refused, MemoryError) as refused:
+        said = str(refused) or NO_MEMORY
+        return {"text": question["text"], "refused": said, "ours": question["ours"], "overriding": []}
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     text = text if question["text"] or text else None
@@ -146,9 +148,9 @@ def overriding(text, cri, imported):
         if len(own.encode("utf-8", "surrogatepass")) > BYTES:
             raise Refused(f"imports {path}, which is larger than {BYTES >> 10} KiB")
         try:
-            document = tomllib.loads(own)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise Refused(f"imports {path}, which is not TOML: {error}") from None
+            document = parsed(own).unwrap()
+        except Refused as refused:
+            raise Refused(f"imports {path}, which {refused}") from None
         version = document.get("version", root)
         if type(version) is not int or not 0 <= version < VERSIONS:
             found.append(f"{path}: its value of `version` is not a version")
@@ -170,23 +172,35 @@ def contradictions(plugins, cri, root):
     table = plugins.get(CRI[root]) if isinstance(plugins, dict) else None
     own, wanted = flat(table) if isinstance(table, dict) else {}, flat(cri)
     return [
-        f"{'.'.join(path)} = {json.dumps(value, default=str)}"
+        f"{'.'.join(path)} = {shown(value)}"
         for path, value in own.items()
         if path in wanted and wanted[path] != value
     ]
 
 
+def shown(value):
+    """Return a value as JSON; other words for a number that is too large to print."""
+    try:
+        return json.dumps(value, default=str)
+    except ValueError:
+        return "a number that is too large to print"
+
+
 def parsed(text):
-    """Return the document in a text.
+    """Return the document in a text; no other function reads TOML.
 
     Raises:
-        Refused: it is not TOML; the message has line and column.
+        Refused: it is not TOML, with line and column in the message, or has a line of too many dots.
     """
+    if any(line.count(".") > DOTS for line in text.split("\n")):
+        raise Refused(f"has a line of more than {DOTS} dots")
     try:
         return tomlkit.parse(text)
     except ParseError as error:
         said = str(error).partition(" at line ")[0]
         raise Refused(f"is not TOML, line {error.line}, column {error.col + 1}: {said}") from None
+    except RecursionError:
+        raise Refused("is nested too deeply") from None
 
 
 def of_the_file(document, version):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuprov.gpuprov.plugins.action.gpuprov_controller import run_limited
 
 from tests import ROOT
 from tests.unit.roles.scripts import script
@@ -219,6 +220,11 @@ CDI_OFF = "[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n"
             (ROOT_3, f"version = {value}\n", "/a.toml: its value of `version` is not a version")
             for value in ("true", "0x" + "f" * 5000, "'3'")
         ),
+        (
+            ROOT_3,
+            CDI_OFF.replace("false", "0x" + "f" * 5000),
+            "/a.toml: it sets enable_cdi = a number that is too large to print",
+        ),
         # Up to 1.7 any table of the plugin counts, which the node's answer names.
         ("version = 2\n", CDI_OFF, None),
         (ROOT_3, CDI_OFF.replace("false", "true"), None),
@@ -237,13 +243,42 @@ def test_imported_files_that_override_settings_are_named(root: str, imported: st
 @pytest.mark.parametrize(
     ("imported", "said"),
     [
-        ("a = [", "imports /a.toml, which is not TOML: "),
+        ("a = [", "imports /a.toml, which is not TOML, line 1, column 1: "),
+        (".".join("a" * 600) + " = 1\n", "imports /a.toml, which has a line of more than 512 dots"),
+        ("a = " + "[" * 3000 + "]" * 3000, "imports /a.toml, which is not TOML"),
+        ("a = " + "9" * 5000, "imports /a.toml, which is not TOML"),
         ("#" * (65 << 10), "imports /a.toml, which is larger"),
     ],
 )
 def test_imported_file_that_cannot_be_read_is_refused(imported: str, said: str) -> None:
     asked = {"text": ROOT_3, "cri": WANTED, "ours": [], "imported": [["/a.toml", imported]]}
     assert merge.main(asked)["refused"].startswith(said)
+
+
+@pytest.mark.parametrize("key", ["text", "imported"])
+def test_a_key_of_many_dots_takes_little_memory(key: str) -> None:
+    """Measure the script's memory with the limit for its size: 64 KiB took 2.3 GiB."""
+    dots = ".".join("a" * 32_000) + "=1\n"
+    asked = {"text": ROOT_3, "cri": WANTED, "ours": [], "imported": [["/a.toml", dots]]}
+    asked |= {"text": dots} if key == "text" else {}
+    done = run_limited(ROOT / "roles/containerd/files/merge.py", json.dumps(asked))
+    assert "more than 512 dots" in json.loads(done.stdout)["refused"]
+
+
+def test_a_script_on_the_controller_has_a_limit_of_memory(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("import sys\nprint(len(bytearray(int(sys.stdin.read()) << 20)) >> 20)\n")
+    assert run_limited(path, "100").stdout == "100\n"
+    assert "MemoryError" in run_limited(path, "600").stderr
+
+
+def test_a_merge_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(text: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(merge, "parsed", exhausted)
+    asked = {"text": ROOT_3, "cri": WANTED, "ours": []}
+    assert merge.main(asked)["refused"] == "takes more memory to merge than a script may use"
 
 
 def test_inline_tables_get_inline_tables() -> None:
