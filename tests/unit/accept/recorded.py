@@ -1,5 +1,5 @@
-"""Recorded output of the program on real GPUs of virtual machines, healthy and with weaknesses: two H200, four
-H200, and four H100.
+"""Recorded output of the program on real GPUs of virtual machines, healthy and with weaknesses: two H200,
+four H200, and four H100.
 
 The weaknesses were caused by other processes, without a change to the machine's settings: a process that
 multiplies matrices on GPU 0, one that fills its PCIe link, one that holds 100 GiB of its memory. For one more
