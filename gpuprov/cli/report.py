@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from gpuprov.cli.common.report_files import ReportFiles, report_options
 from gpuprov.cli.common.security import print_notes
 from gpuprov.cli.common.terminal import say
 from gpuprov.errors import Exit
+
+if TYPE_CHECKING:
+    from gpuprov.history import Run
 
 
 @click.command()
@@ -44,10 +48,22 @@ def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFile
     if output == "json":
         options.print_json({**drift_document(kept.nodes, kept.at, kept.notes), "run": kept.id})
     elif not reports.wanted:
-        for line in drift_lines(kept.nodes):
+        for line in [*_health(kept), *drift_lines(kept.nodes)]:
             say(line)
         print_notes(kept.notes)
     return Exit.OK
+
+
+def _health(run: Run) -> list[str]:
+    """Return a line for each node of a run with faults at its last examination, or out of service now."""
+    from gpuprov.history import History
+    from gpuprov.history.ledger import out_now
+    from gpuprov.report.overview import health_lines
+
+    with History() as history:
+        out = out_now(history.events(), run.fleet)
+        looks = history.looks("doctor", run.fleet)
+    return list(health_lines([node.name for node in run.nodes], looks, out))
 
 
 def _criteria(name: str, lock_path: Path, output: str) -> Exit:

@@ -23,6 +23,7 @@ def show_overview(nodes: tuple[str, ...], lock_path: Path, output: str) -> Exit:
     from gpuprov.drift.judge import exit_code
     from gpuprov.drift.survey import survey
     from gpuprov.history import History, changes, keep
+    from gpuprov.history.ledger import out_now
     from gpuprov.history.record import of_survey
     from gpuprov.report.overview import Overview, overview_document, overview_lines
 
@@ -35,14 +36,18 @@ def show_overview(nodes: tuple[str, ...], lock_path: Path, output: str) -> Exit:
         before = {name: seen for name, seen in history.looks("status", fleet).items() if name in chosen.names}
         doctor = {name: seen for name, seen in history.looks("doctor", fleet).items() if name in chosen.names}
         last = history.last_change(fleet)
+        events = [each for each in history.events() if each.fleet == fleet and each.node in chosen.names]
+    since = max((at for at, _ in before.values()), default=None)
     seen = Overview(
         chosen.lock,
         found,
         doctor,
         holders(chosen.lock, held, chosen.dispatch),
-        max((at for at, _ in before.values()), default=None),
+        since,
         list(changes([node for _, node in before.values()], found)) if before else [],
         last,
+        [each for each in events if since and each.at > since],
+        out_now(events, fleet),
     )
     keep(of_survey(chosen.lock, lock_path, found, "status"), options.note)
     if output == "json":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.apply.lease import Lease
@@ -11,6 +11,7 @@ from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.text import value
 from gpuprov.files.runs import now
 from gpuprov.history.changes import Change
+from gpuprov.history.ledger import Event, Kind
 from gpuprov.history.store import Line
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
@@ -21,6 +22,15 @@ from gpuprov.untrusted import on_one_line
 SCHEMA = "gpuprov.overview/1"
 HEAD = ("NODE", "DRIVER", "CUDA", "DRIFT", "DOCTOR", "LEASE")
 LOADED = "driver.loaded"
+SAID: Mapping[Kind, str] = {
+    "fault": "has the fault {what}",
+    "gone": "has the fault {what} no more",
+    "out": "was taken out of service by {run}",
+    "mended": "was mended by {run}",
+    "back": "is back in service",
+    "rejected": "was rejected under load: {what}",
+}
+"""Events of the ledger in words; others are not news."""
 NAMED_CHECKS = 2
 """Maximum number of differing checks that are named on a line; more are counted."""
 
@@ -35,6 +45,8 @@ class Overview:
         since: time of the look before; None for the first one.
         changed: what changed since then.
         last: last run that changed nodes.
+        events: what happened to machines since then, from the ledger.
+        out: node → the run of repair that has left it out of service.
     """
 
     lock: Lock
@@ -44,15 +56,17 @@ class Overview:
     since: str | None
     changed: Sequence[Change]
     last: Line | None
+    events: Sequence[Event] = ()
+    out: Mapping[str, str] = field(default_factory=dict)
 
 
 def overview_lines(seen: Overview) -> Iterator[str]:
     """Yield the changes since the last look, the sums, and a table; nodes with equal cells share a line."""
     if seen.since is None:
         yield "first look: no earlier one to compare with"
-    elif seen.changed:
+    elif seen.changed or seen.events:
         yield f"since {_minute(seen.since)}:"
-        yield from (f"    {line}" for line in change_lines(seen.changed))
+        yield from (f"    {line}" for line in [*_event_lines(seen.events), *change_lines(seen.changed)])
     else:
         yield f"nothing changed since {_minute(seen.since)}"
     yield _sums(seen)
@@ -86,6 +100,7 @@ def overview_document(seen: Overview) -> dict[str, Any]:
                 "lease": {"run": lease.run, "holder": lease.holder, "until": lease.until.isoformat()}
                 if lease
                 else None,
+                "out_by": seen.out.get(node.name),
             }
         )
     changed = [
@@ -103,6 +118,10 @@ def overview_document(seen: Overview) -> dict[str, Any]:
         "checked_at": now(),
         "since": seen.since,
         "changes": changed,
+        "events": [
+            {"name": each.node, "at": each.at, "kind": each.kind, "what": each.what, "run": each.run or None}
+            for each in seen.events
+        ],
         "last_change": last,
         "nodes": nodes,
     }
@@ -118,6 +137,7 @@ def _sums(seen: Overview) -> str:
     parts += [f"{differ} differ{'s' * (differ == 1)}"] if differ else []
     parts += [f"{silent} without an answer"] if silent else []
     parts += [f"{faulty} with faults at the last doctor"] if faulty else []
+    parts += [f"{len(seen.out)} out of service"] if seen.out else []
     parts += [f"{len(seen.leases)} leased"] if seen.leases else []
     return ", ".join(parts)
 
@@ -132,7 +152,7 @@ def _cells(seen: Overview, node: NodeDrift) -> tuple[str, ...]:
         driver if loaded in (None, driver) else f"{loaded}, lock {driver}",
         ", ".join(cuda.toolkits.values()) if cuda else "-",
         _drift(node),
-        _doctor(seen.doctor.get(node.name)),
+        _health(seen, node.name),
         on_one_line(f"{lease.holder}, until {lease.until:%H:%M}, run {lease.run}") if lease else "-",
     )
 
@@ -151,6 +171,37 @@ def _drift(node: NodeDrift) -> str:
     checks = [each.check for each in node.drift]
     more = len(checks) - NAMED_CHECKS
     return ", ".join(checks[:NAMED_CHECKS]) + (f" and {more} more" if more > 0 else "") or "in sync"
+
+
+def _health(seen: Overview, node: str) -> str:
+    """Return the result of a node's last examination, and the run that has left it out of service, if any."""
+    found = _doctor(seen.doctor.get(node))
+    return f"out of service by {seen.out[node]}; {found}" if node in seen.out else found
+
+
+def health_lines(
+    names: Iterable[str], looks: Mapping[str, tuple[str, NodeDrift]], out: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a line for each node with faults at its last examination, or that a repair left out of service.
+
+    Args:
+        looks: node → time and result of its last examination.
+        out: node → the run of repair that has left it out.
+    """
+    for name in names:
+        at, found = looks.get(name, ("", None))
+        if found is not None and found.drift:
+            rules = ", ".join(dict.fromkeys(each.check for each in found.drift))
+            yield on_one_line(f"{name} at the last doctor, {at[:10]}: {rules}")
+        if name in out:
+            yield on_one_line(f"{name} out of service by {out[name]}")
+
+
+def _event_lines(events: Sequence[Event]) -> Iterator[str]:
+    """Yield events of machines, equal ones of several GPUs of a node once."""
+    alike = {(event.node, event.kind, event.what): event for event in events if event.kind in SAID}
+    for event in alike.values():
+        yield on_one_line(f"{event.node} {SAID[event.kind].format(what=event.what, run=event.run)}")
 
 
 def _doctor(examined: tuple[str, NodeDrift] | None) -> str:

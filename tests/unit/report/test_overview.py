@@ -16,6 +16,7 @@ from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.history import History, keep
+from gpuprov.history.ledger import Event
 from gpuprov.history.record import of_diagnoses, of_survey
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.probe.parse.state import Holding
@@ -159,3 +160,45 @@ def test_as_json(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_overview_is_of_a_fleet(other: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--overview", other]) == 2
     assert "leave out --overview" in capsys.readouterr().err
+
+
+def ledger(tmp_path: Path, *kinds: str, node: str = "gpu2", what: str = "") -> None:
+    """Record events of a node in the ledger, later than any look."""
+    at = (datetime.now().astimezone() + timedelta(hours=1)).isoformat()
+    fleet = str(tmp_path / "fleet.lock.yml")
+    with History() as history:
+        history.record_events([Event(at, fleet, node, "SN7", "", kind, what, "run-1") for kind in kinds])  # type: ignore[arg-type]
+
+
+def test_health_is_beside_drift_and_its_changes_come_first(
+    fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen(capsys)
+    ledger(tmp_path, "fault", "out", "reset", what="errors.xid")
+    said = screen(capsys)
+    assert said[0].startswith("since 20")
+    assert said[1:3] == [
+        "    gpu2 has the fault errors.xid",
+        "    gpu2 was taken out of service by run-1",
+    ]
+    assert said[3] == "3 of 3 nodes in sync, 1 out of service"
+    [row] = [line for line in said if line.startswith("gpu2 ")]
+    assert "out of service by run-1; -" in row
+    ledger(tmp_path, "mended", "back")
+    said = screen(capsys)
+    assert "    gpu2 is back in service" in said
+    assert not any("out of service by" in line for line in said if line.startswith("gpu"))
+
+
+def test_a_report_has_health_beside_drift(
+    fleet: Fleet, lock: Lock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet.lock.yml"
+    keep(of_survey(lock, path, list(fleet.nodes.values())), print)
+    keep(of_diagnoses([Diagnosis("gpu1", (BROKEN, HINT))], str(path)), print)
+    ledger(tmp_path, "out")
+    assert run(["report"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("gpu1 at the last doctor, 20")
+    assert said[0].endswith(": driver.mismatch")
+    assert said[1] == "gpu2 out of service by run-1"
