@@ -111,7 +111,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a repair would do, and to how many nodes at a time."""
+    """A requested repair: the nodes, and how many at a time."""
 
     patients: Mapping[str, Patient]
     rollout: Rollout

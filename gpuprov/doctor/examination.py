@@ -75,7 +75,7 @@ kernel log.
 """
 
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")
-_UNSET = re.compile(r"(?i)default|filled|none|n/?a$|unknown|^0*1?2?3?4?5?6?7?8?9?0*$|^(.)\1*$")
+_UNSET = re.compile(r"(?i)default|filled|none|n/?a\Z|unknown|^0*1?2?3?4?5?6?7?8?9?0*\Z|^(.)\1*\Z")
 """Texts of firmware whose maker has set no serial number."""
 
 

@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def busy(self) -> str:
-        """Why the node could not be freed of jobs; empty if it could."""
+        """The reason why jobs remained on the node; empty if none did."""
         kept = [step for step in self.failed if step == "drain" or step.startswith(IDLE)]
         return f"{kept[0]}: {self.failed[kept[0]]}" if kept else ""
 
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def reason(self) -> str | None:
-        """Why the node is not mended; None if it is, or was not treated."""
+        """The reason why the node is not mended; None if it is, or was not treated."""
         if self.end in ("mended", "left"):
             return None
         if "resume" in self.failed:

@@ -23,7 +23,7 @@ class RevokedKeys:
 
     Attributes:
         lines: key as its bytes → number of its line.
-        binary: whether `ssh-keygen` must be asked for each key.
+        binary: whether it is a list that only `ssh-keygen` reads.
     """
 
     path: Path

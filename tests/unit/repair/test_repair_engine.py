@@ -190,7 +190,7 @@ def test_whatever_dies_and_whoever_works(
     appears: dict[str, str],
     deaths: set[int],
 ) -> None:
-    """No job is ended, the limit holds, each rung follows the one before, and the end says what is true."""
+    """Check that no job ends, the limit holds, each rung follows the one before, and the end is true."""
     # A job starts only before a wait: afterwards the node is drained.
     appears = {node: step for node, step in appears.items() if step == "drain" or step.startswith(IDLE)}
     world = World(wants, deaths=deaths, appears=appears)
