@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gpuprov.accept.neighbours import SPREAD
 from gpuprov.accept.node.nccl import LOG_LIMIT
 from gpuprov.accept.program import KINDS
 from gpuprov.accept.rates import COLLECTIVES, OF_GPU, links_up, model, number, part, rates, rows
@@ -135,18 +136,16 @@ def _numa(document: Document) -> Iterator[Finding]:
 
 
 def _disturbed(document: Document) -> Iterator[Finding]:
-    """Warn of copies to and from the host that were measured again because their rate varied."""
+    """Warn of copies to and from the host that were faster when they were measured again."""
+    cause = "another program, or another virtual machine of the host, used the link or the memory"
     for gpu in rows(document, "gpus"):
-        tries = number(part(gpu, "host").get("tries"))
-        varied = part(gpu, "host", "disturbed")
-        least, most = number(varied.get("least")), number(varied.get("most"))
-        if tries is not None and least is not None and most is not None:
-            seen = (
-                f"varied from {least:.1f} to {most:.1f} GB/s, the fastest of {tries:.0f} measurements counts"
-            )
-            cause = "another program, or another virtual machine of the host, uses the link or the memory"
-            text = f"GPU {gpu.get('index')}: copies to and from the host {seen}: {cause}"
-            yield Finding("warn", "host.disturbed", text)
+        host = part(gpu, "host")
+        for name, measure in OF_GPU.items():
+            first = number(part(host, "first").get(measure.place[1])) if measure.place[0] == "host" else None
+            best = number(part(host, measure.place[1]).get("value"))
+            if first is not None and best is not None and first < (1 - SPREAD) * best:
+                text = f"GPU {gpu.get('index')} {name}: {first:.1f} GB/s, measured again {best:.1f}"
+                yield Finding("warn", "host.disturbed", f"{text}: {cause}")
 
 
 def _slowed(document: Document) -> Iterator[Finding]:

@@ -319,30 +319,8 @@ def _unwrapped(answer: "Values") -> "Values":
 
 
 def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
-    """Add as `load` to every product the `sample_summary` of its GPU in its time window."""
+    """Add as `load` to every product the `watch.sample_summary` of its GPU in its time window."""
     for row in rows:
         for result in row.get("matrix", {}).values():
             if "error" not in result:
-                result["load"] = sample_summary(samples, row["index"], *result["window"])
-
-
-def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float) -> "Values":
-    """Return the summary for one GPU between two times.
-
-    `samples` is their number, `reasons` all throttle reasons; `clock`, `power_w` and `temperature` are
-    [least, median, most], None without samples. The first samples are left out: clocks and power lag behind
-    the load.
-    """
-    inside = [
-        row
-        for at, rows in samples
-        for row in rows
-        if row["index"] == index and begun + 0.6 < at < ended - 0.1
-    ]
-    result = {"samples": len(inside), "reasons": 0}  # type: Values
-    for name in ("clock", "power_w", "temperature"):
-        values = sorted(row[name] for row in inside if row[name] is not None)
-        result[name] = [values[0], values[len(values) // 2], values[-1]] if values else None
-    for row in inside:
-        result["reasons"] |= row["reasons"] or 0
-    return result
+                result["load"] = watch.sample_summary(samples, row["index"], *result["window"])

@@ -197,33 +197,33 @@ def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
     return {"h2d": here, "d2h": there}
 
 
-def unsteady(copies: "Values") -> "Values | None":
-    """Return `least` and `most` of the rate of `host_copies` that varies most; None if all are steady.
+def unsteady(copies: "Values") -> bool:
+    """Return whether batches of a rate of `host_copies` vary.
 
     Another program, or another virtual machine of the host, that uses the link or the memory slows single
     batches; a link with fewer lanes or of a slower generation slows all of them.
     """
-    found = [rate for rate in copies.values() if isinstance(rate, dict) and "value" in rate]
-    found = [rate for rate in found if rate["least"] < STEADY * rate["most"]]
-    if not found:
-        return None
-    worst = min(found, key=lambda rate: rate["least"] / rate["most"])
-    return {"least": worst["least"], "most": worst["most"]}
+    return any(rate["least"] < STEADY * rate["most"] for rate in _copies(copies).values())
 
 
 def better(copies: "Values", again: "Values") -> "Values":
     """Return the faster rate of each kind of two results of `host_copies`, or `again` if it is an error.
 
-    `tries` is how often they were measured, `disturbed` the result of `unsteady` for the first time.
+    `tries` is how often they were measured, `first` has the values of the first time.
     """
     if "error" in again:
         return again
     result = dict(copies, tries=copies.get("tries", 1) + 1)
-    result.setdefault("disturbed", unsteady(copies))
-    for name, rate in again.items():
-        if isinstance(rate, dict) and rate["value"] > copies[name]["value"]:
+    result.setdefault("first", {name: rate["value"] for name, rate in _copies(copies).items()})
+    for name, rate in _copies(again).items():
+        if rate["value"] > copies[name]["value"]:
             result[name] = rate
     return result
+
+
+def _copies(result: "Values") -> "dict[str, Values]":
+    """Return the rates in a result of `host_copies`."""
+    return {name: rate for name, rate in result.items() if isinstance(rate, dict) and "value" in rate}
 
 
 def numa_nodes() -> "dict[int, set[int]]":

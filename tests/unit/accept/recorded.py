@@ -1,10 +1,9 @@
-"""Recorded output of the program on real GPUs of virtual machines, healthy and with weaknesses: two H200,
-four H200, and four H100.
+"""Recorded output of the program on real GPUs of virtual machines: two H200, four H200, four H100.
 
-The weaknesses were caused by other processes, without a change to the machine's settings: a process that
-multiplies matrices on GPU 0, one that fills its PCIe link, one that holds 100 GiB of its memory. For one more
-recording NCCL_P2P_DISABLE=1 was set for the program. Two weaknesses were there: copies of an H100 that other
-guests of the host disturbed, and an H100 that the driver slowed at 82 °C.
+Most weaknesses were caused by other processes, without a change to the machine's settings: a process that
+multiplies matrices on one GPU, one that fills a PCIe link, one that holds 100 GiB of a memory. For one more
+recording NCCL_P2P_DISABLE=1 was set for the program. Two were found: copies of an H100 that other guests of
+the host disturbed, and an H100 that the driver slowed at 82 °C.
 """
 
 from __future__ import annotations

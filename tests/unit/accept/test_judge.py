@@ -68,7 +68,7 @@ def test_four_healthy_gpus_differ_by_less_than_the_spread(machine: str) -> None:
 
 
 def test_one_of_four_gpus_that_another_program_uses_is_named() -> None:
-    """Judge GPU 2, on which a process multiplied matrices: it fails by floor, by neighbours, as an outlier."""
+    """Judge GPU 2, on which a process multiplied matrices: it fails by floor, by neighbours, by itself."""
     judged = one(recorded("compute-shared", "h200x4"))
     of_gpus = [found for found in judged.faults if found.rule != "all_reduce.slow"]
     assert {found.text[:5] for found in of_gpus} == {"GPU 2"}
