@@ -137,7 +137,7 @@ def _numa(document: Document) -> Iterator[Finding]:
 
 def _disturbed(document: Document) -> Iterator[Finding]:
     """Warn of copies to and from the host that were faster when they were measured again."""
-    cause = "another program, or another virtual machine of the host, used the link or the memory"
+    cause = "something else, such as another guest of the host, used the link or the memory"
     for gpu in rows(document, "gpus"):
         host = part(gpu, "host")
         for name, measure in OF_GPU.items():

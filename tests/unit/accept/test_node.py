@@ -252,7 +252,7 @@ def test_copies_that_something_disturbed_are_measured_again(
     assert {found.rule for found in judged.findings if found.level != "ok"} == rules
     assert judged.verdict == ("rejected" if times == 9 else "accepted")
     warned = [found.text for found in judged.findings if found.rule == "host.disturbed"]
-    assert all(text.startswith("GPU 1 d2h: 45.2 GB/s, measured again 55.2: another") for text in warned)
+    assert all(text.startswith("GPU 1 d2h: 45.2 GB/s, measured again 55.2: something") for text in warned)
 
 
 def test_copies_of_a_slow_link_are_steady() -> None:
