@@ -68,7 +68,7 @@ def test_four_healthy_gpus_differ_by_less_than_the_spread(machine: str) -> None:
 
 
 def test_one_of_four_gpus_that_another_program_uses_is_named() -> None:
-    """Judge GPU 2, on which a process multiplied matrices: it fails by floor, by neighbours, by itself."""
+    """Reject GPU 2, on which a process multiplied matrices, by floors, by neighbours and as an outlier."""
     judged = one(recorded("compute-shared", "h200x4"))
     of_gpus = [found for found in judged.faults if found.rule != "all_reduce.slow"]
     assert {found.text[:5] for found in of_gpus} == {"GPU 2"}
@@ -76,7 +76,7 @@ def test_one_of_four_gpus_that_another_program_uses_is_named() -> None:
 
 
 def test_one_of_four_gpus_that_is_hot_is_named() -> None:
-    """Judge four H100 of which the driver slowed GPU 0 after half a minute, to 0.98 of the others' rates."""
+    """Reject GPU 0 of four H100, which the driver slowed within half a minute of load."""
     [found] = one(recorded("heat", "h100x4")).faults
     assert found.text == "GPU 0 slowed down under load: heat (software); up to 82 °C"
 
