@@ -91,7 +91,13 @@ def is_ours(about: os.stat_result) -> bool:
 
 
 def read_of_users(path: str, limit: int = 65536) -> "str | None":
-    """Return the text of a regular file in a place that users can write, up to `limit` bytes.
+    """Return the text of a regular file in a place that users can write, as `bytes_of_users` reads it."""
+    content = bytes_of_users(path, limit)
+    return None if content is None else content.decode("utf-8", "replace")
+
+
+def bytes_of_users(path: str, limit: int) -> "bytes | None":
+    """Return the first `limit` bytes of a regular file in a place that users can write.
 
     `None` for any other kind of file, for a path with a link of another user, and for a file that does not
     exist or is not readable. A file is opened only after it was found to be regular, and by its entry in
@@ -106,7 +112,7 @@ def read_of_users(path: str, limit: int = 65536) -> "str | None":
         finally:
             os.close(found)
         with os.fdopen(handle, "rb") as file:
-            return file.read(limit).decode("utf-8", "replace")
+            return file.read(limit)
     except OSError:
         return None
 

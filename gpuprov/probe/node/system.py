@@ -14,6 +14,7 @@ from gpuprov.probe.node.base import (
     FRESH_UNIT,
     Failed,
     blot_value,
+    bytes_of_users,
     collector,
     dropped_in,
     find_program,
@@ -191,8 +192,8 @@ def files(parameters: "Values") -> "Any":
 def _file(path: str) -> "Values":
     """Return the row of a file; `kind` is `absent`, `file`, `directory`, `link` or `other`.
 
-    `leads_to` is the path with links resolved. The hash of a link is that of the file to which it leads;
-    folders and devices, unreadable and large files have none (None).
+    `leads_to` is the path with links resolved. The hash of a link of root's is that of the file to which it
+    leads; links of other users, folders and devices, unreadable and large files have none (None).
     """
     row = dict(path=path, kind="absent", mode="", owner="", group="", size=0, sha256=None, target=None)  # type: Values
     row["leads_to"] = os.path.realpath(path)
@@ -212,15 +213,9 @@ def _file(path: str) -> "Values":
 
 
 def _checksum(path: str) -> "str | None":
-    """Return the SHA-256 of a regular file of up to `HASH_LIMIT` bytes, or None; links are followed."""
-    try:
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > HASH_LIMIT:
-            return None
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read(HASH_LIMIT)).hexdigest()
-    except OSError:
-        return None
+    """Return the SHA-256 of a regular file of up to `HASH_LIMIT` bytes, or None; root's links count."""
+    content = bytes_of_users(path, HASH_LIMIT + 1)
+    return None if content is None or len(content) > HASH_LIMIT else hashlib.sha256(content).hexdigest()
 
 
 def _owner(status: os.stat_result) -> "list[str]":

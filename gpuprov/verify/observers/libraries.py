@@ -6,6 +6,7 @@ import re
 
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
+from gpuprov.verify.observers.user_files import text_of
 
 CUDNN_HEADERS = (
     "cat /usr/include/cudnn_version.h /usr/include/*/cudnn_version*.h 2>/dev/null"
@@ -41,11 +42,7 @@ PRELOADED = (
     ' do [ -s "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
     ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
 )
-# Users can write this file: it is read only if it is a regular one, or a link of root's to one.
-OWN_NCCL = (
-    "find %s -maxdepth 0 '(' -type f -o -type l -user root -xtype f ')'"
-    " -exec grep -D skip -E '^[A-Za-z_][A-Za-z0-9_]*=' '{}' ';' 2>/dev/null"
-)
+SYSTEM_NCCL = "cat /etc/nccl.conf"
 LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/local/lib/%s.so.* 2>/dev/null"
 
 
@@ -100,13 +97,9 @@ class Libraries(Observed):
             home: a home folder, whose .nccl.conf is read unless it is another user's link; None: the system's
                 /etc/nccl.conf.
         """
-        asked = (
-            ("grep -E '^[A-Za-z_][A-Za-z0-9_]*=' %s", "/etc/nccl.conf")
-            if home is None
-            else (OWN_NCCL, f"{home}/.nccl.conf")
-        )
-        lines = self.run(*asked).stdout.splitlines()
-        return dict(line.rstrip().split("=", 1) for line in reversed(lines) if "=" in line)
+        text = text_of(self._host, f"{home}/.nccl.conf") if home else self.run(SYSTEM_NCCL).stdout
+        rows = re.findall(r"(?m)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", text)
+        return {name: value.rstrip() for name, value in reversed(rows)}
 
     def nccl_homes(self, login: str) -> list[str]:
         """Return the home folders of root and of the login, and the model of new ones, each once.

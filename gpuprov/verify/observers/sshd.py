@@ -14,6 +14,7 @@ from gpuprov.access.shipped import SYNONYMS, with_whom
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
+from gpuprov.verify.observers.user_files import checksum_of
 
 PROCESSES = "ps -ww -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes=,args="
 CONTROLLER = (
@@ -261,7 +262,7 @@ class Sshd(Observed):
 
     def checksum(self, path: str) -> str | None:
         """Return the SHA-256 of a file, None if it cannot be read."""
-        return next(iter(str(self.run("sha256sum %s", path).stdout).split()), None)
+        return checksum_of(self._host, path)
 
     @cached_property
     def ports(self) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.roles.monitoring import DCGM_UNIT, EXPORTER_UNIT
 from gpuprov.verify.nodes import NodeUnderTest
+from gpuprov.verify.observers.user_files import checksum_of
 from gpuprov.verify.readings import unit_state
 
 if TYPE_CHECKING:
@@ -30,5 +31,4 @@ def test_dcgm_runs_now_and_at_every_boot(host: Node, expected: str) -> None:
 def test_prometheus_has_the_expected_settings(node: NodeUnderTest, expected: str) -> None:
     """Check the SHA-256 of the textfile with the expectations, which node_exporter reads."""
     path = str(node.wanted["monitoring.textfile"].subject)
-    said = node.host.run("sha256sum %s", path).stdout
-    assert (said.split() or [None])[0] == expected
+    assert checksum_of(node.host, path) == expected

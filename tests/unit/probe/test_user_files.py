@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import os
 import shlex
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.probe.node import base, software, system
-from gpuprov.verify.observers import libraries
+from gpuprov.verify.observers import user_files
 
 NOBODY = 65534
 VERSION = "__version__ = '2.4.0'\ncuda: Optional[str] = '12.4'\n"
@@ -179,11 +181,21 @@ def test_nccls_file_of_a_login_is_no_pipe(tmp_path: Path, monkeypatch: pytest.Mo
     assert system.nccl({"login": "eve"})["own"][f"{tmp_path}/.nccl.conf"] == "NCCL_DEBUG=INFO\n"
 
 
+def ask(command: str, path: Path) -> bytes:
+    """Return what a command of `verify` prints about a file."""
+    argv = ["/bin/sh", "-c", command % shlex.quote(str(path))]
+    return subprocess.run(argv, capture_output=True, timeout=10, check=False).stdout
+
+
 @ROOT
-@pytest.mark.parametrize("kind", ["file", "pipe", "link", "link of root"])
-def test_verify_reads_nccls_file_alike(tmp_path: Path, kind: str) -> None:
-    """Compare the command of `verify`, an independent one, with the probe."""
-    path, target = tmp_path / ".nccl.conf", tmp_path / "target"
+@pytest.mark.parametrize(
+    "kind", ["file", "pipe", "link", "link of root", "folder of a user", "folder", "absent"]
+)
+def test_both_witnesses_read_and_hash_the_same_files(tmp_path: Path, kind: str) -> None:
+    """Compare the commands of `verify`, independent ones, with the probe."""
+    path, target = tmp_path / "place/.nccl.conf", tmp_path / "target/.nccl.conf"
+    path.parent.mkdir()
+    target.parent.mkdir()
     target.write_text("NCCL_DEBUG=INFO\n# a comment\n")
     if kind == "file":
         target.rename(path)
@@ -191,12 +203,46 @@ def test_verify_reads_nccls_file_alike(tmp_path: Path, kind: str) -> None:
         os.mkfifo(path)
     elif kind == "link":
         link(path, target)
-    else:
-        path.symlink_to(target)
-    command = ["/bin/sh", "-c", libraries.OWN_NCCL % shlex.quote(str(path))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    assert done.stdout == ("NCCL_DEBUG=INFO\n" if kind in ("file", "link of root") else "")
-    assert bool(base.read_of_users(str(path))) == bool(done.stdout)
+    elif kind == "link of root":
+        path.symlink_to("../target/.nccl.conf")
+    elif kind == "folder of a user":
+        path.parent.rmdir()
+        link(path.parent, target.parent)
+    elif kind == "folder":
+        path.mkdir()
+    content = b"NCCL_DEBUG=INFO\n# a comment\n" if kind in ("file", "link of root") else b""
+    assert ask(user_files.TEXT, path) == content == (base.bytes_of_users(str(path), 99) or b"")
+    expected = hashlib.sha256(content).hexdigest() if content else None
+    assert (ask(user_files.CHECKSUM, path).decode().strip() or None) == expected
+    assert system._file(str(path))["sha256"] == expected
+
+
+@ROOT
+@pytest.mark.parametrize("witness", ["probe", "verify"])
+def test_a_link_that_changes_leads_to_no_device(tmp_path: Path, witness: str) -> None:
+    """Replace a file and a link to a pipe by each other, while root hashes what the name leads to."""
+    path, plain = tmp_path / "gpuprov.prom", tmp_path / "plain"
+    plain.touch()
+    ended = threading.Event()
+
+    def swap() -> None:
+        for number in itertools.count():
+            link(tmp_path / "new", tmp_path / "watchdog" if number % 2 else plain)
+            (tmp_path / "new").rename(path)
+            if ended.is_set():
+                return
+
+    with device(tmp_path / "watchdog") as opened:
+        threading.Thread(target=swap, daemon=True).start()
+        try:
+            for _ in range(3000 if witness == "probe" else 10):
+                if witness == "probe":
+                    system._file(str(path))
+                else:
+                    ask(user_files.CHECKSUM, path)
+        finally:
+            ended.set()
+    assert not opened
 
 
 def test_only_devices_in_dev_are_gpus_in_use(home: Path) -> None:

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from gpuprov.model.lock import Component, LockedGroup, Setting
-from gpuprov.verify.observers.libraries import OWN_NCCL
+from gpuprov.verify.observers.libraries import SYSTEM_NCCL
 from gpuprov.verify.observers.tuning import LOGIN, SERVICE, USERS
+from gpuprov.verify.observers.user_files import TEXT
 from tests.unit.verify.nodes_on_paper import Answers, judge, locked_group, paper_node
 
 COMMANDS = {
     "login": LOGIN % "root",
     "service": SERVICE,
     "users": USERS,
-    "system": "grep -E '^[A-Za-z_][A-Za-z0-9_]*=' /etc/nccl.conf",
-    "own": OWN_NCCL % "/root/.nccl.conf",
+    "system": SYSTEM_NCCL,
+    "own": TEXT % "/root/.nccl.conf",
 }
 HOMES = "getent passwd root root | cut -d: -f6"
 OFF = "NCCL_P2P_DISABLE=1\n"
