@@ -117,7 +117,7 @@ def test_a_circle_of_profiles_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_profile_names_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="expected one of hgx-h200-4, hgx-h200-8, hgx-h100-8;"):
+    with pytest.raises(InvalidInput, match="expected one of hgx-h200-4, hgx-h200-8, hgx-h100-4;"):
         load_profile("hgx-h20-4", [])
 
 
