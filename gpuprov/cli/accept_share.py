@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from gpuprov.accept.judge import Answer
     from gpuprov.accept.program import Level
-    from gpuprov.repair.context import RepairContext
+    from gpuprov.upgrade.repair.context import RepairContext
 
 
 def measure_share(chosen: options.Chosen, stated: str, level: Level) -> dict[str, Answer]:
@@ -27,8 +27,8 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> dict[str
     from gpuprov.files.runs import run_folder
     from gpuprov.history import History
     from gpuprov.model.rollout import Rollout
-    from gpuprov.repair import share
-    from gpuprov.repair.plan import limit
+    from gpuprov.upgrade.repair import share
+    from gpuprov.upgrade.repair.plan import limit
 
     share.valid_share(stated)
     fleet = str(chosen.lock_path.absolute())
@@ -52,8 +52,8 @@ def _context(chosen: options.Chosen, folder: Path) -> RepairContext:
     """Return the context of a run in a folder, whose drain gives way to jobs."""
     from gpuprov.apply.context import Options
     from gpuprov.model.rollout import Rollout
-    from gpuprov.repair import share
-    from gpuprov.repair.context import RepairContext
+    from gpuprov.upgrade.repair import share
+    from gpuprov.upgrade.repair.context import RepairContext
 
     rollout = share.hurried(chosen.lock.rollout or Rollout())
     lock = chosen.lock.model_copy(update={"rollout": rollout})
@@ -71,7 +71,7 @@ def _context(chosen: options.Chosen, folder: Path) -> RepairContext:
 def _finish(chosen: options.Chosen, folder: Path) -> None:
     """Return to service what a killed run has left out, if its nodes are in this lock; report what fails."""
     from gpuprov.model.nodeset import fold
-    from gpuprov.repair import share
+    from gpuprov.upgrade.repair import share
 
     names = share.left_out(folder)
     if not set(names) <= set(chosen.lock.hosts()):

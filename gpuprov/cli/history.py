@@ -68,12 +68,12 @@ def _journal(name: str, output: str) -> Exit:
     from dataclasses import asdict
 
     from gpuprov.files.runs import verb_of
-    from gpuprov.repair.header import repair_header
     from gpuprov.report.repair import repair_journal_lines
     from gpuprov.report.upgrade import journal_lines
     from gpuprov.upgrade.find import find_run
     from gpuprov.upgrade.header import header
     from gpuprov.upgrade.journal import read
+    from gpuprov.upgrade.repair.header import repair_header
 
     run = find_run(name, "upgrade", "rollback", "repair")
     entries = read(run)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpuprov.history.ledger import Event
     from gpuprov.model.lock import Lock
     from gpuprov.model.rollout import Rollout
-    from gpuprov.repair.bmc import Bmc
-    from gpuprov.repair.context import RepairContext
-    from gpuprov.repair.ladder import Patient
+    from gpuprov.upgrade.repair.bmc import Bmc
+    from gpuprov.upgrade.repair.context import RepairContext
+    from gpuprov.upgrade.repair.ladder import Patient
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 BMC_FILE = "bmc.yml"
@@ -87,7 +87,7 @@ def command(
     """
     from gpuprov.files.runs import run_folder
     from gpuprov.history import History
-    from gpuprov.repair import plan
+    from gpuprov.upgrade.repair import plan
 
     if resume is not None:
         return _follow(_resumed(resume, chosen, bmc_path), output)
@@ -111,7 +111,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A requested repair: the nodes, and how many at a time."""
+    """Content of a repair: its nodes, and how many of them at a time."""
 
     patients: Mapping[str, Patient]
     rollout: Rollout
@@ -129,7 +129,7 @@ class _Asked:
         """Return it from the lock, the ledger and the command line."""
         from gpuprov.history.ledger import out_now
         from gpuprov.model.rollout import Rollout
-        from gpuprov.repair.plan import limit
+        from gpuprov.upgrade.repair.plan import limit
 
         rollout = chosen.lock.rollout or Rollout()
         most = limit(rollout, at_once, len(chosen.lock.hosts()))
@@ -161,7 +161,7 @@ def _bmcs(path: Path | None, chosen: options.Chosen) -> tuple[str | None, dict[s
     Raises:
         InvalidInput: the file has another form, or a stated one does not exist.
     """
-    from gpuprov.repair.bmc import read_bmcs
+    from gpuprov.upgrade.repair.bmc import read_bmcs
 
     usual = chosen.lock_path.absolute().parent / BMC_FILE
     found = path.absolute() if path else usual if usual.is_file() else None
@@ -170,7 +170,7 @@ def _bmcs(path: Path | None, chosen: options.Chosen) -> tuple[str | None, dict[s
 
 def _patients(chosen: options.Chosen, events: Sequence[Event], bmcs: Mapping[str, Bmc]) -> dict[str, Patient]:
     """Examine the selected nodes; return node → its verdict and rungs."""
-    from gpuprov.repair import look, plan
+    from gpuprov.upgrade.repair import look, plan
 
     options.note(f"examining {len(chosen.names)} node{'s' * (len(chosen.names) != 1)}")
     found = look.first(chosen.lock, chosen.names, chosen.dispatch)
@@ -209,7 +209,7 @@ def _with_level(lock: Lock, level: str | None) -> tuple[Lock, str | None]:
 def _context(chosen: options.Chosen, lock: Lock, folder: Path, bmcs: Mapping[str, Bmc]) -> RepairContext:
     """Return the context of a repair in a folder."""
     from gpuprov.apply.context import Options
-    from gpuprov.repair.context import RepairContext
+    from gpuprov.upgrade.repair.context import RepairContext
 
     return RepairContext(
         lock,
@@ -229,11 +229,11 @@ def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> Repair
     Raises:
         InvalidInput: no such run, or it has ended; or the file of BMCs is not valid.
     """
-    from gpuprov.repair.header import repair_header
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_unfinished
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.orphans import wait_for_orphans
+    from gpuprov.upgrade.repair.header import repair_header
 
     folder = find_unfinished(name, "repair")
     about = repair_header(read(folder))
@@ -248,9 +248,9 @@ def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> Repair
 
 def _follow(context: RepairContext, output: str) -> Exit:
     """Run until the end, and print the result; return its exit code."""
-    from gpuprov.repair.finish import follow
     from gpuprov.report.progress import Progress
     from gpuprov.report.repair import repair_outcome_document, repair_outcome_lines
+    from gpuprov.upgrade.repair.finish import follow
 
     with Progress(options.note).alive() as progress:
         outcome = follow(replace(context, listen=progress.event))

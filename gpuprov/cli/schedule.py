@@ -164,8 +164,8 @@ def _job(what: str, lock_path: Path, new_path: Path | None, notify: str | None, 
         Refused: tests are scheduled for a fleet without a drain hook.
     """
     from gpuprov.model.lock import read_lock
-    from gpuprov.repair.share import refuse_unhooked, valid_share
     from gpuprov.upgrade import schedule
+    from gpuprov.upgrade.repair.share import refuse_unhooked, valid_share
 
     here = lock_path.absolute().parent
     if what != "upgrade":

@@ -75,7 +75,7 @@ kernel log.
 """
 
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")
-_UNSET = re.compile(r"(?i)default|filled|none|n/?a\Z|unknown|^0*1?2?3?4?5?6?7?8?9?0*\Z|^(.)\1*\Z")
+_UNSET = re.compile(r"(?i)default|filled|none|unknown|(?:0*1?2?3?4?5?6?7?8?9?0*|n/?a|(.)\1*)\Z")
 """Texts of firmware whose maker has set no serial number."""
 
 
@@ -86,7 +86,7 @@ class Examination(Facts):
     def kernel_log(self) -> tuple[LogLine, ...]:
         """Relevant lines of the kernel log, oldest first."""
         raw = self.raw("kernel_log")
-        now = datetime.fromisoformat(self.collected_at.replace("Z", "+00:00")).timestamp()
+        now = datetime.fromisoformat(self.collected_at).timestamp()
         rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
         return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 
@@ -172,7 +172,7 @@ class Examination(Facts):
     def serial(self) -> str | None:
         """Serial number of the chassis or board as the firmware states it; None for an unset one."""
         found = (str(each).strip() for each in self.raw("host_state").get("serials", ()))
-        return next((each for each in found if _SERIAL.fullmatch(each) and not _UNSET.search(each)), None)
+        return next((each for each in found if _SERIAL.fullmatch(each) and not _UNSET.match(each)), None)
 
     @part
     def library_version(self) -> str | None:

@@ -69,7 +69,7 @@ Newest = Mapping[str, tuple[str, tuple[str, ...], NodeDrift]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records of a fleet.
+    """Records of a fleet.
 
     Attributes:
         nodes: all nodes of the lock.

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuprov.model.nodeset import fold
-from gpuprov.repair.engine import RepairOutcome
-from gpuprov.repair.header import RepairHeader
-from gpuprov.repair.ladder import LADDERS, Patient
 from gpuprov.report.upgrade import entry_lines
 from gpuprov.untrusted import on_one_line
+from gpuprov.upgrade.repair.engine import RepairOutcome
+from gpuprov.upgrade.repair.header import RepairHeader
+from gpuprov.upgrade.repair.ladder import LADDERS, Patient
 from gpuprov.upgrade.state import Entry
 
 ENDS = {
@@ -63,9 +63,9 @@ def _rung(rung: str, each: Patient) -> str:
 def repair_plan_document(
     patients: Mapping[str, Patient], at_once: int, away: Sequence[str], window_open: bool
 ) -> dict[str, Any]:
-    """Return a document of the schema gpuprov.repair-plan/1."""
+    """Return a document of the schema gpuprov.upgrade.repair-plan/1."""
     return {
-        "schema": "gpuprov.repair-plan/1",
+        "schema": "gpuprov.upgrade.repair-plan/1",
         "window_open": window_open,
         "at_once": at_once,
         "out": list(away),
@@ -87,11 +87,11 @@ def repair_outcome_lines(outcome: RepairOutcome) -> Iterator[str]:
 
 
 def repair_outcome_document(run: str, outcome: RepairOutcome) -> dict[str, Any]:
-    """Return a document of the schema gpuprov.repair/1."""
+    """Return a document of the schema gpuprov.upgrade.repair/1."""
     nodes = [
         {"name": node, "end": end, "reason": outcome.reasons.get(node)} for node, end in outcome.ends.items()
     ]
-    return {"schema": "gpuprov.repair/1", "run": run, "nodes": nodes, "stopped": outcome.stopped}
+    return {"schema": "gpuprov.upgrade.repair/1", "run": run, "nodes": nodes, "stopped": outcome.stopped}
 
 
 def repair_journal_lines(about: RepairHeader, entries: Sequence[Entry]) -> Iterator[str]:

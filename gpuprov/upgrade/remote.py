@@ -33,12 +33,10 @@ def act(
     holds: LeaseManager | None,
     seconds: float = QUICK_S,
     read: Callable[[Any], Any] = lambda result: result,
-    modules: tuple[str, ...] = MODULES,
 ) -> dict[str, Answer]:
     """Run one of the acts of `gpuprov.upgrade.node.main` on nodes.
 
     Args:
-        modules: the program that has the act, instead of that one.
         arguments: node → the arguments of its act.
         holds: the leases that the nodes must have; None if no other run can change them.
         read: conversion of a node's result; its exception is that node's failure.
@@ -47,11 +45,10 @@ def act(
         node → the act's result, or the error.
     """
     run = RunContext(lock, holds.file.parent if holds else Path(), options, leases=holds)
-    return read_all(change(partial(_act, modules, name, seconds), run, arguments, answer=Any), read)
+    return read_all(change(partial(_act, name, seconds), run, arguments, answer=Any), read)
 
 
 def _act(
-    modules: tuple[str, ...],
     name: str,
     seconds: float,
     run: RunContext,
@@ -61,7 +58,7 @@ def _act(
     run_id = run.leases.run if run.leases else None
     asked = {"act": name, "holds": run_id, "patience_s": PATIENCE * seconds}
     return ask_nodes(
-        modules,
+        MODULES,
         targets(run.lock, arguments),
         {node: {**asked, "arguments": list(given)} for node, given in arguments.items()},
         dispatch=run.options.dispatch,

@@ -18,7 +18,7 @@ import bcrypt
 import yaml
 
 from gpuprov_lab import Node
-from tests.unit.repair.bmc import PASSWORD, USER, write_certificate
+from tests.unit.upgrade.repair.bmc import PASSWORD, USER, write_certificate
 
 SYSTEM = "27946b59-9e44-4fa7-8e91-f3527a1ef094"
 POWER = "var/lib/gpuprov-sim/power.json"

@@ -75,7 +75,6 @@ def test_code_for_nodes_needs_nothing_that_is_not_sent(imports: dict[str, set[st
     assert {room(module) for module in of_nodes} == {
         "access",
         "probe",
-        "repair",
         "apply",
         "upgrade",
         "accept",

@@ -3,7 +3,7 @@
 from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import Failed
 from gpuprov.probe.node.main import say
-from gpuprov.upgrade.node import ahead, lastgood
+from gpuprov.upgrade.node import ahead, gpus, lastgood
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,16 +15,13 @@ ACTS: "dict[str, Callable[..., Any]]" = {
     "record": lastgood.record,
     "seal": lastgood.record_after,
     "restore": lastgood.restore,
+    "gpu_use": gpus.use,
+    "gpu_reset": gpus.reset,
 }
 """Name → act."""
 
 
 def main(question: "dict[str, Any]") -> None:
-    """Run one of `ACTS` as `answer` does."""
-    answer(question, ACTS)
-
-
-def answer(question: "dict[str, Any]", acts: "dict[str, Callable[..., Any]]") -> None:
     """Run `act` with `arguments` for the run that `holds` the node's lease, and write the result or error.
 
     If `holds` is None, no lease is needed. `patience_s` is the time limit in seconds to wait for an act that
@@ -32,15 +29,15 @@ def answer(question: "dict[str, Any]", acts: "dict[str, Callable[..., Any]]") ->
     """
     try:
         how = question["holds"], question["patience_s"]
-        said = {"result": _done(acts[question["act"]], question["arguments"], *how)}
+        answer = {"result": _done(question["act"], question["arguments"], *how)}
     except Failed as failed:
-        said = {"error": str(failed)}
+        answer = {"error": str(failed)}
     except OSError as error:
-        said = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
-    say(question["nonce"], said)
+        answer = {"error": "{}: {}".format(error.filename or "the node", error.strerror)}
+    say(question["nonce"], answer)
 
 
-def _done(act: "Callable[..., Any]", arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
+def _done(name: str, arguments: "list[Any]", run: "str | None", patience_s: float) -> "Any":
     """Return the result of an act, after waiting for one that a dead controller began.
 
     Raises:
@@ -51,4 +48,4 @@ def _done(act: "Callable[..., Any]", arguments: "list[Any]", run: "str | None", 
         complaint = lease.complaint(run) if run is not None else ""
         if complaint:
             raise Failed("nothing was done: the node is " + complaint)
-        return act(*arguments)
+        return ACTS[name](*arguments)

@@ -92,7 +92,7 @@ def test_a_test_of_each_node_in_the_stated_days(events: list[Event], outcome: st
 
 
 def test_the_shipped_list_names_what_exists() -> None:
-    """Check that each criterion has a public source, and names what gpuprov has."""
+    """State a public source for each criterion, and checks, rules and measurements that gpuprov has."""
     stated = read_criteria(PUBLIC)
     roles = "".join(path.read_text() for path in (ROOT / "gpuprov/roles").glob("*.py"))
     known = {rule.name for rule in rules()}

@@ -14,16 +14,16 @@ from tempfile import mkdtemp
 
 from gpuprov.errors import Exit, GpuprovError, Refused
 from gpuprov.model.nodeset import fold
-from gpuprov.repair import steps
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.header import repair_header
-from gpuprov.repair.result import Result
-from gpuprov.repair.state import STEPS, End, Progress, progress_by_node
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.upgrade import exclusive
 from gpuprov.upgrade.header import RUN
 from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.repair import steps
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.header import repair_header
+from gpuprov.upgrade.repair.result import Result
+from gpuprov.upgrade.repair.state import STEPS, End, Progress, progress_by_node
 from gpuprov.upgrade.state import out_of_service
 from gpuprov.upgrade.window import describe_window, is_open
 

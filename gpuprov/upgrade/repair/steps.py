@@ -12,22 +12,23 @@ from typing import Any
 from gpuprov.apply.converge import reboot_nodes
 from gpuprov.apply.remote import Answer, same
 from gpuprov.errors import GpuprovError, Unreachable
-from gpuprov.repair import look, power
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.holders import HOLDERS, JOINING, SETTINGS
-from gpuprov.repair.ladder import Rung
-from gpuprov.repair.node.gpus import RESET_S, STOP_S
-from gpuprov.repair.result import Result
-from gpuprov.repair.state import ACCEPT, IDLE, LOOK, RUNGS
+from gpuprov.model.documents import write_text
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.numbers import finite
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.acceptance import accepted
 from gpuprov.upgrade.context import rebooting
 from gpuprov.upgrade.remote import act, await_nodes, failures
+from gpuprov.upgrade.repair import look, power
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.holders import HOLDERS, JOINING, SETTINGS
+from gpuprov.upgrade.repair.ladder import Rung
+from gpuprov.upgrade.repair.result import Result
+from gpuprov.upgrade.repair.state import ACCEPT, IDLE, LOOK, RUNGS
 
-MODULES = ("gpuprov.repair.node.main",)
 AGAIN_S = 5.0
+RESET_S, UNIT_S = 300.0, 90.0
+"""Time limits in seconds of a reset, and of units that stop before it or start after it."""
 JOBS = 8
 """Most jobs of a node that are named."""
 
@@ -77,7 +78,7 @@ def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> 
         waiting = [name for name in failed if not isinstance(answers[name], Unreachable)]
         for name, answer in answers.items():
             if isinstance(answer, Use):
-                context.place(name, rung).write_text(answer.boot)
+                write_text(context.place(name, rung), answer.boot)
         if not waiting or time.monotonic() >= deadline:
             break
         if not said:
@@ -103,7 +104,7 @@ def use(context: RepairContext, names: Iterable[str]) -> dict[str, Use | Gpuprov
     """Ask nodes which jobs use their GPUs; return node → the answer, or the error."""
     arguments = same(names, list(HOLDERS), list(JOINING))
     answers: dict[str, Answer] = act(
-        context.lock, "use", arguments, context.options, holds=context.leases, read=_read_use, modules=MODULES
+        context.lock, "gpu_use", arguments, context.options, holds=context.leases, read=_read_use
     )
     return answers
 
@@ -118,23 +119,22 @@ def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
     """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile."""
     patients = context.about.patients
     arguments = {
-        name: [list(patients[name].gpus), list(HOLDERS), list(JOINING), list(SETTINGS)]
+        name: [list(patients[name].gpus), *map(list, (HOLDERS, JOINING, SETTINGS)), RESET_S, UNIT_S]
         for name in names
         if patients[name].gpus
     }
     answers = act(
         context.lock,
-        "reset",
+        "gpu_reset",
         arguments,
         context.options,
         holds=context.leases,
-        seconds=RESET_S + 4 * STOP_S,
+        seconds=RESET_S + 4 * UNIT_S,
         read=lambda answer: finite(answer["at"]),
-        modules=MODULES,
     )
     for name, at in answers.items():
         if not isinstance(at, GpuprovError):
-            context.place(name, look.SINCE).write_text(repr(at))
+            write_text(context.place(name, look.SINCE), repr(at))
     without = {name: "nvidia-smi lists no GPU to reset" for name in names if name not in arguments}
     return Result(failures(answers) | without)
 

@@ -14,10 +14,10 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused
 from gpuprov.history.ledger import Event
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
-from gpuprov.repair import share
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.steps import Use
 from gpuprov.upgrade.journal import NAME, read
+from gpuprov.upgrade.repair import share
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.steps import Use
 from gpuprov.upgrade.state import out_of_service
 from tests import RECORDED_LOCK
 

@@ -17,10 +17,10 @@ from gpuprov.doctor.units import concerned, gpu_serial, gpus_of
 from gpuprov.errors import InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.history.ledger import Event
 from gpuprov.model.rollout import Hook, Hooks, Rollout
-from gpuprov.repair import look
-from gpuprov.repair.ladder import LADDERS, Patient, patient, verdict_of, verdict_of_node
-from gpuprov.repair.plan import limit, refuse_undrained, with_bmcs, with_history
 from gpuprov.untrusted import ShellLine
+from gpuprov.upgrade.repair import look
+from gpuprov.upgrade.repair.ladder import LADDERS, Patient, patient, verdict_of, verdict_of_node
+from gpuprov.upgrade.repair.plan import limit, refuse_undrained, with_bmcs, with_history
 from tests.unit.doctor.machines import NOW, Collectors, as_examined, virtual
 
 NOW_IS = datetime(2026, 1, 31, tzinfo=UTC)
@@ -192,7 +192,7 @@ def test_the_limit(serial: list[int | str], stated: int | None, most: int) -> No
 
 def test_a_bundle_has_what_was_tried(tmp_path: Path) -> None:
     seen = as_examined(virtual())
-    tried = {"schema": "gpuprov.repair-tried/1", "tried": ["reset"]}
+    tried = {"schema": "gpuprov.upgrade.repair-tried/1", "tried": ["reset"]}
     from gpuprov.doctor.bundle.bundle import pack
 
     for number, answer in enumerate((seen, Unreachable("no route"))):

@@ -15,14 +15,14 @@ from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.history.ledger import worst
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
-from gpuprov.repair import power, steps
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.finish import events_of
-from gpuprov.repair.header import RepairHeader
-from gpuprov.repair.ladder import LADDERS, Patient
-from gpuprov.repair.state import STEPS, progress_by_node
 from gpuprov.report.repair import repair_journal_lines, repair_plan_lines
 from gpuprov.upgrade.journal import NAME, Journal, read
+from gpuprov.upgrade.repair import power, steps
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.finish import events_of
+from gpuprov.upgrade.repair.header import RepairHeader
+from gpuprov.upgrade.repair.ladder import LADDERS, Patient
+from gpuprov.upgrade.repair.state import STEPS, progress_by_node
 from tests import RECORDED_LOCK
 
 SICK = Patient(

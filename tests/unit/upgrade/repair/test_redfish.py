@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
-from gpuprov.repair import power
-from gpuprov.repair.bmc import Bmc, read_bmcs
-from gpuprov.repair.redfish import ANSWER_BYTES, Redfish, RedfishError
-from tests.unit.repair.bmc import Board, serving
+from gpuprov.upgrade.repair import power
+from gpuprov.upgrade.repair.bmc import Bmc, read_bmcs
+from gpuprov.upgrade.repair.redfish import ANSWER_BYTES, Redfish, RedfishError
+from tests.unit.upgrade.repair.bmc import Board, serving
 
 
 @pytest.fixture(autouse=True)

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
-from gpuprov.repair import engine
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.header import RepairHeader
-from gpuprov.repair.ladder import LADDERS, Patient, Rung, Verdict
-from gpuprov.repair.result import Result
-from gpuprov.repair.state import ACCEPT, IDLE, LOOK, RUNGS, steps_of
 from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.repair import engine
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.header import RepairHeader
+from gpuprov.upgrade.repair.ladder import LADDERS, Patient, Rung, Verdict
+from gpuprov.upgrade.repair.result import Result
+from gpuprov.upgrade.repair.state import ACCEPT, IDLE, LOOK, RUNGS, steps_of
 from gpuprov.upgrade.state import out_of_service
 from tests import RECORDED_LOCK
 
@@ -190,7 +190,7 @@ def test_whatever_dies_and_whoever_works(
     appears: dict[str, str],
     deaths: set[int],
 ) -> None:
-    """Check that no job ends, the limit holds, each rung follows the one before, and the end is true."""
+    """End no job, keep the limit, take each rung after the one before, and state the true end."""
     # A job starts only before a wait: afterwards the node is drained.
     appears = {node: step for node, step in appears.items() if step == "drain" or step.startswith(IDLE)}
     world = World(wants, deaths=deaths, appears=appears)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from gpuprov.repair.ladder import LADDERS, Patient, Rung
+from gpuprov.upgrade.repair.ladder import LADDERS, Patient, Rung
 from gpuprov.upgrade.state import Entry
 
 End = Literal["mended", "out", "busy", "left"]
@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def busy(self) -> str:
-        """The reason why jobs remained on the node; empty if none did."""
+        """The reason for which the node was not free of jobs; empty if it was."""
         kept = [step for step in self.failed if step == "drain" or step.startswith(IDLE)]
         return f"{kept[0]}: {self.failed[kept[0]]}" if kept else ""
 
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def reason(self) -> str | None:
-        """The reason why the node is not mended; None if it is, or was not treated."""
+        """The reason for which the node is not mended; None if it is, or was not treated."""
         if self.end in ("mended", "left"):
             return None
         if "resume" in self.failed:

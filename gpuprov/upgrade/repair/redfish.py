@@ -16,9 +16,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
-from gpuprov.repair.bmc import Bmc
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.parsing import read_object
+from gpuprov.upgrade.repair.bmc import Bmc
 
 TIMEOUT_S = 30.0
 ANSWER_BYTES = 1 << 20

@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _known(self) -> bool:
-        """Check token or password, and answer a client without them."""
+        """Check token or password, and answer a request without them."""
         good = {"token"} if self.board.sessions else {"Basic Z3B1cHJvdjpiZXR3ZWVuIHVz"}
         given = {self.headers.get("X-Auth-Token"), self.headers.get("Authorization")}
         if good & given:

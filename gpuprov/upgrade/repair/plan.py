@@ -11,13 +11,13 @@ from gpuprov.files.runs import started_by
 from gpuprov.history.ledger import Event, machine_key, out_now, repairs
 from gpuprov.model.nodeset import fold
 from gpuprov.model.rollout import Rollout, portion
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.header import RepairHeader
-from gpuprov.repair.ladder import Patient
-from gpuprov.repair.power import NO_BMC
 from gpuprov.upgrade.context import pack
 from gpuprov.upgrade.hooks import check_hooks
 from gpuprov.upgrade.journal import NAME, Journal
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.header import RepairHeader
+from gpuprov.upgrade.repair.ladder import Patient
+from gpuprov.upgrade.repair.power import NO_BMC
 
 REPAIRS = 2
 """Repairs after which a node that comes back stays out."""

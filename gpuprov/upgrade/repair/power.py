@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.repair.bmc import Bmc
-from gpuprov.repair.redfish import Redfish, RedfishError
 from gpuprov.ssh.contained import contained
+from gpuprov.upgrade.repair.bmc import Bmc
+from gpuprov.upgrade.repair.redfish import Redfish, RedfishError
 
 AT_ONCE = 16
 NO_BMC = "no BMC is stated for it; state it in a file for --bmc"

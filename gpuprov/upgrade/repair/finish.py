@@ -9,10 +9,10 @@ from gpuprov.files.runs import verb_of
 from gpuprov.history import History, keep
 from gpuprov.history.ledger import Event, Kind, machine_key
 from gpuprov.history.record import of_nodes
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.engine import RepairEngine, RepairOutcome
-from gpuprov.repair.state import RUNGS, Progress
 from gpuprov.upgrade.journal import NAME, Journal
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.engine import RepairEngine, RepairOutcome
+from gpuprov.upgrade.repair.state import RUNGS, Progress
 from gpuprov.upgrade.state import Entry
 
 _KINDS: dict[tuple[str, str], Kind] = {

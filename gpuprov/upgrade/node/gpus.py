@@ -5,6 +5,8 @@ import os
 import re
 import time
 
+from gpuprov_replace import make_folders, replace
+
 from gpuprov.apply.node.lease import RUN
 from gpuprov.probe.node.base import Failed, devices_of, read_or_none, run, run_anyway
 from gpuprov.probe.node.gpu import gpu_use
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
 STOPPED = RUN + "/repair-stopped.json"
 """Units that a reset has stopped and not started again yet; gone after a reboot, which starts them."""
-RESET_S = 300.0
-STOP_S = 90.0
 
 
 def use(holders: "list[str]", joining: "list[str]") -> "dict[str, Any]":
@@ -34,7 +34,12 @@ def use(holders: "list[str]", joining: "list[str]") -> "dict[str, Any]":
 
 
 def reset(
-    gpus: "list[str]", holders: "list[str]", joining: "list[str]", settings: "list[str]"
+    gpus: "list[str]",
+    holders: "list[str]",
+    joining: "list[str]",
+    settings: "list[str]",
+    reset_s: float,
+    unit_s: float,
 ) -> "dict[str, Any]":
     """Reset GPUs by one command, with the units that hold them stopped meanwhile; return the time (`at`).
 
@@ -44,6 +49,8 @@ def reset(
         gpus: bus addresses.
         holders, joining: as for `use`.
         settings: units that apply settings which a reset clears; the active ones are restarted.
+        reset_s: time limit of nvidia-smi in seconds.
+        unit_s: time limit in seconds for units to stop, and for each to start.
 
     Raises:
         Failed: a job uses the GPUs, a unit does not stop, or nvidia-smi refuses; nothing else was done.
@@ -56,14 +63,14 @@ def reset(
     try:
         stopped = [unit for unit in again if unit in holders]
         if stopped:
-            run("systemctl", "stop", *stopped, seconds=STOP_S)
+            run("systemctl", "stop", *stopped, seconds=unit_s)
         _refuse_jobs(set(joining))
         at = time.time()
-        code, out, err = run_anyway("nvidia-smi", "--gpu-reset", "-i", ",".join(gpus), seconds=RESET_S)
+        code, out, err = run_anyway("nvidia-smi", "--gpu-reset", "-i", ",".join(gpus), seconds=reset_s)
         if code:
             raise Failed(f"nvidia-smi --gpu-reset exited with {code}: {_last_line(out + err)}")
     finally:
-        _start(again)
+        _start(again, unit_s)
     return {"at": at}
 
 
@@ -111,13 +118,11 @@ def _stopped_before() -> "list[str]":
 
 def _write(units: "list[str]") -> None:
     """Record the units to start again, before they are stopped."""
-    os.makedirs(RUN, mode=0o755, exist_ok=True)
-    with open(STOPPED + ".new", "w") as file:
-        json.dump(units, file)
-    os.rename(STOPPED + ".new", STOPPED)
+    make_folders(RUN)
+    replace(STOPPED, json.dumps(units).encode(), 0o600)
 
 
-def _start(units: "list[str]") -> None:
+def _start(units: "list[str]", seconds: float) -> None:
     """Start or restart units in the reverse order, each also if another one fails, and forget them.
 
     Raises:
@@ -125,7 +130,7 @@ def _start(units: "list[str]") -> None:
     """
     failed = []
     for unit in reversed(units):
-        if run_anyway("systemctl", "restart", unit, seconds=STOP_S)[0]:
+        if run_anyway("systemctl", "restart", unit, seconds=seconds)[0]:
             failed.append(unit)
     if failed:
         raise Failed("after the reset {} did not start".format(", ".join(failed)))

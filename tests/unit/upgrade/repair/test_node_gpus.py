@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuprov.probe.node.base import Failed
-from gpuprov.repair.holders import HOLDERS, JOINING, SETTINGS
-from gpuprov.repair.node import gpus
+from gpuprov.upgrade.node import gpus
+from gpuprov.upgrade.repair.holders import HOLDERS, JOINING, SETTINGS
 
 PERSISTENCED, CLOCKS = "nvidia-persistenced.service", "gpuprov-gpu-clocks.service"
 GPU = "00000000:CA:00.0"
@@ -73,7 +73,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 def reset() -> None:
-    gpus.reset([GPU], list(HOLDERS), list(JOINING), list(SETTINGS))
+    gpus.reset([GPU], list(HOLDERS), list(JOINING), list(SETTINGS), 300.0, 90.0)
 
 
 def test_what_holds_a_gpu_stops_and_starts_again_with_its_settings(machine: Machine, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from gpuprov.errors import InvalidInput
-from gpuprov.repair.ladder import Patient
 from gpuprov.upgrade.header import RUN
 from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.repair.ladder import Patient
 from gpuprov.upgrade.state import Entry
 
 

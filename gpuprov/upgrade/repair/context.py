@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuprov.repair.bmc import Bmc
-from gpuprov.repair.header import RepairHeader, repair_header
-from gpuprov.repair.state import Progress, progress_by_node
+from gpuprov.files.writing import make_folders
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.journal import read
+from gpuprov.upgrade.repair.bmc import Bmc
+from gpuprov.upgrade.repair.header import RepairHeader, repair_header
+from gpuprov.upgrade.repair.state import Progress, progress_by_node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,5 +39,5 @@ class RepairContext(UpgradeContext):
     def place(self, node: str, name: str) -> Path:
         """Return the path of a file about a node in the run's folder, whose parent exists."""
         folder = self.folder / "nodes"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folders(folder)
         return folder / f"{node}.{name}"

@@ -21,13 +21,13 @@ from gpuprov.history.ledger import Event
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
 from gpuprov.model.rollout import Hook, Hooks, Rollout, portion
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.steps import Use, use
 from gpuprov.ssh.transport import targets
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.context import pack
 from gpuprov.upgrade.exclusive import leases_for
 from gpuprov.upgrade.journal import NAME, Journal, read
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.steps import Use, use
 from gpuprov.upgrade.state import out_of_service
 
 VERB = "accept"

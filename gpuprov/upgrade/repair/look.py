@@ -13,11 +13,11 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.look import conclude, examine
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock
-from gpuprov.repair.context import RepairContext
-from gpuprov.repair.ladder import TREATED, Patient, patient
-from gpuprov.repair.result import Result
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.transport import targets
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.ladder import TREATED, Patient, patient
+from gpuprov.upgrade.repair.result import Result
 
 SINCE = "since"
 """Name of the file with the node's time of its last reset: the log before it is about the former state."""
@@ -79,7 +79,7 @@ def bundles(context: RepairContext, names: list[str]) -> Result:
     for name in names:
         patient_ = known[name].patient
         tried = {
-            "schema": "gpuprov.repair-tried/1",
+            "schema": "gpuprov.upgrade.repair-tried/1",
             "serials": [each for each in (patient_.machine, *patient_.units) if SERIAL.fullmatch(each)],
             "rules": patient_.rules,
             "verdict": patient_.verdict,
