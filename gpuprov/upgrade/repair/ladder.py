@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 from gpuprov.doctor.examination import Examination
-from gpuprov.doctor.fault import RULES, Fault
+from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.units import concerned, gpu_serial, gpus_of, machine_serial
 from gpuprov.errors import GpuprovError, Unreachable
@@ -74,17 +74,17 @@ class Patient:
 
 
 def verdict_of(fault: Fault) -> Verdict:
-    """Return the verdict of one fault: that of its rule; a risk or a hint is never more than `watch`.
+    """Return the verdict of one fault: the class that the doctor's table gives it (`health`).
 
-    A fault whose own lines reset a GPU needs only that, as one rule can have faults of several verdicts.
+    Without a class, a fault whose own lines reset a GPU needs that; otherwise the severity decides.
     """
+    stated = getattr(fault, "health", None)
+    if stated is not None:
+        return "watch" if stated == "none" else cast("Verdict", stated)
     if fault.severity in ("risk", "hint"):
         return "watch"
     if any("--gpu-reset" in line for line in fault.mend):
         return "reset"
-    stated = getattr(RULES.get(fault.rule), "verdict", None)
-    if stated is not None:
-        return cast("Verdict", stated)
     return "isolate" if fault.severity == "broken" else "watch"
 
 

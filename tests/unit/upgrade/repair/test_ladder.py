@@ -58,7 +58,16 @@ def examined(seen: Examination) -> Patient:
         (fault("hint"), "watch"),
     ],
 )
-def test_the_verdict_of_a_fault_without_one_of_its_rule(found: Fault, verdict: str) -> None:
+def test_the_verdict_of_a_fault_without_a_class(found: Fault, verdict: str) -> None:
+    assert verdict_of(found) == verdict
+
+
+@pytest.mark.parametrize(
+    ("stated", "verdict"), [("isolate", "isolate"), ("reset", "reset"), ("watch", "watch"), ("none", "watch")]
+)
+def test_the_class_of_a_fault_decides(stated: str, verdict: str) -> None:
+    found = fault("broken", mend=RESET)
+    object.__setattr__(found, "health", stated)
     assert verdict_of(found) == verdict
 
 
