@@ -104,7 +104,7 @@ class RepairEngine:
         known = self.progress()
         due = {node: step for node, each in known.items() if each.begun and (step := each.next_step)}
         waiting = self._waiting()
-        free = max(0, self.header.at_once)
+        free = max(0, self.header.at_once - len(self.out()))
         window = self.context.rollout.window
         if waiting and free and window and not is_open(window, datetime.now(UTC)):
             if due:
