@@ -180,10 +180,11 @@ def test_a_job_goes_on_and_the_node_is_left_as_it_was(sick: Sick) -> None:
 @pytest.mark.parametrize("step", ["drain", "reset", "look-reset", "reboot", "look-reboot", "power", "resume"])
 def test_a_killed_controller_is_resumed(sick: Sick, bmc: Power, step: str) -> None:
     """Kill the controller when it begins a step: what follows is the same as without."""
-    sick.fault("remap", "1")
-    sick.node.run("gpuprov-sim fault gpu-dead 2")
     if step in ("reset", "look-reset"):
+        sick.node.reboot()  # the log has no Xid of another test, which would ask for a reboot
         sick.fault("remap-stuck", "1")
+    else:
+        sick.fault("gpu-dead", "2")
     process = start(sick.folder, "repair", "--yes", "--accept", "none")
     assert process.stderr is not None
     for line in process.stderr:
