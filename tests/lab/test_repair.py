@@ -53,7 +53,8 @@ class Sick:
     def steps(self) -> list[str]:
         """Return the steps of the last run that succeeded."""
         done = gpuprov(self.folder, "history", "--run", "latest", "-o", "json")
-        return [each["step"] for each in json.loads(done.stdout)["entries"] if each["event"] == "done"][:-1]
+        entries = json.loads(done.stdout)["entries"]
+        return [each["step"] for each in entries if each["event"] == "done" and each["step"] != "run"]
 
     @property
     def asked(self) -> list[str]:
