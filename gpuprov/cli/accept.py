@@ -10,7 +10,7 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say
-from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
+from gpuprov.errors import GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
     from gpuprov.accept.judge import Acceptance, Answer
@@ -144,8 +144,8 @@ def _share(
     """Test the nodes whose turn it is, and conclude; OK if the share of the week is done."""
     from gpuprov.cli.accept_share import measure_share
 
-    answers = measure_share(chosen, share, level)
-    return _concluded(chosen, answers, site, before, output, kept=True) if answers else Exit.OK
+    answers, code = measure_share(chosen, share, level)
+    return worst(code, _concluded(chosen, answers, site, before, output, kept=True)) if answers else code
 
 
 def _concluded(

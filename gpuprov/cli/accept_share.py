@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuprov.cli.common import options
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from gpuprov.upgrade.repair.context import RepairContext
 
 
-def measure_share(chosen: options.Chosen, stated: str, level: Level) -> dict[str, Answer]:
+def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[dict[str, Answer], Exit]:
     """Test the next nodes of a fleet's weekly share; return node → its measurements, or its error.
 
-    Nodes that a killed run has left drained are returned to service first.
+    Nodes that a killed run has left drained are returned to service first. The exit code is FAILED if a node
+    could not be returned, otherwise OK.
 
     Raises:
         InvalidInput: the share is not a percentage, or there is no lock.
@@ -39,13 +40,15 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> dict[str
     order, count = share.turn(chosen.names, events, stated)
     options.note(f"{count} of {len(chosen.names)} nodes to test now, for {stated} a week")
     if not count:
-        return {}
+        return {}, Exit.OK
     at_once = limit(chosen.lock.rollout or Rollout(), None, len(chosen.lock.hosts()))
     context = _context(chosen, run_folder(share.VERB))
     result = share.check_share(context, order, count, level, at_once)
     for node, why in result.skipped.items():
         options.note(f"{node} left alone: {why}")
-    return dict(result.answers)
+    for node, why in result.stuck.items():
+        options.warn(f"{node} stays out of service: {why}; {share.BY_HAND}")
+    return dict(result.answers), Exit.FAILED if result.stuck else Exit.OK
 
 
 def _context(chosen: options.Chosen, folder: Path) -> RepairContext:

@@ -32,16 +32,18 @@ from gpuprov.upgrade.state import out_of_service
 
 VERB = "accept"
 DAYS = 7
+BY_HAND = "return them to service by hand; the next run tries again"
 DRAIN_S = 60
 """Most seconds for a drain: a node whose jobs do not end by then has some, and is returned."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Result of a run: node → its answer, and nodes that were left alone → why."""
+    """Result of a run: node → its answer, nodes that were left alone → why, and nodes that stay out → why."""
 
     answers: Mapping[str, Mapping[str, Any] | GpuprovError]
     skipped: Mapping[str, str]
+    stuck: Mapping[str, str]
 
 
 def valid_share(text: str) -> str:
@@ -96,15 +98,16 @@ def check_share(context: RepairContext, order: Sequence[str], count: int, level:
     pack(context.folder, context.old, context.lock)
     answers: dict[str, Mapping[str, Any] | GpuprovError] = {}
     skipped: dict[str, str] = {}
+    stuck: dict[str, str] = {}
     waiting = list(order)
     with Journal(context.folder / NAME) as journal, leases_for(context) as leases:
-        while waiting and len(answers) < count:
+        while waiting and len(answers) < count and not stuck:
             part, waiting = _next(waiting, min(at_once, count - len(answers)))
             refused = {name: str(error) for name, error in leases.take(part).items()}
             free = _free(context, [name for name in part if name not in refused])
             skipped |= refused | free.skipped
-            answers |= _tested(context, journal, free.names, level, skipped)
-    return Share(answers, skipped)
+            answers |= _tested(context, journal, free.names, level, skipped, stuck)
+    return Share(answers, skipped, stuck)
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,17 @@ def _free(context: RepairContext, names: list[str]) -> _Free:
 
 
 def _tested(
-    context: RepairContext, journal: Journal, names: list[str], level: Any, skipped: dict[str, str]
+    context: RepairContext,
+    journal: Journal,
+    names: list[str],
+    level: Any,
+    skipped: dict[str, str],
+    stuck: dict[str, str],
 ) -> dict[str, Mapping[str, Any] | GpuprovError]:
-    """Drain nodes, test those that are then free, and return all of them to service, also after an error."""
+    """Drain nodes, test those that are then free, and return all of them to service, also after an error.
+
+    Nodes that are not free are added to `skipped`, those that could not be returned to `stuck`.
+    """
     if not names:
         return {}
     journal.write("drain", "begun", names)
@@ -146,22 +157,18 @@ def _tested(
         nodes = targets(context.lock, free.names)
         return dict(measure_there(nodes, level, dispatch=context.options.dispatch, drained=True))
     finally:
-        back(context, journal, names)
+        stuck |= back(context, journal, names)
 
 
-def back(context: RepairContext, journal: Journal, names: Sequence[str]) -> None:
-    """Return nodes to service by the site's resume hook, and write down which are.
+def back(context: RepairContext, journal: Journal, names: Sequence[str]) -> dict[str, str]:
+    """Put nodes back into service by the site's resume hook, and write down which are.
 
-    Raises:
-        NodeFailed: a node could not be returned; the others are.
+    Returns:
+        node → why it could not be put back.
     """
     failed = hooks.run_hook(context, "resume", names)
     journal.write("resume", "done", [name for name in names if name not in failed])
-    if failed:
-        said = "; ".join(f"{name}: {why}" for name, why in failed.items())
-        raise NodeFailed(
-            f"not returned to service: {said}", do="return them by hand; the next run tries again"
-        )
+    return failed
 
 
 def finish(context: RepairContext) -> None:
@@ -169,12 +176,13 @@ def finish(context: RepairContext) -> None:
 
     Raises:
         Refused: the run is still at work.
-        NodeFailed: as `back`.
+        NodeFailed: a node could not be returned; the others are.
     """
     names = left_out(context.folder)
     with Journal(context.folder / NAME) as journal, leases_for(context) as leases:
         leases.take(names)
-        back(context, journal, names)
+        if failed := back(context, journal, names):
+            raise NodeFailed("; ".join(f"{name}: {why}" for name, why in failed.items()), do=BY_HAND)
 
 
 def left_out(folder: Path) -> list[str]:

@@ -171,11 +171,15 @@ def test_what_a_killed_run_left_out_is_returned_by_the_next(
     world: World, context: RepairContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.stuck = {"n1"}
-    with pytest.raises(NodeFailed, match=r"^not returned to service: n1: no answer; return them by hand"):
-        check(context)
+    result = check(context)
+    assert (set(result.answers), result.stuck) == ({"n1"}, {"n1": "no answer"}), (
+        "no further node leaves service"
+    )
     assert share.left_out(context.folder) == ["n1"]
     monkeypatch.setattr(share, "run_folders", lambda *verbs: [context.folder])
     assert share.unfinished() == [context.folder]
+    with pytest.raises(NodeFailed, match=r"^n1: no answer; return them to service by hand"):
+        share.finish(context)
     world.stuck = set()
     share.finish(context)
     assert (world.out, share.unfinished()) == (set(), [])
