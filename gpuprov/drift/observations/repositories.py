@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
@@ -30,21 +30,25 @@ def _require_readable(facts: Facts) -> None:
 @observes("repositories.sources", "sources", "candidates", "packages")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected repositories that an enabled source names, with a note if another file does too."""
-    used = {
-        f"{source.uri.rstrip('/')} {suite}"
-        for source in facts.apt.sources
-        if source.enabled
-        for suite in source.suites
-    }
+    # A stanza can have many addresses and many suites, which share one tuple: their product is not made.
+    used: dict[str, dict[int, tuple[str, ...]]] = {}
+    for source in facts.apt.sources:
+        if source.enabled:
+            used.setdefault(source.uri.rstrip("/"), {})[id(source.suites)] = source.suites
     also = {source.uri.rstrip("/") for source in _also(facts, expectation)}
     found = [
         f"{each} {IN_ANOTHER_FILE}" if each.rpartition(" ")[0] in also else each
         for each in expectation.expected
-        if each in used
+        if _is_in(used, *each.rpartition(" ")[::2])
     ]
     if found == expectation.expected:
         _require_readable(facts)
     return found
+
+
+def _is_in(used: Mapping[str, Mapping[int, Collection[str]]], uri: str, suite: str) -> bool:
+    """Return whether an address is used with a suite."""
+    return any(suite in suites for suites in used.get(uri, {}).values())
 
 
 @names_who("repositories.sources")

@@ -183,18 +183,15 @@ def _clocks(gpu: Element, block: str) -> Clocks:
 def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
     """Parse a list of supported clocks to memory clock → its graphics clocks; {} if empty.
 
-    Each distinct list is parsed once: all GPUs of a model share one.
+    Each distinct list is parsed once: all GPUs of a model share one. Of several memory clocks in one element
+    the first counts.
     """
     clocks: dict[int, tuple[int, ...]] = {}
     for memory in block.split("<supported_mem_clock>"):
         listed = _LISTED_CLOCK.findall(memory)
-        clocks.update(
-            {
-                int(value): tuple(int(clock) for name, clock in listed if name != "value")
-                for name, value in listed
-                if name == "value"
-            }
-        )
+        value = next((value for name, value in listed if name == "value"), None)
+        if value is not None:
+            clocks[int(value)] = tuple(int(clock) for name, clock in listed if name != "value")
     return clocks
 
 
