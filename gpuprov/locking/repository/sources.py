@@ -17,6 +17,7 @@ from typing import Literal
 
 from debian.deb822 import Deb822
 
+from gpuprov.catalog.texts import fill
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.apt import open_apt
 from gpuprov.locking.repository.fetch import Fetcher, place_of
@@ -111,8 +112,11 @@ def nvidia(
         template: `https://…/repos/{folder}/{arch}/`, from the catalog or a mirror of the same layout; a URL
             without the two fields is used unchanged.
         folder: the system's folder: `debian12`, `ubuntu2404`, `rhel9`.
+
+    Raises:
+        InvalidInput: the URL has another field, or a single brace.
     """
-    url = template.format(folder=folder, arch=NVIDIA_FOLDERS[arch])
+    url = _address("nvidia", template, folder=folder, arch=NVIDIA_FOLDERS[arch])
     return RepositorySpec("nvidia", manager, url, keyring, suites=("/",) if manager == "apt" else ())
 
 
@@ -145,9 +149,28 @@ def released(
         template: `https://…/{release}/{arch}/stable`, from the catalog or a mirror; a URL without the two
             fields is used unchanged.
         system: id of the operating system; its number is the release: `rhel9`.
+
+    Raises:
+        InvalidInput: the URL has another field, or a single brace.
     """
     release = system.lstrip("abcdefghijklmnopqrstuvwxyz")
-    return RepositorySpec(id, "rpm", template.format(release=release, arch=arch), keyring)
+    return RepositorySpec(id, "rpm", _address(id, template, release=release, arch=arch), keyring)
+
+
+def _address(name: str, template: str, **words: str) -> str:
+    """Return the URL of a repository with the values of its fields.
+
+    Raises:
+        InvalidInput: it has another field, or a single brace.
+    """
+    url, fields = fill(template, words), " and ".join(f"{{{each}}}" for each in words)
+    if "{" in url or "}" in url:
+        raise InvalidInput(
+            f"the repository {name} has the address {template[:200]}",
+            expected=f"a URL without braces, or with the fields {fields}",
+            do=f"correct repositories: {{{name}: {{url: URL}}}} in fleet.yml",
+        )
+    return url
 
 
 @dataclass(frozen=True)

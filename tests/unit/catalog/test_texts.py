@@ -17,6 +17,7 @@ from gpuprov.catalog.releases import OWN
 from gpuprov.catalog.texts import FIELDS, LONGEST, fill
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.components import family_pattern, unattended_patterns
+from gpuprov.locking.repository.sources import nvidia, released
 from gpuprov.locking.resolve import packages
 
 
@@ -61,6 +62,34 @@ def test_other_texts_are_refused_when_the_catalog_is_loaded(
     with pytest.raises(InvalidInput, match=re.escape(words)) as raised:
         read_data(folder)
     assert len(str(raised.value)) < 500
+
+
+URLS = {
+    "width": "https://h/{release}/{arch:>1500000000}/x",
+    "unknown field": "https://h/{nothing}/x",
+    "position": "https://h/{0}",
+    "attribute": "https://h/{arch.__class__}",
+    "brace": "https://h/{{",
+    "blank": "https://h/a b",
+    "length": "https://h/" + "a" * LONGEST,
+    "no scheme": "/etc/passwd",
+}
+
+
+@pytest.mark.parametrize("field", ["url", "url_aarch64"])
+@pytest.mark.parametrize("url", URLS.values(), ids=URLS)
+def test_an_address_has_the_fields_of_a_release_only(tmp_path: Path, url: str, field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{field}: ") as raised:
+        read_data(changed(tmp_path / "catalog", "systems", "repositories", **{field: url}))
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("url", [URLS[name] for name in ("width", "unknown field", "position", "brace")])
+def test_an_address_of_a_fleet_has_no_other_fields(url: str) -> None:
+    with pytest.raises(InvalidInput, match=r"without braces, or with the fields \{release\} and \{arch\}"):
+        released("docker-ce", url, "rhel9", "x86_64", None)
+    with pytest.raises(InvalidInput, match=r"without braces, or with the fields \{folder\} and \{arch\}"):
+        nvidia(url, "rhel9", "x86_64", "rpm", None)
 
 
 def test_a_series_of_an_archive_is_a_plain_text(tmp_path: Path) -> None:
