@@ -70,7 +70,7 @@ FLEET = (
     Panel(
         "Time since the last drift",
         "stat",
-        {"": 'time() - max(gpuprov_checked_timestamp_seconds{{verb="drift"}})'},
+        {"": 'time() - max(gpuprov_checked_timestamp_seconds{{verb="drift",node=""}})'},
         "s",
         width=4,
         red=DRIFT_LATE_S,

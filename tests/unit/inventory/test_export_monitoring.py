@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpuprov.inventory.exports.alertmanager import CRITICAL, INHIBITED, WARNING, alertmanager
-from gpuprov.inventory.exports.alerts import GROUPS
+from gpuprov.inventory.exports.alerts import GROUPS, rules
 from gpuprov.inventory.exports.dashboard import WIDTH, dashboard
 from gpuprov.report.prometheus import METRICS
 
@@ -76,9 +76,17 @@ def test_each_query_is_about_the_chosen_nodes(panels: list[dict[str, Any]]) -> N
         metrics = re.findall(r"\b(?:gpuprov|DCGM)_\w+(\{[^}]*\})", query)
         assert metrics, query
         for selector in metrics:
-            assert 'node=~"$node"' in selector or "gpuprov_checked_timestamp_seconds" in query, query
+            assert 'node=~"$node"' in selector or 'node=""' in selector, query
         assert query.count("{") == query.count("}") == len(metrics)
         assert query.count("(") == query.count(")")
+
+
+def test_series_of_a_run_are_the_controllers(panels: list[dict[str, Any]]) -> None:
+    """Require the label that a node's own exporter always has to be absent: its series would count, too."""
+    written = " ".join([rules(), *queries(panels)])
+    selectors = re.findall(r"\bgpuprov_(?:checked_timestamp_seconds|nodes)\b(\{[^}]*\})?", written)
+    assert len(selectors) == 3
+    assert all('node=""' in each for each in selectors)
 
 
 def test_panels_have_their_own_place_and_number(panels: list[dict[str, Any]]) -> None:
