@@ -24,14 +24,14 @@ MOST = 60_000
 def plan_markdown(lock: Lock, proposal: Proposal) -> str:
     """Return the plan of an apply: a sentence, and the whole plan folded below it.
 
-    The plan contains text of nodes, which stays text: its fence is longer than any run of backticks in it.
+    The plan contains text of nodes, which stays text: in a run of backticks, which could end its fence, the
+    third and later ones are replaced.
     """
     lines = [printable(line) for line in proposal_lines(lock, proposal)]
-    said = "\n".join(lines)
+    said = re.sub("(?<=``)`+", lambda run: "'" * len(run[0]), "\n".join(lines))
     if len(said) > MOST:
         said = said[:MOST] + "\n… and more: gpuprov plan"
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", said)), default=0))
-    details = f"<details><summary>The plan</summary>\n\n{fence}text\n{said}\n{fence}\n\n</details>\n"
+    details = f"<details><summary>The plan</summary>\n\n```text\n{said}\n```\n\n</details>\n"
     return f"{MARK}\n**gpuprov plan**: {'; '.join(_sentences(proposal, lines))}\n\n{details}"
 
 

@@ -7,7 +7,12 @@ from string import Template
 
 from gpuprov.inventory.wheel import Wheel, install_lines
 
-SAID, JUNIT = "gpuprov.txt", "gpuprov.xml"
+SAID, JUNIT, ISSUE = "gpuprov.txt", "gpuprov.xml", "gpuprov.md"
+FENCED = (
+    f"{{ echo '```text'; head -c 60000 {SAID} | iconv -c -f UTF-8 -t UTF-8 | tr '`' \"'\";"
+    f" printf '\\n```\\n'; }} >{ISSUE}"
+)
+"""Line of sh that writes the text of an issue: text of nodes stays text; GitHub accepts 65,536 characters."""
 
 GITHUB = Template("""\
 # Needs: a runner that reaches the nodes; the secret GPUPROV_SSH_KEY (a private key) and the variable
@@ -56,10 +61,11 @@ jobs:
         if: always() && steps.look.outputs.code != '0'
         env: {GH_TOKEN: "$${{ github.token }}"}
         run: |
+          $fenced
           search='"gpuprov $name" in:title'
           open=$$(gh issue list --state open --search "$$search" --json number --jq '.[0].number')
-          if [ -n "$$open" ]; then gh issue comment "$$open" --body-file $said
-          else gh issue create --title "gpuprov $name" --body-file $said; fi
+          if [ -n "$$open" ]; then gh issue comment "$$open" --body-file gpuprov.md
+          else gh issue create --title "gpuprov $name" --body-file gpuprov.md; fi
 """)
 
 GITLAB = Template("""\
@@ -85,12 +91,13 @@ gpuprov-$name:
   after_script:
     - |
       [ "$$CI_JOB_STATUS" = success ] || [ -z "$$GPUPROV_TOKEN" ] || {
+        $fenced
         issues="$$CI_API_V4_URL/projects/$$CI_PROJECT_ID/issues"
         api() { curl --fail --silent --show-error --header "PRIVATE-TOKEN: $$GPUPROV_TOKEN" "$$@"; }
         open=$$(api --get --data-urlencode "search=gpuprov $name" "$$issues?state=opened&in=title" |
           python3 -c 'import json, sys; print(*(int(each["iid"]) for each in json.load(sys.stdin)[:1]))')
-        if [ -n "$$open" ]; then set -- "body@$said" "$$issues/$$open/notes"
-        else set -- "description@$said" --data-urlencode "title=gpuprov $name" "$$issues"; fi
+        if [ -n "$$open" ]; then set -- "body@gpuprov.md" "$$issues/$$open/notes"
+        else set -- "description@gpuprov.md" --data-urlencode "title=gpuprov $name" "$$issues"; fi
         api --output /dev/null --data-urlencode "$$@"
       }
   artifacts:
@@ -109,14 +116,16 @@ def github(name: str, command: str, cron: str, wheel: Wheel) -> str:
         wheel: the wheel to install.
     """
     install = ("\n" + " " * 10).join(install_lines(wheel))
-    return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, install=install)
+    return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, fenced=FENCED, install=install)
 
 
 def gitlab(name: str, command: str, wheel: Wheel) -> str:
     """Return the text of a GitLab job that runs a command; a pipeline schedule of the project starts it."""
     # One block per line: a line that fails ends the job, and YAML does not interpret the shell's quotes.
     install = ("\n" + " " * 4).join(f"- |\n      {line}" for line in install_lines(wheel))
-    text = GITLAB.substitute(name=name, command=command, said=SAID, junit=JUNIT, install=install)
+    text = GITLAB.substitute(
+        name=name, command=command, said=SAID, fenced=FENCED, junit=JUNIT, install=install
+    )
     return text if JUNIT in command else text.replace(f"    reports: {{junit: {JUNIT}}}\n", "")
 
 

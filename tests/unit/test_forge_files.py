@@ -19,6 +19,7 @@ from gpuprov.apply.proposal import Proposal
 from gpuprov.cli.common.group import gpuprov
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
+from gpuprov.inventory.wheel import LARGEST, PIP_S
 from gpuprov.model.lock import read_lock
 from gpuprov.report.markdown import MARK, MOST, plan_markdown
 from tests import RECORDED_LOCK, ROOT
@@ -31,7 +32,16 @@ printf '%s' "${0##*/}" >>"$CALLS"; printf ' %s' "$@" >>"$CALLS"; echo >>"$CALLS"
 file=${*##*--markdown }
 case "$*" in *--markdown*) echo '<!-- gpuprov plan -->' >"$file";; esac
 """
-EARLIER = {"none": ("[]", ""), "one": ('[{"id": 7, "body": "<!-- gpuprov plan -->"}]', "7")}
+BODY = '"body": "<!-- gpuprov plan -->"'
+SOMEBODY = f'{{"id": 3, {BODY}, "user": {{"login": "eve"}}, "author": {{"id": 2}}}}'
+OWN = f'{{"id": 7, {BODY}, "user": {{"login": "github-actions[bot]"}}, "author": {{"id": 1}}}}'
+EARLIER = {
+    "none": ("[]", ""),
+    "one": (f"[{OWN}]", "7"),
+    "somebody's before": (f"[{SOMEBODY}, {OWN}]", "7"),
+    "somebody's": (f"[{SOMEBODY}]", ""),
+}
+"""Comments that exist → id of the one to change."""
 
 
 @dataclass
@@ -77,6 +87,7 @@ def steps(*, plan: str) -> Iterator[tuple[str, dict[str, str]]]:
         "inputs.ssh-key": "KEY",
         "inputs.known-hosts": "gpu1 ssh-ed25519 AAAA",
         "inputs.token": "t",
+        "inputs.author": ACTION["inputs"]["author"]["default"],
         "github.repository": "o/r",
         "github.event.pull_request.number": "5",
         "github.action_path": str(ROOT),
@@ -100,8 +111,10 @@ def test_the_action_checks_without_a_key(runner: Runner) -> None:
 
 @pytest.mark.parametrize("earlier", EARLIER)
 def test_the_action_comments_the_plan_once(runner: Runner, earlier: str) -> None:
-    _, found = EARLIER[earlier]
-    runner.program("gh", f"case $* in *--jq*) echo '{found}';; esac")
+    """Let jq select the comment, as gh does: only that of the token's user is changed."""
+    document, found = EARLIER[earlier]
+    select = f"case $* in *--jq*) for last; do :; done; jq -r \"$last\" <<'END'\n{document}\nEND\n;; esac"
+    runner.program("gh", select)
     runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
     runner.environment["GITHUB_ENV"] = str(runner.folder / "environment")
     for step, variables in list(steps(plan="true"))[1:]:
@@ -156,7 +169,8 @@ def component(plan: str, part: str) -> tuple[list[str], dict[str, str]]:
 @pytest.mark.parametrize("earlier", EARLIER)
 def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> None:
     document, found = EARLIER[earlier]
-    runner.program("curl", f"case $* in *per_page*) echo '{document}';; esac")
+    answers = f"case $* in *per_page*) cat <<'END'\n{document}\nEND\n;; */user) echo '{{\"id\": 1}}';; esac"
+    runner.program("curl", answers)
     runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
     for name in ("key", "known"):
         (runner.folder / name).write_text("x")
@@ -180,6 +194,17 @@ def test_the_component_checks_without_a_key(runner: Runner) -> None:
     lines, variables = component("false", "script")
     assert runner.run("\n".join(lines), **variables) == 0
     assert runner.calls == ["gpuprov validate -F fleet.yml", "gpuprov lock -F fleet.yml --check"]
+
+
+def test_installations_have_the_limits_of_a_wheel() -> None:
+    """Compare the lines with those of `install_lines`: an index that drips holds no job for hours."""
+    texts = [step.get("run", "") for step in ACTION["runs"]["steps"]] + component("false", "before_script")[0]
+    lines = [line for text in texts for line in text.splitlines()]
+    [fetch] = [line for line in lines if line.startswith("curl ")]
+    assert f"--max-filesize {LARGEST} " in fetch
+    installs = [line for line in lines if "--require-hashes" in line]
+    assert len(installs) == 2
+    assert all(line.startswith(f"timeout {PIP_S} ") for line in installs)
 
 
 def test_the_component_installs_the_wheel_by_its_hash() -> None:
@@ -210,16 +235,18 @@ def test_text_of_nodes_stays_in_the_fence() -> None:
     )
     text = plan_markdown(lock, proposal)
     assert text.startswith(f"{MARK}\n**gpuprov plan**: 1 of 1 node, no packages, no reboots, about 1 minute")
-    head, fence, rest = text.partition("`````text\n")
+    head, fence, rest = text.partition("\n```text\n")
     assert fence
     assert "@all" not in head
-    assert "@all" in rest.partition("\n`````\n")[0]
+    assert "@all" in rest.partition("\n```\n")[0]
+    assert rest.count("```") == 1
 
 
-def test_a_plan_fits_a_comment() -> None:
+@pytest.mark.parametrize("sign", ["x", "`"])
+def test_a_plan_fits_a_comment(sign: str) -> None:
     lock = read_lock(RECORDED_LOCK)
     [name] = lock.hosts()
-    drift = Difference("gpu.count", 8, "x" * 2 * MOST, "error", "docker", reboot=False)
+    drift = Difference("gpu.count", 8, sign * 2 * MOST, "error", "docker", reboot=False)
     proposal = Proposal(
         [NodeDrift(name, "drifted", (drift,))], [NodePlan(name, ("docker",), False, (drift,), ())]
     )

@@ -327,8 +327,8 @@ def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "posted"),
     [
-        ("[]", "--data-urlencode description@gpuprov.txt --data-urlencode title=gpuprov drift URL/issues"),
-        ('[{"iid": 7}, {"iid": 3}]', "--data-urlencode body@gpuprov.txt URL/issues/7/notes"),
+        ("[]", "--data-urlencode description@gpuprov.md --data-urlencode title=gpuprov drift URL/issues"),
+        ('[{"iid": 7}, {"iid": 3}]', "--data-urlencode body@gpuprov.md URL/issues/7/notes"),
     ],
 )
 def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) -> None:
@@ -349,6 +349,20 @@ def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) 
     look, post = (tmp_path / "calls").read_text().splitlines()
     assert "search=gpuprov drift https://g/v4/projects/1/issues?state=opened&in=title" in look
     assert post.endswith(posted.replace("URL", "https://g/v4/projects/1"))
+
+
+@pytest.mark.parametrize("forge", ["github", "gitlab"])
+def test_text_of_nodes_in_an_issue_is_fenced_and_fits(tmp_path: Path, forge: str) -> None:
+    """Run the line that writes the issue: one node's long value prevented the issue about all nodes."""
+    [text] = schedule.files(replace(schedule.drift(tmp_path, None), wheel=WHEEL), forge, "gpuprov").values()
+    [line] = {each.strip() for each in text.splitlines() if each.endswith(">gpuprov.md")}
+    (tmp_path / "gpuprov.txt").write_text("```\n@all <details>\n" + "é" * 70_000)
+    subprocess.run(["/bin/sh", "-e", "-c", line], check=True, cwd=tmp_path)
+    found = (tmp_path / "gpuprov.md").read_text(encoding="utf-8")
+    assert found.startswith("```text\n'''\n@all <details>\né")
+    assert found.endswith("é\n```\n")
+    assert len(found) < 65_536
+    assert found.count("`") == 6
 
 
 def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
