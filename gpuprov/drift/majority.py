@@ -135,17 +135,10 @@ def _cmdline(facts: Facts) -> list[str]:
     return [word for word in facts.cmdline.split() if not word.startswith(OF_ONE_NODE)]
 
 
-PATH_AT_MOST = 100
-"""Maximum length of a path that is repeated before each of its variables."""
-
-
 def _sources(facts: Facts) -> list[str]:
-    """Return the enabled apt sources as `URI SUITES`, sorted; the addresses of one stanza together."""
-    stanzas: dict[int, tuple[list[str], tuple[str, ...]]] = {}
-    for source in facts.apt.sources:
-        if source.enabled:  # the addresses of a stanza share its tuple of suites
-            stanzas.setdefault(id(source.suites), ([], source.suites))[0].append(source.uri)
-    return sorted(" ".join([*sorted(uris), *suites]) for uris, suites in stanzas.values())
+    """Return the enabled apt sources as `URIS SUITES`, sorted."""
+    enabled = (source for source in facts.apt.sources if source.enabled)
+    return sorted(" ".join((*source.uris, *source.suites)) for source in enabled)
 
 
 def _modules(facts: Facts) -> dict[str, str | None]:
@@ -201,9 +194,5 @@ ASPECTS: dict[str, Callable[[Facts], Any]] = {
     "docker": lambda facts: dict(facts.daemon_json or {}),
     "nccl.settings": lambda facts: dict(facts.nccl.settings),
     "nccl.libraries": lambda facts: dict(facts.nccl.libraries),
-    "environment": lambda facts: {
-        f"{name} in {path[:PATH_AT_MOST]}": value
-        for path, values in facts.environment.items()
-        for name, value in values.items()
-    },
+    "environment": lambda facts: facts.environment,
 }

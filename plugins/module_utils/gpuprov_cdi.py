@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 def specifications() -> "dict[str, dict[str, Any]]":
     """Return file → `missing` host paths in it, `versions` of libraries, number of `gpus`, and `private`.
 
-    `missing` has the first paths that do not exist. `gpus` is 0 without the device nvidia.com/gpu=all. Users
-    cannot read a `private` file. Files without devices of NVIDIA, and unreadable ones, are left out.
+    `missing` has the first paths that do not exist, and `versions` the first versions. `gpus` is 0 without
+    the device nvidia.com/gpu=all. Users cannot read a `private` file. Files without devices of NVIDIA, and
+    unreadable ones, are left out.
     """
     found = {}  # type: dict[str, dict[str, Any]]
     for folder in FOLDERS:
@@ -40,7 +41,7 @@ def specifications() -> "dict[str, dict[str, Any]]":
                 versions = sorted(set(LIBRARY.findall(text)))
                 found[folder + "/" + name] = {
                     "missing": missing[:NAMED_AT_MOST],
-                    "versions": versions,
+                    "versions": versions[:NAMED_AT_MOST],
                     "gpus": len(set(GPU.findall(text))) if ALL.search(text) else 0,
                     "private": not os.stat(folder + "/" + name).st_mode & READABLE,
                 }

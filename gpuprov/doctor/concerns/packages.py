@@ -160,7 +160,7 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
 @rule("packages.repositories", "D15", source="project")
 def several_repositories(seen: Examination) -> Iterator[Fault]:
     """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release."""
-    uris = sorted({source.uri for source in seen.apt.sources if source.enabled})
+    uris = sorted({uri for source in seen.apt.sources if source.enabled for uri in source.uris})
     nvidia = [uri for uri in uris if NVIDIA in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]
     releases = {release for uri in nvidia if (release := _release(uri))}
@@ -175,7 +175,13 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
             (shell("keep one of them; a preference in /etc/apt/preferences.d decides between them"),),
             "stack.repository: nvidia",
         )
-    files = sorted({each.path for each in seen.apt.sources if each.enabled and _release(each.uri) in foreign})
+    files = sorted(
+        {
+            each.path
+            for each in seen.apt.sources
+            if each.enabled and not foreign.isdisjoint(map(_release, each.uris))
+        }
+    )
     if foreign:
         yield Fault(
             "risk",

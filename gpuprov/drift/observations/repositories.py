@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
@@ -30,25 +30,23 @@ def _require_readable(facts: Facts) -> None:
 @observes("repositories.sources", "sources", "candidates", "packages")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected repositories that an enabled source names, with a note if another file does too."""
-    # A stanza can have many addresses and many suites, which share one tuple: their product is not made.
-    used: dict[str, dict[int, tuple[str, ...]]] = {}
-    for source in facts.apt.sources:
-        if source.enabled:
-            used.setdefault(source.uri.rstrip("/"), {})[id(source.suites)] = source.suites
-    also = {source.uri.rstrip("/") for source in _also(facts, expectation)}
+    locked, suites = _locked(expectation), {each.rpartition(" ")[2] for each in expectation.expected}
+    used = {
+        f"{uri} {suite}"
+        for source in facts.apt.sources
+        if source.enabled and (uris := locked & _uris(source))
+        for suite in suites.intersection(source.suites)
+        for uri in uris
+    }
+    also = {uri for source in _also(facts, expectation) for uri in locked & _uris(source)}
     found = [
         f"{each} {IN_ANOTHER_FILE}" if each.rpartition(" ")[0] in also else each
         for each in expectation.expected
-        if _is_in(used, *each.rpartition(" ")[::2])
+        if each in used
     ]
     if found == expectation.expected:
         _require_readable(facts)
     return found
-
-
-def _is_in(used: Mapping[str, Mapping[int, Collection[str]]], uri: str, suite: str) -> bool:
-    """Return whether an address is used with a suite."""
-    return any(suite in suites for suites in used.get(uri, {}).values())
 
 
 @names_who("repositories.sources")
@@ -62,11 +60,21 @@ def _also(facts: Facts, expectation: Expectation) -> Iterator[Source]:
 
     If their options differ, apt reads no source at all, and dnf takes packages by the weaker check.
     """
-    locked = {each.rpartition(" ")[0] for each in expectation.expected}
+    locked = _locked(expectation)
     for source in facts.apt.sources:
         others = source.path.startswith(FOLDERS) and source.path not in OWN_FILES.values()
-        if source.enabled and others and source.uri.rstrip("/") in locked:
+        if source.enabled and others and not locked.isdisjoint(_uris(source)):
             yield source
+
+
+def _locked(expectation: Expectation) -> set[str]:
+    """Return the URIs of the expected repositories, `URI SUITE` each."""
+    return {each.rpartition(" ")[0] for each in expectation.expected}
+
+
+def _uris(source: Source) -> set[str]:
+    """Return a source's URIs without a final slash, as the lock has them."""
+    return {uri.rstrip("/") for uri in source.uris}
 
 
 _ADDED = re.compile(

@@ -16,10 +16,14 @@ SECTIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One package source. `uri` without credentials; `signed_by` as written, or empty."""
+    """One entry of a file of sources, which has each suite at each URI.
+
+    `uris` are without credentials; `signed_by` is as written, or empty. The pairs of both are not
+    stored: their number is the square of a text's length.
+    """
 
     path: str
-    uri: str
+    uris: tuple[str, ...]
     suites: tuple[str, ...]
     components: tuple[str, ...]
     signed_by: str
@@ -88,7 +92,7 @@ def parse_sources(path: str, text: str) -> tuple[Source, ...]:
     if path.endswith(".repo"):
         return _repo(path, text)
     return tuple(
-        Source(path, uri, (suite,), tuple(rest.split()), _signed_by(options or ""), enabled=True)
+        Source(path, (uri,), (suite,), tuple(rest.split()), _signed_by(options or ""), enabled=True)
         for options, uri, suite, rest in (
             found.groups() for found in map(_ONE_LINE.match, lines_of(text)) if found
         )
@@ -111,10 +115,12 @@ def _deb822(path: str, text: str) -> tuple[Source, ...]:
             continue
         signed_by = " ".join(stanza.get("signed-by", "").split())
         signed_by = "(a key in the file itself)" if "BEGIN PGP" in signed_by else signed_by
-        suites, components = (tuple(stanza.get(name, "").split()) for name in ("suites", "components"))
+        uris, suites, components = (
+            tuple(stanza.get(name, "").split()) for name in ("uris", "suites", "components")
+        )
         enabled = stanza.get("enabled", "yes").lower() not in ("no", "false", "0")
-        for uri in stanza.get("uris", "").split():
-            sources.append(Source(path, uri, suites, components, signed_by, enabled))
+        if uris:
+            sources.append(Source(path, uris, suites, components, signed_by, enabled))
     return tuple(sources)
 
 
@@ -128,7 +134,8 @@ def _repo(path: str, text: str) -> tuple[Source, ...]:
         uri = values.get("baseurl") or values.get("metalink") or values.get("mirrorlist") or ""
         enabled = values.get("enabled", "1").lower() in ("1", "true", "yes")
         checked = values.get("gpgcheck", "0").lower() in ("1", "true", "yes")
-        sources.append(Source(path, uri, (name,), (), values.get("gpgkey", "") if checked else "", enabled))
+        key = values.get("gpgkey", "") if checked else ""
+        sources.append(Source(path, (uri,), (name,), (), key, enabled))
     return tuple(sources)
 
 

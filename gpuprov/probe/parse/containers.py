@@ -9,10 +9,8 @@ from typing import Any
 
 from gpuprov.untrusted.parsing import read_toml
 
-VERSIONS_AT_MOST, VERSION_LENGTH = 8, 64
-"""Number of versions of a specification that count, and their maximum length; a fitting one has one."""
-MISSING_AT_MOST = 3
-"""Number of missing paths that the probe sends of a specification."""
+NAMED_AT_MOST = 3
+"""Number of missing paths, and of versions, that the probe sends of a specification."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ def parse_toolkit(raw: Mapping[str, Any]) -> Toolkit:
     """
     found = {
         str(path): Specification(
-            tuple(map(str, islice(each["missing"], MISSING_AT_MOST))),
-            tuple(str(version)[:VERSION_LENGTH] for version in islice(each["versions"], VERSIONS_AT_MOST)),
+            tuple(map(str, islice(each["missing"], NAMED_AT_MOST))),
+            tuple(map(str, islice(each["versions"], NAMED_AT_MOST))),
             int(each["gpus"]),
             bool(each["private"]),
         )

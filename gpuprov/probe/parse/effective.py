@@ -84,7 +84,8 @@ class Unpackaged:
 
     def named(self, *stems: str) -> dict[str, str | None]:
         """Return the libraries whose names begin with a stem: `libcuda.so`, `libcudnn`; no preloaded ones."""
-        found = {path: why for path, why in self.libraries.items() if path not in self.preloaded}
+        preloaded = self.preloaded  # once: it goes through all libraries
+        found = {path: why for path, why in self.libraries.items() if path not in preloaded}
         return {path: why for path, why in found.items() if path.rpartition("/")[2].startswith(stems)}
 
     @property

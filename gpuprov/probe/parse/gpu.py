@@ -153,7 +153,8 @@ def pci_address(bus_id: str | None) -> str | None:
 
 
 _BUS_ID = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
-_LISTED_CLOCK = re.compile(r"<(value|supported_graphics_clock)>\s*(\d{1,9})")
+_MEMORY_CLOCK = re.compile(r"<value>\s*(\d{1,9})")
+_GRAPHICS_CLOCK = re.compile(r"<supported_graphics_clock>\s*(\d{1,9})")
 
 
 def _text(element: Element, *paths: str) -> str | None:
@@ -183,15 +184,13 @@ def _clocks(gpu: Element, block: str) -> Clocks:
 def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
     """Parse a list of supported clocks to memory clock → its graphics clocks; {} if empty.
 
-    Each distinct list is parsed once: all GPUs of a model share one. Of several memory clocks in one element
-    the first counts.
+    A memory clock has one value: with several, each would have all its graphics clocks, and the first counts.
+    Each distinct list is parsed once: all GPUs of a model share one.
     """
     clocks: dict[int, tuple[int, ...]] = {}
-    for memory in block.split("<supported_mem_clock>"):
-        listed = _LISTED_CLOCK.findall(memory)
-        value = next((value for name, value in listed if name == "value"), None)
-        if value is not None:
-            clocks[int(value)] = tuple(int(clock) for name, clock in listed if name != "value")
+    for each in block.split("<supported_mem_clock>"):
+        if memory := _MEMORY_CLOCK.search(each):
+            clocks[int(memory[1])] = tuple(map(int, _GRAPHICS_CLOCK.findall(each)))
     return clocks
 
 

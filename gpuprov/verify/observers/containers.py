@@ -48,7 +48,7 @@ SPECIFICATIONS = (
     " | sort); do"
     " tr -d '\"'\"'\" <$f | grep -oE '(hostPath|(^|[^A-Za-z])path) *: */[^ ,}]*' | grep -o '/.*' | sort -u"
     ' | while read -r p; do [ -e "$p" ] || echo "$f missing $p"; done | head -n 3;'
-    " grep -oE '/lib(cuda|nvidia-ml)[.]so([.][0-9]+){2,3}' $f | sed 's/.*[.]so[.]//' | sort -u"
+    " grep -oE '/lib(cuda|nvidia-ml)[.]so([.][0-9]+){2,3}' $f | sed 's/.*[.]so[.]//' | sort -u | head -n 3"
     ' | sed "s#^#$f version #"; find -L $f -maxdepth 0 ! -perm -004 -printf "$f private -\\n"; done'
 )
 JSON_BYTES = 1 << 20
@@ -136,8 +136,8 @@ class Containers(Observed):
     def unfit_specifications(self, driver: str) -> list[str]:
         """Return a sentence for each missing path in CDI specifications, and for each other driver version.
 
-        Also for each file that users cannot read. At most three paths of a file are returned. Empty without
-        specifications of NVIDIA.
+        Also for each file that users cannot read. At most three paths and three versions of a file are
+        returned. Empty without specifications of NVIDIA.
 
         Args:
             driver: version of the driver.

@@ -18,6 +18,7 @@ from gpuprov.probe.parse.loading import DryRun, Loading
 from gpuprov.probe.parse.modules import Modprobe
 from gpuprov.roles import Expectation
 from gpuprov.roles.manager import OWN_FILES
+from gpuprov.roles.repositories import IN_ANOTHER_FILE
 from tests import ROOT
 
 NOBODY = {"logins": {}, "services": {}, "users": {}, "nvcc": [None, None]}
@@ -287,6 +288,16 @@ def test_another_file_for_a_repository_of_the_lock_is_named() -> None:
     assert (found.actual, found.by) == ([f"{MIRROR} / in another file"], (other,))
     alone = {ours: OURS, other: "deb http://mirror/elsewhere /\n"}
     assert seen("repositories.sources", [f"{MIRROR} /"], sources={**APT, "files": alone}) is None
+
+
+def test_a_stanza_has_each_suite_at_each_uri() -> None:
+    path = "/etc/apt/sources.list.d/site.sources"
+    text = f"Types: deb\nURIs: http://a/ {MIRROR}//\nSuites: x y\nComponents: main\n"
+    files = {"keyrings": {}, "preferences": {}, "config": "", "cleared": [], "files": {path: text}}
+    found = seen("repositories.sources", ["http://a y", f"{MIRROR} x", f"{MIRROR} z"], sources=files)
+    assert found
+    both = [f"http://a y {IN_ANOTHER_FILE}", f"{MIRROR} x {IN_ANOTHER_FILE}"]
+    assert (found.actual, found.by) == (both, (path,))
 
 
 def test_drift_and_the_role_mean_the_same_file() -> None:

@@ -1,4 +1,4 @@
-"""The time that a node can take by many distinct rows, columns or names in an answer of permitted size."""
+"""The time and memory that a node can take by many rows, columns or names in an answer of permitted size."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpuprov.doctor import judge
 from gpuprov.doctor.fault import FAULTS, LINES, Fault, limited
 from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.doctor.status import read_node
+from gpuprov.drift.judge import judge as judge_drift
 from gpuprov.drift.majority import majority
 from gpuprov.errors import NodeFailed
 from gpuprov.finding import CHARACTERS
@@ -28,17 +29,19 @@ from gpuprov.nccl.networks import NetworkInterface, choose
 from gpuprov.nccl.rdma import RdmaPort, choose_rails
 from gpuprov.nccl.verdict import judge_log
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.parse.effective import parse_unpackaged
 from gpuprov.probe.parse.health import parse_health
 from gpuprov.probe.parse.mig import parse_mig
 from gpuprov.probe.parse.packages import parse_rpm
 from gpuprov.probe.parse.smi import parse_smi
 from gpuprov.probe.payload import Answered
 from gpuprov.report.plots import Kept, measures
+from gpuprov.roles import Expectation
 from gpuprov.topology import driver_error, judge_topology, nearest_nics, parse_topology
 from gpuprov.untrusted import shell
 from tests import ROOT
 from tests.unit.doctor.machines import as_examined, bare_metal, holder
-from tests.unit.hostile.timing import SECONDS, seconds_of
+from tests.unit.hostile.timing import MEMORY, SECONDS, cost_of
 
 Raw = dict[str, Any]
 
@@ -380,6 +383,54 @@ def _keys() -> object:
     )
 
 
+def _stanza() -> object:
+    """Compare a node whose apt has one stanza with as many URIs as suites."""
+    uris, suites = _numbered("http://#/ ", 20_000), _numbered("# ", 60_000)
+    text = f"Types: deb\nURIs: https://a/ {uris}\nSuites: b {suites}\nComponents: main\n"
+    raw = {"files": {"/etc/apt/a.sources": text}, "keyrings": {}, "preferences": {}, "config": ""}
+    facts = Facts("n", "", 0.0, {"sources": raw})
+    expected = Expectation("repositories.sources", ["https://a b"], "repositories")
+    return judge_drift("n", facts, [expected]), majority({"n": facts})
+
+
+def _specification() -> object:
+    """Compare a node with one CDI specification of a long name and many versions of the driver."""
+    cdi = {
+        "/etc/cdi/" + "a" * 500_000: {
+            "missing": [],
+            "versions": [str(at) for at in range(80_000)],
+            "gpus": 0,
+            "private": False,
+        }
+    }
+    driver = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.1  x\n"
+    modules = {"driver": driver, "loaded": "", "params": None}
+    facts = Facts("n", "", 0.0, {"toolkit": {"config": "", "default": "", "cdi": cdi}, "modules": modules})
+    expected = Expectation("container_toolkit.specifications", [], "container_toolkit", subject="580.1")
+    return judge_drift("n", facts, [expected])
+
+
+def _variables() -> object:
+    """Compare a node with many variables in a file of a long name."""
+    values = {f"N{at}": "" for at in range(60_000)}
+    return majority({"n": Facts("n", "", 0.0, {"environment": {"/etc/" + "a" * 500_000: values}})})
+
+
+def _clocks() -> object:
+    """Read a GPU with one memory clock of many values and as many graphics clocks."""
+    listed = _numbered("<value>#</value>", 60_000) + "<supported_graphics_clock>9" * 60_000
+    block = f"<supported_clocks><supported_mem_clock>{listed}</supported_mem_clock></supported_clocks>"
+    return parse_smi(f"<nvidia_smi_log><gpu >{block}</gpu></nvidia_smi_log>")
+
+
+def _libraries() -> object:
+    """Read a node with many libraries that no package has."""
+    found = parse_unpackaged(
+        {"driver": [], "toolkits": [], "libraries": {f"/{at}": None for at in range(60_000)}}
+    )
+    return found.named("libcuda.so")
+
+
 READERS: dict[str, Callable[[], object]] = {
     "columns of a matrix": _columns,
     "GPUs of a matrix": _gpus,
@@ -419,6 +470,11 @@ READERS: dict[str, Callable[[], object]] = {
     "slow ports of a measurement": _slow_ports,
     "slow links of a search": _links_of_a_search,
     "GPUs and programs of a status": _status,
+    "URIs and suites of a stanza": _stanza,
+    "versions in a CDI specification": _specification,
+    "variables of a file": _variables,
+    "clocks of a GPU": _clocks,
+    "libraries without a package": _libraries,
     "pieces of an answer": _dribble,
     "keys of one node among many nodes": _keys,
 }
@@ -426,7 +482,9 @@ READERS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_no_number_of_rows_takes_long(name: str) -> None:
-    assert seconds_of(READERS[name]) < SECONDS
+    cost = cost_of(READERS[name])
+    assert cost.seconds < SECONDS
+    assert cost.memory < MEMORY
 
 
 def test_each_path_of_a_log_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The time that a node can take by a text that a reader parses: no other node is served meanwhile.
+"""The time and memory that a node can take by a text that a reader parses: no other node is served meanwhile.
 
 Each reader gets texts that repeat the beginnings of its own patterns, its other words, and signs that make
 patterns slow. A text grows from 16 KiB until it has `FULL` characters, or until even a reader whose time
@@ -44,7 +44,7 @@ from gpuprov.verify.observers import apt as observers_apt
 from gpuprov.verify.observers import dnf as observers_dnf
 from gpuprov.verify.observers import gpu, secure_boot, sshd
 from gpuprov.verify.observers.base import Observed
-from tests.unit.hostile.timing import SECONDS, seconds_of
+from tests.unit.hostile.timing import MEMORY, SECONDS, Cost, cost_of
 
 FULL = TEXT
 FULL_OF = {"untrusted.secrecy.secrecy": FULL >> 4}
@@ -98,6 +98,8 @@ SIGNS = (
     ".?",
     "(a|a)",
 )
+NOISE = 16 << 20
+"""Memory in bytes that a reader may take without a longer text being tried."""
 MARK = "0123456789abcdef"
 """The mark of a question to a node, which sees it."""
 LONG_BLANK, LONG_OPTION = "deb" + 4000 * " " + "\n", "deb [a]" + 4000 * "\t" + "\n"
@@ -130,6 +132,13 @@ MORE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "fabric": (("GPU 0: x\n  Link 0: ", "CRC", "\n"), ("GPU 0: x\n", "Link 0: CRC\n", "")),
     "storage": (("[", "_", ""), ("", "[_", ""), ("", "nvme1", "")),
     "deadman": (("", f"<<{MARK} a ", ""), (f"<<{MARK} ", "a ", "")),
+    "smi": (
+        (
+            "<nvidia_smi_log><gpu ><supported_clocks><supported_mem_clock>",
+            "<value>1</value><supported_graphics_clock>9</supported_graphics_clock>",
+            "</supported_mem_clock></supported_clocks></gpu></nvidia_smi_log>",
+        ),
+    ),
     "matrix": (("\tGPU0\tGPU1", "\tmlx5_0", "\nGPU0\tX\n"), ("\tGPU0\tGPU1\n", "GPU0\tX\tNV1\n", "")),
 }
 """Further texts by module: what is in front, what is repeated, and what follows."""
@@ -402,14 +411,15 @@ def _texts(module: ModuleType) -> Iterator[tuple[str, str, str]]:
     yield from (("", repeated, "") for repeated in (*SIGNS, *_words(module)))
 
 
-def _slowest(reader: Reader, text: tuple[str, str, str], full: int = FULL) -> tuple[int, float]:
-    """Return the size of the largest text that was needed, and the time for it."""
+def _slowest(reader: Reader, text: tuple[str, str, str], full: int = FULL) -> tuple[int, Cost]:
+    """Return the size of the largest text that was needed, and its cost."""
     before, repeated, after = text
     size = full >> 6
     while True:
-        taken = seconds_of(partial(reader, before + repeated * (size // len(repeated)) + after))
-        if size == full or taken > SECONDS or taken * (full / size) ** 2 < SECONDS:
-            return size, taken
+        cost = cost_of(partial(reader, before + repeated * (size // len(repeated)) + after))
+        quick = cost.seconds * (full / size) ** 2 < SECONDS and cost.memory < NOISE
+        if size == full or cost.seconds > SECONDS or cost.memory > MEMORY or quick:
+            return size, cost
         size *= 4
 
 
@@ -418,8 +428,8 @@ def test_no_text_takes_long(name: str) -> None:
     module, reader = READERS[name]
     slow = {}
     for text in _texts(module):
-        size, taken = _slowest(reader, text, FULL_OF.get(name, FULL))
-        if taken > SECONDS:
-            slow[text] = f"more than {SECONDS} s for {size >> 10} KiB"
+        size, cost = _slowest(reader, text, FULL_OF.get(name, FULL))
+        if cost.seconds > SECONDS or cost.memory > MEMORY:
+            slow[text] = f"{cost.seconds:.1f} s, {cost.memory >> 20} MiB for {size >> 10} KiB"
             break
     assert not slow

@@ -18,7 +18,7 @@ def test_parsers_have_the_limits_of_collectors() -> None:
     assert sshd.ANSWERS_AT_MOST == node_sshd.ASKED_MAX * node_sshd.LISTENERS_MAX
     assert loading.KERNELS_AT_MOST == gpu.KERNELS_AT_MOST
     assert packages.FILES_AT_MOST == node_packages.ROWS
-    assert containers.MISSING_AT_MOST == gpuprov_cdi.NAMED_AT_MOST
+    assert containers.NAMED_AT_MOST == gpuprov_cdi.NAMED_AT_MOST
 
 
 def test_verify_asks_with_the_limits_and_strangers_of_the_probe() -> None:

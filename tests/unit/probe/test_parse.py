@@ -255,7 +255,7 @@ def test_apt_sources_in_three_forms() -> None:
     one_line = "deb [arch=amd64 signed-by=/k/cuda.gpg] https://m.example/cuda/ /\n"
     one_line += "deb-src https://m.example/d x main\n"
     (flat,) = apt.parse_sources("/etc/apt/sources.list.d/cuda.list", one_line)
-    assert (flat.uri, flat.suites, flat.components) == ("https://m.example/cuda/", ("/",), ())
+    assert (flat.uris, flat.suites, flat.components) == (("https://m.example/cuda/",), ("/",), ())
     assert flat.signed_by == "/k/cuda.gpg"
     deb822 = "Types: deb deb-src\nURIs: https://m.example/d\nSuites: a a-updates\n"
     deb822 += "Components: main\n contrib\nEnabled: no\n"
@@ -267,8 +267,8 @@ def test_apt_sources_in_three_forms() -> None:
     )
     repo = "[cuda-rhel9]\nname=cuda\nbaseurl=https://m.example/r\ngpgcheck=1\ngpgkey=file:///k\n"
     (dnf,) = apt.parse_sources("/etc/yum.repos.d/cuda.repo", repo)
-    assert (dnf.uri, dnf.enabled, dnf.signed_by) == (
-        "https://m.example/r",
+    assert (dnf.uris, dnf.enabled, dnf.signed_by) == (
+        ("https://m.example/r",),
         True,
         "file:///k",
     )
