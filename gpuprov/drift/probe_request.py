@@ -12,6 +12,8 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
 from gpuprov.roles import UNITS, expectations
 from gpuprov.roles.cuda_toolkit import CUDA_HOME
+from gpuprov.roles.health import PROGRAM
+from gpuprov.roles.health import files as health_files
 from gpuprov.roles.monitoring import textfile_path
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
 from gpuprov.roles.ssh_hardening import files as ssh_files
@@ -45,7 +47,7 @@ def parameters(group: LockedGroup) -> Parameters:
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         modules=(*Parameters.modules, *(PARTS if group.secure_boot else ())),
         units=(*UNITS.values(), *SSHD_UNITS),
-        files=(CUDA_HOME, *filter(None, [textfile_path(group)]), *ssh_files(group)),
+        files=(CUDA_HOME, *filter(None, [textfile_path(group)]), *_of_health(group), *ssh_files(group)),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,
         scratch=tuple(each["mount"] for each in group.setting("scratch") or ()),
@@ -55,6 +57,11 @@ def parameters(group: LockedGroup) -> Parameters:
         mig=bool(group.setting("mig")),
         login=group.login,
     )
+
+
+def _of_health(group: LockedGroup) -> tuple[str, ...]:
+    """Return the files of the role health, of which the first is there if any is."""
+    return tuple(health_files(group)) if group.setting("health") is not None else (PROGRAM,)
 
 
 def as_root(facts: Facts, user: str) -> Facts:

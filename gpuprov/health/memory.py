@@ -18,6 +18,8 @@ looks like a fault for one run, and the second run comes after one interval).
 """
 RECENT = 2.5
 """Intervals in which these runs have to be: a fault that every second run sees counts."""
+RECENT_LEAST_S = 120.0
+"""Least time for that: a run that waits for nvidia-smi takes half a minute at any interval."""
 ABSENT = 2
 """Least number of runs without a fault before it is gone, however long they are apart."""
 DRAINING: tuple[Class, ...] = ("isolate", "reset")
@@ -130,21 +132,22 @@ class Memory:
         if paused or self.paused:
             self.faults = {name: fault for name, fault in self.faults.items() if fault.counts}
         self.paused = paused
+        recent = max(RECENT * interval, RECENT_LEAST_S)
         if self.gone_since is None:
             self.gone_since = now
         for sight in sights:
-            self._see(sight, now, 0.0 if paused else interval)
+            self._see(sight, now, 0.0 if paused else recent)
         for name, fault in list(self.faults.items()):
             if fault.last == now or fault.rule in unknown:
                 continue
             fault.absent += 1
-            patience = hold if fault.counts else RECENT * interval
+            patience = hold if fault.counts else recent
             if now - fault.last >= patience and fault.absent >= ABSENT:
                 del self.faults[name]
         self.ran = now
 
-    def _see(self, sight: Sight, now: float, interval: float) -> None:
-        """Remember one sight."""
+    def _see(self, sight: Sight, now: float, recent: float) -> None:
+        """Remember one sight; it confirms one that is at most `recent` seconds old."""
         name = f"{sight.rule} {sight.health}"
         fault = self.faults.get(name)
         if fault is None:
@@ -156,7 +159,7 @@ class Memory:
         more = f" (and {sight.count - 1} more)" if sight.count > 1 else ""
         fault.text, fault.mend = sight.text[: TEXT - len(more)] + more, sight.mend[:TEXT]
         fault.place = sight.place
-        again = fault.previous is not None and now - fault.previous <= RECENT * interval
+        again = fault.previous is not None and now - fault.previous <= recent
         fault.counts = fault.counts or again
         if fault.counts and fault.health in DRAINING:
             self.gone_since = now

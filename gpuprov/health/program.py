@@ -5,6 +5,7 @@
     gpuprov-health --interval 60 --seconds 600     by hand, for ten minutes
     gpuprov-health --failed REASON                 write that no run could judge
     gpuprov-health --folder DIR                    write below DIR, not below /run/gpuprov
+    gpuprov-health --forget                        remove verdict, metrics and memory
 
 Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wrong argument.
 """
@@ -12,6 +13,7 @@ Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -31,6 +33,7 @@ from gpuprov.health.verdict import Circumstances, conclude, unknown
 CONFIG = "/etc/gpuprov/health.json"
 FOLDER = "/run/gpuprov"
 STATE = "health.state"
+FILES = ("health", "health.json", "health.told", STATE)
 LONGEST_CHANGE_S = 4 * 3600.0
 """Longest time for which a change of the node is an excuse: a package manager that waits for an answer would
 hide faults for ever.
@@ -100,6 +103,9 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
     began, now, wall = time.monotonic(), machine.uptime(), time.time()
     boot = machine.boot_id()
     memory, kept = _remembered(f"{folder}/{STATE}", boot)
+    if kept.get("textfile") != config.textfile:
+        forget(kept.get("textfile"))
+        kept["textfile"] = config.textfile
     around = Circumstances(
         now,
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall)),
@@ -162,6 +168,13 @@ def pause(config: Config, memory: Memory, now: float, changing: str) -> str:
     return ""
 
 
+def forget(*paths: str | None) -> None:
+    """Remove files; missing ones, and those that cannot be removed, are ignored."""
+    for path in filter(None, paths):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
     """Return the memory of this boot and the values of earlier runs; empty ones if there are none."""
     try:
@@ -188,6 +201,7 @@ def main(argv: list[str] | None = None, program: str = "") -> int:
     parser.add_argument("--seconds", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--print", action="store_true", dest="prints")
     parser.add_argument("--failed", metavar="REASON")
+    parser.add_argument("--forget", action="store_true")
     wanted = parser.parse_args(argv)
     os.umask(0o022)
     digest = machine.program_digest(Path(program)) if program else ""
@@ -198,6 +212,9 @@ def main(argv: list[str] | None = None, program: str = "") -> int:
         wanted.failed = wanted.failed or str(error)
     if wanted.interval:
         config = replace(config, interval=wanted.interval)
+    if wanted.forget:
+        forget(config.textfile, *(f"{wanted.folder}/{name}" for name in FILES))
+        return 0
     mutex.own_folder(wanted.folder, 0o755)
     until = time.monotonic() + wanted.seconds
     code = 0

@@ -88,6 +88,7 @@ from gpuprov.probe.parse.state import (
 )
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
+from gpuprov.probe.parse.verdict import NodeVerdict, parse_verdict
 from gpuprov.untrusted import architecture, host_name, kernel_release
 from gpuprov.untrusted.numbers import finite
 
@@ -485,6 +486,11 @@ class Facts:
             return parse_toolkit(self.raw("toolkit"))
         except ValueError as error:
             raise Missing("toolkit", f"its config.toml is not TOML: {error}") from None
+
+    @part
+    def verdict(self) -> NodeVerdict | None:
+        """The last verdict of the node's health check, None without one."""
+        return parse_verdict(self.raw("health"))
 
     @part
     def imex(self) -> Imex:

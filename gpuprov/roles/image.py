@@ -14,6 +14,7 @@ AT_FIRST_BOOT = {"storage": DRIVES, "ssh_hardening": LOGIN, "firewall": LOGIN}
 """Role → the reason to postpone all of it."""
 OF_HARDWARE = ("gpu.model", "gpu.count", "gpu.nvswitches", "secure_boot.state")
 OF_SERVICES = (
+    "health.verdict",
     "docker.config",  # a drop-in of the unit could override it
     "docker.daemon",
     "docker.limits",

@@ -18,6 +18,7 @@ from gpuprov.roles import (
     firewall,
     gpu_settings,
     hardware,
+    health,
     imex,
     monitoring,
     nccl,
@@ -176,6 +177,8 @@ ROLES = (
         units=monitoring.UNITS,
         first={"node_exporter": "monitoring_packages", "dcgm": "monitoring_dcgm_packages"},
     ),
+    # After all services that it judges.
+    Role("health", health.variables, health.expectations, settings=("health",), units=health.UNITS),
     Role("package_pins", package_pins.variables, package_pins.expectations),
     Role(
         "ssh_hardening",
@@ -215,6 +218,7 @@ OVERRULED = tuple(
         storage,
         profiling_tools,
         monitoring,
+        health,
         package_pins,
         ssh_hardening,
         firewall,

@@ -159,6 +159,7 @@ REASONS = {
     "groups.*.hardware.nics.*.*": "in the pair of the list",
     f"{SET}containers.cgroup_driver": "Docker of a lab node can use one of them only",
     f"{SET}imex": "a lab node has no NVLink to others: tests/unit/roles/test_imex.py",
+    f"{SET}health.**": "of one program on the node: tests/unit/health/test_program.py",
     f"{SET}kernel": "a lab node has one kernel, and its name is not `running`",
     f"{SET}scratch.*.device": "a lab node has one drive",
     f"{SET}tuning.transparent_hugepages": MACHINES,

@@ -59,6 +59,7 @@ QUESTIONS = (
     Question("What is the kernel set to now, and after the next boot?", ("tuning.*", "scratch.*")),
     Question("Who can log in, and which packets come in?", ("ssh.*", "firewall.*")),
     Question("Which values does monitoring read?", ("monitoring.*",)),
+    Question("Does the node judge its health, with unchanged files?", ("health.*",)),
 )
 
 

@@ -250,6 +250,7 @@ ELSEWHERE = {
     "repositories.*": "tests/lab/test_nvidia_driver.py",
     "fabric_manager.*": "tests/lab/test_nvidia_driver.py",
     "imex.*": "tests/unit/roles/test_imex.py",
+    "health.*": "tests/lab/test_health.py",
     "cuda.*": "tests/lab/test_nvidia_driver.py",
     "cudnn.*": "tests/lab/test_nvidia_driver.py",
     "nccl.*": "tests/lab/test_nvidia_driver.py",

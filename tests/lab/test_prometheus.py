@@ -61,6 +61,12 @@ def run(metric: str, values: str, fires: int, resolves: int, verb: str = "drift"
     return Case({f"{metric}{{{listed}}}": values, **answered}, fires, resolves, labels)
 
 
+def verdict(word: str, values: str, fires: int, resolves: int) -> Case:
+    """Return a case of one verdict of a node's health check."""
+    series = {f'gpuprov_health_verdict{{node="gpu1",verdict="{word}"}}': values}
+    return Case(series, fires, resolves, {"node": "gpu1", "verdict": word})
+
+
 CASES = {
     "GpuprovDrift": run("gpuprov_node_in_sync", "1x4 0x20 1x30", 15, 40),
     "GpuprovNodeUnanswered": Case(
@@ -91,6 +97,17 @@ CASES = {
         },
         20, 40, value=("1", ""),
     ),
+    "GpuprovNodeIsolate": verdict("isolate", "0x4 1x20 0x30", 10, 40),
+    "GpuprovNodeReset": verdict("reset", "0x4 1x20 0x30", 10, 40),
+    "GpuprovNodeUnknown": verdict("unknown", "0x4 1x30 0x30", 30, 50),
+    # The run at minute 4 is the last one until minute 25.
+    "GpuprovHealthStale": Case(
+        {
+            'gpuprov_health_run_timestamp_seconds{node="gpu1"}': "0+60x4 240x20 1500+60x30",
+            'gpuprov_health_valid_seconds{node="gpu1"}': "150x60",
+        },
+        15, 40, value=("660", "11m 0s"),
+    ),
     "GpuXidBroken": gpu("DCGM_FI_DEV_XID_ERRORS", "31x4 79x20 0x30", 6, 40, "79"),
     "GpuXidDegraded": gpu("DCGM_FI_DEV_XID_ERRORS", "0x4 94x200", 10, 90, "94"),
     "GpuRowRemapFailed": gpu("DCGM_FI_DEV_ROW_REMAP_FAILURE", "0x4 1x20 0x30", 6, 40),
@@ -101,6 +118,7 @@ CASES = {
     "GpuPcieReplays": gpu("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "0x9 0+600x60 36000x90", 60, 110),
 }  # fmt: skip
 HARMLESS = {
+    "GpuprovNodeUnknown": verdict("unknown", "0x4 1x10 0x30", 14, 30),
     "GpuXidBroken": gpu("DCGM_FI_DEV_XID_ERRORS", "0x4 31x60", 30, 30),
     "GpuThrottled": gpu("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "5x60", 30, 30),
     "GpuprovDrift": Case({'gpuprov_node_in_sync{verb="verify",node="gpu1"}': "0x60"}, 30, 30),

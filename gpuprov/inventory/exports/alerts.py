@@ -95,6 +95,8 @@ OF_RUNS = (
           "critical", "dead man's switch of {{ $labels.node }} armed for {{ $value | humanizeDuration }}",
           "systemctl status gpuprov-deadman.timer, on the node"),
 )  # fmt: skip
+VERDICT = "gpuprov_health_verdict"
+OF_HEALTH = "settings health, and monitoring: {textfile: FOLDER}"
 OF_NODES = (
     Alert("GpuprovMetricsRejected", "node_textfile_scrape_error == 1",
           "warning", "node_exporter of {{ $labels.node }} rejects a file of its textfile collector",
@@ -103,6 +105,20 @@ OF_NODES = (
           "count by (node) (DCGM_FI_DEV_GPU_TEMP) < on(node) max by (node) (gpuprov_expected_gpus)",
           "critical", "{{ $labels.node }} has {{ $value }} GPUs, fewer than its lock",
           "gpuprov doctor {{ $labels.node }}", "5m", "setting monitoring: {textfile: FOLDER}"),
+    Alert("GpuprovNodeIsolate", f'{VERDICT}{{verdict="isolate"}} == 1',
+          "critical", "{{ $labels.node }} must not run jobs",
+          "the rules are in gpuprov_health_fault: gpuprov doctor {{ $labels.node }}", "1m", OF_HEALTH),
+    Alert("GpuprovNodeReset", f'{VERDICT}{{verdict="reset"}} == 1',
+          "warning", "GPUs of {{ $labels.node }} have to be reset before the next job",
+          "the rules are in gpuprov_health_fault: gpuprov doctor {{ $labels.node }}", "1m", OF_HEALTH),
+    Alert("GpuprovNodeUnknown", f'{VERDICT}{{verdict="unknown"}} == 1',
+          "warning", "the health of {{ $labels.node }} is not known",
+          "journalctl -u gpuprov-health, on the node", "15m", OF_HEALTH),
+    # By the file's time too: a full disk or a killed timer leaves the last file, whose metrics stay.
+    Alert("GpuprovHealthStale",
+          "time() - gpuprov_health_run_timestamp_seconds > 2 * gpuprov_health_valid_seconds",
+          "warning", "the last verdict of {{ $labels.node }} is {{ $value | humanizeDuration }} old",
+          "systemctl status gpuprov-health.timer, on the node", "1m", OF_HEALTH),
 )  # fmt: skip
 OF_GPUS = (
     Alert("GpuXidBroken", _any(XID, _xids("broken")),

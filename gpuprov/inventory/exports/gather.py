@@ -47,6 +47,7 @@ def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator
             partitioned=None if group.setting("mig") else frozenset(),
             labels=_software(group),
             places={kind: place for kind, place in places.items() if place},
+            health_s=(group.setting("health") or {}).get("interval", 0),
         )
 
 

@@ -6,6 +6,7 @@ dra-driver-nvidia-gpu. A cluster has either the GPU Operator or the device plugi
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from gpuprov.inventory.exports.node import Node
 from gpuprov.model.kubernetes import PREFIX
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.roles.docker import RUNTIME
+from gpuprov.roles.health import LIBRARY, PLUGIN
 from gpuprov.roles.imex import SOCKET
 
 HEADER = "# Written whole by `gpuprov inventory export kubernetes`; the next export overwrites changes.\n"
@@ -68,9 +70,56 @@ def kubernetes_files(
     mode = imex_mode(groups)
     if choices.dra or mode:
         files["dra-driver.values.yaml"] = dra_values(choices, mode)
+    if any(group.setting("health") is not None for group in groups.values()):
+        files["node-problem-detector.configmap.yaml"] = problem_detector()
     if choices.replicas:
         files["gpu-operator.configmap.yaml"] = _config_map(strategy, choices.replicas)
     return {name: HEADER + _yaml(document) for name, document in files.items()}
+
+
+def problem_detector() -> dict[str, Any]:
+    """Return a ConfigMap with node-problem-detector's custom plugin for the verdict of a node's health check.
+
+    Its container needs the host's folders /run/gpuprov and `LIBRARY` at the same paths.
+    """
+    shown = {"isolate": "must not run jobs", "reset": "needs a reset of its GPUs", "watch": "has a fault"}
+    rules = [
+        {
+            "type": "temporary" if word == "watch" else "permanent",
+            "reason": f"Gpuprov{word.title()}",
+            "path": f"{LIBRARY}/{PLUGIN}",
+            "args": [word],
+            **({} if word == "watch" else {"condition": f"Gpuprov{word.title()}"}),
+        }
+        for word in shown
+    ]
+    config = {
+        "plugin": "custom",
+        "pluginConfig": {
+            "invoke_interval": "30s",
+            "timeout": "5s",
+            "max_output_length": 200,
+            "concurrency": 1,
+        },
+        "source": "gpuprov-health",
+        "metricsReporting": True,
+        "conditions": [
+            {
+                "type": f"Gpuprov{word.title()}",
+                "reason": f"GpuprovNo{word.title()}",
+                "message": f"no fault with which the node {text}",
+            }
+            for word, text in shown.items()
+            if word != "watch"
+        ],
+        "rules": rules,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "gpuprov-health", "namespace": "kube-system"},
+        "data": {"gpuprov-health.json": json.dumps(config, indent=1) + "\n"},
+    }
 
 
 def _groups_of(lock: Lock, names: Iterable[str]) -> dict[str, LockedGroup]:

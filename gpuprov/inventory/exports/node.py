@@ -41,6 +41,7 @@ class Node:
         nvml: whether Slurm's plugin for NVML is installed; None if unknown.
         labels: software by name and version, from the lock: `driver` → 580.95.05, `cuda` → 13.0.2.
         places: the fleet's place of the node by kind: `rack` → b7.
+        health_s: seconds between two runs of its health check; 0 without one.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Node:
     nvml: bool | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
+    health_s: int = 0
 
     @property
     def has_unknown_devices(self) -> bool:

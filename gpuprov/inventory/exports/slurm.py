@@ -13,6 +13,7 @@ from itertools import groupby
 from gpuprov.errors import NodeFailed
 from gpuprov.inventory.exports.node import Node, numbers, ranges, short_model
 from gpuprov.model.nodeset import expand, fold
+from gpuprov.roles.health import LIBRARY, SLURM
 
 RESERVE = 0.02
 """Share of a node's memory that RealMemory leaves out. A kernel that reserves more after an update reports
@@ -132,8 +133,21 @@ def _slice_type(node: Node, profile: str) -> str:
     return f"{short_model(node.model)}_{re.sub(r'[^a-z0-9._-]+', '_', profile.lower())}"
 
 
-def slurm_conf(nodes: Iterable[Node], *, topology: str | None = None) -> str:
-    """Return the keys of slurm.conf that GPUs need, and its `NodeName` lines.
+def health_keys(nodes: Sequence[Node]) -> dict[str, str]:
+    """Return the keys of slurm.conf for the health check; none unless all nodes have it.
+
+    They are the cluster's: slurmd of a node without the program would log an error at every interval.
+    """
+    if not nodes or not all(node.health_s for node in nodes):
+        return {}
+    return {
+        "HealthCheckProgram": f"{LIBRARY}/{SLURM[0]}",
+        "HealthCheckInterval": str(min(node.health_s for node in nodes)),
+    }
+
+
+def slurm_conf(nodes: Sequence[Node], *, topology: str | None = None) -> str:
+    """Return the keys of slurm.conf that GPUs and health checks need, and its `NodeName` lines.
 
     Args:
         topology: the topology plugin for topology.conf, `tree` or `block`; None without that file.
@@ -141,7 +155,7 @@ def slurm_conf(nodes: Iterable[Node], *, topology: str | None = None) -> str:
     groups: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[_hardware(node)].append(node)
-    keys = CLUSTER | ({"TopologyPlugin": f"topology/{topology}"} if topology else {})
+    keys = CLUSTER | health_keys(nodes) | ({"TopologyPlugin": f"topology/{topology}"} if topology else {})
     lines = [f"{names} {hardware}\n" for hardware, alike in groups.items() for names in _names(alike)]
     return "".join([*(f"{key}={value}\n" for key, value in keys.items()), *lines])
 

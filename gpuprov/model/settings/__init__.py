@@ -10,12 +10,13 @@ from gpuprov.model.documents import Strict
 from gpuprov.model.settings.access import Firewall, Ssh
 from gpuprov.model.settings.containers import Containers
 from gpuprov.model.settings.gpu_settings import Clocks, ComputeMode, ImexMode, MigProfile
+from gpuprov.model.settings.health import Health
 from gpuprov.model.settings.monitoring import Monitoring
 from gpuprov.model.settings.nccl import NcclValue, NcclVariable
 from gpuprov.model.settings.storage import Scratch, StorageClient
 from gpuprov.model.settings.system_tuning import Tuning
 
-__all__ = ["Clocks", "Containers", "Monitoring", "Scratch", "Settings", "Tuning"]
+__all__ = ["Clocks", "Containers", "Health", "Monitoring", "Scratch", "Settings", "Tuning"]
 
 
 class Settings(Strict):
@@ -65,6 +66,9 @@ class Settings(Strict):
         description="whether everybody may read a GPU's counters, from the driver's next start on",
     )
     monitoring: Monitoring | None = Field(default=None, description="what a node tells Prometheus of itself")
+    health: Health | None = Field(
+        default=None, description="rules of the doctor that a node judges itself, by a timer"
+    )
     nccl: dict[NcclVariable, NcclValue] | None = Field(
         default=None, description="/etc/nccl.conf; laid over what `gpuprov nccl derive` finds"
     )
@@ -76,4 +80,6 @@ class Settings(Strict):
         """Return the keys; one that came after the first locks only if it is stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
-        return {key: value for key, value in written.items() if key != "imex" or value is not None}
+        return {
+            key: value for key, value in written.items() if key not in ("imex", "health") or value is not None
+        }

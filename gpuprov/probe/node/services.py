@@ -4,7 +4,16 @@ import os
 import re
 import time
 
-from gpuprov.probe.node.base import collector, find_program, lines_of, read_or_none, redact, run, run_anyway
+from gpuprov.probe.node.base import (
+    collector,
+    find_program,
+    lines_of,
+    read_or_none,
+    redact,
+    run,
+    run_anyway,
+    text_in,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +104,16 @@ def imex(parameters: "Values") -> "Any":
     return {
         "nodes": read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536),
         "config": read_or_none("/etc/nvidia-imex/config.cfg", 65536),
+    }
+
+
+@collector(seconds=5)
+def health(parameters: "Values") -> "Any":
+    """Return the line of the node's last verdict, null without one, the time since boot and the boot's id."""
+    return {
+        "line": read_or_none("/run/gpuprov/health", 4096),
+        "uptime": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "boot_id": text_in("/proc/sys/kernel/random/boot_id"),
     }
 
 

@@ -55,6 +55,13 @@ def test_two_sights_far_apart_do_not_count() -> None:
     assert node.run(sight()) == []
 
 
+def test_a_run_that_takes_longer_than_the_interval_confirms_a_fault() -> None:
+    memory = Memory()
+    for now in (1000.0, 1035.0):
+        memory.take([sight()], now=now, interval=10.0, hold=HOLD)
+    assert [fault.rule for fault in memory.counting()] == ["driver.smi"]
+
+
 def test_a_fault_of_every_second_run_counts_and_stays() -> None:
     node = Node()
     counted = [bool(node.run(*([sight()] if number % 2 else []))) for number in range(40)]

@@ -209,6 +209,17 @@ def test_the_command_line_writes_document_line_and_metrics(node: Machine) -> Non
     assert list(node.folder.glob("**/*.new")) == []
 
 
+def test_metrics_of_a_former_folder_are_removed_and_forgotten_ones_too(node: Machine) -> None:
+    for name in ("one.prom", "two.prom"):
+        (node.folder / "config").write_text(json.dumps({"textfile": str(node.folder / name)}))
+        assert start(node) == 0
+    assert [path.name for path in node.folder.glob("*.prom")] == ["two.prom"]
+    assert start(node, "--forget") == 0
+    assert [path for path in node.folder.rglob("*") if path.is_file() and path.name != "config"] == [
+        node.folder / "run/locks/health"
+    ]
+
+
 def test_by_hand_it_runs_for_a_while(node: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert start(node, "--interval", "0.01", "--seconds", "0.1") == 0
     assert len(capsys.readouterr().out.splitlines()) >= 2

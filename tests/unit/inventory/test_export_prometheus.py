@@ -11,6 +11,7 @@ import yaml
 
 from gpuprov.cli.common.group import run
 from gpuprov.doctor.concerns.errors import meanings
+from gpuprov.health.output import metrics
 from gpuprov.inventory.exports import Node, prometheus_files, targets
 from gpuprov.inventory.exports.alerts import GROUPS, rules
 from gpuprov.model.lock import write_lock
@@ -53,9 +54,15 @@ def test_files_of_both_exporters_and_the_rules() -> None:
     assert json.loads(targets([plain]))[0]["labels"] == {"node": "login"}
 
 
+HEALTH = metrics({"verdict": "", "faults": [], "unjudged": {}, "seconds": 0, "valid_s": 0}, 0.0)
+"""Metrics of a node's health check."""
+
+
 def test_each_rule_reads_metrics_that_exist() -> None:
     named = set(re.findall(r"\bgpuprov_\w+", " ".join(a.expr for alerts in GROUPS.values() for a in alerts)))
-    assert named - {"gpuprov_expected_gpus"} <= set(METRICS)  # of the monitoring role's textfile
+    of_nodes = {"gpuprov_expected_gpus"}  # of the monitoring role's textfile
+    of_nodes |= {each for each in named if each.startswith("gpuprov_health_") and each in HEALTH}
+    assert named - of_nodes <= set(METRICS)
 
 
 def test_a_rule_says_how_bad_it_is_and_what_to_type() -> None:

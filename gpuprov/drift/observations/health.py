@@ -1,0 +1,28 @@
+"""Observations of a node's health check."""
+
+from __future__ import annotations
+
+from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import replaced_by, unit_state
+from gpuprov.probe.facts import Facts
+from gpuprov.roles import Expectation
+
+observes("health.timer", "units")(unit_state)
+names_who("health.timer")(replaced_by)
+
+
+@observes("health.files", "files")
+def _files(facts: Facts, expectation: Expectation) -> dict[str, str | None]:
+    """Return path → SHA-256 of the role's files on the node, None for a missing one."""
+    return {path: facts.files[path].sha256 for path in expectation.expected}
+
+
+@observes("health.verdict", "health")
+def _verdict(facts: Facts, expectation: Expectation) -> str:
+    """Return `fresh`, or what is wrong with the last verdict; which verdict it is, is no drift."""
+    verdict = facts.verdict
+    if verdict is None:
+        return "missing"
+    if not verdict.is_of_this_boot:
+        return "of an earlier boot"
+    return "fresh" if verdict.is_fresh else f"{verdict.age_s:.0f} s old, valid for {verdict.valid_s:.0f} s"
