@@ -337,7 +337,26 @@ def faults() -> str:
         [f"`{key}`", text if isinstance(text, str) else json.dumps(text)]
         for key, text in data["faults"].items()
     )
-    return f"# Faults known to the doctor\n\n`gpuprov doctor` finds these faults in the readings of a machine.\n\n{MADE}\n{table(['fault', 'description'], rows)}"
+    listed = f"# Faults known to the doctor\n\n`gpuprov doctor` finds these faults in the readings of a machine.\n\n{MADE}\n{table(['fault', 'description'], rows)}"
+    return f"{listed}\n## Classes of the rules\n\n{_classes()}"
+
+
+def _classes() -> str:
+    """Return the table of rules whose faults have other classes than their severity gives, and the default."""
+    from gpuprov.doctor.fault import CONSEQUENCES
+    from gpuprov.doctor.judge import rules
+
+    rows = [["all others", *CONSEQUENCES.values()]]
+    rows += [
+        [f"`{rule.name}`", *(rule.health[severity] for severity in CONSEQUENCES)]
+        for rule in rules()
+        if dict(rule.health) != dict(CONSEQUENCES)
+    ]
+    about = (
+        "A fault's class is its consequence for a node with the role health. `errors.xid` and `errors.recovery` "
+        "also have the class `reset` if the driver or NVIDIA's catalogue asks for a reset of the GPU.\n\n"
+    )
+    return about + table(["rule", *CONSEQUENCES], rows)
 
 
 def roles() -> str:
