@@ -3,8 +3,8 @@
     scripts/bench health [--runs 20] [--scrapes 40]
 
 Both run on one lab node, one after the other. A day has a run every 60 s, and a scrape every 15 s. The node's
-nvidia-smi is the simulator's, a Python program: its processor time is measured alone and printed apart, because
-a real one's is another. Exit 1 if a run needs more memory than the unit allows.
+nvidia-smi is the simulator's, a Python program: its processor time is measured alone and printed apart,
+because a real one's is another. Exit 1 if a run needs more memory than the unit allows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def main() -> int:
     theirs = exporter * DAY_S / SCRAPE_S
     print(f"first run after a boot: {first[0]:.2f} s of processor time")
     print(
-        f"health check: {own:.3f} s a run without nvidia-smi ({smi:.3f} s here), {day:.0f} s a day, {peak:.0f} MiB"
+        f"health check: {own:.3f} s a run without nvidia-smi ({smi:.3f} s here), "
+        f"{day:.0f} s a day, {peak:.0f} MiB"
     )
     print(f"node_exporter: {exporter:.4f} s a scrape, {theirs:.0f} s a day, {memory:.0f} MiB")
     print(f"ratio: {day / theirs:.1f} of its processor time; {100 * day / DAY_S:.2f} % of one processor")
