@@ -132,7 +132,7 @@ def judge(seen: Examination, kept: dict[str, Any], classes: Mapping[str, str]) -
         kept["software"] = software
     found = [*in_order(found), *map(_fault, software["faults"])]
     unjudged.update(software["unjudged"])
-    reasons = [f"{name}: {seen.missing[name]}" for name in ESSENTIAL if name in seen.missing]
+    reasons = [f"{name}: {seen.missing[name]}" for name in _essential(seen) if name in seen.missing]
     reasons += [f"{rule} could not judge: {why}" for rule, why in unjudged.items() if _is_of_gpus(rule)]
     return Look(tuple(sights(found, classes)), tuple(reasons), unjudged, seen.seconds)
 
@@ -160,6 +160,13 @@ def _by_concerns(
         table += [rule for rule in own if is_wanted(rule.name)]
     found, missing = judged(seen, table, _failure)
     return found, {**missing, **unjudged}
+
+
+def _essential(seen: Examination) -> tuple[str, ...]:
+    """Return the collectors without which a machine is not called healthy; nvidia-smi only if it has GPUs."""
+    if "pci" not in seen.missing and not seen.has_gpus:
+        return tuple(name for name in ESSENTIAL if name != "smi")
+    return ESSENTIAL
 
 
 def _is_of_gpus(name: str) -> bool:

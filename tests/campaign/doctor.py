@@ -1,11 +1,12 @@
 """Runs doctor on healthy machines, which must raise no alarm, and on faults, which it must find and correct.
 
-    scripts/campaign doctor [RULE]... [--part recorded|healthy|seeded]... [--machine TEXT]... [-v]
+    scripts/campaign doctor [RULE]... [--part recorded|healthy|seeded]... [--machine TEXT]... [--health] [-v]
 
 Healthy: lab nodes of every machine and both systems, and recorded machines; no result may be broken or
 degraded. Seeded: each fault is caused on a node, must be found by name with its cause first, and is corrected
 by running the doctor's printed commands; if these cannot run on such a node, the fault is removed by hand and
-the reason printed. Recorded: the same faults as changes to recorded machines, and public logs. Exit 1 if
+the reason printed. With --health each also has to reach textfile, plugin and Slurm's reason of a health check
+within two runs. Recorded: the same faults as changes to recorded machines, and public logs. Exit 1 if
 anything was missed.
 """
 
@@ -24,6 +25,7 @@ from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov.errors import GpuprovError
 from gpuprov_lab import Lab, Node
 from tests.campaign._doctor_faults import Seeded, seeded
+from tests.campaign._doctor_health import install_health, not_reached
 from tests.campaign._doctor_healthy import of_the_lab, recorded
 from tests.campaign._doctor_look import alarms, driven, equip, look, missed
 from tests.unit.doctor.faults import FAULTS
@@ -61,6 +63,7 @@ def main() -> int:
     parser.add_argument("rules", nargs="*", metavar="RULE", help="only faults of these")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; repeatable")
     parser.add_argument("--machine", action="append", help="healthy ones with this in their name; repeatable")
+    parser.add_argument("--health", action="store_true", help="seeded faults through the health check, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for what went well, too")
     wanted = parser.parse_args()
     parts = wanted.part or (["seeded"] if wanted.rules else ["healthy"] if wanted.machine else PARTS)
@@ -71,14 +74,15 @@ def main() -> int:
         _healthy(tally, wanted.machine or [""])
     if "seeded" in parts:
         with Lab(f"doctor-{os.getpid()}") as lab:
-            _seeded(lab, wanted.rules, tally)
+            _seeded(lab, wanted.rules, tally, health=wanted.health)
     counts = tally.counts
     print(
         f"{counts['recorded']} recorded faults, {counts['public']} public logs and answers; "
         f"{counts['healthy']} healthy machines ({counts['of the lab']} of the lab); "
         f"{counts['seeded']} faults on nodes: {counts['mended']} mended by what is printed, "
         f"{counts['by hand']} taken out by hand; "
-        f"{counts['bad']} bad; {time.monotonic() - began:.0f} s"
+        + (f"{counts['health']} through the health check; " if counts["health"] else "")
+        + f"{counts['bad']} bad; {time.monotonic() - began:.0f} s"
     )
     return 1 if counts["bad"] else 0
 
@@ -116,24 +120,34 @@ def _aside(found: Diagnosis) -> str:
     return f"no alarm; {len(found.unknown)} unknown; risks and hints: {', '.join(rules) or 'none'}"
 
 
-def _seeded(lab: Lab, rules: list[str], tally: Tally) -> None:
+def _seeded(lab: Lab, rules: list[str], tally: Tally, *, health: bool) -> None:
     [node] = lab.up(1, os="debian12", gpu=ON)
     driven(node)
     equip(node)
+    if health:
+        install_health(node)
     for fault in seeded():
         if not rules or fault.rule in rules:
-            wrong, how = _trial(lab, node, fault)
+            wrong, how = _trial(lab, node, fault, tally if health else None)
             tally.counts["by hand" if fault.undo else "mended"] += not wrong
             tally.say("seeded", f"{fault.rule}: {fault.seed[:60]}", wrong, how)
 
 
-def _trial(lab: Lab, node: Node, fault: Seeded) -> tuple[str, str]:
-    """Cause a fault, find it, correct it and look again; return the error, and the way of correction."""
+def _trial(lab: Lab, node: Node, fault: Seeded, health: Tally | None) -> tuple[str, str]:
+    """Cause a fault, find it, correct it and look again; return the error, and the way of correction.
+
+    Args:
+        health: where results of the health check are counted; None without one.
+    """
     node.run(fault.seed)
     if fault.reboot:
         _boot(node)
     found = look(lab, node)
     wrong, how = missed(found, fault.rule), f"by hand ({fault.why})"
+    if health:
+        lost, kind = not_reached(node, fault.rule)
+        health.counts[f"health {kind}"] += not lost
+        health.say("health", f"health {fault.rule}: {fault.seed[:60]}", lost, f"reached as {kind}")
     if not wrong and not fault.undo:
         found, typed = _typed(lab, node, fault.rule, found)
         how = f"typed: {' ; '.join(typed)}"

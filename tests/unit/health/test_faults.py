@@ -13,7 +13,7 @@ from gpuprov.doctor.judge import diagnose, rules
 from gpuprov.health import look
 from gpuprov.health.output import line, metrics
 from tests.unit.doctor.faults import FAULTS
-from tests.unit.doctor.machines import as_examined, bare_metal
+from tests.unit.doctor.machines import HEALTHY, as_examined, bare_metal
 from tests.unit.health.machine import Machine
 
 
@@ -44,6 +44,15 @@ def test_every_rule_has_a_class_for_every_severity() -> None:
 def test_a_healthy_machine_is_healthy(node: Machine) -> None:
     document = node.run(3)
     assert (document["verdict"], document["faults"], document["unjudged"]) == ("healthy", [], {})
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_healthy_machine_is_drained(node: Machine, name: str) -> None:
+    node.collectors = HEALTHY[name]()
+    documents = [node.run() for _ in range(4)]
+    assert not {each["verdict"] for each in documents} & {"isolate", "reset"}
+    complete = not set(look.ESSENTIAL) - set(node.collectors)
+    assert (documents[-1]["verdict"] in ("healthy", "watch")) == complete, documents[-1]["reasons"]
 
 
 @pytest.mark.parametrize("rule", FAULTS)
