@@ -57,6 +57,7 @@ def amend() -> None:
     import builtins
     import dataclasses
     import datetime
+    import itertools
 
     datetime.UTC = datetime.timezone.utc  # noqa: UP017
     if sys.version_info >= (3, 10):
@@ -74,7 +75,12 @@ def amend() -> None:
 
         return wrap if cls is None else wrap(cls)
 
+    def pairwise(rows: "Any") -> "Any":
+        former = list(rows)
+        return zipped(former, former[1:])
+
     dataclasses.dataclass = dataclass
+    itertools.pairwise = pairwise  # type: ignore[misc]
     builtins.zip = lambda *rows, strict=False: zipped(*rows)  # type: ignore[misc]
 
 
