@@ -126,7 +126,9 @@ def test_the_node_is_judged_and_both_witnesses_agree(applied: HealthNode) -> Non
 
 
 def test_both_witnesses_see_changes_and_apply_corrects_them(applied: HealthNode) -> None:
-    applied.node.run(f"systemctl disable --now {TIMER}; systemctl stop {SERVICE}")
+    # A run that is stopped writes that it was: the one under way has to end.
+    ended = f"until test $(systemctl show -P ActiveState {SERVICE}) = inactive; do sleep 1; done"
+    applied.node.run(f"systemctl disable --now {TIMER}; {ended}")
     applied.node.run(f"echo '#' >>{PROGRAM}; rm {LIBRARY}/npd-health {VERDICT}")
     assert set(applied.drift()) == {"health.files", "health.timer", "health.verdict"}
     assert set(applied.failed()) == {"health.files", "health.timer", "health.verdict"}
