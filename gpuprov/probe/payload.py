@@ -146,25 +146,6 @@ def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
     return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
 
 
-@lru_cache(maxsize=4)
-def one_file(modules: tuple[str, ...], data: tuple[str, ...]) -> str:
-    """Return a Python program of one file that unpacks its modules at its first start after a boot.
-
-    It calls `start` of the last module with its own path. `gpuprov/probe/node/launcher.py` is its text.
-
-    Args:
-        data: paths of files that the modules read, below the folder that contains the package gpuprov.
-    """
-    root = Path(__file__).parents[2]
-    files = json.dumps(node_program.tree(modules, root, data)).encode("ascii")
-    blob = base64.b64encode(zlib.compress(files, 9)).decode()
-    lines = "\n".join(blob[place : place + 110] for place in range(0, len(blob), 110))
-    text = (root / "gpuprov/probe/node/launcher.py").read_text("utf-8")
-    return text.replace('PACKED = ""', f'PACKED = """\n{lines}\n"""', 1).replace(
-        'MODULE = ""', f'MODULE = "{modules[-1]}"', 1
-    )
-
-
 @lru_cache(maxsize=8)
 def _program(modules: tuple[str, ...]) -> str:
     """Return one text that contains all modules, those that they import, and `main` of the last one."""

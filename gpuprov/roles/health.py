@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpuprov.files.packing import one_file
 from gpuprov.model.lock import LockedGroup
-from gpuprov.probe.payload import one_file
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.monitoring import textfile_path
 from gpuprov.roles.overruling import BY_HAND, mends

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.probe.payload import node_program, one_file
+from gpuprov.files.packing import node_program, one_file
 from tests import ROOT
 
 MODULES = ("gpuprov.health.memory",)
