@@ -220,18 +220,22 @@ def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: in
     fetch(seconds, "--download-only", *command)
 
 
-def transact(command: "Sequence[str]", residue: "Iterable[str]") -> None:
+def transact(command: "Sequence[str]", residue: "Iterable[str]", own: "Collection[str]" = ()) -> None:
     """Install, replace and remove packages in one transaction, and make one new initramfs if they request it.
 
+    It is simulated immediately before: apt-daily.timer can have replaced the lists since the download.
     Pinning packages to remove, and the packages of `residue`, are purged first.
 
     Args:
         command: as for `fetch_packages`.
         residue: removed packages whose configuration is left and must be purged.
+        own: names of packages that may be removed.
 
     Raises:
-        Failed: apt or dpkg failed; the initramfs is made all the same if possible.
+        Failed: apt would remove a package that is not in `own`; or apt or dpkg failed: the initramfs is made
+            all the same if possible.
     """
+    refuse_removals(command, own)
     going = [word[:-1] for word in command if word.endswith("-")]
     # Before the transaction: a purge after it would also delete the file of the new pinning package.
     purge([*residue, *(name for name in going if PINNING.match(name))])

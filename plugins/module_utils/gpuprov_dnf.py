@@ -117,6 +117,8 @@ CAUSES = (
 """Causes in order: the first whose pattern is found in the output explains a failure."""
 
 MODULES = "/etc/dnf/modules.d/*.module"
+SIMULATION_S = 600
+"""Time limit in seconds of a simulation without a download."""
 WAITS = "Waiting for process with pid"
 """dnf's message while another dnf holds its lock; dnf itself waits without limit."""
 ABORTED = "Operation aborted."
@@ -229,17 +231,22 @@ def fetch_packages(command: Command, own: "Collection[str]", seconds: int) -> No
         Failed: packages cannot be downloaded or conflict, or dnf would remove a package that is not in `own`.
     """
     refuse(command, own, seconds)
-    _shell(command, seconds, "--downloadonly")
+    _shell(command, seconds, "--setopt=metadata_expire=-1", "--downloadonly")
 
 
-def transact(command: Command, residue: "Iterable[str]") -> None:
-    """Install, replace and remove packages in one transaction, with the metadata that was simulated.
+def transact(command: Command, residue: "Iterable[str]", own: "Collection[str]" = ()) -> None:
+    """Install, replace and remove packages in one transaction.
+
+    It is simulated again immediately before, with the metadata that it uses: a repository, or a timer of dnf,
+    can have replaced that since the packages were downloaded.
 
     Args:
         residue: ignored; rpm keeps no configuration of a removed package that has an effect.
+        own: names of packages that may be removed.
 
     Raises:
-        Failed: dnf failed, or a user's process prevents changes: dnf would wait for it without limit.
+        Failed: dnf failed, or `refuse` refuses, or a user's process prevents changes: dnf would wait for it
+            without limit.
     """
     pid = blocker()
     if pid is not None:
@@ -248,6 +255,7 @@ def transact(command: Command, residue: "Iterable[str]") -> None:
         close_lock()
     except OSError as error:
         raise Failed(f"rpm's lock cannot be replaced: {error}") from error
+    refuse(command, own, SIMULATION_S, "--cacheonly")
     _shell(command, None, "--cacheonly")
     for path in glob.glob(MODULES):
         os.chmod(path, 0o644)  # users' dnf reads them; with the umask of `RUN_DNF` they cannot
@@ -307,14 +315,17 @@ def purge(names: "Iterable[str]") -> None:
     """Do nothing, see `is_to_be_purged`."""
 
 
-def refuse(command: Command, own: "Collection[str]", seconds: int) -> None:
+def refuse(command: Command, own: "Collection[str]", seconds: int, *options: str) -> None:
     """Simulate a transaction and check its effects; nothing is changed.
+
+    Args:
+        options: further options of dnf.
 
     Raises:
         Failed: it is not possible; or it would remove a package that is not in `own`, downgrade one without
             permission, or change a locked one that is not in `own`; the text names them.
     """
-    said = _shell(command, seconds, "--assumeno")
+    said = _shell(command, seconds, "--assumeno", *options)
     there = {row.name: row for row in packages()}
     moved = moves(said)
     locked = {name for name, row in there.items() if row.wanted == "h" and name not in own}

@@ -41,7 +41,7 @@ def restore(asked: dict) -> bool:
         streams = former_streams(manager.enabled_streams(), asked["streams"])
         command = manager.installation(back, int(asked["lock_timeout"]), True, streams)
         manager.fetch_packages(command, new, FETCH_S)
-        manager.transact(command, [])
+        manager.transact(command, [], new)
         manager.purge(new - set(asked["left"]))
     if held:
         manager.hold(held)

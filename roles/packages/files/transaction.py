@@ -193,7 +193,7 @@ def transact(order: Order, plan: Plan) -> None:
     """
     idle(order)
     manager = package_manager()
-    manager.transact(command(order, plan), plan.residue)
+    manager.transact(command(order, plan), plan.residue, own(order, plan))
     left = planned(order, look())
     manager.purge(left.residue)
     if left.transaction:

@@ -101,10 +101,22 @@ def test_packages_are_simulated_then_fetched(monkeypatch: pytest.MonkeyPatch, ra
     dnf.fetch_packages(command, {"nvidia-driver-NVML"}, 600)
     assert [each[:6] for each in ran] == [["timeout", "600", *RUN_DNF]] * 2
     assert ["--assumeno" in ran[0], "--downloadonly" in ran[1]] == [True, True]
-    dnf.transact(command, [])
-    assert ran[2][:4] == [*RUN_DNF]
-    assert "--cacheonly" in ran[2]
-    assert ran[0][-2:] == ran[2][-2:] == [*command.lines]
+    dnf.transact(command, [], {"nvidia-driver-NVML"})
+    assert ran[3][:4] == [*RUN_DNF]
+    assert ["--cacheonly" in each for each in ran] == [False, False, True, True]
+    assert ["--assumeno" in each for each in ran] == [True, False, True, False]
+    assert ran[0][-2:] == ran[3][-2:] == [*command.lines]
+
+
+def test_a_transaction_that_has_changed_since_its_simulation_is_refused(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+) -> None:
+    """Let the metadata change after the download: other packages would be removed without a word."""
+    command = dnf.installation(["libnccl=2.27.7-1+cuda13.0"], 300, True)
+    answering(monkeypatch, ran, MOVED)
+    with pytest.raises(Failed, match="dnf would remove tool, tool-extra"):
+        dnf.transact(command, [], {"libnccl"})
+    assert ["--assumeno" in each for each in ran] == [True]
 
 
 @pytest.mark.parametrize(

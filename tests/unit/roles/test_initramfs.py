@@ -19,7 +19,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program(
         tmp_path / "bin/apt-get",
         f"""\
-        for word; do case $word in --option=DPkg::Path=*) PATH=${{word#*Path=}}; esac; done
+        for word; do case $word in
+            --option=DPkg::Path=*) PATH=${{word#*Path=}};;
+            --simulate) cat {tmp_path}/simulated 2>/dev/null; exit 0
+        esac; done
         . {tmp_path}/scripts""",
     )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
@@ -47,6 +50,14 @@ def test_the_newest_is_made_once_at_the_end_and_a_named_one_at_once(node: Path) 
     apt.transact(["install", "a"], [])
     assert made(node) == ["-c -k 6.1.0-57-amd64", "-u"]
     assert list((node / "lib").iterdir()) == []
+
+
+def test_a_transaction_that_has_changed_since_its_simulation_is_refused(node: Path) -> None:
+    """Let the lists change after the download: apt would remove another package without a question."""
+    (node / "simulated").write_text("Remv site-agent [1-1]\nInst a (2-1 site [amd64])\n")
+    with pytest.raises(apt.Failed, match="apt would remove site-agent"):
+        apt.transact(["install", "a"], [], {"a"})
+    assert made(node) == []
 
 
 def test_none_is_made_where_no_script_asks(node: Path) -> None:

@@ -282,7 +282,9 @@ def test_a_set_that_does_not_fit_does_not_keep_away_what_others_need(
             raise apt.Failed("Packages need to be removed but remove is disabled.", 100)
 
     monkeypatch.setattr(apt, "call", call)
-    monkeypatch.setattr(apt, "simulated", lambda _: "Remv docker-ce [5:29.0]\n")
+    monkeypatch.setattr(
+        apt, "simulated", lambda words: "Remv docker-ce [5:29.0]\n" * ("docker.io=20.10" in words)
+    )
     there = [[], [Package("i", "i", "nftables", "1.0")]]
     monkeypatch.setattr(transaction.node, "packages", lambda: there.pop(0))
     sets = {"docker": {"docker.io": "20.10"}, "nccl": NEW}
