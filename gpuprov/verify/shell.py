@@ -165,7 +165,8 @@ class Shell:
                 selector.register(pipe.fd, selectors.EVENT_READ, pipe)
             while out is None or err is None:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready or len(self._out.data) + len(self._err.data) > MAX_ANSWER_BYTES:
+                late = not ready or time.monotonic() >= deadline  # a node that sends on is ready for ever
+                if late or len(self._out.data) + len(self._err.data) > MAX_ANSWER_BYTES:
                     self.close()
                     raise NoAnswer(
                         f"the answer of `{command}` did not end" if ready else f"no answer to `{command}`",

@@ -295,7 +295,11 @@ def test_a_device_that_is_open_has_its_name(monkeypatch: pytest.MonkeyPatch) -> 
     def status_here(path: str) -> SimpleNamespace:
         return SimpleNamespace(st_rdev=os.makedev(195, 1)) if path == "/dev/nvidia1" else status(path)
 
-    monkeypatch.setattr(gpuprov_gpus.os, "listdir", lambda _: [*opened])
-    monkeypatch.setattr(gpuprov_gpus.os, "readlink", lambda path: opened[path.rpartition("/")[2]])
-    monkeypatch.setattr(gpuprov_gpus.os, "stat", status_here)
+    replaced = SimpleNamespace(
+        listdir=lambda _: [*opened],
+        readlink=lambda path: opened[path.rpartition("/")[2]],
+        stat=status_here,
+        major=os.major,
+    )
+    monkeypatch.setattr(gpuprov_gpus, "os", replaced)
     assert gpuprov_gpus.devices_of("1") == {"nvidia0", "nvidia-uvm"}
