@@ -462,7 +462,7 @@ class Facts:
     def daemon_json(self) -> Mapping[str, Any] | None:
         """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist or is empty."""
         value = self.raw("daemon_json")["value"]
-        if not isinstance(value, dict | None):
+        if not isinstance(value, (dict, type(None))):
             raise Missing("daemon_json", "/etc/docker/daemon.json is not an object")
         return value
 

@@ -17,7 +17,7 @@ def finite(value: object) -> float:
         NodeFailed: it is text, a truth value or null, not a number, or exceeds `LARGEST_NUMBER`, also below
             zero.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_NUMBER:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
         raise NodeFailed(f"{shown(value)} in place of a number", expected="a number of at most 64 bits")
     return float(value)
 

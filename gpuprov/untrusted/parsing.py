@@ -124,7 +124,7 @@ def require_printable(document: object, depth: int = DEPTH) -> None:
         for value in level:
             if isinstance(value, dict):
                 parts += value.values()
-            elif isinstance(value, list | tuple | set | frozenset):
+            elif isinstance(value, (list, tuple, set, frozenset)):
                 parts += value
             elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
                 raise ValueError(f"a whole number of {value.bit_length()} bits")
@@ -152,9 +152,9 @@ def with_json_numbers(document: Any) -> Any:
     """
     if isinstance(document, dict):
         return {key: with_json_numbers(value) for key, value in document.items()}
-    if isinstance(document, list | tuple):
+    if isinstance(document, (list, tuple)):
         return [with_json_numbers(value) for value in document]
-    is_number = isinstance(document, int | float)
+    is_number = isinstance(document, (int, float))
     return None if is_number and not abs(document) <= LARGEST_NUMBER else document
 
 
