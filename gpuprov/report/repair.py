@@ -63,9 +63,9 @@ def _rung(rung: str, each: Patient) -> str:
 def repair_plan_document(
     patients: Mapping[str, Patient], at_once: int, away: Sequence[str], window_open: bool
 ) -> dict[str, Any]:
-    """Return a document of the schema gpuprov.upgrade.repair-plan/1."""
+    """Return a document of the schema gpuprov.repair-plan/1."""
     return {
-        "schema": "gpuprov.upgrade.repair-plan/1",
+        "schema": "gpuprov.repair-plan/1",
         "window_open": window_open,
         "at_once": at_once,
         "out": list(away),
@@ -87,11 +87,11 @@ def repair_outcome_lines(outcome: RepairOutcome) -> Iterator[str]:
 
 
 def repair_outcome_document(run: str, outcome: RepairOutcome) -> dict[str, Any]:
-    """Return a document of the schema gpuprov.upgrade.repair/1."""
+    """Return a document of the schema gpuprov.repair/1."""
     nodes = [
         {"name": node, "end": end, "reason": outcome.reasons.get(node)} for node, end in outcome.ends.items()
     ]
-    return {"schema": "gpuprov.upgrade.repair/1", "run": run, "nodes": nodes, "stopped": outcome.stopped}
+    return {"schema": "gpuprov.repair/1", "run": run, "nodes": nodes, "stopped": outcome.stopped}
 
 
 def repair_journal_lines(about: RepairHeader, entries: Sequence[Entry]) -> Iterator[str]:

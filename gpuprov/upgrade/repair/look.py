@@ -79,7 +79,7 @@ def bundles(context: RepairContext, names: list[str]) -> Result:
     for name in names:
         patient_ = known[name].patient
         tried = {
-            "schema": "gpuprov.upgrade.repair-tried/1",
+            "schema": "gpuprov.repair-tried/1",
             "serials": [each for each in (patient_.machine, *patient_.units) if SERIAL.fullmatch(each)],
             "rules": patient_.rules,
             "verdict": patient_.verdict,

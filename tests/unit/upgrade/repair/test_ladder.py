@@ -201,7 +201,7 @@ def test_the_limit(serial: list[int | str], stated: int | None, most: int) -> No
 
 def test_a_bundle_has_what_was_tried(tmp_path: Path) -> None:
     seen = as_examined(virtual())
-    tried = {"schema": "gpuprov.upgrade.repair-tried/1", "tried": ["reset"]}
+    tried = {"schema": "gpuprov.repair-tried/1", "tried": ["reset"]}
     from gpuprov.doctor.bundle.bundle import pack
 
     for number, answer in enumerate((seen, Unreachable("no route"))):
