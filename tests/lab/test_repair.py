@@ -198,3 +198,26 @@ def test_a_killed_controller_is_resumed(sick: Sick, bmc: Power, step: str) -> No
     assert json.loads(done.stdout)["nodes"][0]["end"] == "mended"
     assert set(sick.asked) == {"drain", "resume"}
     assert len(bmc.log) in (0, 2)
+
+
+def test_a_daily_share_gives_way_to_a_job_and_returns_the_node(sick: Sick) -> None:
+    sick.node.run(f"gpuprov-sim mend; {JOB}")
+    done = gpuprov(sick.folder, "accept", "--share", "100%")
+    assert "node1 left alone: in use by sleep (" in done.stderr
+    assert sick.asked == []
+    sick.node.run("systemctl stop job; rm /dev/nvidia9")
+    done = gpuprov(sick.folder, "accept", "--share", "100%", code=1)  # simulated GPUs do not compute
+    assert "1 of 1 nodes to test now, for 100% a week" in done.stderr
+    assert sick.asked == ["drain", "resume"]
+    criteria = json.loads(gpuprov(sick.folder, "report", "--criteria", "public", "-o", "json", code=1).stdout)
+    assert criteria["counts"]["fail"] >= 1
+
+
+def test_faults_that_a_nightly_examination_finds_are_in_the_ledger(sick: Sick) -> None:
+    sick.fault("remap", "1")
+    gpuprov(sick.folder, "doctor", "--all", code=1)
+    sick.node.run("gpuprov-sim mend")
+    gpuprov(sick.folder, "doctor", "--all", code=None)
+    worst = json.loads(gpuprov(sick.folder, "history", "--worst", "-o", "json").stdout)["machines"]
+    [gpu] = [each for each in worst if each["kind"] == "GPU"]
+    assert (gpu["nodes"], gpu["rules"]) == (["node1"], {"errors.repair_pending": 1})
