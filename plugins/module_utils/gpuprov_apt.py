@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+import gpuprov_debconf as debconf
 import gpuprov_initramfs as initramfs
 from gpuprov_failures import Cause, Failed, explained
 from gpuprov_node import foreign_removals
@@ -240,7 +241,7 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]", own: "Collectio
     # Before the transaction: a purge after it would also delete the file of the new pinning package.
     purge([*residue, *(name for name in going if PINNING.match(name))])
     try:
-        with initramfs.postponed() as option:
+        with debconf.closed(), initramfs.postponed() as option:
             call("apt-get", "--quiet", option, *command)
     except Failed:
         with contextlib.suppress(Failed):
@@ -355,7 +356,8 @@ def purge(names: "Iterable[str]") -> None:
     harmless = sorted(name for name in names if not purge_deletes_data(name))
     if harmless:
         # The transaction that follows replaces the packages that depend on a pinning package.
-        call("dpkg", "--purge", "--force-depends", "--force-hold", *harmless)
+        with debconf.closed():
+            call("dpkg", "--purge", "--force-depends", "--force-hold", *harmless)
 
 
 def is_to_be_purged(name: str) -> bool:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import gpuprov_apt as apt
+import gpuprov_debconf as debconf
 
 RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 LOCK_S = 300
@@ -29,7 +30,8 @@ def main() -> None:
     failure = None
     try:
         apt.refuse_removals(command, ours.union(asked["packages"]))
-        apt.call("apt-get", "--quiet", *command)
+        with debconf.closed():
+            apt.call("apt-get", "--quiet", *command)
     except apt.Failed as error:
         lines = [line for line in error.stderr.splitlines() if re.match("(dpkg|E|Error!?):? ", line)]
         failure = {"says": " ".join(lines) or str(error), "do": None}

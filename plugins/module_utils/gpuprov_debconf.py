@@ -1,0 +1,77 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""debconf's database, which users cannot open while packages are changed.
+
+debconf locks its files with flock(2), which needs only the right to read, and does not wait: with a lock of
+any user the script of a package fails, and the package stays half-configured.
+
+Runs on nodes: Python 3.6 to 3.14 and its standard library.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+
+from gpuprov_replace import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SETTINGS = "/etc/debconf.conf"
+VARIABLE = "DEBCONF_SYSTEMRC"
+"""Variable with the path of other settings, debconf.conf(5)."""
+OTHERS = 0o077
+
+
+@contextlib.contextmanager
+def closed() -> "Iterator[None]":
+    """Run the block with a database that only root can open; do nothing without debconf.
+
+    A lock of an old file has no effect on the file that replaces it. Files that debconf writes in the block
+    get the mode of its settings, of which the block's environment has a copy with 600 as each mode. After the
+    block the files have their former modes.
+
+    Raises:
+        OSError: a file cannot be replaced.
+    """
+    try:
+        with open(os.environ.get(VARIABLE, SETTINGS), encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read()
+    except OSError:
+        yield
+        return
+    modes = _close(re.findall(r"(?mi)^Filename:[ \t]*(/\S+)", text))
+    before = os.environ.get(VARIABLE)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogateescape") as settings:
+        settings.write(re.sub(r"(?mi)^Mode:.*", "Mode: 600", text))
+        settings.flush()
+        os.environ[VARIABLE] = settings.name
+        try:
+            yield
+        finally:
+            os.environ.pop(VARIABLE)
+            os.environ.update({VARIABLE: before} if before else {})
+            for path, mode in modes.items():
+                os.chmod(path, mode)
+
+
+def _close(paths: "list[str]") -> "dict[str, int]":
+    """Replace the files that others can open by copies that only root can; return path → former mode.
+
+    A file that a debconf that was killed has left for its next version is removed: debconf locks it, too.
+    """
+    modes = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + "-new")
+        try:
+            with open(path, "rb") as file:
+                mode, content = os.fstat(file.fileno()).st_mode & 0o7777, file.read()
+        except FileNotFoundError:
+            continue
+        if mode & OTHERS:
+            replace(path, content, 0o600)
+            modes[path] = mode
+    return modes
