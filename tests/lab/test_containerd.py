@@ -55,6 +55,7 @@ def effective(driven: StubDriverNode) -> dict[str, Any]:
     return table
 
 
+@pytest.mark.slow
 def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     snapshot = "dpkg-query -W; find /etc /var/lib/gpuprov -newer /etc/hostname -type f | sort"
     before = driven.says(snapshot)
@@ -241,6 +242,7 @@ def test_containerd_is_not_removed_under_any_container(driven: StubDriverNode) -
     driven.node.run("ctr tasks delete --force plain; ctr containers delete plain")
 
 
+@pytest.mark.slow
 def test_containerd_that_shall_not_be_there_goes_with_its_configuration(driven: StubDriverNode) -> None:
     driven.state(containerd=None)
     driven.rule_out(containerd="containerd")

@@ -15,6 +15,7 @@ from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target, open_session
 from gpuprov_lab import Lab, Node
+from tests.lab.marks import slow_ones
 from tests.lab.small_disks import STATE, move_to_small_disks
 
 TRIALS = Path(__file__).with_name("deadman_trials.py").read_text()
@@ -62,7 +63,7 @@ def test_arming_on_a_full_disk_succeeds_whole_or_leaves_nothing(node: Node, fold
     assert trial(node, "arming", folder, "0 1 2 3 4 5 6 8 16 60 160 240") == {}
 
 
-@pytest.mark.parametrize("folder", ["/", f"/{STATE}"])
+@pytest.mark.parametrize("folder", slow_ones(["/", f"/{STATE}"], {f"/{STATE}"}))
 def test_no_file_is_cut_short_when_the_disk_is_full(node: Node, folder: str) -> None:
     assert trial(node, "restoring", folder, "0 1 2") == {}
 

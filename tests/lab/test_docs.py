@@ -11,6 +11,7 @@ import pytest
 from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov
+from tests.lab.marks import slow_ones
 from tests.lab.provisioned_node import provision
 
 MARKED = re.compile(r"<!-- on a lab node -->\n```console\n(.*?)```", re.DOTALL)
@@ -42,7 +43,7 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, provision(module_lab, folder)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", slow_ones(BLOCKS, {"ci-0", "modules-0"}))
 def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> None:
     folder, node = site
     for typed, code, printed in steps(BLOCKS[name].replace(NAME, node.name)):

@@ -107,6 +107,7 @@ def test_a_module_that_the_store_has_is_not_compiled(built: Tree, version: str) 
     built.run(f"rm {NO_COMPILER}")
 
 
+@pytest.mark.slow
 def test_a_fault_of_an_image_is_seen_without_a_boot_and_mended(built: Tree) -> None:
     held = built.run("apt-mark showhold").split()
     built.run(f"apt-mark unhold {held[0]}; rm /etc/modprobe.d/gpuprov-nouveau.conf")

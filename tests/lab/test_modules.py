@@ -203,6 +203,7 @@ def test_a_changed_byte_on_the_way_is_refused(fleet: Fleet) -> None:
     assert DRIVER not in node.run("dkms status").stdout
 
 
+@pytest.mark.slow
 def test_a_node_that_lost_its_module_gets_it_from_the_store(fleet: Fleet) -> None:
     done = fleet.gpuprov("apply", "--reboot", "--yes", "-l", "node2", "-o", "json")
     assert done.returncode == 0, done.stderr
@@ -211,6 +212,7 @@ def test_a_node_that_lost_its_module_gets_it_from_the_store(fleet: Fleet) -> Non
     assert fleet.same(BARE)
 
 
+@pytest.mark.slow
 def test_a_node_that_never_has_a_compiler_says_what_is_missing(fleet: Fleet) -> None:
     """Refuse when the store has only builds by another compiler."""
     node = fleet.nodes[1]

@@ -43,6 +43,7 @@ def seen(driven: StubDriverNode) -> tuple[set[str], set[str]]:
     return set(driven.drift(*AREAS)), set(driven.failed(*AREAS))
 
 
+@pytest.mark.slow
 def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     before = driven.says("dpkg-query -W; ls /etc/modprobe.d")
     outcome, changed = driven.apply(*ROLES, check=True)
@@ -88,6 +89,7 @@ def test_faults_are_seen_by_both_witnesses_and_mended(driven: StubDriverNode) ->
     assert seen(driven) == (set(), set())
 
 
+@pytest.mark.slow
 def test_changed_lock_changes_what_prometheus_reads(driven: StubDriverNode) -> None:
     driven.state({"persistence": True})
     assert set(driven.drift("monitoring.")) == {"monitoring.textfile"}
@@ -97,6 +99,7 @@ def test_changed_lock_changes_what_prometheus_reads(driven: StubDriverNode) -> N
     assert driven.failed("monitoring.") == {}
 
 
+@pytest.mark.slow
 def test_what_is_not_asked_for_any_more_goes(driven: StubDriverNode) -> None:
     driven.state(
         {"profiling_counters": None, "monitoring": None}, profiling_tools=None, node_exporter=None, dcgm=None

@@ -131,6 +131,7 @@ def test_it_is_once_headers_have_brought_its_module(site: Site) -> None:
     assert site.default == "0"
 
 
+@pytest.mark.slow
 def test_apply_has_grub_choose_once_more(site: Site) -> None:
     site.run(f"dkms uninstall $(dkms status -k {NEXT} | cut -d, -f1) -k {NEXT}")
     words = ("apply", "--full", "--role", "nvidia_driver", "--yes", "--no-verify", "-o", "json")
@@ -140,6 +141,7 @@ def test_apply_has_grub_choose_once_more(site: Site) -> None:
         assert site.default == site.kept
 
 
+@pytest.mark.slow
 def test_when_the_kept_kernel_goes_grub_has_another(site: Site) -> None:
     site.run("rm /boot/vmlinuz-$K; update-grub")
     assert site.default == "0"

@@ -113,6 +113,7 @@ def test_a_module_comes_without_a_compiler_and_both_witnesses_are_content(site: 
     assert changed == []
 
 
+@pytest.mark.slow
 def test_another_branch_leaves_nothing_of_the_one_before(site: PrecompiledNode) -> None:
     site.state("535")
     outcome, _ = site.apply()
@@ -123,6 +124,7 @@ def test_another_branch_leaves_nothing_of_the_one_before(site: PrecompiledNode) 
     assert {name for name in site.installed if "nvidia" in name} == set(site.group.components.driver.closure)
 
 
+@pytest.mark.slow
 def test_secure_boot_asks_for_a_key_of_dkms_only_where_it_compiles(site: PrecompiledNode) -> None:
     variable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
     site.node.run(f"mount -t tmpfs tmpfs /sys/firmware; mkdir -p {Path(variable).parent}")

@@ -67,7 +67,7 @@ def fleet(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[No
         ("facts", "node1", "-K", "-o", "json"),
         ("drift", "-K", "-o", "json"),
         ("apply", "-K", "--yes", "--no-verify", "--role", "ssh_hardening"),
-        ("verify", "-K", "-o", "json"),
+        pytest.param(("verify", "-K", "-o", "json"), marks=pytest.mark.slow),
     ],
     ids=lambda words: words[0],
 )

@@ -41,6 +41,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             subprocess.run(["losetup", "--detach", device], check=False, capture_output=True)
 
 
+@pytest.mark.slow
 def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     outcome, changed = driven.apply(ROLE, check=True)
     assert outcome.ok, outcome.failed
@@ -161,6 +162,7 @@ def test_place_that_is_used_is_never_mounted_over(driven: StubDriverNode, mount:
     driven.node.run("umount /above/it; rm -rf /other /above", check=False)
 
 
+@pytest.mark.slow
 def test_clients_of_storage_elsewhere(driven: StubDriverNode) -> None:
     driven.state({"storage_clients": {"nfs": "nfs-common"}})
     assert set(driven.drift("storage.")) == {"storage.clients"}
@@ -179,6 +181,7 @@ def test_pattern_that_matches_two_devices_is_refused(driven: StubDriverNode) -> 
     assert "not one device" in outcome.failed[0]["msg"]
 
 
+@pytest.mark.slow
 def test_mount_that_is_not_asked_for_any_more_goes_and_its_data_stays(driven: StubDriverNode) -> None:
     driven.state({"scratch": []})
     outcome, _ = driven.apply(ROLE)

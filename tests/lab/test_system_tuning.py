@@ -34,6 +34,7 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
     return driven
 
 
+@pytest.mark.slow
 def test_check_says_what_would_change_and_changes_nothing(driven: StubDriverNode) -> None:
     before = driven.says(TREE)
     outcome, changed = driven.apply(ROLE, check=True)
@@ -107,6 +108,7 @@ def test_limit_that_would_shut_everybody_out_is_refused(driven: StubDriverNode) 
     assert changed == []
 
 
+@pytest.mark.slow
 def test_nothing_in_the_lock_leaves_nothing_on_the_node(driven: StubDriverNode) -> None:
     driven.state({"tuning": {}})
     assert driven.apply(ROLE)[0].ok
