@@ -8,8 +8,6 @@ import subprocess
 from typing import NamedTuple
 
 import gpuprov_versionlock as versionlock
-from gpuprov_failures import Failed
-from gpuprov_locks import BLOCKS, blocker, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,25 +70,6 @@ def output(*argv: str, seconds: float = 60) -> str:
     return run(*argv, seconds=seconds)[1]
 
 
-def rows_of_rpm(form: str, *names: str) -> "list[str]":
-    """Return a line in a format of `rpm --queryformat` for each installed package; [] without rpm.
-
-    A database that cannot be read is no empty one: `rpm -q NAME` answers that the package is not installed.
-
-    Args:
-        names: only these packages; without any all.
-
-    Raises:
-        Failed: rpm did not answer; the text names a user's process that prevents it.
-    """
-    status, said = run("rpm", "-qa", "--qf", form, "--", *names)
-    if status in (0, MISSING):
-        return said.splitlines()
-    pid = blocker()
-    why = f": {name_of(pid)} {BLOCKS}" if pid is not None else ", see `rpm -qa` on the node"
-    raise Failed(f"rpm cannot read its database, status {status}{why}", status)
-
-
 def has_dpkg() -> bool:
     """Return whether the node's packages are dpkg's; on a system of rpm the program may be installed too."""
     return os.path.exists(DPKG_STATUS)
@@ -101,9 +80,6 @@ def packages() -> "list[Package]":
 
     Of dpkg also the removed ones with configuration. Names are apt's: without the node's own architecture,
     as in `libc6:i386`. Empty with neither database.
-
-    Raises:
-        Failed: rpm did not answer.
     """
     return _of_dpkg() if has_dpkg() else _of_rpm()
 
@@ -121,7 +97,7 @@ def _of_dpkg() -> "list[Package]":
 def _of_rpm() -> "list[Package]":
     """Return rpm's packages; a kernel's name has its release, as in `kernel-core-5.14.0-570.el9.x86_64`."""
     locks, native, rows = versionlock.locks(), (os.uname().machine, "noarch"), []
-    for line in rows_of_rpm(RPM_FORM):
+    for line in output("rpm", "-qa", "--qf", RPM_FORM).splitlines():
         name, version, arch = line.split("\t")
         if name == RPM_KEY:
             continue

@@ -36,8 +36,6 @@ def restore(asked: dict) -> bool:
     """
     manager = package_manager()
     before, held, now = asked["packages"], asked["held"], present()
-    if not before:
-        raise Failed("the record of the packages before the change is empty: nothing is restored")
     back, new = words(now, before), now.keys() - before.keys()
     if back:
         streams = former_streams(manager.enabled_streams(), asked["streams"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -15,16 +13,12 @@ from pathlib import Path
 
 import gpuprov_dnf
 import gpuprov_locks
-import gpuprov_node
-import gpuprov_rpm_files
 import pytest
 from gpuprov_failures import Failed
 from gpuprov_node import TIMED_OUT
 
 from gpuprov.files import mutex
 from gpuprov.probe.node import system
-from tests import ROOT
-from tests.unit.programs import write_program
 from tests.unit.roles.scripts import script
 
 preflight = script("preflight")
@@ -66,7 +60,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The locks of rpm's database."""
     path = tmp_path / "rpmdb.sqlite-shm"
-    monkeypatch.setattr(gpuprov_locks, "DATABASES", (str(tmp_path / "none"), str(path)))
+    monkeypatch.setattr(gpuprov_locks, "DATABASE", str(path))
     return path
 
 
@@ -135,9 +129,8 @@ def test_without_its_folder_nothing_is_created(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("start", [120, 121, 122])
-def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path, start: int) -> None:
-    with held(database, "rb", 1, start) as pid:
+def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path) -> None:
+    with held(database, "rb", 1, 120) as pid:
         assert gpuprov_locks.blocker() == pid
         assert str(preflight.blocked()).endswith(f" ({pid})")
         with pytest.raises(Failed, match=rf"\({pid}\) is no package manager") as caught:
@@ -148,54 +141,11 @@ def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path,
     assert not lock.exists()
 
 
-@pytest.mark.parametrize(("mode", "start"), [("rb", 123), ("rb", 128), ("r+b", 120), ("r+b", 122)])
+@pytest.mark.parametrize(("mode", "start"), [("rb", 122), ("rb", 123), ("rb", 128), ("r+b", 120)])
 def test_a_reader_of_the_database_and_rpm_itself_do_not_block(database: Path, mode: str, start: int) -> None:
     with held(database, mode, 1, start):
         assert gpuprov_locks.blocker() is None
         assert preflight.blocked() is None
-
-
-@pytest.fixture(scope="module")
-def rpm_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root of its own for rpm, with a database of no packages, and wrappers of rpm and dnf that use it."""
-    root = tmp_path_factory.mktemp("root")
-    (root / "bin").mkdir()
-    write_program(root / "bin/rpm", f'exec timeout 3 {shutil.which("rpm")} --root {root} "$@"')
-    subprocess.run(["rpm", "--root", root, "--initdb"], check=True)
-    return root
-
-
-@pytest.mark.parametrize("byte", range(120, 128))
-def test_a_database_that_cannot_be_read_is_not_empty(
-    rpm_root: Path, monkeypatch: pytest.MonkeyPatch, byte: int
-) -> None:
-    """Lock each byte of SQLite's as a user can: rpm answers, or the reader refuses and names the user."""
-    [database] = rpm_root.rglob("rpmdb.sqlite-shm")
-    monkeypatch.setattr(gpuprov_locks, "DATABASES", (str(database),))
-    monkeypatch.setitem(gpuprov_node.ENVIRONMENT, "PATH", f"{rpm_root}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr(gpuprov_node, "has_dpkg", lambda: False)
-    assert gpuprov_node.packages() == []
-    with held(database, "rb", 1, byte) as pid:
-        for read in (gpuprov_node.packages, lambda: [*gpuprov_rpm_files.installed(["bash"])]):
-            if byte in range(120, 123):
-                with pytest.raises(Failed, match=rf"rpm cannot read its database.*\({pid}\) is no package"):
-                    read()
-            else:
-                assert read() == []
-
-
-def test_no_reader_of_rpm_ignores_its_status() -> None:
-    """Require `rows_of_rpm`: output without a status takes a locked database for an empty one."""
-    sources = [*(ROOT / "plugins").rglob("*.py"), *(ROOT / "roles").rglob("files/*.py")]
-    ignoring = re.compile(r'output\(\s*"rpm"|run\(\s*"rpm"[^\n]*\)\[1\]')
-    assert [path.name for path in sources if ignoring.search(path.read_text())] == []
-
-
-def test_a_driver_is_not_restored_from_an_empty_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    restore = script("nvidia_driver", "restore")
-    monkeypatch.setattr(restore, "present", lambda: {"dnf": "4.14"})
-    with pytest.raises(Failed, match="before the change is empty: nothing is restored"):
-        restore.restore({"packages": {}, "held": [], "left": [], "streams": [], "lock_timeout": 1})
 
 
 def test_a_process_without_a_name_has_a_text() -> None:
