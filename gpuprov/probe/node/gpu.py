@@ -4,10 +4,9 @@ import glob
 import os
 import re
 
-from gpuprov_gpus import devices_of
-
 from gpuprov.probe.node.base import (
     collector,
+    devices_of,
     find_program,
     names_in,
     read,

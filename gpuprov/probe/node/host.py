@@ -7,11 +7,10 @@ import re
 import struct
 import time
 
-from gpuprov_gpus import devices_of
-
 from gpuprov.probe.node.base import (
     blot_value,
     collector,
+    devices_of,
     link_name,
     names_in,
     read,

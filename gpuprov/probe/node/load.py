@@ -5,9 +5,7 @@ import os
 import re
 import time
 
-from gpuprov_gpus import devices_of
-
-from gpuprov.probe.node.base import Failed, collector, names_in, read, read_or_none
+from gpuprov.probe.node.base import Failed, collector, devices_of, names_in, read, read_or_none
 from gpuprov.probe.node.gpu_sample import reader
 
 TYPE_CHECKING = False

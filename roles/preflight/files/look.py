@@ -18,7 +18,6 @@ import sys
 import time
 from pathlib import Path
 
-from gpuprov_gpus import devices_of
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import run
 
@@ -155,9 +154,13 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 def users_of_gpus(bystanders: list[str]) -> list[str]:
     """Return the programs that hold a GPU open, `name (pid)`, except the driver's own services."""
     users = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        if any(re.match(r"nvidia(\d|-uvm)", name) for name in devices_of(process.name)):
-            users.add(process.name)
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = str(link.readlink())
+        except OSError:  # ended or closed meanwhile
+            continue
+        if re.match(r"/dev/nvidia(\d|-uvm)", target):
+            users.add(link.parts[2])
     found, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", seconds=30)
     if found == 0:
         users |= set(re.findall(r"(?m)^\d+$", listed))
