@@ -18,7 +18,7 @@ import tempfile
 from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_locks import DATABASE, RPM, RUN_DNF, blocker, conflict_of, name_of, remove_kept_locks
+from gpuprov_locks import BLOCKS, DATABASES, RPM, RUN_DNF, blocker, conflict_of, name_of, remove_kept_locks
 from gpuprov_node import SEVERAL, TIMED_OUT, Package, foreign_removals, packages
 from gpuprov_replace import replace
 from gpuprov_repos import repositories
@@ -33,12 +33,11 @@ NAME = "dnf"
 """Its name in messages."""
 NEXT_STEP = "run `dnf --assumeno install` with these packages on the node: its output names the others"
 
-BLOCKS = "is no package manager and keeps a lock of rpm's database"
 CAUSES = (
     Cause(
-        BLOCKS,
+        f"{BLOCKS}|locking protocol|database is locked",
         "a user's process prevents all changes of packages",
-        f"`lslocks` on the node shows it, with {DATABASE}; end it and try again",
+        f"`lslocks` on the node shows it, with {' or '.join(DATABASES)}; end it and try again",
     ),
     Cause(
         "dnf would remove",

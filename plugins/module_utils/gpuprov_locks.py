@@ -24,13 +24,16 @@ RPM = "/var/lib/rpm/.rpm.lock"
 """Lock of rpm's transactions."""
 MANAGERS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock", RPM)
 """Locks that a package manager holds while it changes packages or lists."""
-DATABASE = "/var/lib/rpm/rpmdb.sqlite-shm"
-"""Locks of SQLite for rpm's database, which is in WAL mode."""
-WRITERS = (120, 2)
-"""First byte and number of the bytes there that SQLite locks for a writer and for a checkpoint.
+DATABASES = ("/var/lib/rpm/rpmdb.sqlite-shm", "/var/lib/dnf/history.sqlite-shm")
+"""Locks of SQLite for the databases of rpm and of dnf's history, which are in WAL mode."""
+WRITERS = (120, 3)
+"""First byte and number of the bytes there that SQLite locks for a writer, a checkpoint and the recovery.
 
-Readers do not lock them (https://www.sqlite.org/walformat.html, section 2.3).
+The first connection does a recovery. Readers do not keep locks of these bytes
+(https://www.sqlite.org/walformat.html, section 2.3).
 """
+BLOCKS = "is no package manager and keeps a lock of the database of rpm or dnf"
+"""What a message says of the process of `blocker`."""
 DNF = ("/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid", "/var/lib/dnf/rpmdb_lock.pid")
 """Files that dnf 4 creates and locks with flock(2) for a moment or for a transaction, with its process."""
 RUN_DNF = ("sh", "-c", 'umask 077; exec dnf "$@"', "dnf")
@@ -78,12 +81,15 @@ def running() -> "int | None":
 
 
 def blocker() -> "int | None":
-    """Return the process of a user that prevents changes of rpm's database, see `conflict`; None without one.
+    """Return the process of a user that prevents changes of one of `DATABASES`, see `conflict`, or None.
 
     It holds a read lock on bytes on which SQLite itself has write locks only.
     """
-    found = conflict(DATABASE, *WRITERS)
-    return found[1] if found and found[0] == fcntl.F_RDLCK else None
+    for path in DATABASES:
+        found = conflict(path, *WRITERS)
+        if found and found[0] == fcntl.F_RDLCK:
+            return found[1]
+    return None
 
 
 def name_of(pid: int) -> str:

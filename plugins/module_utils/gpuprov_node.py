@@ -8,6 +8,8 @@ import subprocess
 from typing import NamedTuple
 
 import gpuprov_versionlock as versionlock
+from gpuprov_failures import Failed
+from gpuprov_locks import BLOCKS, blocker, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +72,21 @@ def output(*argv: str, seconds: float = 60) -> str:
     return run(*argv, seconds=seconds)[1]
 
 
+def database(*argv: str) -> str:
+    """Return what a package manager prints about its database; empty if it does not exist.
+
+    Raises:
+        Failed: it failed or exceeded the time limit: what is installed is then not known, which is something
+            else than nothing.
+    """
+    status, said = run(*argv)
+    if status in (0, MISSING):
+        return said
+    pid = blocker()
+    why = "" if pid is None else f": {name_of(pid)} {BLOCKS}"
+    raise Failed(f"`{' '.join(argv[:2])}` ended with status {status}{why}", status)
+
+
 def has_dpkg() -> bool:
     """Return whether the node's packages are dpkg's; on a system of rpm the program may be installed too."""
     return os.path.exists(DPKG_STATUS)
@@ -80,15 +97,18 @@ def packages() -> "list[Package]":
 
     Of dpkg also the removed ones with configuration. Names are apt's: without the node's own architecture,
     as in `libc6:i386`. Empty with neither database.
+
+    Raises:
+        Failed: the database cannot be read.
     """
     return _of_dpkg() if has_dpkg() else _of_rpm()
 
 
 def _of_dpkg() -> "list[Package]":
     form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
-    native = ":" + output("dpkg", "--print-architecture").strip()
+    native = ":" + database("dpkg", "--print-architecture").strip()
     rows = []
-    for line in output("dpkg-query", "-W", "-f", form).splitlines():
+    for line in database("dpkg-query", "-W", "-f", form).splitlines():
         (wanted, state, *_error), name, version = line.split("\t")
         rows.append(Package(wanted, state, name[: -len(native)] if name.endswith(native) else name, version))
     return rows
@@ -97,7 +117,7 @@ def _of_dpkg() -> "list[Package]":
 def _of_rpm() -> "list[Package]":
     """Return rpm's packages; a kernel's name has its release, as in `kernel-core-5.14.0-570.el9.x86_64`."""
     locks, native, rows = versionlock.locks(), (os.uname().machine, "noarch"), []
-    for line in output("rpm", "-qa", "--qf", RPM_FORM).splitlines():
+    for line in database("rpm", "-qa", "--qf", RPM_FORM).splitlines():
         name, version, arch = line.split("\t")
         if name == RPM_KEY:
             continue

@@ -12,7 +12,7 @@ import pwd
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpuprov_node import run
+from gpuprov_node import database
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,11 +52,15 @@ def installed(packages: "list[str]") -> "Iterator[tuple[str, str, list[File]]]":
     """Yield name, time of installation with version, and files of those packages that are installed.
 
     Packages of other architectures than the node's are left out.
+
+    Raises:
+        Failed: the database cannot be read. Only with `-qa` rpm's status shows this: otherwise a name that is
+            not installed has the same one.
     """
     native, found = (os.uname().machine, "noarch"), {}  # type: tuple[str, str], dict[str, tuple[str, list[File]]]
     if not packages:
         return
-    for line in run("rpm", "-q", "--qf", FORM, "--", *packages, seconds=60)[1].splitlines():
+    for line in database("rpm", "-qa", "--qf", FORM, "--", *packages).splitlines():
         words = line.split("\t")
         if len(words) != 12 or words[1] not in native:
             continue

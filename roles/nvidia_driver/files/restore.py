@@ -36,6 +36,8 @@ def restore(asked: dict) -> bool:
     """
     manager = package_manager()
     before, held, now = asked["packages"], asked["held"], present()
+    if not before:
+        raise Failed("the record of the former packages is empty: all packages would be removed")
     back, new = words(now, before), now.keys() - before.keys()
     if back:
         streams = former_streams(manager.enabled_streams(), asked["streams"])

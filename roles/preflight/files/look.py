@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
-from gpuprov_node import run
+from gpuprov_node import database, run
 
 EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
@@ -211,8 +211,12 @@ def unavailable(names: list[str]) -> list[str]:
     """Return the packages that are not installed and that no enabled repository of dnf has.
 
     Empty if dnf cannot read its repositories: then the role repositories names the reason.
+
+    Raises:
+        Failed: rpm's database cannot be read.
     """
-    missing = [name for name in names if run("rpm", "-q", name)[0] != 0]
+    there = database("rpm", "-qa", "--qf", "%{NAME}\\n", "--", *names).split()
+    missing = sorted(set(names).difference(there))
     if not missing:
         return []
     every = "--setopt=*.skip_if_unavailable=0"  # a repository that does not answer is no proof

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpuprov_node
 import gpuprov_package_files as files
 import gpuprov_rpm_files as rpm
 import pytest
@@ -91,13 +92,13 @@ class Tree:
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """Return a tree whose files belong to this user, whom rpm's database calls root."""
     tree = Tree(tmp_path / "root")
-    run = rpm.run
+    run = gpuprov_node.run
 
     def with_database(program: str, *words: str, **how: Any) -> tuple[int, str]:
         return run(program, *([f"--dbpath={tree.database}"] if program == "rpm" else []), *words, **how)
 
     me = (os.getuid(), os.getgid())
-    monkeypatch.setattr(rpm, "run", with_database)
+    monkeypatch.setattr(gpuprov_node, "run", with_database)
     monkeypatch.setattr(rpm, "_numbers", lambda user, group: me)
     monkeypatch.setattr(rpm, "FOLDERS", (str(tree.database),))
     monkeypatch.setattr(files, "has_dpkg", lambda: False)

@@ -170,12 +170,20 @@ def test_the_way_back_is_what_differs() -> None:
     assert words == ["libcuda1:i386-", "libcuda1=570.1", "nvidia-smi=570.1"]
 
 
+def test_an_empty_record_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = script("nvidia_driver", "restore")
+    monkeypatch.setattr(restore, "present", lambda: {"libc6": "1"})
+    monkeypatch.setattr(restore, "package_manager", lambda: None)
+    with pytest.raises(restore.Failed, match="record of the former packages is empty"):
+        restore.restore({"packages": {}, "left": [], "held": [], "streams": [], "lock_timeout": 1})
+
+
 def test_packages_by_the_name_that_apt_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = (
         "ii \tlibc6:amd64\t2.36\nhi \tlibcuda1:amd64\t535.1\nii \tlibcuda1:i386\t535.1\n"
         "iF \tnvidia-kernel-dkms\t535.1\nrc \tnvidia-smi\t530.1\nun \tgone\t\n"
     )
-    monkeypatch.setattr(gpuprov_node, "output", lambda *argv: "amd64\n" if argv[0] == "dpkg" else listed)
+    monkeypatch.setattr(gpuprov_node, "database", lambda *argv: "amd64\n" if argv[0] == "dpkg" else listed)
     assert [tuple(row) for row in gpuprov_node.packages()] == [
         ("i", "i", "libc6", "2.36"),
         ("h", "i", "libcuda1", "535.1"),

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import gpuprov_dnf
 import gpuprov_locks
+import gpuprov_node
+import gpuprov_rpm_files
 import pytest
 from gpuprov_failures import Failed
 from gpuprov_node import TIMED_OUT
@@ -60,7 +62,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The locks of rpm's database."""
     path = tmp_path / "rpmdb.sqlite-shm"
-    monkeypatch.setattr(gpuprov_locks, "DATABASE", str(path))
+    monkeypatch.setattr(gpuprov_locks, "DATABASES", (str(tmp_path / "none"), str(path)))
     return path
 
 
@@ -129,8 +131,9 @@ def test_without_its_folder_nothing_is_created(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "none").exists()
 
 
-def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path) -> None:
-    with held(database, "rb", 1, 120) as pid:
+@pytest.mark.parametrize("byte", [120, 121, 122])
+def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path, byte: int) -> None:
+    with held(database, "rb", 1, byte) as pid:
         assert gpuprov_locks.blocker() == pid
         assert str(preflight.blocked()).endswith(f" ({pid})")
         with pytest.raises(Failed, match=rf"\({pid}\) is no package manager") as caught:
@@ -141,11 +144,67 @@ def test_a_user_who_locks_the_writers_bytes_is_named(database: Path, lock: Path)
     assert not lock.exists()
 
 
-@pytest.mark.parametrize(("mode", "start"), [("rb", 122), ("rb", 123), ("rb", 128), ("r+b", 120)])
+@pytest.mark.parametrize(("mode", "start"), [("rb", 123), ("rb", 128), ("r+b", 120)])
 def test_a_reader_of_the_database_and_rpm_itself_do_not_block(database: Path, mode: str, start: int) -> None:
     with held(database, mode, 1, start):
         assert gpuprov_locks.blocker() is None
         assert preflight.blocked() is None
+
+
+def test_both_databases_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / name for name in ("rpmdb.sqlite-shm", "history.sqlite-shm")]
+    assert [Path(each).name for each in gpuprov_locks.DATABASES] == [path.name for path in paths]
+    monkeypatch.setattr(gpuprov_locks, "DATABASES", tuple(map(str, paths)))
+    for path in paths:
+        with held(path, "rb", 1, 121) as pid:
+            assert gpuprov_locks.blocker() == pid
+
+
+def rpms(root: Path, *words: str) -> int:
+    """Return the exit status of rpm with a database of its own; TIMED_OUT after 3 s."""
+    command = ["timeout", "3", "rpm", f"--dbpath={root}", *words]
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize("byte", range(120, 129))
+def test_rpm_waits_for_the_bytes_whose_holder_is_named(
+    byte: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lock each byte of SQLite's (120 to 127) and the next one, as a user can, while rpm reads."""
+    assert rpms(tmp_path, "--initdb") == rpms(tmp_path, "-qa") == 0
+    path = tmp_path / "rpmdb.sqlite-shm"
+    monkeypatch.setattr(gpuprov_locks, "DATABASES", (str(path),))
+    with held(path, "rb", 1, byte) as pid:
+        named = gpuprov_locks.blocker() == pid
+        assert (rpms(tmp_path, "-qa") == TIMED_OUT) == named == (byte < 123)
+    assert rpms(tmp_path, "-qa") == 0
+
+
+@pytest.mark.parametrize("status", [1, TIMED_OUT])
+def test_an_unreadable_database_is_no_empty_one(
+    status: int, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpuprov_node, "has_dpkg", lambda: False)
+    monkeypatch.setattr(gpuprov_node, "run", lambda *_, **__: (status, ""))
+    for read in (gpuprov_node.packages, lambda: list(gpuprov_rpm_files.installed(["libcuda"]))):
+        with (
+            held(database, "rb", 1, 122) as pid,
+            pytest.raises(Failed, match=rf"\({pid}\) is no package"),
+        ):
+            read()
+        with pytest.raises(Failed, match=f"^`rpm -qa` ended with status {status}$"):
+            read()
+    with pytest.raises(Failed, match=r"^`rpm -qa` ended"):
+        preflight.unavailable(["dkms"])
+    monkeypatch.setattr(gpuprov_node, "has_dpkg", lambda: True)
+    with pytest.raises(Failed, match=r"^`dpkg --print-architecture` ended"):
+        gpuprov_node.packages()
+
+
+def test_without_a_package_manager_no_package_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpuprov_node, "has_dpkg", lambda: False)
+    monkeypatch.setattr(gpuprov_node, "run", lambda *_, **__: (gpuprov_node.MISSING, ""))
+    assert gpuprov_node.packages() == []
 
 
 def test_a_process_without_a_name_has_a_text() -> None:

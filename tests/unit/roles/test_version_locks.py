@@ -87,7 +87,7 @@ def test_packages_of_rpm_have_names_as_apts(monkeypatch: pytest.MonkeyPatch) -> 
         "kernel-core\t5.14.0-570.el9\tx86_64\nkernel-headers\t5.14.0-570.el9\tx86_64\ntool\t0:1-1\tnoarch\n"
     )
     monkeypatch.setattr(node, "has_dpkg", lambda: False)
-    monkeypatch.setattr(node, "output", lambda *_: listed)
+    monkeypatch.setattr(node, "database", lambda *_: listed)
     monkeypatch.setattr(node.os, "uname", lambda: type("uname", (), {"machine": "x86_64"}))
     monkeypatch.setattr(versionlock, "locks", lambda: ["tool-0:1-1.*"])
     assert [tuple(row) for row in node.packages()] == [
