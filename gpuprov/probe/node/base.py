@@ -167,22 +167,6 @@ def link_name(path: str) -> "str | None":
         return None
 
 
-def devices_of(pid: str) -> "set[str]":
-    """Return the names in /dev of NVIDIA's devices that a process has open: `nvidia0`, `nvidia-uvm`.
-
-    A file of such a name in another folder is none: users choose names of their own files.
-    """
-    folder, found = "/proc/" + pid + "/fd/", set()
-    for number in names_in(folder):
-        try:
-            target = os.readlink(folder + number)
-        except OSError:  # ended or closed meanwhile
-            continue
-        if target.startswith("/dev/nvidia") and "/" not in target[5:]:
-            found.add(target[5:])
-    return found
-
-
 def find_program(name: str) -> "str | None":
     """Return the full path of a program, or `None`.
 

@@ -4,9 +4,10 @@ import glob
 import os
 import re
 
+from gpuprov_gpu_files import devices_of
+
 from gpuprov.probe.node.base import (
     collector,
-    devices_of,
     find_program,
     names_in,
     read,

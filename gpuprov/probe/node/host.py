@@ -7,10 +7,11 @@ import re
 import struct
 import time
 
+from gpuprov_gpu_files import devices_of
+
 from gpuprov.probe.node.base import (
     blot_value,
     collector,
-    devices_of,
     link_name,
     names_in,
     read,

@@ -5,7 +5,9 @@ import os
 import re
 import time
 
-from gpuprov.probe.node.base import Failed, collector, devices_of, names_in, read, read_or_none
+from gpuprov_gpu_files import devices_of
+
+from gpuprov.probe.node.base import Failed, collector, names_in, read, read_or_none
 from gpuprov.probe.node.gpu_sample import reader
 
 TYPE_CHECKING = False

@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from gpuprov_gpu_files import devices_of
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import database, run
 
@@ -153,14 +154,8 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 
 def users_of_gpus(bystanders: list[str]) -> list[str]:
     """Return the programs that hold a GPU open, `name (pid)`, except the driver's own services."""
-    users = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = str(link.readlink())
-        except OSError:  # ended or closed meanwhile
-            continue
-        if re.match(r"/dev/nvidia(\d|-uvm)", target):
-            users.add(link.parts[2])
+    running = [path.name for path in Path("/proc").glob("[0-9]*")]
+    users = {pid for pid in running if any(re.match(r"nvidia(\d|-uvm)", name) for name in devices_of(pid))}
     found, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", seconds=30)
     if found == 0:
         users |= set(re.findall(r"(?m)^\d+$", listed))
