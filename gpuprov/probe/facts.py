@@ -123,22 +123,30 @@ class part(cached_property[T]):  # noqa: N801
     @overload
     def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
     def __get__(self, instance: object | None, owner: type[Any] | None = None) -> T | part[T]:
-        """Return the part.
+        """Return the part. A failure is kept as well: each check would parse the value again.
 
         Raises:
             Missing: the collector failed, or its values cannot be parsed.
         """
+        name = str(self.attrname)
+        known: dict[str, tuple[str, str]] = {}
+        if instance is not None:
+            known = instance.__dict__.setdefault("_missing", known)
+        if name in known:
+            raise Missing(*known[name])
         try:
             return super().__get__(instance, owner)
-        except Missing:
+        except Missing as missing:
+            known[name] = missing.collector, missing.reason
             raise
         except NodeFailed as error:
-            raise Missing(str(self.attrname), str(error)) from error
+            known[name] = name, str(error)
+            raise Missing(*known[name]) from error
         except GpuprovError:
             raise
         except Exception as error:  # any: the value is untrusted input
-            name = str(self.attrname)
-            raise Missing(name, f"not as the probe sends it ({type(error).__name__})") from error
+            known[name] = name, f"not as the probe sends it ({type(error).__name__})"
+            raise Missing(*known[name]) from error
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpuprov.errors import NodeFailed
+from gpuprov.probe import facts as facts_module
 from gpuprov.probe.facts import SCHEMA, TEXT, Facts, Missing
 from gpuprov.ssh.answers import read_answer
 from tests import H200
@@ -146,3 +148,20 @@ def test_text_of_facts_that_a_worker_sent_is_limited_too() -> None:
     found = read_answer(json.dumps(document), Facts)
     assert found.raw("sshd") == {"text": "a"}
     assert found.missing == {"units": "more than 1048576 characters"}
+
+
+def test_a_value_that_cannot_be_parsed_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def parse(*words: object) -> None:
+        asked.append(words)
+        raise NodeFailed("a name that no package has")
+
+    monkeypatch.setattr(facts_module, "parse_dpkg", parse)
+    facts = Facts("n", "", 0.0, {"packages": {"manager": "dpkg", "text": "", "interrupted": False}})
+    reasons = set()
+    for _ in range(3):
+        with pytest.raises(Missing) as caught:
+            _ = facts.packages
+        reasons.add((caught.value.collector, caught.value.reason))
+    assert (len(asked), len(reasons)) == (1, 1)
