@@ -33,7 +33,7 @@ The first connection does a recovery. Readers do not keep locks of these bytes
 (https://www.sqlite.org/walformat.html, section 2.3).
 """
 BLOCKS = "is no package manager and keeps a lock of the database of rpm or dnf"
-"""What a message says of the process of `blocker`."""
+"""Text of messages about the process that `blocker` returns."""
 DNF = ("/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid", "/var/lib/dnf/rpmdb_lock.pid")
 """Files that dnf 4 creates and locks with flock(2) for a moment or for a transaction, with its process."""
 RUN_DNF = ("sh", "-c", 'umask 077; exec dnf "$@"', "dnf")
