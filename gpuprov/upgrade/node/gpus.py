@@ -5,10 +5,11 @@ import os
 import re
 import time
 
+from gpuprov_gpu_files import devices_of
 from gpuprov_replace import make_folders, replace
 
 from gpuprov.apply.node.lease import RUN
-from gpuprov.probe.node.base import Failed, devices_of, read_or_none, run, run_anyway
+from gpuprov.probe.node.base import Failed, read_or_none, run, run_anyway
 from gpuprov.probe.node.gpu import gpu_use
 
 TYPE_CHECKING = False
