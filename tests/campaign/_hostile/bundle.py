@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 
+from tests import ROOT
 from tests.campaign._hostile.field import Field, Reached, way
 from tests.campaign._hostile.words import payload
 
@@ -14,6 +16,7 @@ Try = Callable[[random.Random], None]
 @way("node", "bundle", "key", share=300)
 def bundle(field: Field) -> Try:
     """Try secrets at any place of an examination, and look for them in its bundle."""
+    sys.path.append(str(ROOT / "plugins/module_utils"))
     from gpuprov.doctor.bundle.bundle import compose
     from tests.unit.doctor.machines import as_examined
     from tests.unit.doctor.test_bundle import leaves, machine, put

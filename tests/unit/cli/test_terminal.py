@@ -119,7 +119,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(
 @pytest.mark.parametrize(
     ("complete", "begun", "offered"),
     [
-        (completion.profiles, "hgx-h1", ["hgx-h100-8"]),
+        (completion.profiles, "hgx-h1", ["hgx-h100-4", "hgx-h100-8"]),
         (completion.components, "cu", ["cuda", "cudnn"][:1]),
         (completion.systems, "debian13", ["debian13"]),
         (completion.tables, "sh", ["show"]),

@@ -18,6 +18,8 @@ NEEDS_ROOT = ("user on a node", "node/doctor")
 """Attacks that need a mount namespace, or the rights of another user."""
 PARTIES = (
     "node",
+    "node that `repair` treats",
+    "BMC that the file of BMCs states",
     "other user on a node",
     "builder",
     "worker",
@@ -31,6 +33,7 @@ PARTIES = (
     "assistant that calls `gpuprov mcp`",
     "author of an imported inventory",
     "author of a pull request",
+    "person who comments in a repository",
     "stranger on the network",
 )
 

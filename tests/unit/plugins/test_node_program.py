@@ -67,6 +67,8 @@ def test_a_module_comes_after_those_that_it_imports() -> None:
         "gpuprov_replace",
         "gpuprov_lines",
         "gpuprov_versionlock",
+        "gpuprov_failures",
+        "gpuprov_locks",
         "gpuprov_node",
     ]
 

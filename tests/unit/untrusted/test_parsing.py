@@ -171,7 +171,7 @@ def test_documents_without_text_stay_as_they_are() -> None:
 
 def test_recorded_nodes_are_far_below_the_limit() -> None:
     sizes = [count_values(path.read_bytes()) for path in (ROOT / "tests/recorded").rglob("*.json")]
-    assert 100 < max(sizes) < VALUES / 50
+    assert 100 < max(sizes) < VALUES / 40
 
 
 def test_results_have_the_same_limit_on_both_sides() -> None:

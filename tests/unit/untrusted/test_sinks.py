@@ -164,6 +164,8 @@ SINKS = {
             "gpuprov/report/live.py",
             "gpuprov/cli/__init__.py",
             "gpuprov/nccl/allreduce.py",
+            "gpuprov/health/command.py",  # on nodes, for systemd's journal
+            "gpuprov/health/program.py",
         ),
     ),
     "a shell's line": Sink(
@@ -253,6 +255,7 @@ PARSED_DIRECTLY = {
     "gpuprov/access/sshd.py": "a file of gpuprov",
     "gpuprov/doctor/concerns/errors.py": "a file of gpuprov",
     "gpuprov/doctor/judge.py": "a file of gpuprov",
+    "gpuprov/health/program.py": "files that the role and the program itself wrote, on the node",
     "gpuprov/inventory/schemas.py": "a file of gpuprov",
     "gpuprov/inventory/exports/sbom.py": "a text that the library wrote from the lock",
     "gpuprov/apply/jobs.py": "a file of gpuprov's roles",
