@@ -49,7 +49,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
             f"{path} sets {name} for every login: {value or '(empty)'}",
             (f"{path}: {name}={value}", f"nvidia-smi: {count} GPUs"),
             "CUDA finds no GPU (100) or another than intended (101)" if bad else "programs see only these",
-            (shell("{}   (and log in again)", without_variable(path, name)),),
+            (without_variable(path, name), shell("log in again")),
         )
 
 

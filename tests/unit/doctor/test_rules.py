@@ -292,3 +292,13 @@ def test_what_healthy_machines_have_is_no_alarm() -> None:
     ):
         found = [each for each in judged(harmless) if each[0] in ("broken", "degraded") or "ecc" in each[1]]
         assert found == [], harmless.__name__
+
+
+def test_each_remedy_is_a_line_and_no_single_quoted_word() -> None:
+    """Reject a command that was quoted as one word, which a shell looks for as a program."""
+    for changes in FAULTS.values():
+        for change in changes:
+            result = bare_metal()
+            change(result)
+            lines = [line for fault in diagnose(as_examined(result)).faults for line in fault.mend]
+            assert [line for line in lines if re.match(r"'[^']* ", line)] == []
