@@ -129,7 +129,6 @@ def test_a_change_that_nobody_can_log_in_after_is_taken_back(here: LocalNode) ->
     here.gpuprov("drift")
 
 
-@pytest.mark.slow
 def test_where_nobody_gets_in_before_the_change_it_is_refused(here: LocalNode) -> None:
     here.node.run("useradd -m -s /bin/bash ops && passwd -l ops", check=False)
     path = here.node.root / FOLDER[1:] / "fleet.yml"
