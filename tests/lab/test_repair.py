@@ -31,7 +31,7 @@ ExecStart=/usr/bin/logger -t kernel Linux version 6.1.0
 [Install]
 WantedBy=multi-user.target
 """
-JOB = ": >/dev/nvidia9; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'"
+JOB = "mknod /dev/nvidia9 c 1 3; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'"
 
 
 class Sick:
