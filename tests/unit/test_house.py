@@ -15,7 +15,7 @@ import pytest
 from gpuprov.cli.common.verbs import VERBS
 from tests import ROOT
 
-ENTRIES = 29
+ENTRIES = 28
 LEVELS = 16
 UTILITIES = ROOT / "plugins/module_utils"
 SHARED = {path.stem for path in UTILITIES.glob("*.py")}
