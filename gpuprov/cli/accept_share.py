@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprov.cli.common import options
+from gpuprov.cli.common import options, upgrade_run
 from gpuprov.errors import Exit, GpuprovError
 
 if TYPE_CHECKING:
@@ -53,22 +53,11 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[di
 
 def _context(chosen: options.Chosen, folder: Path) -> RepairContext:
     """Return the context of a run in a folder, whose drain gives way to jobs."""
-    from gpuprov.apply.context import Options
     from gpuprov.model.rollout import Rollout
     from gpuprov.upgrade.repair import share
-    from gpuprov.upgrade.repair.context import RepairContext
 
     rollout = share.hurried(chosen.lock.rollout or Rollout())
-    lock = chosen.lock.model_copy(update={"rollout": rollout})
-    return RepairContext(
-        lock,
-        folder,
-        Options(chosen.dispatch),
-        narrate=options.note,
-        old=lock,
-        source=folder,
-        lock_path=chosen.lock_path.absolute(),
-    )
+    return upgrade_run.repair_context(chosen, chosen.lock.model_copy(update={"rollout": rollout}), folder)
 
 
 def _finish(chosen: options.Chosen, folder: Path) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common import options, upgrade_run
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -57,13 +56,7 @@ LEVELS = ("none", "quick", "full")
     type=FILE,
     help=f"file of BMCs, for power cycles  [default: {BMC_FILE} beside the lock]",
 )
-@click.option(
-    "--resume",
-    metavar="[RUN]",
-    is_flag=False,
-    flag_value="latest",
-    help="continue a run whose controller died  [default: the latest]",
-)
+@options.resume_option
 @options.yes_option
 def command(
     chosen: options.Chosen,
@@ -102,7 +95,7 @@ def command(
     plan.refuse_undrained(asked.rollout, patients, drained=drained)
     options.ask(f"repair {asked.text}", yes=yes)
     lock, stated = _with_level(chosen.lock, level)
-    context = _context(chosen, lock, run_folder("repair"), bmcs)
+    context = upgrade_run.repair_context(chosen, lock, run_folder("repair"), bmcs)
     plan.begin(
         context, patients, events, at_once=asked.at_once, level=stated, patience_s=patience, bmc_file=path
     )
@@ -206,23 +199,6 @@ def _with_level(lock: Lock, level: str | None) -> tuple[Lock, str | None]:
     return lock.model_copy(update={"rollout": rollout.model_copy(update={"accept": stated})}), stated
 
 
-def _context(chosen: options.Chosen, lock: Lock, folder: Path, bmcs: Mapping[str, Bmc]) -> RepairContext:
-    """Return the context of a repair in a folder."""
-    from gpuprov.apply.context import Options
-    from gpuprov.upgrade.repair.context import RepairContext
-
-    return RepairContext(
-        lock,
-        folder,
-        Options(chosen.dispatch),
-        narrate=options.note,
-        old=lock,
-        source=folder,
-        bmcs=bmcs,
-        lock_path=chosen.lock_path.absolute(),
-    )
-
-
 def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> RepairContext:
     """Return the context of an unfinished repair, after its processes on this machine have ended.
 
@@ -240,7 +216,7 @@ def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> Repair
     lock, _ = unpack(folder)
     stated = bmc_path or (Path(about.bmc_file) if about.bmc_file else None)
     _, bmcs = _bmcs(stated, chosen) if stated else (None, {})
-    context = _context(chosen, lock, folder, bmcs)
+    context = upgrade_run.repair_context(chosen, lock, folder, bmcs)
     options.note(f"resuming {context.id}")
     wait_for_orphans(context)
     return context
@@ -254,10 +230,5 @@ def _follow(context: RepairContext, output: str) -> Exit:
 
     with Progress(options.note).alive() as progress:
         outcome = follow(replace(context, listen=progress.event))
-    if output == "json":
-        options.print_json(repair_outcome_document(context.id, outcome))
-    else:
-        for line in repair_outcome_lines(outcome):
-            say(line)
-    options.note(f"logs of this run: {context.folder}")
-    return outcome.exit_code
+    document, lines = repair_outcome_document(context.id, outcome), repair_outcome_lines(outcome)
+    return upgrade_run.print_result(context.folder, output, document, lines, outcome.exit_code)

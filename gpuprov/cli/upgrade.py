@@ -27,13 +27,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--plan", "only_plan", is_flag=True, help="show the gate and the order, then stop")
 @click.option("--accept", multiple=True, metavar="CHECK", help="accept this drift at the gate; recorded")
 @click.option("--because", default="", metavar="TEXT", help="reason for accepting that drift; recorded")
-@click.option(
-    "--resume",
-    metavar="[RUN]",
-    is_flag=False,
-    flag_value="latest",
-    help="continue a run whose controller died  [default: the latest]",
-)
+@options.resume_option
 @options.yes_option
 def command(
     chosen: options.Chosen,

@@ -18,20 +18,20 @@ SECONDS = 10.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def tell(program: str | None, document: Mapping[str, Any], told: str) -> None:
+def run_command(program: str | None, document: Mapping[str, Any], last: str) -> None:
     """Start the site's program with verdict and rule as arguments, if it was last started with others.
 
     The text is in the variable GPUPROV_TEXT. It is killed with its children after `SECONDS`; if it fails, it
     is started again after the next run.
 
     Args:
-        told: path of the file that keeps the arguments of its last start.
+        last: path of the file that keeps the arguments of its last start.
     """
     if program is None:
         return
     words = f"{document['verdict']} {document['rule'] or '-'}"
     with contextlib.suppress(OSError):
-        if Path(told).read_text("utf-8") == words:
+        if Path(last).read_text("utf-8") == words:
             return
     environment = {"PATH": PATH, "LC_ALL": "C", "GPUPROV_TEXT": on_one_line(str(document["text"]))}
     try:
@@ -44,7 +44,7 @@ def tell(program: str | None, document: Mapping[str, Any], told: str) -> None:
         )
         code = _wait(child)
         if code == 0:
-            save(told, words, 0o600)
+            save(last, words, 0o600)
         else:
             print(f"{program} exited with {code}", file=sys.stderr)
     except OSError as error:

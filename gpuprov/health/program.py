@@ -33,7 +33,7 @@ from gpuprov.health.verdict import Circumstances, conclude, unknown
 CONFIG = "/etc/gpuprov/health.json"
 FOLDER = "/run/gpuprov"
 STATE = "health.state"
-FILES = ("health", "health.json", "health.told", STATE)
+FILES = ("health", "health.json", "health.command", STATE)
 LONGEST_CHANGE_S = 4 * 3600.0
 """Longest time for which a change of the node is an excuse: a package manager that waits for an answer would
 hide faults for ever.
@@ -243,7 +243,7 @@ def _once(config: Config, wanted: argparse.Namespace, digest: str) -> int:
         print(f"cannot be written: {each}", file=sys.stderr)
     if wanted.prints or wanted.seconds:
         print(f"{document['at']} {document['seconds']} s: {line(document)}", end="", flush=True)
-    command.tell(config.command, document, f"{wanted.folder}/health.told")
+    command.run_command(config.command, document, f"{wanted.folder}/health.command")
     return 1 if failed else 0
 
 

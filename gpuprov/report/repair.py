@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpuprov.model.nodeset import fold
-from gpuprov.report.upgrade import entry_lines
+from gpuprov.report.upgrade import entry_lines, outcome_lines
 from gpuprov.untrusted import on_one_line
-from gpuprov.upgrade.repair.engine import RepairOutcome
 from gpuprov.upgrade.repair.header import RepairHeader
 from gpuprov.upgrade.repair.ladder import LADDERS, Patient
+from gpuprov.upgrade.repair.state import End
+from gpuprov.upgrade.running import Outcome
 from gpuprov.upgrade.state import Entry
 
 ENDS = {
@@ -74,19 +76,13 @@ def repair_plan_document(
     }
 
 
-def repair_outcome_lines(outcome: RepairOutcome) -> Iterator[str]:
-    """Yield the end of every node with its reason, equal ones on one line, then why the run was stopped."""
-    alike: dict[str, list[str]] = defaultdict(list)
-    for node, end in outcome.ends.items():
-        reason = outcome.reasons.get(node)
-        alike[ENDS[end] + (f"  ({on_one_line(reason)})" if reason else "")].append(node)
-    for line, names in alike.items():
-        yield f"{fold(names)} {line}"
-    if outcome.stopped:
-        yield f"stopped: {outcome.stopped}"
+def repair_outcome_lines(outcome: Outcome[End]) -> Iterator[str]:
+    """Return the lines of `outcome_lines`."""
+    reasons: dict[str, str] = {node: on_one_line(reason) for node, reason in outcome.reasons.items()}
+    return outcome_lines(replace(outcome, reasons=reasons), ENDS)
 
 
-def repair_outcome_document(run: str, outcome: RepairOutcome) -> dict[str, Any]:
+def repair_outcome_document(run: str, outcome: Outcome[End]) -> dict[str, Any]:
     """Return a document of the schema gpuprov.repair/1."""
     nodes = [
         {"name": node, "end": end, "reason": outcome.reasons.get(node)} for node, end in outcome.ends.items()

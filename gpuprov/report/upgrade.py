@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,10 +13,10 @@ from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
 from gpuprov.report.text import plan_sentence
 from gpuprov.upgrade.batches import Batch
-from gpuprov.upgrade.engine import Outcome
 from gpuprov.upgrade.gate import NodeGate
 from gpuprov.upgrade.header import Header
-from gpuprov.upgrade.state import Entry, out_of_service
+from gpuprov.upgrade.running import Outcome
+from gpuprov.upgrade.state import End, Entry, out_of_service
 
 MARK = {"bad": "shut", "warn": "note", "ok": "open"}
 STANDS = {
@@ -80,21 +80,24 @@ def plan_document(gates: Sequence[NodeGate], batches: Iterable[Batch], window_op
     }
 
 
-def outcome_lines(outcome: Outcome) -> Iterator[str]:
+def outcome_lines(outcome: Outcome[Any], ends: Mapping[str, str] = STANDS) -> Iterator[str]:
     """Yield the end of every node with its reason, with equal ones on one line, then why the run was
     stopped.
+
+    Args:
+        ends: end → its text.
     """
     alike: dict[str, list[str]] = defaultdict(list)
     for node, end in outcome.ends.items():
         reason = outcome.reasons.get(node)
-        alike[STANDS[end] + (f"  ({reason})" if reason else "")].append(node)
+        alike[ends[end] + (f"  ({reason})" if reason else "")].append(node)
     for line, names in alike.items():
         yield f"{fold(names)} {line}"
     if outcome.stopped:
         yield f"stopped: {outcome.stopped}"
 
 
-def outcome_document(run: str, outcome: Outcome) -> dict[str, Any]:
+def outcome_document(run: str, outcome: Outcome[End]) -> dict[str, Any]:
     """Return a document of the schema gpuprov.upgrade/1."""
     nodes = [
         {"name": node, "stands": end, "reason": outcome.reasons.get(node)}

@@ -5,52 +5,34 @@ Started again with the same journal, it continues where the journal ends.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import mkdtemp
 
-from gpuprov.errors import Exit, GpuprovError, Refused
+from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.nodeset import fold
-from gpuprov.ssh.contained import contained
-from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.upgrade import exclusive, steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.header import RUN, header
 from gpuprov.upgrade.journal import Journal
+from gpuprov.upgrade.running import JournalledRun, Outcome
 from gpuprov.upgrade.state import STEPS, End, NodeProgress, progress_by_node
-from gpuprov.upgrade.window import describe_window, is_open
+from gpuprov.upgrade.window import is_open
 
 FETCH = "fetch"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a run: node → end, failed node → reason, and in `stopped` why the run ended early."""
-
-    ends: dict[str, End]
-    reasons: dict[str, str]
-    stopped: str | None
-
-    @property
-    def exit_code(self) -> Exit:
-        """OK if no node failed and the run did not end early, otherwise FAILED."""
-        return Exit.FAILED if self.reasons or self.stopped else Exit.OK
-
-
-class Engine:
+class Engine(JournalledRun[UpgradeContext]):
     """One run with its journal.
 
     Raises:
         InvalidInput: the journal has no header.
     """
 
+    verb = "upgrade"
+
     def __init__(self, context: UpgradeContext, journal: Journal) -> None:
-        self.leases = exclusive.leases_for(context)
-        self.context, self.journal = replace(context, leases=self.leases), journal
+        super().__init__(context, journal)
         self.header = header(journal.entries)
 
     def progress(self) -> dict[str, NodeProgress]:
@@ -58,7 +40,7 @@ class Engine:
         about = self.header
         return progress_by_node(self.journal.entries, about.nodes, course=about.course, hold=about.hold)
 
-    def go(self) -> Outcome:
+    def go(self) -> Outcome[End]:
         """Run every batch until one is bad; release the leases at the end.
 
         An interrupted run keeps its leases, so that no other run changes its nodes.
@@ -71,7 +53,7 @@ class Engine:
         with self.leases:
             return self._go()
 
-    def _go(self) -> Outcome:
+    def _go(self) -> Outcome[End]:
         """Lease the nodes, fetch, and run the batches until one is bad; write the result into the journal."""
         exclusive.take_all(self.leases, self.header.nodes, self.context.narrate)
         self._fetch()
@@ -81,11 +63,7 @@ class Engine:
             self._move(batch)
             if stopped := self._too_bad(batch):
                 break
-        self.leases.release()
-        outcome = self._outcome(stopped)
-        said = {"ends": outcome.ends, "reasons": outcome.reasons, "stopped": stopped}
-        self.journal.write(RUN, "done" if outcome.exit_code == Exit.OK else "failed", data=said)
-        return outcome
+        return self.conclude(self._outcome(stopped))
 
     def _refuse_outside_window(self, batch: Batch) -> None:
         """Stop before a batch if the window has closed; a batch that has begun is finished.
@@ -96,12 +74,7 @@ class Engine:
         window = self.context.rollout.window
         begun = any(self.progress()[node].begun for node in batch.nodes)
         if window and not begun and not is_open(window, datetime.now(UTC)):
-            self.leases.release()
-            raise Refused(
-                f"the window has closed before {batch.name}",
-                expected=describe_window(window),
-                do=f"gpuprov upgrade --resume {self.context.id}",
-            )
+            raise self.refuse_closed(window, batch.name)
 
     def _fetch(self) -> None:
         """Fetch on every node what upgrade and rollback need, before any of them moves.
@@ -144,22 +117,12 @@ class Engine:
             Refused: another run took a node.
             CrewLost: no worker is available any more.
         """
-        exclusive.hold(self.leases, nodes, self.context.narrate)
-        self.context.narrate(f"{batch.name}: {step} {fold(nodes)}")
-        self.journal.write(step, "begun", nodes)
-        # A new folder each time: the folder of an interrupted attempt contains its events.
-        folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
-        begun = time.monotonic()
-        failed = contained(fold(nodes), lambda: steps.BY_NAME[step](self.context, nodes, folder))
-        if isinstance(failed, CrewLost):
-            do = f"start it again, then: gpuprov upgrade --resume {self.context.id} --workers …"
-            raise CrewLost(failed.seen, do=do)  # a resumed run repeats the step
+        failed, seconds = self.attempt(step, nodes, f"{batch.name}: {step}", steps.BY_NAME[step])
         if isinstance(failed, GpuprovError):
             failed = dict.fromkeys(nodes, str(failed))
         for node, reason in failed.items():
             self.context.narrate(f"{batch.name}: {step} failed on {node}: {reason}")
             self.journal.write(step, "failed", [node], reason)
-        seconds = round(time.monotonic() - begun, 1)
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
 
     def _too_bad(self, batch: Batch) -> str | None:
@@ -170,7 +133,7 @@ class Engine:
             return None
         return f"{batch.name} failed: {fold(bad)}; allowed failures: {batch.may_fail}"
 
-    def _outcome(self, stopped: str | None) -> Outcome:
+    def _outcome(self, stopped: str | None) -> Outcome[End]:
         """Return the result; a node with steps left is where it was: `old`, in a rollback `new`."""
         known = self.progress()
         ends: dict[str, End] = {}

@@ -11,11 +11,13 @@ from gpuprov.history.record import of_nodes
 from gpuprov.model.here import as_stated
 from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.upgrade.context import UpgradeContext
-from gpuprov.upgrade.engine import Engine, Outcome
+from gpuprov.upgrade.engine import Engine
 from gpuprov.upgrade.journal import NAME, Journal
+from gpuprov.upgrade.running import Outcome
+from gpuprov.upgrade.state import End
 
 
-def follow(context: UpgradeContext, lock_path: Path) -> Outcome:
+def follow(context: UpgradeContext, lock_path: Path) -> Outcome[End]:
     """Run until the end; if every node of the lock has moved, replace the lock file by the lock they are on.
 
     Raises:
@@ -28,7 +30,7 @@ def follow(context: UpgradeContext, lock_path: Path) -> Outcome:
     return outcome
 
 
-def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
+def _adopt(context: UpgradeContext, outcome: Outcome[End], lock_path: Path) -> None:
     """Replace the lock file if all nodes of a lock are on that lock; not if the run ended early."""
     for end, lock in (("new", context.lock), ("old", context.old)):
         everywhere = all(outcome.ends.get(node) == end for node in lock.hosts())
@@ -40,7 +42,7 @@ def _adopt(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
             )
 
 
-def _record(context: UpgradeContext, outcome: Outcome, lock_path: Path) -> None:
+def _record(context: UpgradeContext, outcome: Outcome[End], lock_path: Path) -> None:
     """Add the run to the history: nodes with a failure as errors, others, which were verified, as in sync."""
     nodes = [
         NodeDrift(name, "error" if reason else "in_sync", reason=reason)

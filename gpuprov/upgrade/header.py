@@ -47,16 +47,21 @@ class Header:
 
 
 def header(entries: Sequence[Entry]) -> Header:
-    """Return the header of a journal.
+    """Return the header of a journal; raises as `header_data`."""
+    data = header_data(entries)
+    batches = tuple(Batch(each["name"], tuple(each["nodes"]), each["may_fail"]) for each in data["batches"])
+    return Header(**{**data, "batches": batches, "accepted": tuple(data["accepted"])})
+
+
+def header_data(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return the values of a journal's header, of an upgrade or a repair.
 
     Raises:
         InvalidInput: the journal has no header: the run had not begun.
     """
     if not entries or entries[0].step != RUN:
         raise InvalidInput("the run's journal is empty: nothing was changed", do="start a new run")
-    data: dict[str, Any] = dict(entries[0].data)
-    batches = tuple(Batch(each["name"], tuple(each["nodes"]), each["may_fail"]) for each in data["batches"])
-    return Header(**{**data, "batches": batches, "accepted": tuple(data["accepted"])})
+    return dict(entries[0].data)
 
 
 def ended(entries: Sequence[Entry]) -> bool:

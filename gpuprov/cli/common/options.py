@@ -82,6 +82,13 @@ workers_option = click.option(
 NO_WORKERS = "none"
 verbose_option = click.option("-v", "--verbose", count=True, help="print more; -vv also passes -v to Ansible")
 yes_option = click.option("--yes", is_flag=True, help="do not ask for confirmation")
+resume_option = click.option(
+    "--resume",
+    metavar="[RUN]",
+    is_flag=False,
+    flag_value="latest",
+    help="continue a run whose controller died  [default: the latest]",
+)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""Code that `upgrade` and `rollback` share: the context of a run, its resumption, its result."""
+"""Code that `upgrade`, `rollback`, `repair` and `accept --share` share: contexts, resumption, results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say
@@ -13,6 +14,8 @@ from gpuprov.errors import Exit
 if TYPE_CHECKING:
     from gpuprov.model.lock import Lock
     from gpuprov.upgrade.context import UpgradeContext
+    from gpuprov.upgrade.repair.bmc import Bmc
+    from gpuprov.upgrade.repair.context import RepairContext
 
 
 def upgrade_context(
@@ -36,6 +39,25 @@ def upgrade_context(
     source = source or folder
     return UpgradeContext(
         new, folder, how, narrate=options.note, old=old, source=source, afterwards=afterwards
+    )
+
+
+def repair_context(
+    chosen: options.Chosen, lock: Lock, folder: Path, bmcs: Mapping[str, Bmc] | None = None
+) -> RepairContext:
+    """Return the context of a repair, or of the share of a fleet that is measured, in a folder."""
+    from gpuprov.apply.context import Options
+    from gpuprov.upgrade.repair.context import RepairContext
+
+    return RepairContext(
+        lock,
+        folder,
+        Options(chosen.dispatch),
+        narrate=options.note,
+        old=lock,
+        source=folder,
+        bmcs=bmcs or {},
+        lock_path=chosen.lock_path.absolute(),
     )
 
 
@@ -72,10 +94,18 @@ def follow(context: UpgradeContext, lock_path: Path, output: str) -> Exit:
 
     with gone_when_done(options.note), Progress(options.note).alive() as progress:
         outcome = follow(replace(context, listen=progress.event), lock_path)
+    document, lines = outcome_document(context.id, outcome), outcome_lines(outcome)
+    return print_result(context.folder, output, document, lines, outcome.exit_code)
+
+
+def print_result(
+    folder: Path, output: str, document: dict[str, Any], lines: Iterable[str], code: Exit
+) -> Exit:
+    """Print the result of a run as JSON or lines, and its folder; return the exit code."""
     if output == "json":
-        options.print_json(outcome_document(context.id, outcome))
+        options.print_json(document)
     else:
-        for line in outcome_lines(outcome):
+        for line in lines:
             say(line)
-    options.note(f"logs of this run: {context.folder}")
-    return outcome.exit_code
+    options.note(f"logs of this run: {folder}")
+    return code

@@ -6,52 +6,33 @@ than the header allows; nodes that stay out count.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import mkdtemp
 
-from gpuprov.errors import Exit, GpuprovError, Refused
+from gpuprov.errors import GpuprovError
 from gpuprov.model.nodeset import fold
-from gpuprov.ssh.contained import contained
-from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.upgrade import exclusive
-from gpuprov.upgrade.header import RUN
 from gpuprov.upgrade.journal import Journal
 from gpuprov.upgrade.repair import steps
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.header import repair_header
 from gpuprov.upgrade.repair.result import Result
 from gpuprov.upgrade.repair.state import STEPS, End, Progress, progress_by_node
+from gpuprov.upgrade.running import JournalledRun, Outcome
 from gpuprov.upgrade.state import out_of_service
-from gpuprov.upgrade.window import describe_window, is_open
+from gpuprov.upgrade.window import is_open
 
 
-@dataclass(frozen=True)
-class RepairOutcome:
-    """Result of a repair: node → end, node that is not mended → reason, in `stopped` why it ended early."""
-
-    ends: dict[str, End]
-    reasons: dict[str, str]
-    stopped: str | None
-
-    @property
-    def exit_code(self) -> Exit:
-        """OK if every node with a ladder is mended, otherwise FAILED."""
-        return Exit.FAILED if self.reasons or self.stopped else Exit.OK
-
-
-class RepairEngine:
+class RepairEngine(JournalledRun[RepairContext]):
     """One run of repair with its journal.
 
     Raises:
         InvalidInput: the journal has no header.
     """
 
+    verb = "repair"
+
     def __init__(self, context: RepairContext, journal: Journal) -> None:
-        self.leases = exclusive.leases_for(context)
-        self.context, self.journal = replace(context, leases=self.leases), journal
+        super().__init__(context, journal)
         self.header = repair_header(journal.entries)
 
     def progress(self) -> dict[str, Progress]:
@@ -63,7 +44,7 @@ class RepairEngine:
         *_, (_, now) = ("", frozenset[str]()), *out_of_service(self.journal.entries)
         return now | frozenset(self.header.already_out)
 
-    def go(self) -> RepairOutcome:
+    def go(self) -> Outcome[End]:
         """Run the steps until none is left, or no further node may leave service.
 
         An interrupted run keeps its leases, so that no other run changes its nodes.
@@ -81,11 +62,7 @@ class RepairEngine:
                 self._take(step, [node for node, its in due.items() if its == step])
             if left := self._waiting():
                 stopped = self._too_many(left)
-            self.leases.release()
-            outcome = self._outcome(stopped)
-            said = {"ends": outcome.ends, "reasons": outcome.reasons, "stopped": stopped}
-            self.journal.write(RUN, "done" if outcome.exit_code == Exit.OK else "failed", data=said)
-            return outcome
+            return self.conclude(self._outcome(stopped))
 
     def _treated(self) -> list[str]:
         """Return the nodes that have steps, in order."""
@@ -109,12 +86,7 @@ class RepairEngine:
         if waiting and free and window and not is_open(window, datetime.now(UTC)):
             if due:
                 return due
-            self.leases.release()
-            raise Refused(
-                f"the window has closed before {fold(waiting)}",
-                expected=describe_window(window),
-                do=f"gpuprov repair --resume {self.context.id}",
-            )
+            raise self.refuse_closed(window, fold(waiting))
         return due | {node: str(known[node].next_step) for node in waiting[:free]}
 
     def _take(self, step: str, nodes: list[str]) -> None:
@@ -126,19 +98,9 @@ class RepairEngine:
             Refused: another run took a node.
             CrewLost: no worker is available any more.
         """
-        exclusive.hold(self.leases, nodes, self.context.narrate)
-        self.context.narrate(f"{step} {fold(nodes)}")
-        self.journal.write(step, "begun", nodes)
-        # A new folder each time: the folder of an interrupted attempt contains its events.
-        folder = Path(mkdtemp(prefix=f"{len(self.journal.entries):04}-{step}-", dir=self.context.folder))
-        begun = time.monotonic()
-        result = contained(fold(nodes), lambda: steps.named(step)(self.context, nodes, folder))
-        if isinstance(result, CrewLost):
-            do = f"start it again, then: gpuprov repair --resume {self.context.id} --workers …"
-            raise CrewLost(result.seen, do=do)  # a resumed run repeats the step
+        result, seconds = self.attempt(step, nodes, step, steps.named(step))
         if isinstance(result, GpuprovError):
             result = Result(dict.fromkeys(nodes, str(result)))
-        seconds = round(time.monotonic() - begun, 1)
         for node in nodes:
             if (reason := result.failed.get(node)) is not None:
                 self.context.narrate(f"{step} did not help {node}: {reason}")
@@ -155,9 +117,9 @@ class RepairEngine:
             f"at most {self.header.at_once} may be; return them, or give --at-once {len(out) + 1}"
         )
 
-    def _outcome(self, stopped: str | None) -> RepairOutcome:
+    def _outcome(self, stopped: str | None) -> Outcome[End]:
         """Return the result; a node that was not begun is `left`."""
         known = self.progress()
         ends: dict[str, End] = {node: each.end or "left" for node, each in known.items()}
         reasons = {node: each.reason for node, each in known.items() if each.end and each.reason}
-        return RepairOutcome(ends, reasons, stopped)
+        return Outcome(ends, reasons, stopped)

@@ -11,8 +11,9 @@ from gpuprov.history.ledger import Event, Kind, machine_key
 from gpuprov.history.record import of_nodes
 from gpuprov.upgrade.journal import NAME, Journal
 from gpuprov.upgrade.repair.context import RepairContext
-from gpuprov.upgrade.repair.engine import RepairEngine, RepairOutcome
-from gpuprov.upgrade.repair.state import RUNGS, Progress
+from gpuprov.upgrade.repair.engine import RepairEngine
+from gpuprov.upgrade.repair.state import RUNGS, End, Progress
+from gpuprov.upgrade.running import Outcome
 from gpuprov.upgrade.state import Entry
 
 _KINDS: dict[tuple[str, str], Kind] = {
@@ -23,7 +24,7 @@ _KINDS: dict[tuple[str, str], Kind] = {
 """Entries of the journal that are events of the ledger."""
 
 
-def follow(context: RepairContext) -> RepairOutcome:
+def follow(context: RepairContext) -> Outcome[End]:
     """Run until the end, and record the result; an interrupted run records what has happened so far.
 
     Raises:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from gpuprov.errors import InvalidInput
-from gpuprov.upgrade.header import RUN
+from gpuprov.upgrade.header import RUN, header_data
 from gpuprov.upgrade.journal import Journal
 from gpuprov.upgrade.repair.ladder import Patient
 from gpuprov.upgrade.state import Entry
@@ -40,13 +39,7 @@ class RepairHeader:
 
 
 def repair_header(entries: Sequence[Entry]) -> RepairHeader:
-    """Return the header of a journal.
-
-    Raises:
-        InvalidInput: the journal has no header: the run had not begun.
-    """
-    if not entries or entries[0].step != RUN:
-        raise InvalidInput("the run's journal is empty: nothing was changed", do="start a new run")
-    data = dict(entries[0].data)
+    """Return the header of a journal; raises as `header_data`."""
+    data = header_data(entries)
     patients = {node: Patient.from_dict(each) for node, each in data["patients"].items()}
     return RepairHeader(**{**data, "patients": patients, "already_out": tuple(data["already_out"])})

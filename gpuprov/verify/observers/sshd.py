@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpuprov.access.pam import KINDS, admitting
 from gpuprov.access.shipped import SYNONYMS, with_whom
 from gpuprov.errors import NodeFailed
+from gpuprov.roles.ssh_hardening import SSHD_UNITS
 from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.user_files import checksum_of
@@ -42,7 +43,7 @@ FLAG = r"-[46DGQRTdeiqrtV]+"
 VALUED = re.compile(r"-[46DGQRTdeiqrtV]*([CEbcfghkopu])\s*(\S.*)", re.DOTALL)
 CHANGES_ANSWER = "cfhop"
 RULES_OF_PAM = "grep -snHEv '^[[:space:]]*(#|$)' /etc/pam.d/* /usr/lib/pam.d/*"
-UNITS = "systemctl list-unit-files --no-legend ssh.service sshd.service ssh.socket sshd.socket"
+UNITS = f"systemctl list-unit-files --no-legend {' '.join(SSHD_UNITS)}"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
 
 LISTENERS_MAX, ASKED_MAX, PORTS_MAX = 8, 24, 8

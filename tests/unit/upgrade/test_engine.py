@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
+from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
 from gpuprov.ssh.dispatch import CrewLost
@@ -23,6 +22,7 @@ from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.header import Header, ended
 from gpuprov.upgrade.journal import Journal
 from tests import RECORDED_LOCK
+from tests.unit.upgrade.paper import PaperLeases
 
 BATCHES = (Batch("canary", ("n1",), 0), Batch("batch 1", ("n2", "n3"), 0), Batch("batch 2", ("n4",), 0))
 
@@ -92,26 +92,6 @@ class World:
                 assert self.version[node] == "old"
             case "resume":
                 self.out.discard(node)
-
-
-class PaperLeases(AbstractContextManager["PaperLeases"]):
-    """LeaseManager without other runs, except on `lost` nodes."""
-
-    def __init__(self) -> None:
-        self.lost: set[str] = set()
-        self.released = 0
-
-    def take(self, nodes: list[str]) -> dict[str, GpuprovError]:
-        return {}
-
-    def prove(self, nodes: list[str]) -> dict[str, GpuprovError]:
-        return {name: NodeFailed("another run took its lease") for name in nodes if name in self.lost}
-
-    def release(self) -> None:
-        self.released += 1
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
+from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
 from gpuprov.upgrade.journal import Journal
@@ -23,9 +22,11 @@ from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.header import RepairHeader
 from gpuprov.upgrade.repair.ladder import LADDERS, Patient, Rung, Verdict
 from gpuprov.upgrade.repair.result import Result
-from gpuprov.upgrade.repair.state import ACCEPT, IDLE, LOOK, RUNGS, steps_of
+from gpuprov.upgrade.repair.state import ACCEPT, IDLE, LOOK, RUNGS, End, steps_of
+from gpuprov.upgrade.running import Outcome
 from gpuprov.upgrade.state import out_of_service
 from tests import RECORDED_LOCK
+from tests.unit.upgrade.paper import PaperLeases
 
 NAMES = ("n1", "n2", "n3", "n4")
 
@@ -105,26 +106,6 @@ class World:
             self.mended.add(node)
 
 
-class PaperLeases(AbstractContextManager["PaperLeases"]):
-    """LeaseManager without other runs, except on `lost` nodes."""
-
-    def __init__(self) -> None:
-        self.lost: set[str] = set()
-        self.released = 0
-
-    def take(self, nodes: Iterable[str]) -> dict[str, GpuprovError]:
-        return {}
-
-    def prove(self, nodes: Iterable[str]) -> dict[str, GpuprovError]:
-        return {name: NodeFailed("another run took its lease") for name in nodes if name in self.lost}
-
-    def release(self) -> None:
-        self.released += 1
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(autouse=True)
 def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
     leases = PaperLeases()
@@ -145,7 +126,7 @@ def run(
     at_once: int = 1,
     rollout: Rollout | None = None,
     away: tuple[str, ...] = (),
-) -> engine.RepairOutcome:
+) -> Outcome[End]:
     """Start a repair, and resume it each time the controller dies."""
     lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
     context = RepairContext(lock, folder, old=lock, source=folder, lock_path=folder / "fleet.lock.yml")
