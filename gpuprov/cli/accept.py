@@ -283,7 +283,7 @@ def _stated_floors(chosen: options.Chosen) -> dict[str, dict[str, float]]:
 
 
 def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
-    """Return node → its measurements in an earlier run, without nodes that failed; None if none is stated.
+    """Return node → its measurements in an earlier run, without nodes that failed; None without a stated one.
 
     Args:
         stated: `latest`, the id of a run, or the path of a file.

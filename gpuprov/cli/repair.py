@@ -54,7 +54,7 @@ LEVELS = ("none", "quick", "full")
     "--bmc",
     "bmc_path",
     type=FILE,
-    help=f"file of BMCs, for power cycles  [default: {BMC_FILE} beside the lock]",
+    help=f"file of BMCs, for power cycles  [default: {BMC_FILE} in the lock's folder]",
 )
 @options.resume_option
 @options.yes_option
@@ -70,7 +70,7 @@ def command(
     resume: str | None,
     yes: bool,
 ) -> Exit:
-    """Mend nodes that the doctor finds faulty; nodes without a fault that this could mend are left alone.
+    """Mend nodes that the doctor finds faulty; nodes without a fault that this could mend are not changed.
 
     A node is drained; then its GPUs are reset, the node is rebooted, its power is cycled by its BMC: each
     only if the one before did not mend it, as the doctor then finds. A mended node is tested under load and

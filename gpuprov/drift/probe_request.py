@@ -60,7 +60,7 @@ def parameters(group: LockedGroup) -> Parameters:
 
 
 def _of_health(group: LockedGroup) -> tuple[str, ...]:
-    """Return the files of the role health; without the setting only its program, which must be absent."""
+    """Return the files of the role health; without the setting, the program that must be absent."""
     return tuple(health_files(group)) if group.setting("health") is not None else (PROGRAM,)
 
 

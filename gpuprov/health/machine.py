@@ -53,7 +53,7 @@ def clock_reason(wall: float, now: float, before: float | None) -> str:
 
 
 def changing() -> str:
-    """Return the run of gpuprov or the package manager that is changing this node, "" if there is none."""
+    """Return the run of gpuprov or the package manager that is changing this node, "" without one."""
     held = lease.current()
     if held is not None:
         return f"the node is leased to run {str(held['run'])[:80]} of gpuprov"

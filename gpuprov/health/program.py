@@ -116,7 +116,7 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
     )
     try:
         document = _judged(config, memory, kept, around, wall)
-    except Exception as error:  # noqa: BLE001 - whatever fails, an old verdict must not stay
+    except Exception as error:  # noqa: BLE001 - after any failure the old verdict must not stay
         document = unknown(f"the run failed: {type(error).__name__}: {error}"[:300], around)
     document["seconds"] = round(time.monotonic() - began, 3)
     try:
@@ -176,7 +176,7 @@ def forget(*paths: str | None) -> None:
 
 
 def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
-    """Return the memory of this boot and the values of earlier runs; empty ones if there are none."""
+    """Return the memory of this boot and the values of earlier runs; empty ones without a file."""
     try:
         value = json.loads(Path(path).read_text("utf-8"))
         if value["boot"] == boot and boot:

@@ -162,7 +162,7 @@ class KnownHosts:
                 self._plain.setdefault(name, []).append(line)
 
     def keys(self, *names: str) -> dict[str, paramiko.PKey]:
-        """Return type → key of a host, as `KnownFiles.keys` does for this file alone."""
+        """Return type → key of a host, as `KnownFiles.keys`, from only this file."""
         return KnownFiles((self,)).keys(*names)
 
     def listed(self, name: str) -> Iterator[paramiko.PKey]:

@@ -30,7 +30,7 @@ def closed() -> "Iterator[None]":
     """Run the block with a database that only root can open; do nothing without debconf.
 
     A lock of an old file has no effect on the file that replaces it. Files that debconf writes in the block
-    get the mode of its settings, of which the block's environment has a copy with 600 as each mode. After the
+    get the mode of its settings: the block's environment has a copy of them with 600 as each mode. After the
     block the files have their former modes.
 
     Raises:

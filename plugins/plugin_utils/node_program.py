@@ -146,7 +146,7 @@ def _add(
 
 
 def _init(name: str, root: Path) -> Path | None:
-    """Return the `__init__.py` of a package of gpuprov, None if it is none."""
+    """Return the `__init__.py` of a package of gpuprov, None if the name is not a package."""
     path = root / name.replace(".", "/") / "__init__.py"
     return path if path.is_file() else None
 

@@ -124,7 +124,7 @@ def _description(result: Result) -> Mapping[str, Any]:
     """Return a node's description of itself.
 
     Raises:
-        GpuprovError: there is none, the node refuses the load, or its description cannot be used.
+        GpuprovError: the node gives no description, refuses the load, or its description cannot be used.
     """
     if isinstance(result, GpuprovError):
         raise result
@@ -331,7 +331,7 @@ def _id(result: Result) -> str:
     """Return the id of a communicator that a node made.
 
     Raises:
-        GpuprovError: the node made none, or its answer is none.
+        GpuprovError: the node made no id, or its answer has no valid one.
     """
     if (failure := failed(result)) is not None:
         raise failure

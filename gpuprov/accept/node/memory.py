@@ -227,7 +227,7 @@ def _copies(result: "Values") -> "dict[str, Values]":
 
 
 def numa_nodes() -> "dict[int, set[int]]":
-    """Return NUMA node → its processors; if there are none, 0 → the allowed processors."""
+    """Return NUMA node → its processors; without such nodes, 0 → the allowed processors."""
     folder, found = "/sys/devices/system/node", {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()

@@ -41,7 +41,7 @@ class NodeVerdict:
 
 
 def parse_verdict(raw: Mapping[str, Any]) -> NodeVerdict | None:
-    """Parse the line of a verdict; None if there is none, or it is not as the program writes it."""
+    """Parse the line of a verdict; None without a line, or with one that the program does not write."""
     words = str(raw["line"] or "")[:4096].split(" ", 6)
     if len(words) < 6 or words[0] not in WORDS or not all(NUMBER.fullmatch(each) for each in words[2:5]):
         return None

@@ -25,7 +25,7 @@ def use(holders: "list[str]", joining: "list[str]") -> "dict[str, Any]":
 
     Args:
         holders: units that a reset stops; their processes are no jobs.
-        joining: units of the GPUs' fabric, which go on; their processes are no jobs.
+        joining: units of the GPUs' fabric, which continue; their processes are no jobs.
     """
     return {
         "jobs": _jobs({*holders, *joining}),

@@ -19,14 +19,14 @@ _URL = re.compile(r"https://[A-Za-z0-9.\-\[\]:]{1,253}(:[0-9]{1,5})?")
 
 
 class Bmc(Strict):
-    """How to reach the BMC of a node by Redfish.
+    """Address and credentials of a node's BMC for Redfish.
 
     Attributes:
         address: `https://HOST[:PORT]`; `{node}` in it is the node's name.
         user: name of the account.
         password_file: file with its password, which only its owner may read; relative to the file of BMCs.
         ca_file: certificates that sign the BMC's, in place of the system's; relative to the file of BMCs.
-        fingerprint: SHA-256 of the BMC's own certificate, for one that nobody has signed.
+        fingerprint: SHA-256 of the BMC's certificate, for one without a signature.
         system: id of the node's computer system, if the BMC has several.
     """
 

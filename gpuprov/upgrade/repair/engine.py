@@ -45,7 +45,7 @@ class RepairEngine(JournalledRun[RepairContext]):
         return now | frozenset(self.header.already_out)
 
     def go(self) -> Outcome[End]:
-        """Run the steps until none is left, or no further node may leave service.
+        """Run all steps, or those before a further node that may not leave service.
 
         An interrupted run keeps its leases, so that no other run changes its nodes.
 
@@ -69,7 +69,7 @@ class RepairEngine(JournalledRun[RepairContext]):
         return [node for node, each in self.progress().items() if each.end != "left"]
 
     def _waiting(self) -> list[str]:
-        """Return the nodes with steps of which none has begun, in order."""
+        """Return the nodes whose steps have not begun, in order."""
         return [node for node, each in self.progress().items() if each.next_step and not each.begun]
 
     def _due(self) -> dict[str, str]:

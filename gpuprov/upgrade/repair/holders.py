@@ -20,7 +20,7 @@ HOLDERS = (
 """Timers before their services, exporters before what they ask; started in the reverse order. NVIDIA's recipe
 for bare metal stops persistenced, DCGM, IMEX and NVSM before a reset (ai-cloud-validation#603)."""
 JOINING = ("nvidia-fabricmanager.service", "nvidia-nvlsm.service")
-"""The fabric's units go on: on Ampere a reset needs them (nvidia-smi(1), `--gpu-reset`), and stopping the
+"""The fabric's units continue: on Ampere a reset needs them (nvidia-smi(1), `--gpu-reset`), and stopping the
 fabric manager without a reset breaks NVLink SHARP (nccl#1488)."""
 SETTINGS = ("gpuprov-gpu-modes.service", "gpuprov-gpu-clocks.service")
 """Units of the role gpu_settings; their settings are lost with a reset."""

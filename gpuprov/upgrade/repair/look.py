@@ -70,7 +70,7 @@ def _seen(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Exa
 
 
 def bundles(context: RepairContext, names: list[str]) -> Result:
-    """Write a bundle of each node with what was tried; return the files, or why there is none.
+    """Write a bundle of each node with what was tried; return the files, or the reasons without a file.
 
     A node that does not answer gets one without its own readings.
     """

@@ -28,7 +28,7 @@ def cycle(bmcs: Mapping[str, Bmc | None], answering: Collection[str]) -> dict[st
     """Cycle the power of nodes in parallel; return node → why it failed.
 
     Args:
-        bmcs: node → its BMC; None if none is stated.
+        bmcs: node → its BMC; None without a stated one.
         answering: nodes whose system answers: it is shut down first.
     """
     without = dict.fromkeys((name for name, bmc in bmcs.items() if not bmc), NO_BMC)

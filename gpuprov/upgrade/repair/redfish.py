@@ -133,7 +133,7 @@ class Redfish(AbstractContextManager["Redfish"]):
         """Return the path of the node's system: the stated one, or the only one.
 
         Raises:
-            RedfishError: there is none, or there are several and none is stated.
+            RedfishError: the BMC has no system, or several without a stated one.
         """
         members = self._get(SYSTEMS).get("Members")
         paths = [each.get("@odata.id") for each in members if isinstance(each, dict)] if members else []

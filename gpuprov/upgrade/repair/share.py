@@ -1,6 +1,6 @@
 """Active checks: a share of the fleet a week is tested under load, idle or drained nodes in turn.
 
-A node with a job is left alone. One that is free is drained, tested, and returned to service. A journal has
+A node with a job is skipped. One that is free is drained, tested, and returned to service. A journal has
 the nodes before they are drained, so that the next run returns those that a killed one has left.
 """
 
@@ -39,7 +39,7 @@ DRAIN_S = 60
 
 @dataclass(frozen=True)
 class Share:
-    """Result of a run: node → its answer, nodes that were left alone → why, and nodes that stay out → why."""
+    """Result of a run: node → its answer, nodes that were skipped → why, and nodes that stay out → why."""
 
     answers: Mapping[str, Mapping[str, Any] | GpuprovError]
     skipped: Mapping[str, str]
@@ -112,7 +112,7 @@ def check_share(context: RepairContext, order: Sequence[str], count: int, level:
 
 @dataclass(frozen=True)
 class _Free:
-    """Nodes without jobs, and others → why they are left alone."""
+    """Nodes without jobs, and others → why they are skipped."""
 
     names: list[str]
     skipped: dict[str, str]

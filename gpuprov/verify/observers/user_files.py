@@ -49,10 +49,10 @@ TEXT, CHECKSUM = f"{READ} text %s", f"{READ} checksum %s"
 
 
 def text_of(host: Host, path: str) -> str:
-    """Return the first `TEXT_BYTES` of a file's text; empty if there is none that may be read."""
+    """Return the first `TEXT_BYTES` of a file's text; empty without a file that may be read."""
     return str(host.run(TEXT, path).stdout)
 
 
 def checksum_of(host: Host, path: str) -> str | None:
-    """Return the SHA-256 of a file; None if there is none that may be read, or it is too large."""
+    """Return the SHA-256 of a file; None without a file that may be read, or if it is too large."""
     return next(iter(str(host.run(CHECKSUM, path).stdout).split()), None)
