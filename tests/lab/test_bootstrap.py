@@ -165,6 +165,7 @@ def test_an_image_without_python_and_sudo_and_a_user_that_nobody_made(site: Site
     site.ready("bare")
 
 
+@pytest.mark.slow
 def test_other_package_managers_are_waited_for(site: Site) -> None:
     """Wait for dpkg, which is busy for 25 s as after a boot, and for apt's lists, locked for 20 s."""
     node = site.nodes["busy"]

@@ -173,12 +173,14 @@ def test_drift(site: Site) -> None:
     assert found == dict.fromkeys(WAYS, "tuning.environment")
 
 
+@pytest.mark.slow
 def test_apply(site: Site) -> None:
     site.gpuprov("apply", "--yes")
     result = site.states("drift")
     assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "in_sync")
 
 
+@pytest.mark.slow
 def test_verify(site: Site) -> None:
     result = site.states("verify")
     assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "passed")

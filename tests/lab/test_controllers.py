@@ -113,6 +113,7 @@ def test_what_a_killed_apply_left_waits_for_its_ansible_and_for_no_clock(two: Si
     assert [lease(node) for node in two.fleet.nodes] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_leases_outlast_long_steps_and_a_lost_one_stops_its_node_alone(two: Site) -> None:
     """Run longer than a lease lasts, while another controller takes one node's lease after its first role."""
     taken, ours = two.fleet.nodes

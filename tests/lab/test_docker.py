@@ -143,7 +143,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_ones(FAULTS, {"not-running"}))
+@pytest.mark.parametrize("name", slow_ones(FAULTS, {"not-running", "on-disk"}))
 def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, name: str) -> None:
     fault, checks, also_failing = FAULTS[name]
     driven.node.run(FORERUNNER)

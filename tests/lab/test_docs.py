@@ -43,7 +43,7 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, provision(module_lab, folder)
 
 
-@pytest.mark.parametrize("name", slow_ones(BLOCKS, {"ci-0", "modules-0"}))
+@pytest.mark.parametrize("name", slow_ones(BLOCKS, {"ci-0", "modules-0", "rented-server-0"}))
 def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> None:
     folder, node = site
     for typed, code, printed in steps(BLOCKS[name].replace(NAME, node.name)):

@@ -145,6 +145,7 @@ def test_where_nobody_gets_in_before_the_change_it_is_refused(here: LocalNode) -
     here.gpuprov("drift")
 
 
+@pytest.mark.slow
 def test_somebody_who_is_not_root_works_by_sudo(here: LocalNode) -> None:
     here.node.run("echo 'ops ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/ops && apt-mark unhold libcuda1")
     here.node.run(f"cp {FOLDER}/fleet.lock.yml /home/ops && chown ops: /home/ops/fleet.lock.yml")

@@ -23,6 +23,7 @@ def trials(lab: Lab, tmp_path: Path) -> Iterator[Trials]:
         yield Trials(stack, lab, tmp_path, [SYSTEM])
 
 
+@pytest.mark.slow
 def test_role_works_alone_on_the_smallest_system(trials: Trials) -> None:
     cells = trials.run(trials.nodes(SYSTEM, ROLES), Consent())
     assert cells == {(SYSTEM, role, column): "seen" for role in ROLES for column in COLUMNS}

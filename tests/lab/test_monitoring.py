@@ -80,6 +80,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 def test_faults_are_seen_by_both_witnesses_and_mended(driven: StubDriverNode) -> None:
     for fault in FAULTS.values():
         driven.node.run(fault)

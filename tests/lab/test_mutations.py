@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov_lab import Lab
+from tests.lab.marks import slow_ones
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Witnesses
 from tests.lab.overruling import WAYS, Tally, rounds, tried
 from tests.lab.provisioned_node import provision
@@ -20,12 +21,15 @@ def witnesses(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Witn
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "other clocks on one GPU",
-        "the clocks' unit disabled",
-        "nouveau in the driver's place",
-        "a GPU taken out",
-    ],
+    slow_ones(
+        [
+            "other clocks on one GPU",
+            "the clocks' unit disabled",
+            "nouveau in the driver's place",
+            "a GPU taken out",
+        ],
+        {"the clocks' unit disabled", "nouveau in the driver's place"},
+    ),
 )
 def test_both_witnesses_see_it_and_it_is_mended(witnesses: Witnesses, name: str) -> None:
     assert witnesses.testify(BY_NAME[name]).complaints == []

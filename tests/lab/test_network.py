@@ -51,6 +51,7 @@ def test_what_is_derived_lands_and_is_verified(several: Fixture) -> None:
     gpuprov(folder, "drift")
 
 
+@pytest.mark.slow
 def test_a_file_that_was_changed_is_named_by_both_witnesses(several: Fixture) -> None:
     node, folder = several
     node.run("sed -i 's/NCCL_SOCKET_IFNAME=.*/NCCL_SOCKET_IFNAME=eth0/' /etc/nccl.conf")

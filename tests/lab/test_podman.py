@@ -186,6 +186,7 @@ def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode)
     driven.node.run("podman rm --force --time 0 trainer")
 
 
+@pytest.mark.slow
 def test_podman_that_shall_not_be_there_goes_and_files_of_users_stay(driven: StubDriverNode) -> None:
     driven.node.run("mkdir -p /var/lib/containers/storage/volumes/db && echo precious >$_/db")
     assert set(driven.drift("podman.")) == {"podman.absent"}

@@ -100,6 +100,7 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield PrecompiledNode(node, folder, yaml.safe_load(module_lab.fleet("four"))["ssh"], server.url)
 
 
+@pytest.mark.slow
 def test_a_module_comes_without_a_compiler_and_both_witnesses_are_content(site: PrecompiledNode) -> None:
     site.state("580")
     outcome, _ = site.apply()

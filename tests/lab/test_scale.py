@@ -14,6 +14,7 @@ from tests.lab.conftest import fresh_lab_name
 from tests.lab.controllers import Crew, but_for_times, crew, state_own_keys
 from tests.lab.upgrade_fleet import JOINED
 
+pytestmark = pytest.mark.slow
 UNHOLD, HELD = "apt-mark unhold libcuda1", "apt-mark showhold | grep -cx libcuda1"
 
 
@@ -50,7 +51,6 @@ def test_looks_are_the_same_by_one_and_by_many(scale: Scale) -> None:
     scale.site.fleet.nodes[1].run("apt-mark hold libcuda1")
 
 
-@pytest.mark.slow
 def test_a_change_is_the_same_by_one_and_by_many(scale: Scale) -> None:
     documents = []
     # The first apply records the files of packages, too.

@@ -88,6 +88,7 @@ def test_everything_comes_back_after_a_reboot(driven: StubDriverNode) -> None:
     assert driven.failed("tuning.") == {}
 
 
+@pytest.mark.slow
 def test_changed_lock_changes_just_that(driven: StubDriverNode) -> None:
     [tuning] = [driven.group.settings["tuning"].value]
     driven.state({"tuning": {**tuning, "environment": {"OMP_NUM_THREADS": 4}}})

@@ -129,13 +129,13 @@ def test_the_removal_of_temporary_files_has_the_time_of_its_task(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let `ssh` answer until Ansible removes the task's temporary folder, for which it has no limit."""
-    monkeypatch.setattr(playbook, "TASK_S", 5, raising=False)
+    monkeypatch.setattr(playbook, "TASK_S", 10, raising=False)
     copied = {"content": "x", "dest": f"{tmp_path}/{{{{ inventory_hostname }}}}"}
     copy = {"name": "copy", "ansible.builtin.copy": copied}
     own = {"ansible_ssh_transfer_method": "piped", "ansible_python_interpreter": sys.executable}
     found = run('case "$last" in *"rm -f -r"*) exec sleep 500;; esac', [copy, TWO], **own)
     assert found["good"] == NodeOutcome(changed=2)
-    assert "the node did not finish its answer within 5 s" in message(found["bad"])
+    assert "the node did not finish its answer within 10 s" in message(found["bad"])
     assert running(tmp_path / "pids") == []
 
 
