@@ -11,6 +11,7 @@ import click
 from gpuprov.catalog.releases import OWN
 from gpuprov.errors import Exit
 from gpuprov.files.writing import replace_file
+from maintenance.case import command as case
 from maintenance.data_files import render
 from maintenance.manual import manual
 from maintenance.refresh import command as refresh
@@ -26,6 +27,7 @@ def command() -> None:
 
 
 command.add_command(refresh, "refresh")
+command.add_command(case, "case")
 
 
 @command.command("format")

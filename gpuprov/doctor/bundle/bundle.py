@@ -26,6 +26,7 @@ LEFT_OUT = (
     "nvidia-bug-report.sh, which packs all of these: run it yourself, and read the file before you send it",
 )
 """Values that the table does not contain."""
+NO_ANSWER = ("nvidia-smi is not installed", "did not answer in time")
 _TIME = matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)")
 
 
@@ -52,6 +53,8 @@ def compose(seen: Examination) -> Bundle:
         value = seen.collectors.get(name)
         if name in seen.missing or value is None:
             left.append(f"not read: {name}")
+            if name == "smi" and (reason := _reason(seen.missing.get(name))):
+                chosen[name] = {"error": reason}
             continue
         tally = Tally()
         kept = choose(value, tally)
@@ -132,6 +135,11 @@ def _diagnosis(seen: Examination) -> dict[str, Any]:
         ],
         "unknown": [rule for rule, _ in found.unknown],
     }
+
+
+def _reason(said: object) -> str | None:
+    """Return why nvidia-smi has no answer, as one of `NO_ANSWER`; None for another reason."""
+    return next((each for each in NO_ANSWER if isinstance(said, str) and each in said), None)
 
 
 def _or_none(value: Any) -> Any:

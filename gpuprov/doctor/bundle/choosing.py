@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from gpuprov.doctor.builds import cause_of
 from gpuprov.untrusted.secrecy import public
 
 
@@ -23,6 +24,8 @@ OUT: Final = object()
 Chooser = Callable[[Any, Tally], Any]
 ITEMS_AT_MOST = 20_000
 LINE_AT_MOST = 600
+LOGS_AT_MOST = 8
+_CODES = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
 
 def _left(tally: Tally) -> object:
@@ -61,6 +64,11 @@ def matching(pattern: str, longest: int = 200) -> Chooser:
         return _left(tally)
 
     return choose
+
+
+def optional(choose: Chooser) -> Chooser:
+    """Return a chooser with an empty text in place of a value that another chooser leaves out."""
+    return lambda value, tally: "" if not value or (kept := choose(value, tally)) is OUT else kept
 
 
 def found(pattern: str) -> Chooser:
@@ -112,6 +120,38 @@ def fields(**choosers: Chooser) -> Chooser:
     return choose
 
 
+def with_part(name: str, of: str, choose_part: Chooser, **choosers: Chooser) -> Chooser:
+    """Return a chooser of named fields, and of one more that another chooser takes from a field's value.
+
+    Args:
+        name: of the further field.
+        of: the field with its value.
+    """
+    plain = fields(**choosers)
+
+    def choose(value: Any, tally: Tally) -> Any:
+        kept = plain(value, tally)
+        if kept is OUT or of not in kept or kept[of] is None:
+            return kept
+        return {**kept, name: choose_part(value[of], tally)}
+
+    return choose
+
+
+def causes(value: Any, tally: Tally) -> Any:
+    """Return the names of the causes that the logs of builds state; the logs themselves are left out.
+
+    Args:
+        value: log → lines, from the collector `dkms_log`.
+    """
+    if not isinstance(value, dict):
+        return _left(tally)
+    rows = [row for row in value.values() if isinstance(row, list)]
+    tally.out += sum(map(len, rows))
+    stated = [cause_of(line for line in row if isinstance(line, str)) for row in rows[:LOGS_AT_MOST]]
+    return {"causes": [each[0].name for each in stated if each]}
+
+
 def named(pattern: str, choose: Chooser) -> Chooser:
     """Return a chooser for an object with arbitrary names; each name must match the pattern."""
     name_of = matching(pattern)
@@ -148,13 +188,15 @@ def lines(*patterns: str) -> Chooser:
 
 
 def words(pattern: str) -> Chooser:
-    """Return a chooser of the words of a text that match, line by line; lines without any are left out."""
+    """Return a chooser of the words of a text that match, line by line, without the terminal's codes
+    (nvidia-smi underlines headings); lines without any are left out.
+    """
     wanted = re.compile(pattern, re.ASCII)
 
     def choose(value: Any, tally: Tally) -> Any:
         if not isinstance(value, str):
             return _left(tally)
-        rows = [line.split() for line in value.splitlines()[:ITEMS_AT_MOST]]
+        rows = [_CODES.sub(" ", line).split() for line in value.splitlines()[:ITEMS_AT_MOST]]
         kept = [[word for word in line if wanted.fullmatch(word)] for line in rows]
         tally.out += sum(map(len, rows)) - sum(map(len, kept))
         return [" ".join(line) for line in kept if line]

@@ -17,12 +17,24 @@ _PATTERNS = (
     r" {1,4}\d{3}\.\d{1,3}(?:\.\d{1,3})?",
     r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid",
     r"NVRM: BAR\d is 0M @ 0x0",
+    rf"NVRM: The NVIDIA GPU {_PCI} \(PCI ID: 10de:[0-9a-f]{{4}}\) NVRM: installed in this system "
+    r"(?:is not supported by open NVRM: nvidia\.ko because it does not include the required GPU"
+    r"|requires use of the NVIDIA open kernel modules"
+    r"|is not supported by the NVRM: NVIDIA \d{3}\.\d{1,3}(?:\.\d{1,3})? driver release)",
+    r"NVRM:? (?:GPU\d{1,3} )?_?kgsp\w{1,40}: (?:failed to wait for GFW[ _](?:boot complete|BOOT)"
+    r"|unexpected WPR2 already up, cannot proceed with booting GSP)",
+    r"NVRM:? (?:GPU\d{1,3} )?RmInitAdapter: Cannot initialize GSP firmware RM",
+    rf"nvidia {_PCI}: Direct firmware load for nvidia/\d{{3}}\.[\d.]{{1,12}}/gsp_\w{{1,12}}\.bin failed",
+    r"(?:nvidia(?:_(?:uvm|modeset|drm|fs|peermem))?|nv_peer_mem|gdrdrv): (?:disagrees about version of symbol"
+    r"|Unknown symbol|module using GPL-only symbols uses symbols) (?:nvidia_p2p_[a-z_]{1,40}"
+    r"|ib_(?:un)?register_peer_memory_client|nvUvmInterface[A-Za-z]{1,40}|radix_tree_preloads|ipmi_[a-z_]{1,40}"
+    r"|drm_[a-z_]{1,60})",
     r"NVRM: No NVIDIA GPU found\.",
     r"NVRM: The NVIDIA probe routine failed for \d+ device\(s\)\.",
     r"NVRM: rm_init_adapter failed",
     r"nvidia: module verification failed",
     r"nvidia: loading out-of-tree module taints kernel",
-    rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:{_PCI}\): \d{{1,6}}",
+    rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:{_PCI}\): \d{{1,6}}(?:, (?:Non-f|F)atal)?",
     rf"nvidia {_PCI}: (?:enabling device|probe with driver nvidia failed with error -?\d+)",
     rf"(?:pcieport|nvidia|mlx5_core|nvme) {_PCI}: (?:AER: (?:Multiple )?(?:Corr|Uncorr)ect(?:ed|able) "
     r"(?:\((?:Fatal|Non-Fatal)\) )?error|PCIe Bus Error: severity=(?:Correct|Uncorrect)(?:ed|able)"

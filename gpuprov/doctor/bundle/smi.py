@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from gpuprov.doctor.bundle.choosing import OUT, Tally, matching
+from gpuprov.doctor.bundle.choosing import OUT, Tally, matching, number
 from gpuprov.probe.parse.smi import gpu_elements
 
 _VALUE = matching(
@@ -31,6 +31,18 @@ _VALUE = matching(
     r"|Max-Q|\d{1,3}GB|\d{3,4}|HBM\de?)){0,8}",
     longest=64,
 )
+MESSAGES = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+    "Failed to initialize NVML: Driver/library version mismatch",
+    "Failed to initialize NVML: Insufficient Permissions",
+    "Failed to initialize NVML: Unknown Error",
+    "No devices were found",
+    "Unable to determine the device handle for GPU",
+    "GPU is lost",
+)
+"""Messages with which nvidia-smi fails."""
+SAID_AT_MOST = 4096
+"""Characters of an output that are searched for messages."""
 _ELEMENTS = frozenset((files("gpuprov.doctor") / "data/smi_elements.txt").read_text("utf-8").split())
 
 
@@ -44,6 +56,25 @@ def gpus(value: Any, tally: Tally) -> Any:
         tally.out += 1
         return OUT
     return [_chosen(gpu, tally) for _, gpu in gpu_elements(value)]
+
+
+def answer(value: Any, tally: Tally) -> Any:
+    """Return exit status and GPUs of nvidia-smi, and the known messages in its output, without other text.
+
+    Args:
+        value: of the collector `smi`.
+    """
+    if not isinstance(value, dict):
+        tally.out += 1
+        return OUT
+    kept: dict[str, Any] = {"stdout": gpus(value.get("stdout"), tally)}
+    if "rc" in value:
+        kept["rc"] = number(value["rc"], tally)
+    text = " ".join(str(value.get(name) or "")[:SAID_AT_MOST] for name in ("stdout", "stderr"))
+    said = [message for message in MESSAGES if message in text]
+    if said and not kept["stdout"]:
+        kept["said"] = said
+    return {name: one for name, one in kept.items() if one is not OUT}
 
 
 def _chosen(element: Element, tally: Tally) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from gpuprov.doctor.bundle.choosing import (
     Chooser,
     boolean,
+    causes,
     each,
     fields,
     found,
@@ -18,12 +19,14 @@ from gpuprov.doctor.bundle.choosing import (
     matching,
     named,
     number,
+    optional,
     present,
     row,
+    with_part,
     words,
 )
 from gpuprov.doctor.bundle.kernel import log_lines
-from gpuprov.doctor.bundle.smi import gpus
+from gpuprov.doctor.bundle.smi import answer
 
 _KERNEL = (
     r"\d{1,2}\.\d{1,3}(?:\.\d{1,4})?(?:[-.+~](?:\d{1,4}|amd64|arm64|generic|aws|azure|gcp|oracle|nvidia|cloud"
@@ -106,23 +109,35 @@ TABLE: Mapping[str, Chooser] = {
         reboot_required=boolean,
         device_nodes=each(matching(r"/dev/nvidia(?:\d{1,3}|ctl|-uvm(?:-tools)?|-modeset|-caps|-fs\d{1,2})?")),
     ),
-    "smi": fields(rc=number, stdout=gpus),
-    "modules": fields(
+    "smi": answer,
+    "modules": with_part(
+        "open",
+        "driver",
+        lambda value, _tally: isinstance(value, str) and "UNIX Open Kernel Module" in value[:200],
         driver=found(r"\ANVRM version: NVIDIA UNIX .{0,40}? (\d{3}\.\d{1,3}(?:\.\d{1,3})?)  "),
         loaded=lines(rf"({_MODULE}) (\d{{1,10}}) .{{0,400}}"),
         params=lines(r"([A-Z][A-Za-z0-9]{2,50}): (\d{1,12})"),
     ),
-    "disk_modules": named(_KERNEL, found(rf"^version: {{1,12}}({_VERSION})$")),
+    "disk_modules": named(
+        _KERNEL,
+        lines(
+            r"(filename:) {1,12}/\S{1,200}/((?:nvidia|gdrdrv)[a-z_-]{0,20}\.ko(?:\.(?:xz|zst|gz))?)",
+            rf"(version:) {{1,12}}({_VERSION})",
+            r"(license:) {1,12}(NVIDIA|Dual MIT/GPL)",
+            rf"(vermagic:) {{1,12}}({_KERNEL})(?: .{{0,100}})?",
+        ),
+    ),
+    "dkms_log": causes,
     "dkms": each(
         row(
             matching(r"nvidia(?:-[a-z0-9-]{1,20})?|gdrdrv"),
             _version,
-            _kernel,
-            matching(r"x86_64|aarch64"),
+            optional(_kernel),
+            optional(matching(r"x86_64|aarch64")),
             matching(_STATES),
         )
     ),
-    "pci": each(row(_pci, *[matching(_HEX)] * 5, _int)),
+    "pci": each(row(_pci, *[matching(_HEX)] * 5, _int, optional(matching(_DRIVER)))),
     "pci_links": named(_PCI, each(_port)),
     "nics": each(
         fields(
