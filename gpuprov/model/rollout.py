@@ -27,7 +27,8 @@ class Hook(Strict):
     """A command of the site (`run`), or one that gpuprov has (`use`), which runs once for each node.
 
     Its environment has GPUPROV_NODE, GPUPROV_ADDRESS, GPUPROV_RUN and GPUPROV_TIMEOUT, its own time limit in
-    seconds. It may run again for the same node if a controller died while it ran.
+    seconds; that of `held` also GPUPROV_REASON. It may run again for the same node if a controller died while
+    it ran.
     """
 
     run: str | None = None
@@ -50,11 +51,22 @@ class Hook(Strict):
 
 
 class Hooks(Strict):
-    """Commands around the change of a node: before it, for a snapshot, and for its return to service."""
+    """Commands around the change of a node: before it, for a snapshot, and for its return to service.
+
+    Attributes:
+        held: for a node that failed and stays out of service.
+    """
 
     drain: Hook | None = None
     snapshot: Hook | None = None
     resume: Hook | None = None
+    held: Hook | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_ever(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys, `held` only if it is stated, as `Rollout` does with `accept`."""
+        written: dict[str, Any] = write(self)
+        return written if self.held else {key: each for key, each in written.items() if key != "held"}
 
 
 class Window(Strict):

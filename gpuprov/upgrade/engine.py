@@ -19,7 +19,7 @@ from gpuprov.upgrade.running import JournalledRun, Outcome
 from gpuprov.upgrade.state import STEPS, End, NodeProgress, progress_by_node
 from gpuprov.upgrade.window import is_open
 
-FETCH = "fetch"
+FETCH, HELD = "fetch", "held"
 
 
 class Engine(JournalledRun[UpgradeContext]):
@@ -61,6 +61,7 @@ class Engine(JournalledRun[UpgradeContext]):
         for batch in self.header.batches:
             self._refuse_outside_window(batch)
             self._move(batch)
+            self._say_held(batch)
             if stopped := self._too_bad(batch):
                 break
         return self.conclude(self._outcome(stopped))
@@ -106,9 +107,9 @@ class Engine(JournalledRun[UpgradeContext]):
             if not due:
                 return
             step = min(due.values(), key=STEPS.index)
-            self._take(step, [node for node, its in due.items() if its == step], batch)
+            self._take(step, [node for node, its in due.items() if its == step], batch, steps.BY_NAME[step])
 
-    def _take(self, step: str, nodes: list[str], batch: Batch) -> None:
+    def _take(self, step: str, nodes: list[str], batch: Batch, act: steps.Step) -> None:
         """Run a step on nodes, with its beginning and each node's result in the journal.
 
         An error of the whole step is the failure of each of its nodes.
@@ -117,13 +118,28 @@ class Engine(JournalledRun[UpgradeContext]):
             Refused: another run took a node.
             CrewLost: no worker is available any more.
         """
-        failed, seconds = self.attempt(step, nodes, f"{batch.name}: {step}", steps.BY_NAME[step])
+        failed, seconds = self.attempt(step, nodes, f"{batch.name}: {step}", act)
         if isinstance(failed, GpuprovError):
             failed = dict.fromkeys(nodes, str(failed))
         for node, reason in failed.items():
             self.context.narrate(f"{batch.name}: {step} failed on {node}: {reason}")
             self.journal.write(step, "failed", [node], reason)
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
+
+    def _say_held(self, batch: Batch) -> None:
+        """Run the hook `held` once for each node of a batch that failed and stays out of service.
+
+        A hook that fails changes no end: it is narrated, and written into the journal.
+        """
+        said = {each.node for each in self.journal.entries if each.step == HELD and each.event != "begun"}
+        known = self.progress()
+        reasons = {
+            node: known[node].reason or ""
+            for node in batch.nodes
+            if known[node].end in ("held", "stuck") and node not in said
+        }
+        if reasons and self.context.rollout.hooks.held is not None:
+            self._take(HELD, list(reasons), batch, lambda context, *_: steps.held(context, reasons))
 
     def _too_bad(self, batch: Batch) -> str | None:
         """Return why the run ends after a batch; None if not more nodes failed than the batch allows."""

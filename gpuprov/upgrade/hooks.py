@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, get_args
 
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed
 from gpuprov.model.rollout import Hook
@@ -16,9 +18,11 @@ from gpuprov.untrusted.programs import TooSlow, run_limited
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 
-Moment = Literal["drain", "snapshot", "resume"]
+Moment = Literal["drain", "snapshot", "resume", "held"]
 OUTPUT_BYTES = 64 << 20
 """Maximum output of a hook on the controller in bytes; of a larger one the hook is killed."""
+REASON = 200
+"""Maximum length of GPUPROV_REASON in characters."""
 _SUDO = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -n -- "$@"'
 _SUDO_ASKED = 'if [ "$(id -u)" = 0 ]; then exec "$@"; fi; exec sudo -S -p "" -- "$@"'
 
@@ -29,7 +33,7 @@ def check_hooks(context: UpgradeContext) -> None:
     Raises:
         InvalidInput: `use` names an unknown hook, or one without a command for that moment.
     """
-    for moment in ("drain", "snapshot", "resume"):
+    for moment in get_args(Moment):
         hook = getattr(context.rollout.hooks, moment)
         if hook is not None:
             command(hook, moment)
@@ -53,33 +57,54 @@ def command(hook: Hook, moment: str) -> tuple[str, str]:
     return ready.commands[moment], ready.on
 
 
-def run_hook(context: UpgradeContext, moment: Moment, names: Iterable[str]) -> dict[str, str]:
-    """Run a hook for all nodes in parallel, if there is one; return node → why it failed."""
+def run_hook(
+    context: UpgradeContext,
+    moment: Moment,
+    names: Iterable[str],
+    reasons: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Run a hook for all nodes in parallel, if there is one; return node → why it failed.
+
+    Args:
+        reasons: node → why it is out of service, for GPUPROV_REASON.
+    """
     hook: Hook | None = getattr(context.rollout.hooks, moment)
     if hook is None:
         return {}
     text, where = command(hook, moment)
     nodes = targets(context.old, names)
     if where == "node":
-        return _on_nodes(context, hook, text, nodes)
+        return _on_nodes(context, hook, text, nodes, reasons)
     with ThreadPoolExecutor(max_workers=max(1, min(context.options.dispatch.forks, len(nodes)))) as pool:
         said = pool.map(
             lambda node: contained(
-                node.name, lambda: _here(text, _environment(context, node, hook), hook.timeout_s)
+                node.name, lambda: _here(text, _environment(context, node, hook, reasons), hook.timeout_s)
             ),
             nodes,
         )
         return {node.name: str(each) for node, each in zip(nodes, said, strict=True) if each}
 
 
-def _environment(context: UpgradeContext, node: Target, hook: Hook) -> dict[str, str]:
-    """Return a hook's variables: the node's name and address, the run's id, the time limit in seconds."""
-    return {
+def _environment(
+    context: UpgradeContext, node: Target, hook: Hook, reasons: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a hook's variables: the node's name and address, the run's id, the time limit in seconds.
+
+    With a reason of the node also this one, on one line of at most `REASON` printable characters: it can
+    contain the node's own words.
+    """
+    reason = {"GPUPROV_REASON": _ascii(reasons[node.name])} if node.name in reasons else {}
+    return reason | {
         "GPUPROV_NODE": node.name,
         "GPUPROV_ADDRESS": node.address,
         "GPUPROV_RUN": context.id,
         "GPUPROV_TIMEOUT": str(int(hook.timeout_s)),
     }
+
+
+def _ascii(text: str) -> str:
+    """Return a text on one line, with `?` for what is not printable ASCII."""
+    return re.sub(r"[^ -~]", "?", " ".join(text.split()))[:REASON]
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
@@ -110,11 +135,13 @@ def _failure(code: int, said: str) -> str:
     return f"the hook ended with {code}" + (f": {lines[-1][:200]}" if lines else "")
 
 
-def _on_nodes(context: UpgradeContext, hook: Hook, text: str, nodes: list[Target]) -> dict[str, str]:
+def _on_nodes(
+    context: UpgradeContext, hook: Hook, text: str, nodes: list[Target], reasons: Mapping[str, str]
+) -> dict[str, str]:
     """Run a hook's command with root's rights on nodes in parallel; return node → why it failed."""
     password = context.options.dispatch.password
     sudo = _SUDO if password is None else _SUDO_ASKED
-    environments = {node.name: _environment(context, node, hook) for node in nodes}
+    environments = {node.name: _environment(context, node, hook, reasons) for node in nodes}
 
     def visit(session: Session, environment: Mapping[str, str]) -> None:
         words = [f"{name}={value}" for name, value in environment.items()]

@@ -70,6 +70,13 @@ done
     yes:*) echo "$GPUPROV_NODE stays $state: $reason";;
 esac
 """,
+            "held": f"""\
+{_SLURM_STATE}case $out:$reason in
+    yes:"{SLURM_MARK}$GPUPROV_RUN "*) scontrol update NodeName="$GPUPROV_NODE" State=DRAIN \\
+        Reason="{SLURM_MARK}$GPUPROV_RUN $GPUPROV_REASON";;
+    *) echo "$GPUPROV_NODE stays $state: $reason";;
+esac
+""",
         },
     ),
     "kubernetes": KnownHook(

@@ -60,6 +60,11 @@ def resume(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     return hooks.run_hook(context, "resume", names)
 
 
+def held(context: UpgradeContext, reasons: Mapping[str, str]) -> Failures:
+    """Say why nodes stay out of service by the site's hook `held`, if it has one."""
+    return hooks.run_hook(context, "held", reasons, reasons)
+
+
 def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """Bring nodes to the new lock with roles, as far as possible without a reboot; then record packages."""
     failed = _roles(context, rebooting(context.lock, together=0), names, folder)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
-from gpuprov.model.rollout import Rollout, Window
+from gpuprov.model.rollout import Hook, Hooks, Rollout, Window
 from gpuprov.ssh.dispatch import CrewLost
 from gpuprov.upgrade import engine
 from gpuprov.upgrade.batches import Batch
@@ -198,6 +198,31 @@ def test_a_held_node_stays_drained(tmp_path: Path) -> None:
     world = World({("verify", "n1")})
     outcome = run(world, tmp_path, Rollout(on_failure="hold"))
     assert (outcome.ends["n1"], world.version["n1"], world.out) == ("held", "new", {"n1"})
+
+
+def test_a_node_that_stays_out_of_service_says_why_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, str]] = []
+
+    def held(context: UpgradeContext, reasons: Any) -> dict[str, str]:
+        said.append(dict(reasons))
+        return dict.fromkeys(reasons, "no such node in Slurm")
+
+    monkeypatch.setattr(engine.steps, "held", held)
+    rollout = Rollout(on_failure="hold", hooks=Hooks(held=Hook(run="true")))
+    for _ in range(2):  # resumed after its end
+        outcome = run(World({("verify", "n1")}), tmp_path, rollout)
+        assert (outcome.ends["n1"], outcome.reasons) == ("held", {"n1": "verify: broken"})
+    assert said == [{"n1": "verify: broken"}]
+
+
+def test_a_node_that_is_in_service_has_nothing_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.steps, "held", lambda context, reasons: pytest.fail(str(reasons)))
+    rollout = Rollout(hooks=Hooks(held=Hook(run="true")))
+    assert run(World({("verify", "n1")}), tmp_path, rollout).ends["n1"] == "old"
 
 
 def test_a_way_back_that_fails_needs_a_hand(tmp_path: Path) -> None:

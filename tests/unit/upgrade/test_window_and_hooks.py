@@ -10,6 +10,8 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +22,9 @@ from pydantic import ValidationError
 from gpuprov.cli import apply
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.wheel import Wheel
+from gpuprov.model.connection import Connection
 from gpuprov.model.rollout import DAYS, Hook, Window
+from gpuprov.ssh.transport import Target
 from gpuprov.upgrade import hooks, schedule
 from gpuprov.upgrade.hooks import command
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
@@ -117,6 +121,9 @@ esac""",
 SAYS = {
     ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:run1",
     ("slurm", "resume"): "scontrol update NodeName=gpu01 State=RESUME",
+    ("slurm", "held"): (
+        "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:run1 verify: clocks.gpu failed"
+    ),
     ("kubernetes", "drain"): "kubectl drain gpu01 --ignore-daemonsets --delete-emptydir-data",
     ("kubernetes", "resume"): "kubectl patch node gpu01 --type=merge --patch",
     ("lvm", "snapshot"): "lvcreate --snapshot --name gpuprov-run1 --extents 20%ORIGIN /dev/vg0/root",
@@ -145,6 +152,7 @@ def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
         node.write_text("IDLE+DRAIN gpuprov:upgrade:run1\n")
     environment = {"PATH": str(tools), "CALLS": str(calls), "GPUPROV_NODE": "gpu01"}
     environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1", "GPUPROV_TIMEOUT": "60"}
+    environment["GPUPROV_REASON"] = "verify: clocks.gpu failed"
     done = subprocess.run(
         ["/bin/sh", "-c", text], env=environment, capture_output=True, check=False, timeout=20
     )
@@ -188,11 +196,46 @@ def test_slurm_resumes_only_what_it_drained(tmp_path: Path, before: str, drained
         assert (tmp_path / "calls.node").read_text() == f"{then}\n"
 
 
+@pytest.mark.parametrize("moment", ["resume", "held"])
 @pytest.mark.parametrize("reason", ["bad fan", "gpuprov:upgrade:run10", "gpuprov:upgrade:run2"])
-def test_slurm_leaves_a_node_whose_reason_changed_meanwhile(tmp_path: Path, reason: str) -> None:
+def test_slurm_leaves_a_node_whose_reason_changed_meanwhile(tmp_path: Path, moment: str, reason: str) -> None:
     (tmp_path / "calls.node").write_text(f"IDLE+DRAIN {reason}\n")
-    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["resume"])
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
     assert (code, len(calls)) == (0, 1), calls
+
+
+def test_slurm_resumes_a_node_that_says_why_it_was_held(tmp_path: Path) -> None:
+    node = tmp_path / "calls.node"
+    for moment, then in (
+        ("drain", "IDLE+DRAIN gpuprov:upgrade:run1"),
+        ("held", "IDLE+DRAIN gpuprov:upgrade:run1 verify: clocks.gpu failed"),
+        ("drain", "IDLE+DRAIN gpuprov:upgrade:run1"),
+        ("held", "IDLE+DRAIN gpuprov:upgrade:run1 verify: clocks.gpu failed"),
+        ("resume", "IDLE"),
+    ):
+        assert call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])[0] == 0
+        assert node.read_text() == f"{then}\n"
+
+
+def test_a_node_in_service_has_no_reason_in_slurm(tmp_path: Path) -> None:
+    (tmp_path / "calls.node").write_text("IDLE\n")
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands["held"])
+    assert (code, len(calls)) == (0, 1), calls
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("verify: clocks.gpu failed", "verify: clocks.gpu failed"),
+        ("apply: a\n   State=IDLE\tb\x1b[2J\u2028é", "apply: a State=IDLE b?[2J ?"),
+        ("x" * 999, "x" * 200),
+    ],
+)
+def test_the_reason_of_a_hook_is_a_line_of_printable_text(text: str, said: str) -> None:
+    node, hook = Target("gpu01", "10.1.2.3", Connection()), Hook(run="true")
+    context: Any = SimpleNamespace(id="run1")
+    assert hooks._environment(context, node, hook, {"gpu01": text})["GPUPROV_REASON"] == said
+    assert "GPUPROV_REASON" not in hooks._environment(context, node, hook, {})
 
 
 @pytest.mark.parametrize("moment", ["drain", "resume"])
