@@ -10,6 +10,7 @@ from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu, instance_named
 from gpuprov.catalog.identity import find_system
 from gpuprov.catalog.platforms import platforms
+from gpuprov.catalog.rules.driver import oldest_driver
 from gpuprov.catalog.version import Version
 from gpuprov.errors import InvalidInput
 
@@ -102,6 +103,8 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
     where, record = found
     plain = _plain_record(record)
     plain["source"] = [str(catalog.sources[key]) for key in record.source]
+    if where == "gpus":
+        plain["oldest_driver"] = oldest_driver(record)
     if "doubts" in plain:
         plain["doubts"] = [
             {"text": doubt.text, "source": [str(catalog.sources[key]) for key in doubt.source]}

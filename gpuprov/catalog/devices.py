@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from gpuprov.catalog.records import GpuModel
+from gpuprov.catalog.version import version
 
 Row = Mapping[str, Any]
+Table = tuple[Mapping[str, Row], tuple[Row, ...], tuple[str, ...]]
+"""Id → row; runs: ranges of neighbouring device ids with the compute capability of the known ones; releases
+whose lists of devices were read.
+"""
 Make = Callable[[dict[str, Any]], GpuModel]
 """Function that makes a GPU's record from its own fields and the defaults of its architecture and segment."""
 
@@ -17,12 +22,11 @@ Make = Callable[[dict[str, Any]], GpuModel]
 class Devices:
     """The rows of `devices.json`, by id and by PCI device id."""
 
-    def __init__(self, read: Callable[[], tuple[Mapping[str, Row], tuple[Row, ...]]], make: Make) -> None:
+    def __init__(self, read: Callable[[], Table], make: Make) -> None:
         """Keep `read` and `make`; nothing is read yet.
 
         Args:
-            read: returns id → row, and runs: ranges of neighbouring device ids with the compute capability of
-                the known ones. Called once, on first use: most requests name a board.
+            read: returns the table. Called once, on first use: most requests name a board.
             make: makes a record from a row's fields.
         """
         self._read, self._make = read, make
@@ -30,15 +34,20 @@ class Devices:
         self._guessed: dict[str, GpuModel] = {}
 
     @cached_property
-    def _table(self) -> tuple[Mapping[str, Row], tuple[Row, ...]]:
-        """Rows by id in lower case, and the runs of device ids; read at first use."""
-        rows, runs = self._read()
-        return {name.lower(): row for name, row in rows.items()}, runs
+    def _table(self) -> Table:
+        """The table, with ids in lower case; read at first use."""
+        rows, runs, releases = self._read()
+        return {name.lower(): row for name, row in rows.items()}, runs, releases
 
     @property
     def _rows(self) -> Mapping[str, Row]:
         """Rows by id in lower case."""
         return self._table[0]
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """Releases of drivers whose lists of devices were read."""
+        return self._table[2]
 
     @cached_property
     def _by_device(self) -> Mapping[str, list[str]]:
@@ -55,7 +64,7 @@ class Devices:
         if key not in self._made:
             if key not in self._rows:
                 return None
-            self._made[key] = self._make(_fields(self._rows[key]))
+            self._made[key] = self._make(_fields(self._rows[key], self.releases))
         return self._made[key]
 
     def all(self) -> Iterator[GpuModel]:
@@ -116,8 +125,28 @@ class Devices:
         return self._guessed[name]
 
 
-def _fields(row: Row) -> dict[str, Any]:
-    """Convert a row to the fields of a GPU's record."""
+def not_listed(first: Mapping[str, str], read: Iterable[str]) -> dict[str, str]:
+    """Return, by device id, the newest release of the same branch before the first that lists the device.
+
+    Args:
+        first: device id → the oldest release that lists it.
+        read: releases whose lists were read.
+    """
+    found = {}
+    for device, listed in first.items():
+        at = version(listed)
+        before = (each for each in map(version, read) if each.major == at.major and each < at)
+        if newest := max(before, key=lambda each: each.parts, default=None):
+            found[device] = str(newest)
+    return found
+
+
+def _fields(row: Row, releases: tuple[str, ...]) -> dict[str, Any]:
+    """Convert a row to the fields of a GPU's record.
+
+    Args:
+        releases: those whose lists of devices were read.
+    """
     listed = {device: release for device, release in row["devices"].items() if release}
     fields = {
         "id": row["id"],
@@ -126,6 +155,7 @@ def _fields(row: Row) -> dict[str, Any]:
         "pci_device_ids": list(row["devices"]),
         "listed_only": True,
         "first_listed": listed,
+        "not_listed": not_listed(listed, releases),
         "unseen_branches": row.get("unseen", []),
         "open_module_first_release_listing_device": row.get("open_since"),
     }
@@ -165,6 +195,7 @@ def one_of_all(device: str, gpus: tuple[GpuModel, ...]) -> GpuModel | None:
         pci_subsystem_example=None,
         subsystems={},
         first_listed={device: min(listed)} if listed else {},
+        not_listed={},
         clocks_mhz={},
         application_clocks_max_aws={},
         note=f"device {device} is one of {', '.join(gpu.id for gpu in gpus)}: its subsystem tells which",

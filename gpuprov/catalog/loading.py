@@ -10,7 +10,7 @@ from typing import Any
 from gpuprov.catalog import records as r
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.checking import check_bulletins
-from gpuprov.catalog.devices import Devices
+from gpuprov.catalog.devices import Devices, Table
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
 from gpuprov.catalog.texts import check_texts
@@ -180,9 +180,10 @@ def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.So
     def layers() -> Layers:
         return _documents(DEVICES, folders)
 
-    def table() -> tuple[dict[str, Raw], tuple[Raw, ...]]:
-        rows = _merged(layers(), "devices", "id")
-        return {name: row for name, (row, _) in rows.items()}, tuple(layers()[0][1]["id_runs"])
+    def table() -> Table:
+        rows, own = _merged(layers(), "devices", "id"), layers()[0][1]
+        releases = {release for each in own["tables_read"].values() for release in each.split()}
+        return {name: row for name, (row, _) in rows.items()}, tuple(own["id_runs"]), tuple(releases)
 
     def make(raw: Raw) -> r.GpuModel:
         place = f"{DEVICES}.json: devices[{raw['id']}]"

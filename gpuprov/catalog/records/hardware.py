@@ -99,6 +99,10 @@ class GpuModel:
     """
     first_listed: dict[str, Version] = field(default_factory=dict)
     """Device id → the oldest release read that lists it; a device that is missing is in no list."""
+    not_listed: dict[str, Version] = field(default_factory=dict)
+    """Device id → the newest release of the same branch before `first_listed` whose list was read and lacks
+    it; older releases that were not read may list a device that is missing here.
+    """
     since: dict[str, Version] = field(default_factory=dict)
     """Branch → its first release that lists the GPU, if older releases of that branch do not."""
     unseen_branches: tuple[int, ...] = ()
@@ -155,10 +159,12 @@ class KernelSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownIssue:
-    """A known failure: a build against a kernel, or a required firmware version."""
+    """A known failure: a build against a kernel, a required firmware version, or a release that its vendor
+    withdrew.
+    """
 
     id: str
-    kind: Literal["build", "firmware"]
+    kind: Literal["build", "firmware", "withdrawn"]
     drivers: tuple[Version, ...] = ()
     branches: tuple[int, ...] = ()
     nvidia_fs: tuple[Version, ...] = ()

@@ -119,6 +119,36 @@ def gpu_driver_ok(gpu: GpuModel, driver: Version) -> bool | None:
     return False if gpu.compute_capability >= HOPPER and not gpu.listed_only else None
 
 
+def unlisted(gpu: GpuModel, driver: Version) -> str | None:
+    """Return the device id that a list of the driver's branch, of this release or a newer one, does not have.
+
+    None if no list shows it: the driver lists one of the GPU's device ids, or only lists of newer releases
+    were read. Source: as `gpu_driver_ok`.
+    """
+    if any(release <= driver for release in gpu.first_listed.values()):
+        return None
+    gaps = (device for device, release in gpu.not_listed.items() if release.major == driver.major)
+    return next((device for device in gaps if driver <= gpu.not_listed[device]), None)
+
+
+def oldest_driver(gpu: GpuModel) -> str:
+    """Return which driver is the oldest for a GPU: as the vendor states, between two lists of devices, or
+    unknown.
+
+    Sources: the GPU's own. A list is an upper bound: the vendor's lists have gaps.
+    """
+    if gpu.min_driver:
+        return f"{gpu.min_driver}, as the vendor states"
+    stated = f"{gpu.advised_driver} on its usual board, as the vendor states; " if gpu.advised_driver else ""
+    if not gpu.first_listed:
+        return f"{stated}unknown: no list of devices has it"
+    device = min(gpu.first_listed, key=lambda each: gpu.first_listed[each])
+    first, without = gpu.first_listed[device], gpu.not_listed.get(device)
+    if without:
+        return f"{stated}listed from {first} on, not yet by {without}; the vendor states none"
+    return f"{stated}unknown: {first} lists it, and no older list of its branch was read"
+
+
 def predates_architecture(branch: Branch, gpu: GpuModel) -> bool:
     """Return whether the branch's own CUDA is older than the first CUDA for the GPU's compute capability.
 

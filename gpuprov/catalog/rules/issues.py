@@ -14,9 +14,14 @@ Build = Literal["builds", "fails", "unknown"]
 def kernel_version(uname: str) -> Version | None:
     """Return the upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None if it does not begin
     with one.
+
+    RHEL keeps the upstream version and takes changes of newer kernels into its builds, so the build counts
+    too: 5.14.0.687.12.1 of `5.14.0-687.12.1.el9_8.x86_64`.
     """
-    match = re.match(r"[0-9]{1,6}(?:\.[0-9]{1,6})+", uname)
-    return version(match[0]) if match else None
+    match = re.match(
+        r"([0-9]{1,6}(?:\.[0-9]{1,6})+)(?:-([0-9]{1,6}(?:\.[0-9]{1,6}){0,6})\.el[0-9])?", uname, re.ASCII
+    )
+    return version(".".join(filter(None, match.groups()))) if match else None
 
 
 def concerns(

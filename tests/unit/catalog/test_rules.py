@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprov.catalog import Version, load, version
+from gpuprov.catalog.devices import not_listed
+from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.rules import containers, driver, fabric, issues, libraries, module, systems
+from tests import ROOT
 
 CATALOG = load()
 
@@ -86,6 +90,37 @@ def test_a_gpu_is_supported_in_one_span_of_drivers(gpu: GpuModel, one: Version, 
         assert newer.major > gpu.max_driver_branch
     if driver.gpu_driver_ok(gpu, newer) and driver.gpu_driver_ok(gpu, older) is False:
         assert gpu.compute_capability >= driver.HOPPER or gpu.min_driver is not None
+
+
+def test_the_oldest_driver_of_each_profile_s_board_has_a_source_or_is_unknown() -> None:
+    said = {}
+    for path in sorted((ROOT / "inventory/profiles").glob("*.yml")):
+        model = (yaml.safe_load(path.read_text()).get("hardware") or {}).get("gpu", {}).get("model")
+        if model:
+            gpu = find_gpu(CATALOG, model)
+            assert gpu.source, model
+            said[gpu.id] = driver.oldest_driver(gpu)
+    assert len(said) >= 18
+    stated = {name for name, text in said.items() if "as the vendor states" in text}
+    listed = {name for name, text in said.items() if "not yet by" in text}
+    assert stated == {"B200", "RTX PRO 6000 Blackwell Server"}
+    assert {"L40S", "L4", "H100 SXM5 80GB", "H200 SXM", "GB200"} <= listed
+    assert all("unknown" in text for name, text in said.items() if name not in stated | listed)
+
+
+def test_lists_without_a_board_are_those_that_were_read() -> None:
+    for gpu in CATALOG.gpus:
+        first = {device: str(release) for device, release in gpu.first_listed.items()}
+        found = {device: str(release) for device, release in gpu.not_listed.items()}
+        assert found == not_listed(first, CATALOG.devices.releases), gpu.id
+
+
+@given(gpus, drivers)
+def test_a_driver_that_lists_a_gpu_is_never_too_old_by_lists(gpu: GpuModel, release: Version) -> None:
+    device = driver.unlisted(gpu, release)
+    if device:
+        assert release.major == gpu.not_listed[device].major
+        assert all(release < first for first in gpu.first_listed.values())
 
 
 @given(gpus, toolkits)

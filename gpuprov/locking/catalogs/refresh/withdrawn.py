@@ -1,4 +1,4 @@
-"""Versions in the last reading that are gone: each becomes a doubt, and is no longer the newest."""
+"""Versions in the last reading that are gone: a driver becomes a known issue, and is no longer the newest."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def last_read(before: Document, readings: Iterable[Reading], day: str) -> Docume
 def propose_withdrawn(
     proposal: Proposal, catalog: Catalog, reading: Reading, before: Document, day: str
 ) -> None:
-    """Propose a doubt for each driver that a list contained at the last reading and none contains now.
+    """Propose a known issue for each driver that a list contained at the last reading and none contains now;
+    the resolver refuses such a driver.
 
     Withdrawn versions of other products become remarks.
     """
@@ -68,23 +69,29 @@ def propose_withdrawn(
 def _driver(
     proposal: Proposal, catalog: Catalog, reading: Reading, release: Version, said: tuple[str, set[str]]
 ) -> None:
-    """Propose a doubt about a withdrawn driver, and the newest one left as the newest of its branch.
+    """Propose a known issue of a withdrawn driver, and the newest one left as the newest of its branch.
 
-    Nothing is proposed for an unknown branch, or if the doubt already exists.
+    Nothing is proposed for an unknown branch, or if the issue already exists.
 
     Args:
-        said: text of the doubt, and the versions of drivers that are left.
+        said: what was read, and the versions of drivers that are left.
     """
     text, held = said
-    name, doubt = str(release.major), f"withdrawn-{release}"
+    name, issue = str(release.major), f"withdrawn-{release}"
     branch = catalog.branches.get(release.major)
-    if branch is None or proposal.record("doubts", "doubts", doubt):
+    if branch is None or proposal.record("drivers", "known_issues", issue):
         return
-    record: Mapping[str, object] = {"id": doubt, "text": text, "source": [reading.source]}
-    proposal.add("doubts", "doubts", dict(record), text, reading.source)
-    doubts = ("doubts", [*branch.doubts, doubt])
-    proposal.set(("drivers", "branches", name), doubts, text, reading.source)
     left = [version(each) for each in held if version(each).major == release.major]
+    record: Mapping[str, object] = {
+        "id": issue,
+        "kind": "withdrawn",
+        "drivers": [str(release)],
+        "condition": text,
+        "effect": "no repository that was read holds it any longer",
+        "remedy": f"driver {max(left)}" if left else "a driver of another branch",
+        "source": [reading.source],
+    }
+    proposal.add("drivers", "known_issues", dict(record), text, reading.source)
     if branch.latest_known == release and left:
         newest = ("latest_known", str(max(left)))
         proposal.set(("drivers", "branches", name), newest, text, reading.source)

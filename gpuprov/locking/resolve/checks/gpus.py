@@ -94,6 +94,9 @@ def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
         yield f"branch {branch} ended before it learned of {gpu.id}, which an older branch lists by now"
     elif draft.flavour == "open" and first and driver < first:
         yield f"{gpu.id} is first listed by the open modules of {first}; {driver} is older"
+    elif not stated and (device := rules.unlisted(gpu, driver)):
+        text = f"{gpu.id} is first listed by {gpu.first_listed[device]}"
+        yield f"{text}; {gpu.not_listed[device]} does not list it, and {driver} is not newer"
 
 
 def _other_devices(case: Case, draft: Draft, gpu: GpuModel) -> Findings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuprov.catalog.records import KnownIssue
 from gpuprov.catalog.rules import issues, systems
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks.findings import Findings, reason, violation, warning
@@ -96,41 +97,48 @@ def _at_nvidia(case: Case, draft: Draft) -> Findings:
 def known_failures(case: Case, draft: Draft) -> Findings:
     """Yield a finding for each known failure of this driver on this system and these GPUs.
 
-    A failed build against the stated kernel is a violation; an untried or unstated kernel a warning; a
-    successful build or a required firmware a reason. If a kernel breaks a driver on all systems, an unstated
-    one is a reason, and an older one nothing. Precompiled modules need no build.
+    A withdrawn release is a violation, a required firmware a reason. Precompiled modules need no build.
     """
     system = case.system.id if case.system else ""
     for issue in case.catalog.known_issues:
         if not issues.concerns(issue, draft.driver, draft.flavour, system, case.gpus):
             continue
-        if issue.kind == "build" and case.precompiled:
-            continue
-        kernel = issues.kernel_version(case.request.kernel or "")
-        if issue.kind == "firmware":
+        if issue.kind == "withdrawn":
+            text = f"driver {draft.driver} was withdrawn ({issue.condition}): {issue.effect}; {issue.remedy}"
+            yield violation(case, issue.id, text, *issue.source)
+        elif issue.kind == "firmware":
             text = f"driver {draft.driver}, {issue.condition}: {issue.effect}; {issue.remedy} ({issue.check})"
             yield reason(case, issue.id, text, *issue.source)
-        elif kernel is None and not issue.os:
-            text = f"driver {draft.driver} does not build on {issue.condition}: state the kernel to check it"
-            yield reason(case, issue.id, text, *issue.source)
-        elif kernel is not None and issues.is_before(issue, kernel):
-            continue
-        elif kernel is None:
-            text = f"driver {draft.driver} with {issue.condition}: {issue.effect}; {issue.remedy}"
-            yield warning(case, issue.id, text, *issue.source)
-        elif (outcome := issues.build_outcome(issue, kernel)) == "fails":
-            text = (
-                f"driver {draft.driver} does not build against kernel {kernel}: {issue.effect}; "
-                f"{issue.remedy}"
-            )
-            yield violation(case, issue.id, text, *issue.source)
-        elif outcome == "builds":
-            yield reason(
-                case, issue.id, f"driver {draft.driver} builds against kernel {kernel}", *issue.source
-            )
-        else:
-            text = f"driver {draft.driver} on kernel {kernel}: not tried; {issue.condition}: {issue.effect}"
-            yield warning(case, issue.id, text, *issue.source)
+        elif not case.precompiled:
+            yield from failed_build(case, issue, f"driver {draft.driver}")
+
+
+def failed_build(case: Case, issue: KnownIssue, what: str) -> Findings:
+    """Yield the finding about a build that fails against some kernels.
+
+    A failure against the stated kernel is a violation; an untried or unstated kernel a warning; a success a
+    reason. If a kernel breaks it on all systems, an unstated one is a reason, and an older one nothing.
+
+    Args:
+        what: the module with its version, for the sentence.
+    """
+    kernel = issues.kernel_version(case.request.kernel or "")
+    if kernel is None and not issue.os:
+        text = f"{what} does not build on {issue.condition}: state the kernel to check it"
+        yield reason(case, issue.id, text, *issue.source)
+    elif kernel is None:
+        text = f"{what} with {issue.condition}: {issue.effect}; {issue.remedy}"
+        yield warning(case, issue.id, text, *issue.source)
+    elif issues.is_before(issue, kernel):
+        return
+    elif (outcome := issues.build_outcome(issue, kernel)) == "fails":
+        text = f"{what} does not build against kernel {kernel}: {issue.effect}; {issue.remedy}"
+        yield violation(case, issue.id, text, *issue.source)
+    elif outcome == "builds":
+        yield reason(case, issue.id, f"{what} builds against kernel {kernel}", *issue.source)
+    else:
+        text = f"{what} on kernel {kernel}: not tried; {issue.condition}: {issue.effect}"
+        yield warning(case, issue.id, text, *issue.source)
 
 
 def precompiled(case: Case, draft: Draft) -> Findings:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 
@@ -189,6 +191,58 @@ def test_a_kernel_that_breaks_a_driver_is_refused_from_that_kernel_on() -> None:
     assert "580.119.02-linux-7.0" not in rules(unstated.warnings)
     other = answer(A100, "ubuntu24.04", driver="580.159.04", kernel="7.0.9-generic")
     assert "580.119.02-linux-7.0" not in rules(other.violations)
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "kernel", "issue"),
+    [
+        ("ubuntu24.04", "590.48.01", "6.19.10-061910-generic", "590.48.01-linux-6.19"),
+        ("ubuntu26.04", "590.48.01", "7.0.0-31-generic", "590.48.01-linux-6.19"),
+        ("rhel9", "575.57.08", "5.14.0-687.12.1.el9_8.x86_64", "575.57.08-rhel-9.8"),
+    ],
+)
+def test_kernels_of_2026_that_break_an_ended_branch_are_refused(
+    system: str, driver: str, kernel: str, issue: str
+) -> None:
+    refused = answer(A100, system, driver=driver, module="open", kernel=kernel)
+    assert issue in rules(refused.violations)
+    assert "driver" in {each.change for each in refused.nearest}
+
+
+def test_a_build_of_rhel_s_kernel_counts() -> None:
+    older = answer(A100, "rhel9", driver="575.57.08", module="open", kernel="5.14.0-503.26.1.el9_5.x86_64")
+    assert "575.57.08-rhel-9.8" in rules(older.warnings)  # nobody tried it
+    assert "575.57.08-rhel-9.8" not in rules(older.violations)
+    other = answer(A100, "rhel9", driver="580", module="open", kernel="5.14.0-687.12.1.el9_8.x86_64")
+    assert other.verdict != "refused"
+
+
+def test_a_withdrawn_driver_is_refused_and_never_chosen(tmp_path: Path) -> None:
+    newest = str(answer(A100, "ubuntu24.04").stack.driver)
+    issue = {
+        "id": f"withdrawn-{newest}",
+        "kind": "withdrawn",
+        "drivers": [newest],
+        "condition": "gone from the vendor's repositories on 2026-12-01",
+        "effect": "GPUs stay at their lowest clocks",
+        "remedy": "an older release of the branch",
+        "source": ["own"],
+    }
+    text = {
+        "known_issues": [issue],
+        "sources": {"own": {"title": "the vendor's page", "dated": "2026-12-01"}},
+    }
+    (tmp_path / "drivers.json").write_text(json.dumps(text))
+    catalog = load([tmp_path])
+    stated = resolve(Request(gpus=(A100,), os="ubuntu24.04", driver=newest), catalog)
+    assert stated.verdict == "refused"
+    assert [each.text for each in stated.violations if each.rule == issue["id"]] == [
+        f"driver {newest} was withdrawn (gone from the vendor's repositories on 2026-12-01): "
+        "GPUs stay at their lowest clocks; an older release of the branch"
+    ]
+    free = resolve(Request(gpus=(A100,), os="ubuntu24.04"), catalog)
+    assert free.verdict != "refused"
+    assert str(free.stack.driver) != newest
 
 
 @pytest.mark.parametrize("system", CATALOG.systems)

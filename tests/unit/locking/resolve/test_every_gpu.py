@@ -97,6 +97,33 @@ def test_branches_that_learned_of_a_gpu_late_or_never_are_unproven() -> None:
     assert "gpu-driver-unproven" not in rules(answer("RTX PRO 5000 Blackwell", driver="575.64.05").warnings)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "before", "first"),
+    [
+        ("L40S", "535.54.03", "535.104.05"),
+        ("H200 SXM", "550.54.14", "550.90.07"),
+        ("H100 NVL", "535.98", "535.104.05"),
+        ("L20", "535.54.03", "535.154.05"),
+        ("RTX PRO 4500 Blackwell Server Edition", "580.95.05", "580.142"),
+        ("B300", "580.65.06", "580.82.07"),
+    ],
+)
+def test_a_board_s_first_driver_inside_a_branch_is_warned_of(gpu: str, before: str, first: str) -> None:
+    assert "gpu-driver-unproven" in rules(answer(gpu, driver=before).warnings)
+    assert "gpu-driver-unproven" not in rules(answer(gpu, driver=first).warnings)
+    if gpu == "L40S":
+        (text,) = [
+            each.text for each in answer(gpu, driver=before).warnings if each.rule == "gpu-driver-unproven"
+        ]
+        assert text == (
+            "L40S is first listed by 535.104.05; 535.98 does not list it, and 535.54.03 is not newer"
+        )
+
+
+def test_a_driver_before_all_lists_that_were_read_is_no_finding() -> None:
+    assert "gpu-driver-unproven" not in rules(answer("A100 SXM4 80GB", driver="450.80.02").warnings)
+
+
 def test_a_guessed_gpu_is_said_to_be_one() -> None:
     guessed = answer("10de:2b8d", "ubuntu24.04")
     assert guessed.verdict == "warn"
