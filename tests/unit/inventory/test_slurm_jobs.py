@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -83,11 +87,72 @@ def test_a_process_may_take_a_while_to_end(tmp_path: Path) -> None:
     assert asked(tmp_path) == [BUSY, BUSY]
 
 
-@pytest.mark.parametrize(
-    "said", ["WARNING: infoROM is corrupted at gpu 0000:3B:00.0", "4711, nvidia-cuda-mps-server", "[N/A]"]
-)
+@pytest.mark.parametrize("said", ["WARNING: infoROM is corrupted at gpu 0000:3B:00.0", "[N/A]"])
 def test_what_is_no_process_of_a_job_is_accepted(tmp_path: Path, said: str) -> None:
     assert run(tmp_path, "0", left=f"echo '{said}'") == (0, "")
+
+
+@contextmanager
+def server_of_mps(folder: Path, server: str, control: str) -> Iterator[int]:
+    """Run a program as the child of another one, each with the name of MPS's; yield the number of the child.
+
+    Args:
+        server, control: their folders, below `folder`. The ones of the program's PATH are in `bin`.
+    """
+    for place in {"bin", server, control}:
+        (folder / place).mkdir(exist_ok=True)
+        shutil.copy(shutil.which("sleep") or "", folder / place / "nvidia-cuda-mps-server")
+        shutil.copy(shutil.which("sh") or "", folder / place / "nvidia-cuda-mps-control")
+    line = f"{folder / server / 'nvidia-cuda-mps-server'} 30 >/dev/null & echo $!; exec >&-; wait"
+    argv = [folder / control / "nvidia-cuda-mps-control", "-c", line]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout
+        pid = int(daemon.stdout.read())
+        try:
+            yield pid
+        finally:
+            subprocess.run(["kill", str(pid)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("server", "control", "status"), [("bin", "bin", 0), ("nvidia-cuda-mps", "bin", 1), ("bin", "other", 1)]
+)
+def test_only_a_server_of_the_daemon_of_mps_may_stay(
+    tmp_path: Path, server: str, control: str, status: int
+) -> None:
+    with server_of_mps(tmp_path, server, control) as pid:
+        code, said = run(tmp_path, "0", left=f"echo {pid}, nvidia-cuda-mps-server")
+    assert code == status, said
+    assert str(pid) in said or not status
+
+
+def test_a_server_of_another_users_daemon_must_not_stay(tmp_path: Path) -> None:
+    with server_of_mps(tmp_path, "bin", "bin") as pid:
+        write_program(tmp_path / "bin" / "id", f"echo {os.geteuid() + 1}")
+        code, said = run(tmp_path, "0", left=f"echo {pid}, nvidia-cuda-mps-server")
+    assert code == 1
+    assert str(pid) in said
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/home/mallory/nvidia-cuda-mps/miner",
+        "/usr/bin/nvidia-cuda-mps-server",
+        "nvidia-cuda-mps-server",
+        r"a\c",
+        "*",
+        "\x1b[2J",
+    ],
+)
+def test_a_name_that_a_user_chooses_hides_no_process(tmp_path: Path, name: str) -> None:
+    (tmp_path / "rows").write_text(f"{os.getpid()}, {name}\n1, init\n")
+    code, said = run(tmp_path, "0", left=f"cat {tmp_path}/rows")
+    shown = name.replace("\x1b", "")
+    assert (code, said) == (
+        1,
+        f"gpuprov: GPU {BUSY} is in use after or before its job: {os.getpid()}, {shown} 1, init\n",
+    )
 
 
 def test_a_missing_gpu_fails_with_its_device_file(tmp_path: Path) -> None:
