@@ -249,7 +249,7 @@ ELSEWHERE = {
     "firewall.forward": "tests/lab/test_ssh_hardening.py",
     "repositories.*": "tests/lab/test_nvidia_driver.py",
     "fabric_manager.*": "tests/lab/test_nvidia_driver.py",
-    "imex.*": "tests/unit/roles/test_imex.py",
+    "imex.*": "tests/lab/test_imex.py",
     "health.*": "tests/lab/test_health.py",
     "cuda.*": "tests/lab/test_nvidia_driver.py",
     "cudnn.*": "tests/lab/test_nvidia_driver.py",
