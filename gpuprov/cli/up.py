@@ -65,9 +65,11 @@ def command(
     """Set up one server: read it, write fleet.yml and the lock, show the plan, ask, apply, reboot, verify.
 
     An unknown host key is shown before the question, and pinned only after it. A server that cannot be read
-    yet (it accepts none of your keys, or has no Python) is prepared as by `gpuprov bootstrap`, after a
-    separate question. The same line continues an interrupted run, also after a change of fleet.yml. For
-    several servers, or to see each step: inventory discover, bootstrap, lock, plan, apply.
+    yet (it accepts none of your keys, or has no Python) must be prepared before there is a plan: then the
+    question comes before, and `y` is the consent to prepare it as `gpuprov bootstrap` does and to apply the
+    plan, `p` to prepare it, show the plan and ask again. The same line continues an interrupted run, also
+    after a change of fleet.yml. For several servers, or to see each step: inventory discover, bootstrap,
+    lock, plan, apply.
     """
     from gpuprov.bootstrap.unknown_key import unknown_key
     from gpuprov.cli.bootstrap import asked_once, login_password
@@ -147,6 +149,7 @@ class Server:
         host: as typed.
         unknown: its host key, until the user has trusted it; None if it is known.
         yes: whether no questions are asked.
+        agreed: whether the user has agreed to the plan before it was shown.
     """
 
     host: str
@@ -155,6 +158,7 @@ class Server:
     lock_path: Path
     unknown: UnknownKey | None
     yes: bool
+    agreed: bool = False
 
     def trust(self, *, before: str = "") -> None:
         """Ask whether an unknown host key is trusted, and pin it; ask nothing for a known one.
@@ -167,7 +171,19 @@ class Server:
         """
         if self.unknown is None:
             if before:
-                options.ask(before, yes=self.yes)
+                options.ask(before, yes=self.yes or self.agreed)
+            return
+        self._show_key()
+        options.ask(" and ".join(filter(None, ["trust this host key", before])), yes=False)
+        self._pin()
+
+    def _show_key(self) -> None:
+        """Print an unknown host key, which the user has to compare; nothing for a known one.
+
+        Raises:
+            InvalidInput: an unknown key, and no terminal to compare it on.
+        """
+        if self.unknown is None:
             return
         shown = self.unknown.fingerprint
         if self.yes or not sys.stdin.isatty():
@@ -178,9 +194,37 @@ class Server:
             )
         options.note(f"host key of {self.host}, not known yet: {shown}")
         options.note("    compare it with the one that your provider shows")
-        options.ask(" and ".join(filter(None, ["trust this host key", before])), yes=False)
-        self.unknown.pin()
-        self.unknown = None
+
+    def _pin(self) -> None:
+        """Pin the host key, if it is unknown."""
+        if self.unknown:
+            self.unknown.pin()
+            self.unknown = None
+
+    def _agree(self) -> None:
+        """Ask for the consent to prepare the server, before there is a plan, and pin an unknown host key.
+
+        The answer may include the consent to the plan: `agreed`.
+
+        Raises:
+            InvalidInput: there is neither a terminal nor --yes.
+            click.Abort: the answer is no.
+        """
+        self._show_key()
+        trust = "trust this host key, " if self.unknown else ""
+        what = f"{trust}prepare {self.host} (your key, sudo, Python, no password logins)"
+        if not self.yes:
+            if not sys.stdin.isatty():
+                options.ask(what, yes=False)
+            options.note(f"    y: {what},\n       then apply the plan for it, and reboot it if needed")
+            options.note("    p: prepare it, show the plan and ask again")
+            answer = click.prompt(
+                "Continue?", type=click.Choice(("y", "p", "n")), default="n", show_default=False, err=True
+            )
+            if answer == "n":
+                raise click.Abort
+            self.agreed = answer == "y"
+        self._pin()
 
     def login(self, password: str | None, sudo: str | None, ask: Callable[[], str | None]) -> Login:
         """Return the first login, for a server that accepts none of the user's keys."""
@@ -239,7 +283,7 @@ class Server:
         return self.unknown.meanwhile() if self.unknown else nullcontext()
 
     def _prepare(self, why: GpuprovError, login: Login, keys: tuple[Path, ...]) -> None:
-        """Bootstrap the server, after a question.
+        """Bootstrap the server, after the question of `_agree`.
 
         Args:
             why: why it could not be read.
@@ -252,7 +296,7 @@ class Server:
         from gpuprov.bootstrap.run import Goal, bootstrap
 
         options.note(str(why))
-        self.trust(before=f"prepare {self.host}: install your key, sudo and Python, disable password logins")
+        self._agree()
         goal = Goal({self.target.name: public_keys(self.target.route, keys)})
         [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: False)
         for line in [*node.changed, *node.notes]:

@@ -214,16 +214,37 @@ def test_another_key_than_the_given_one_is_refused(site: Site, capsys: pytest.Ca
     assert site.up("--yes", "--host-key", str(given)) == 0
 
 
-def test_a_server_that_no_key_opens_is_prepared_after_a_question_of_its_own(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("typed", "questions"), [("y\n", 1), ("p\ny\n", 2)])
+def test_a_server_that_no_key_opens_is_prepared_after_one_question(
+    typed: str,
+    questions: int,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     site.refuses = True
-    monkeypatch.setattr("sys.stdin", Typed("y\ny\n"))
+    monkeypatch.setattr("sys.stdin", Typed(typed))
     assert site.up() == 0
-    assert site.prepared == [site.host]
+    assert (site.prepared, site.applied, site.pinned) == ([site.host], [["gpu1"]], True)
     said = capsys.readouterr().err
-    assert said.index("refused every key offered") < said.index("[y/N]")
-    assert said.count("[y/N]") == 2
+    assert said.index("refused every key offered") < said.index("SHA256:") < said.index("Continue?")
+    assert said.count("Continue?") + said.count("[y/N]") == questions
+
+
+def test_a_prepared_server_is_not_changed_against_the_answer_to_its_plan(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.refuses = True
+    monkeypatch.setattr("sys.stdin", Typed("p\nn\n"))
+    assert site.up() == Exit.INTERRUPTED
+    assert (site.prepared, site.applied) == ([site.host], [])
+
+
+def test_a_server_is_prepared_without_questions(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.refuses = True
+    assert site.up("--yes", "--accept-new") == 0
+    assert (site.prepared, site.applied) == ([site.host], [["gpu1"]])
+    assert "Continue?" not in capsys.readouterr().err
 
 
 def test_nothing_is_prepared_without_consent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
