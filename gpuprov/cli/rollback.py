@@ -17,13 +17,7 @@ from gpuprov.errors import Exit
 @click.option(
     "--to", "run_name", metavar="RUN", help="return to the state before this upgrade  [default: the latest]"
 )
-@click.option(
-    "--resume",
-    metavar="[RUN]",
-    is_flag=False,
-    flag_value="latest",
-    help="continue a rollback whose controller died  [default: the latest]",
-)
+@options.resume_option
 @options.yes_option
 def command(
     chosen: options.Chosen, output: str, local: bool, run_name: str | None, resume: str | None, yes: bool

@@ -40,3 +40,14 @@ def test_sudos_password_has_one_spelling() -> None:
     spelt = {path: opts for path, opts in found.items() if opts}
     assert {"bootstrap", "apply", "drift", "doctor"} <= spelt.keys()
     assert all(opts == [["-K", "--ask-become-pass"]] for opts in spelt.values())
+
+
+def test_continuing_a_run_has_one_help() -> None:
+    found = {
+        path: each.help
+        for path, command in commands(gpuprov)
+        for each in command.params
+        if isinstance(each, click.Option) and "--resume" in each.opts
+    }
+    assert {"upgrade", "rollback", "repair"} <= found.keys()
+    assert len({*found.values()}) == 1
