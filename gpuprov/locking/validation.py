@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuprov.errors import Exit, GpuprovError, InFile, InvalidInput, Refused
 from gpuprov.locking.build import Builder, release_for
 from gpuprov.locking.inputs import STALE
-from gpuprov.model.documents import Strict, complaints, read_text
+from gpuprov.model.documents import HOW_TO_BEGIN, Strict, complaints, read_text
 from gpuprov.model.fleet import Fleet, fleet_of
 from gpuprov.model.lock import Lock, lock_beside, lock_of
 from gpuprov.model.marked import Marked
@@ -67,7 +67,7 @@ def validate_files(
     result = Validation()
     place = lock_path or lock_beside(fleet_path)
     lock = _lock(place, result) if lock_path or place.exists() else None
-    document = _document(fleet_path, result, "run `gpuprov init` to write one")
+    document = _document(fleet_path, result, HOW_TO_BEGIN)
     if document is None:
         return result
     shape = complaints(document, Fleet)

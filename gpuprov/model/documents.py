@@ -6,6 +6,7 @@ An error reads `fleet.yml:7: unknown key 'profle' in groups.train; expected one 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -166,7 +167,9 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
     written = document.written.get(path, "")
     seen = f"{dotted(path)} is {written or _short(error['input'])}"
     expected = _expectation(error).replace(DECIMAL, written) if written else _expectation(error)
-    return document.wrong("wrong-value", path, seen, expected=expected, do=others)
+    choices = re.findall("'([^']*)'", expected) if error["type"] == "literal_error" else []
+    do = did_you_mean(str(error["input"]), choices) or others
+    return document.wrong("wrong-value", path, seen, expected=expected, do=do)
 
 
 MISSING = {
@@ -175,6 +178,8 @@ MISSING = {
     "os": "a system such as ubuntu24.04, of those that `gpuprov catalog os` lists",
 }
 """Keys that users omit → what to write."""
+HOW_TO_BEGIN = "change to the fleet's folder, or begin with `gpuprov up HOST` or `gpuprov init`"
+"""The step after a fleet.yml that does not exist."""
 DECIMAL = "{written}"
 """Placeholder in a validator's message for the number as written in the file."""
 EXPECTED = {

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from gpuprov.model.connection import LOCAL, Connection, HostName, host_name, lay_over, parse_destination
-from gpuprov.model.documents import Places, Strict, read_text, validate
+from gpuprov.model.documents import HOW_TO_BEGIN, Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots, SecurityPolicy
@@ -272,7 +272,7 @@ def read_fleet(path: Path) -> Fleet:
     Raises:
         InvalidInput: with file and line of the error, and what was expected.
     """
-    return parse_fleet(read_text(path, missing="run `gpuprov init` to write one"), str(path))
+    return parse_fleet(read_text(path, missing=HOW_TO_BEGIN), str(path))
 
 
 def parse_fleet(text: str, name: str) -> Fleet:

@@ -18,6 +18,7 @@ from pydantic import Field, PrivateAttr
 from gpuprov.model.components import COMPONENT
 from gpuprov.model.connection import LOCAL, Connection, HostName, lay_over
 from gpuprov.model.documents import (
+    HOW_TO_BEGIN,
     Places,
     Strict,
     read_text,
@@ -375,10 +376,7 @@ def _how_to_make(path: Path) -> str:
     """Return what to do about a missing lock: run `gpuprov lock`, or use another lock of the folder."""
     if path.name == "fleet.lock.yml":
         if not path.with_name("fleet.yml").exists():
-            return (
-                "there is no fleet.yml either: change to the fleet's folder, or begin with `gpuprov up HOST`"
-                " or `gpuprov init`"
-            )
+            return f"there is no fleet.yml either: {HOW_TO_BEGIN}"
         return "run `gpuprov lock` to write it"
     near = sorted(each.name for each in path.parent.glob("*.lock.yml"))
     there = f"name one that is there ({', '.join(near[:3])}), or make it: " if near else ""

@@ -166,12 +166,17 @@ def fleet_of(
         narrate: called with a line about the hosts that are left out.
 
     Raises:
-        InvalidInput: the profile or system of a group is not stated, or there are too many hosts.
+        InvalidInput: the profile or system of a group is not stated, or stated for an unknown group, or there
+            are too many hosts.
     """
     refuse_many(len(inventory.hosts))
     ours = {name for name, group in inventory.groups.items() if GROUP_VARIABLE in group.vars}
     wanted = list(wanted)
     owners = _owners(inventory, list(ours) or wanted)
+    if not ours:
+        said.refuse_unknown(
+            name for name in {**inventory.groups, **owners} if name not in ("all", "ungrouped")
+        )
     if wanted and not ours:
         inventory, owners = _only(inventory, owners, wanted, said, narrate)
     shown = {name: _shown(inventory, name) for name in {**inventory.groups, **owners}}
@@ -286,13 +291,17 @@ def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[st
 
 def _said_of(name: str, said: ImportHints) -> dict[str, str]:
     found = {}
-    for what, hint in (("profile", "`gpuprov inventory profiles` lists them"), ("os", "such as ubuntu24.04")):
+    for what, hint in (
+        ("profile", "a name that `gpuprov inventory profiles` lists"),
+        ("os", "ubuntu24.04, …"),
+    ):
         stated = said.of(what, name)
         if stated is None:
             raise InvalidInput(
                 f"the {what} of the group {name} is not stated",
                 expected=hint,
-                do=f"give --{what} NAME, or --{what} {name}=NAME",
+                do=f"give --{what} {name}=NAME, or --{what} NAME for all groups; if it has no GPUs,"
+                " --group GROUP for each one that has",
             )
         found[what] = stated
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu, instance_named
 from gpuprov.catalog.identity import find_system
-from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.errors import InvalidInput, NodeFailed, did_you_mean
 from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.nodeset import LARGEST, expand, fold
@@ -58,6 +58,20 @@ class ImportHints:
         """Return the `profile` or `os` that is stated for a group, or for all groups."""
         stated: Mapping[str, str] = getattr(self, what)
         return stated.get(group) or stated.get("")
+
+    def refuse_unknown(self, groups: Iterable[str]) -> None:
+        """Raise InvalidInput if a profile or a system is stated for a group that is not one of these."""
+        known = [name for name in groups if name]
+        for option, stated in (("--profile", self.profile), ("--os", self.os)):
+            if unknown := [name for name in stated if name and name not in known]:
+                [name, *_] = unknown
+                raise InvalidInput(
+                    f"{option} {name}={stated[name]} names no group of the inventory",
+                    expected="one of " + on_one_line(", ".join(known))
+                    if known
+                    else "no group: there are none",
+                    do=did_you_mean(name, known) or f"{option} NAME is for all groups",
+                )
 
 
 def listed_of(machines: Iterable[Machine]) -> list[Machine]:
@@ -105,10 +119,12 @@ def groups_of(
         narrate: called with a line about what was left out, and about a profile that several groups get.
 
     Raises:
-        InvalidInput: there is no machine, or too many, the profile or system of a group is not stated, or a
-            name appears twice or is not a valid host name.
+        InvalidInput: there is no machine, or too many, the profile or system of a group is not stated, or
+            stated for an unknown one, or a name appears twice or is not a valid host name.
     """
-    listed = _with_gpus(listed_of(machines), said, catalog, narrate)
+    whole = listed_of(machines)
+    said.refuse_unknown(dict.fromkeys(machine.group for machine in whole))
+    listed = _with_gpus(whole, said, catalog, narrate)
     for machine in listed:
         try:
             host_name(machine.name)
@@ -245,7 +261,9 @@ def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str,
             return found
     raise InvalidInput(
         f"the kind of server of {machine.name} is not stated",
-        do="give --profile NAME, or --profile GROUP=NAME for each group; `gpuprov inventory profiles`",
+        expected="a name that `gpuprov inventory profiles` lists",
+        do="give --profile NAME, or --profile GROUP=NAME for each group with GPUs, and --group GROUP to"
+        " import only these",
     )
 
 

@@ -339,6 +339,30 @@ def test_what_is_missing_is_asked_for(tmp_path: Path, capsys: Any, name: str, te
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("hosts.ini", "[gpu_train]\nn1\n[lb]\nn2\n", "one of gpu_train, lb; did you mean 'gpu_train'?"),
+        (
+            "outputs.json",
+            '{"gpu_train": {"value": ["10.0.0.1"], "type": ["list", "string"]}}',
+            "one of gpu_train; did you mean 'gpu_train'?",
+        ),
+        ("hosts", "n[1-2]\n", "no group: there are none; --profile NAME is for all groups"),
+    ],
+)
+def test_a_profile_of_no_group_is_named(
+    tmp_path: Path, capsys: Any, name: str, text: str, words: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    form = ["--from", "ansible"] if name == "hosts.ini" else []
+    said = ["--os", "debian12", "--profile", "train=dev-t4"]
+    assert run(["inventory", "import", str(tmp_path / name), *form, *said]) == 2
+    assert (
+        f"--profile train=dev-t4 names no group of the inventory; expected {words}" in capsys.readouterr().err
+    )
+
+
 def test_a_fleet_is_written_once(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "hosts").write_text("n[1-2]\n")
     words = ["inventory", "import", str(tmp_path / "hosts"), "--os", "debian12", "--profile", "dev-t4"]

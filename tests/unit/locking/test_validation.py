@@ -12,6 +12,7 @@ from gpuprov.locking.archives import Finder
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.inputs import changed_since
 from gpuprov.locking.validation import Problem, validate_files
+from gpuprov.model.documents import HOW_TO_BEGIN
 from gpuprov.model.lock import write_lock
 from tests.unit.locking.fleets import Write
 
@@ -84,7 +85,7 @@ def test_profiles_of_the_site_are_read_too_also_those_in_no_use(tmp_path: Path) 
 
 def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
     [problem] = validate_files(tmp_path / "fleet.yml").problems
-    assert (problem.kind, problem.line, problem.do) == ("unreadable", None, "run `gpuprov init` to write one")
+    assert (problem.kind, problem.line, problem.do) == ("unreadable", None, HOW_TO_BEGIN)
 
 
 def test_a_lock_of_another_day_of_the_fleet_is_stale_and_a_fresh_one_is_not(one_group: Write) -> None:

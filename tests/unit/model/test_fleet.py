@@ -59,6 +59,10 @@ def test_a_mapping_gives_addresses(tmp_path: Path) -> None:
         ("[localhost]", "gpu[01-03]", 4, ["host names other than 'localhost', which has a meaning"]),
         ("{all: 10.0.0.1}", "gpu[01-03]", 4, ["host names other than 'all', which has a meaning in Ansible"]),
         ("[gpu01, 7]", "gpu[01-03]", 4, ["a mapping of name to address"]),
+        (
+            "debian12\n    stack: {repository: distributon}", "debian12", 6,
+            ["\"distributon\"; expected 'nvidia' or 'distribution'; did you mean 'distribution'?"],
+        ),
         ("[]", "gpu[01-03]", 4, ["at least one host"]),
         ("../../etc/passwd", "hgx-h200-4", 3, ["profile is \"../../etc/passwd\""]),
         ("{a: b", "hgx-h200-4", 4, ["not YAML"]),
@@ -89,7 +93,9 @@ def test_aliases_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_says_what_to_type(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"does not exist; run `gpuprov init`"):
+    with pytest.raises(
+        InvalidInput, match=r"does not exist; change to the fleet's folder, or begin with `gpuprov up"
+    ):
         read_fleet(tmp_path / "fleet.yml")
 
 
