@@ -33,6 +33,12 @@ def _few(items: list[str]) -> str:
 
 
 def difference(each: Difference) -> str:
-    """Return `driver.loaded expected 535.309.01, is nothing`, with the place that sets the value if known."""
+    """Return `driver.loaded expected 535.309.01, is nothing`, with the place that sets the value if known.
+
+    The same for a mapping without any of the expected items, as on a fresh node.
+    """
     by = f", by {on_one_line(', '.join(each.by))}" if each.by else ""
-    return f"{each.check} expected {value(each.expected)}, is {value(each.actual)}{by}"
+    is_ = value(each.actual)
+    if isinstance(each.actual, dict) and each.actual and not any(x is not None for x in each.actual.values()):
+        is_ = "nothing" if len(each.actual) == 1 else "none of them"
+    return f"{each.check} expected {value(each.expected)}, is {is_}{by}"

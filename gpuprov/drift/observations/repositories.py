@@ -109,8 +109,9 @@ def _within(suite: str, components: str, allowed: str) -> bool:
 
 @names_who("repositories.file")
 def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Return the path of gpuprov's own file: dnf's if it is there, else apt's."""
-    return iter([OWN_FILES["dnf" if OWN_FILES["dnf"] in facts.source_files else "apt"]])
+    """Return the path of gpuprov's own file: dnf's if it is there, else apt's; none if it has no part."""
+    own = OWN_FILES["dnf" if OWN_FILES["dnf"] in facts.source_files else "apt"]
+    return iter([own] if facts.own_sources else [])
 
 
 @observes("repositories.foreign", "offers", "candidates", "packages")

@@ -314,6 +314,20 @@ def test_a_line_of_drift_ends_with_who_says_so() -> None:
     assert difference(STILL) == "tuning.limits expected nofile 8, is nofile 4, by /x:1"
 
 
+@pytest.mark.parametrize(
+    ("actual", "words"),
+    [
+        ({"libcuda1": None}, "is nothing"),
+        ({"libcuda1": None, "nvidia-smi": None}, "is none of them"),
+        ({"libcuda1": None, "nvidia-smi": "1"}, "is libcuda1 nothing, nvidia-smi 1"),
+    ],
+)
+def test_a_fresh_node_has_none_of_what_is_expected(actual: dict[str, str | None], words: str) -> None:
+    expected = dict.fromkeys(actual, "2")
+    found = Difference("driver.packages", expected, actual, "error", "nvidia_driver", reboot=False)
+    assert difference(found).endswith(f" 2, {words}")
+
+
 def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -> None:
     result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (STILL,))})
     plan = NodePlan("gpu1", ("preflight", "system_tuning"), reboot=False, because=(STILL,), beyond=())

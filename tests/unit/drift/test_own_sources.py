@@ -70,7 +70,7 @@ def seen(group: LockedGroup, text: str, folder: Path) -> dict[str, Any]:
     }
     assert differing == set(actual)
     assert {name: verified.get(name) for name in differing} == actual
-    assert not found or found[0].by == (OUR_FILE,)
+    assert not found or found[0].by == ((OUR_FILE,) if text else ())
     return actual
 
 
