@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuprov.ssh.failures import reason
 from gpuprov.ssh.packets import LimitedTransport
 from gpuprov.ssh.route import Route, route
 from gpuprov.ssh.transport import ParamikoSession, Session, Target
+from gpuprov.ssh.wording import ANOTHER_LOGIN, LOOK_THERE, UNKNOWN_NAME
 
 LIMITS = ConnectionLimits(connect_s=15, command_s=900)
 
@@ -113,7 +115,7 @@ class Contact:
             f"{user}@{self.target.address} refused {', '.join(tried)}"
             if tried
             else f"{user}@{self.target.address} was offered no key: this machine has none",
-            do="state --user with --identity, or --ask-pass; see gpuprov bootstrap --help",
+            do=ANOTHER_LOGIN,
         )
 
     def _note_passwords(self, error: paramiko.AuthenticationException) -> None:
@@ -171,5 +173,6 @@ def reach(name: str, address: str, stated: Connection, login: Login) -> Contact:
         if transport:
             transport.close()
         close(opened)
-        raise Unreachable(f"no SSH on {way.hostname} port {way.port}: {reason(error)}") from None
+        do = UNKNOWN_NAME if isinstance(error, socket.gaierror) else LOOK_THERE
+        raise Unreachable(f"no SSH on {way.hostname} port {way.port}: {reason(error)}", do=do) from None
     return Contact(target, way, transport, opened, stated, login)

@@ -8,6 +8,7 @@ from gpuprov.bootstrap.contact import Contact, Login
 from gpuprov.catalog.platforms import platform
 from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.ssh.transport import Session
+from gpuprov.ssh.wording import ANOTHER_LOGIN
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def enter(contact: Contact, login: Login, system: str) -> Entered:
     if others:
         raise Unreachable(
             f"{refused[0].seen}; there is no key for {', '.join(others)} either",
-            do="state --user with --identity, or --ask-pass; see gpuprov bootstrap --help",
+            do=f"state --user, or {ANOTHER_LOGIN}",
         )
     raise refused[0]
 

@@ -266,6 +266,7 @@ class Server:
 
         Raises:
             NotThere: no SSH server answers.
+            InvalidInput: the stated key cannot be read, or ssh's own configuration.
         """
         from gpuprov.inventory.discover import match_hosts
         from gpuprov.ssh.failures import NotThere
@@ -274,7 +275,7 @@ class Server:
             update = {"known_hosts": str(known_hosts)} if known_hosts else {}
             way = self.target.connection.model_copy(update=update)
             [(_, answer)] = match_hosts([self.host], way, among, dispatch=dispatch)
-        if isinstance(answer, NotThere):
+        if isinstance(answer, (NotThere, InvalidInput)):
             raise answer
         return answer if isinstance(answer, GpuprovError) else answer[0]
 
@@ -295,7 +296,7 @@ class Server:
         from gpuprov.bootstrap.public_keys import public_keys
         from gpuprov.bootstrap.run import Goal, bootstrap
 
-        options.note(str(why))
+        options.note(f"{self.host} must be prepared first: {why.seen}")
         self._agree()
         goal = Goal({self.target.name: public_keys(self.target.route, keys)})
         [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: False)

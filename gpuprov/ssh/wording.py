@@ -9,7 +9,10 @@ SILENT = "the port is open, but does not answer"
 TIMED_OUT = "timed out"
 UNKNOWN_NAME = "neither DNS nor ~/.ssh/config knows it"
 LOOK_THERE = "check the address, and that it is up"
-LET_IN = "put the public key into its authorized_keys, or correct ssh: in fleet.yml"
+LET_IN = (
+    "put the public key into its authorized_keys, or correct ssh: in fleet.yml; without a fleet, give -i FILE"
+)
+ANOTHER_LOGIN = "give a key that may log in with --identity FILE, or --ask-pass"
 
 COMPARE = "add it to the known-hosts file once you have compared it"
 MAKE_SURE = "make sure that it is the right machine, then remove the old key with ssh-keygen -R"

@@ -133,5 +133,7 @@ def test_a_server_that_stops_before_its_key_is_not_reached(
     """Raise Unreachable at the contact itself; a later error at its host key would end the whole run."""
     monkeypatch.setattr(contact, "LIMITS", replace(contact.LIMITS, connect_s=0.5))
     login = contact.Login(user=os.environ.get("USER", "root"), port=half_open)
-    with pytest.raises(Unreachable, match=f"no SSH on 127.0.0.1 port {half_open}: the port is open"):
+    with pytest.raises(
+        Unreachable, match=f"no SSH on 127.0.0.1 port {half_open}: the port is open, .*; check the address"
+    ):
         contact.reach("gpu01", "127.0.0.1", Connection(), login)

@@ -18,7 +18,7 @@ from gpuprov.apply.proposal import Proposal
 from gpuprov.bootstrap.run import NodeResult
 from gpuprov.cli.common.group import run
 from gpuprov.drift.judge import NodeDrift
-from gpuprov.errors import Exit, Unreachable
+from gpuprov.errors import Exit, InvalidInput, Unreachable
 from gpuprov.inventory.discover import Match
 from gpuprov.locking.inputs import digest
 from gpuprov.model.fleet import read_fleet
@@ -245,6 +245,25 @@ def test_a_server_is_prepared_without_questions(site: Site, capsys: pytest.Captu
     assert site.up("--yes", "--accept-new") == 0
     assert (site.prepared, site.applied) == ([site.host], [["gpu1"]])
     assert "Continue?" not in capsys.readouterr().err
+
+
+def test_a_server_that_is_down_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    words = ["up", f"root@127.0.0.1:{port}", "--known-hosts", str(tmp_path / "known"), "--yes"]
+    assert run([*words, "--fleet", str(tmp_path / "fleet.yml")]) == Exit.UNREACHABLE
+    said = f"no SSH on 127.0.0.1 port {port}: connection refused; check the address, and that it is up"
+    assert capsys.readouterr().err.splitlines() == [f"gpuprov: {said}"]
+
+
+def test_a_key_that_does_not_exist_prepares_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.refuses = True
+    monkeypatch.setattr("tests.unit.cli.test_up.REFUSED", InvalidInput("the key k does not exist"))
+    assert site.up("--yes", "--accept-new") == Exit.USAGE
+    assert site.prepared == []
+    assert capsys.readouterr().err.splitlines()[-1] == "gpuprov: the key k does not exist"
 
 
 def test_nothing_is_prepared_without_consent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

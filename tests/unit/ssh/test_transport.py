@@ -405,7 +405,7 @@ SAID = {
     "no-key": "the key /nonexistent/key does not exist; correct --identity, or ssh.identity_file in"
     " fleet.yml; see fleet.yml:9",
     "two-keys": "root@127.0.0.1 refused the key {other}; put the public key into its authorized_keys,"
-    " or correct ssh: in fleet.yml; see fleet.yml:10",
+    " or correct ssh: in fleet.yml; without a fleet, give -i FILE; see fleet.yml:10",
 }
 
 
