@@ -94,6 +94,13 @@ class Unreachable(GpuprovError):
     exit_code = Exit.UNREACHABLE
 
 
+class Silent(Unreachable):
+    """No answer from a node itself within the time limit, or no route to it: it hangs or is switched off.
+
+    An answer that is not the expected one, such as a refused key, is no silence.
+    """
+
+
 class Refused(GpuprovError):
     """Refusal: the stack cannot work, or a gate does not allow the operation."""
 

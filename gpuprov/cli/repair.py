@@ -92,12 +92,18 @@ def command(
     opened = _tell(asked, output if only_plan else "table")
     if only_plan or not opened or not asked.treated:
         return asked.exit_code if opened else Exit.REFUSED
-    plan.refuse_undrained(asked.rollout, patients, drained=drained)
+    plan.refuse_undrained(asked.rollout, asked.patients, drained=drained)
     options.ask(f"repair {asked.text}", yes=yes)
     lock, stated = _with_level(chosen.lock, level)
     context = upgrade_run.repair_context(chosen, lock, run_folder("repair"), bmcs)
     plan.begin(
-        context, patients, events, at_once=asked.at_once, level=stated, patience_s=patience, bmc_file=path
+        context,
+        asked.patients,
+        events,
+        at_once=asked.at_once,
+        level=stated,
+        patience_s=patience,
+        bmc_file=path,
     )
     return _follow(context, output)
 
@@ -122,12 +128,12 @@ class _Asked:
         """Return it from the lock, the ledger and the command line."""
         from gpuprov.history.ledger import out_now
         from gpuprov.model.rollout import Rollout
-        from gpuprov.upgrade.repair.plan import limit
+        from gpuprov.upgrade.repair.plan import limit, with_silence
 
         rollout = chosen.lock.rollout or Rollout()
         most = limit(rollout, at_once, len(chosen.lock.hosts()))
         away = [node for node in out_now(events, str(chosen.lock_path.absolute())) if node not in patients]
-        return cls(patients, rollout, most, away)
+        return cls(with_silence(patients, most), rollout, most, away)
 
     @property
     def treated(self) -> list[str]:

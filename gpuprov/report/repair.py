@@ -51,7 +51,7 @@ def _line(each: Patient) -> str:
     faults = [on_one_line(text) for text in each.faults[:FAULTS]]
     more = len(each.faults) - FAULTS
     said = "; ".join(faults) + (f" and {more} more" if more > 0 else "")
-    if each.verdict == "unknown":
+    if each.verdict == "unknown" and each.unknown:
         said = "; ".join(filter(None, [said, f"could not judge: {', '.join(each.unknown[:FAULTS])}"]))
     return f"{each.verdict}: {what}" + (f"  ({said})" if said else "")
 

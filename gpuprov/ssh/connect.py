@@ -11,9 +11,9 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.auth_strategy import AuthFailure
 
-from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.errors import GpuprovError, Silent, Unreachable
 from gpuprov.ssh.credentials import Credentials
-from gpuprov.ssh.failures import stranger, unreachable
+from gpuprov.ssh.failures import NotThere, stranger, unreachable
 from gpuprov.ssh.known_hosts import KnownFiles, names_of
 from gpuprov.ssh.packets import ENDLESS, LimitedTransport
 from gpuprov.ssh.route import Route
@@ -86,7 +86,8 @@ def connect_before(way: Route, limits: ConnectionLimits) -> list[Connection]:
         raise
     except Unreachable as error:
         seen = f"through {way.jump.place}: {error.seen}"
-        raise type(error)(seen, expected=error.expected, do=error.do) from error
+        kind = NotThere if isinstance(error, Silent) else type(error)  # the node itself was not asked
+        raise kind(seen, expected=error.expected, do=error.do) from error
 
 
 Pipe = paramiko.Channel | paramiko.ProxyCommand | socket.socket

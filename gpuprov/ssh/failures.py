@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Sequence
 
 import paramiko
 
-from gpuprov.errors import Unreachable
+from gpuprov.errors import Silent, Unreachable
 from gpuprov.ssh.known_hosts import KnownFiles
 from gpuprov.ssh.packets import ENDLESS
 from gpuprov.ssh.route import Route
@@ -16,15 +18,22 @@ from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's messages for a server that did not answer in time; the shorter time limit decides which."""
 
+_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN)
+"""Errors of a connection to a host that sends nothing back."""
+
 
 class NotThere(Unreachable):
     """A failure to find an SSH server at the address; other failures occur after a server has answered."""
 
 
+class SilentThere(NotThere, Silent):
+    """An SSH server that was not found because nothing answers there."""
+
+
 def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Unreachable:
     """Return the error for an exception of SSH, with a message of one line.
 
-    `NotThere` if no SSH server was found at the address.
+    `NotThere` if no SSH server was found at the address, `SilentThere` if nothing answers.
 
     Args:
         tried: names of the keys that were offered.
@@ -46,7 +55,19 @@ def unreachable(route: Route, error: Exception, tried: Sequence[str] = ()) -> Un
         )
     if isinstance(error, socket.gaierror):
         return NotThere(f"{NO_SUCH_NAME}: {route.hostname}", do=UNKNOWN_NAME)
-    return NotThere(f"no SSH on port {route.port}: {reason(error)}", do=LOOK_THERE)
+    kind = SilentThere if _is_silence(error) else NotThere
+    return kind(f"no SSH on port {route.port}: {reason(error)}", do=LOOK_THERE)
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Return whether an error of a connection means that nothing answers, also as a jump host reports it."""
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
+        return all(map(_is_silence, error.errors.values()))
+    if isinstance(error, paramiko.ChannelException):
+        return error.text.lower() in {os.strerror(number).lower() for number in _SILENT}
+    if isinstance(error, OSError):
+        return isinstance(error, TimeoutError) or error.errno in _SILENT
+    return ENDLESS not in str(error) and any(words in str(error) for words in SILENCE)
 
 
 def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:

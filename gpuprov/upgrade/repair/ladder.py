@@ -10,11 +10,11 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.units import concerned, gpu_serial, gpus_of, machine_serial
-from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.errors import GpuprovError, Silent
 from gpuprov.probe.parse.gpu import Gpu
 
 Verdict = Literal["healthy", "watch", "unknown", "reset", "isolate", "silent"]
-"""From the best to the worst. `unknown`: a rule could not judge; `silent`: the node cannot be reached."""
+"""From the best to the worst. `unknown`: a rule could not judge; `silent`: nothing answers at the node."""
 VERDICTS: tuple[Verdict, ...] = ("healthy", "watch", "unknown", "reset", "isolate", "silent")
 Rung = Literal["reset", "reboot", "power"]
 """A reset of GPUs by nvidia-smi, a reboot by the system, a power cycle by the BMC."""
@@ -89,9 +89,13 @@ def verdict_of(fault: Fault) -> Verdict:
 
 
 def verdict_of_node(found: Diagnosis) -> Verdict:
-    """Return the worst verdict of a diagnosis; of one without an examination `silent` or `unknown`."""
+    """Return the worst verdict of a diagnosis; of one without an examination `silent` or `unknown`.
+
+    A node that answers, but not as expected, is unknown: with a refused key, another host key or a name that
+    does not resolve, it may be healthy.
+    """
     if found.failure is not None:
-        return "silent" if isinstance(found.failure, Unreachable) else "unknown"
+        return "silent" if isinstance(found.failure, Silent) else "unknown"
     verdicts: list[Verdict] = [verdict_of(fault) for fault in found.faults]
     worst: Verdict = max(verdicts, key=VERDICTS.index, default="healthy")
     return "unknown" if worst in ("healthy", "watch") and found.unknown else worst
@@ -126,12 +130,18 @@ def reset_group(seen: Examination, named: Sequence[Gpu]) -> list[Gpu]:
     names a GPU; otherwise the named ones.
     """
     gpus = gpus_of(seen)
-    switched = any((gpu.fabric_state or "").lower() in _JOINED for gpu in gpus) or any(
-        device.is_nvswitch for device in seen.pci
-    )
-    if not named or switched or any(_before_ampere(gpu) for gpu in named):
+    switched = any((gpu.fabric_state or "").lower() in _JOINED for gpu in gpus)
+    if not named or switched or _may_have_switches(seen) or any(_before_ampere(gpu) for gpu in named):
         return list(gpus)
     return [gpu for gpu in gpus if gpu in named]
+
+
+def _may_have_switches(seen: Examination) -> bool:
+    """Return whether a node has NVSwitches, or its PCI devices could not be read."""
+    try:
+        return any(device.is_nvswitch for device in seen.pci)
+    except GpuprovError:
+        return True
 
 
 def _before_ampere(gpu: Gpu) -> bool:

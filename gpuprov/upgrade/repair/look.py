@@ -6,15 +6,20 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpuprov.doctor.bundle.bundle import Bundle, compose, pack
 from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.look import conclude, examine
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.transport import targets
+from gpuprov.untrusted.numbers import finite
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.ladder import TREATED, Patient, patient
 from gpuprov.upgrade.repair.result import Result
@@ -31,24 +36,35 @@ _MORE = (
 def first(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Patient]:
     """Examine nodes; return node → its verdict and ladder, in the order of `names`."""
     seen = _seen(lock, names, dispatch)
-    return {name: patient(conclude(name, seen[name]), seen[name]) for name in names}
+    return {name: _judged(name, seen[name]) for name in names}
 
 
 def again(context: RepairContext, names: Sequence[str]) -> dict[str, Patient]:
     """Examine nodes after a rung; messages of the kernel before a node's last reset do not count."""
     seen = _seen(context.lock, names, context.options.dispatch)
-    found = {}
-    for name in names:
-        answer, since = seen[name], context.place(name, SINCE)
-        if isinstance(answer, Examination) and since.exists():
-            answer = after(answer, float(since.read_text()))
-        found[name] = patient(conclude(name, answer), answer)
-    return found
+    return {name: _judged(name, seen[name], context.place(name, SINCE)) for name in names}
+
+
+def _judged(name: str, answer: Examination | GpuprovError, reset: Path | None = None) -> Patient:
+    """Return a node's verdict and ladder; `unknown` if its answer cannot be read.
+
+    Args:
+        reset: file with the time of the node's last reset, which may not exist.
+    """
+
+    def judge() -> Patient:
+        seen = answer
+        if isinstance(seen, Examination) and reset is not None and reset.exists():
+            seen = after(seen, float(reset.read_text()))
+        return patient(conclude(name, seen), seen)
+
+    found = contained(name, judge)
+    return patient(Diagnosis(name, failure=found), found) if isinstance(found, GpuprovError) else found
 
 
 def not_mended(before: Patient, now: Patient) -> str:
     """Return why a node is not mended; empty if it is. A rule must still be able to judge."""
-    if now.verdict in TREATED:
+    if now.verdict in TREATED or (now.verdict == "unknown" and not now.unknown):  # or nothing was judged
         return f"{now.verdict}: {'; '.join(now.faults)}"
     blind = [rule for rule in now.unknown if rule not in before.unknown or rule in before.rules]
     return f"unknown: {', '.join(blind)} could not judge" if blind else ""
@@ -57,9 +73,9 @@ def not_mended(before: Patient, now: Patient) -> str:
 def after(seen: Examination, since: float) -> Examination:
     """Return an examination without messages of the kernel from before a time, by the node's clock."""
     log = seen.collectors.get("kernel_log")
-    if not isinstance(log, dict):
+    if not isinstance(log, dict) or "kept" not in log:
         return seen
-    kept = [line for line in log.get("kept", ()) if float(line[0]) >= since]
+    kept = [line for line in log["kept"] if finite(line[0]) >= since]
     collectors = {**seen.collectors, "kernel_log": {**log, "kept": kept}}
     return Examination(seen.host, seen.collected_at, seen.seconds, collectors)
 
@@ -89,14 +105,18 @@ def bundles(context: RepairContext, names: list[str]) -> Result:
         }
         path = context.folder / f"{name}.bundle.tar.gz"
         path.unlink(missing_ok=True)
-        try:
-            pack(path, _with(seen[name], tried))
-        except GpuprovError as error:
+        error = contained(name, partial(_pack, path, seen[name], tried))
+        if error is not None:
             result.failed[name] = str(error)
         else:
             context.narrate(f"{name} stays out of service; for the vendor's support: {path}")
             result.data[name] = {"file": path.name}
     return result
+
+
+def _pack(path: Path, seen: Examination | GpuprovError, tried: Mapping[str, Any]) -> None:
+    """Write the bundle of a node; raises as `pack`, and what its answer does to the reader."""
+    pack(path, _with(seen, tried))
 
 
 def _with(seen: Examination | GpuprovError, tried: Mapping[str, Any]) -> Bundle:

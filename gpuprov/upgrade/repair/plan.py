@@ -39,6 +39,22 @@ def with_history(
     return found
 
 
+def with_silence(patients: Mapping[str, Patient], at_once: int) -> dict[str, Patient]:
+    """Return the patients; if more are silent than may be out of service, they are `unknown` without a rung.
+
+    It is then more likely that the controller's network fails than all of these nodes.
+    """
+    silent = [node for node, each in patients.items() if each.verdict == "silent"]
+    if len(silent) <= at_once:
+        return dict(patients)
+    said = (
+        f"{len(silent)} nodes do not answer, expected at most {at_once} at once: look at the network of the"
+        f" controller, then name single nodes or give --at-once {len(silent)}"
+    )
+    blind = {node: Patient("unknown", faults=(*patients[node].faults, said)) for node in silent}
+    return {**patients, **blind}
+
+
 def with_bmcs(patients: Mapping[str, Patient], bmcs: Collection[str]) -> dict[str, Patient]:
     """Return the patients without the power cycle of nodes whose BMC is not stated.
 

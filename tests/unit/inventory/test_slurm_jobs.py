@@ -104,7 +104,7 @@ def server_of_mps(folder: Path, server: str, control: str) -> Iterator[int]:
         shutil.copy(shutil.which("sleep") or "", folder / place / "nvidia-cuda-mps-server")
         shutil.copy(shutil.which("sh") or "", folder / place / "nvidia-cuda-mps-control")
     line = f"{folder / server / 'nvidia-cuda-mps-server'} 30 >/dev/null & echo $!; exec >&-; wait"
-    argv = [folder / control / "nvidia-cuda-mps-control", "-c", line]
+    argv = [str(folder / control / "nvidia-cuda-mps-control"), "-c", line]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout
         pid = int(daemon.stdout.read())

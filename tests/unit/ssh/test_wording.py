@@ -6,10 +6,14 @@ import errno
 import os
 import socket
 
+import paramiko
 import pytest
 
+from gpuprov.errors import Silent
 from gpuprov.model.connection import Connection
+from gpuprov.ssh.answers import error_document, read_error
 from gpuprov.ssh.failures import unreachable
+from gpuprov.ssh.packets import ENDLESS
 from gpuprov.ssh.route import route
 from gpuprov.ssh.wording import of_openssh
 
@@ -34,6 +38,42 @@ from gpuprov.ssh.wording import of_openssh
 )
 def test_both_say_the_same(ssh: str, error: OSError) -> None:
     assert of_openssh(ssh) == str(unreachable(route("127.0.0.1", Connection(port=22, user="root")), error))
+
+
+def of_kernel(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize(
+    ("error", "silent"),
+    [
+        (TimeoutError("timed out"), True),
+        (of_kernel(errno.EHOSTUNREACH), True),
+        (of_kernel(errno.ETIMEDOUT), True),
+        (paramiko.ssh_exception.NoValidConnectionsError({("n", 22): of_kernel(errno.ETIMEDOUT)}), True),
+        (paramiko.ChannelException(2, "Connection timed out"), True),
+        (paramiko.SSHException("Error reading SSH protocol banner"), True),
+        (paramiko.ChannelException(2, "Connection refused"), False),
+        (paramiko.ChannelException(1, "administratively prohibited"), False),
+        (of_kernel(errno.ECONNREFUSED), False),
+        (of_kernel(errno.ENETUNREACH), False),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), False),
+        (
+            paramiko.ssh_exception.NoValidConnectionsError(
+                {("n", 22): of_kernel(errno.ETIMEDOUT), ("::1", 22): of_kernel(errno.ECONNREFUSED)}
+            ),
+            False,
+        ),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (paramiko.AuthenticationException("no"), False),
+        (paramiko.SSHException(f"Error reading SSH protocol banner {ENDLESS}"), False),
+        (ValueError("garbage"), False),
+    ],
+)
+def test_only_a_node_that_sends_nothing_is_silent(error: Exception, silent: bool) -> None:
+    found = unreachable(route("127.0.0.1", Connection(port=22, user="root")), error)
+    assert isinstance(found, Silent) is silent
+    assert isinstance(read_error(error_document(found)), Silent) is silent
 
 
 def test_a_refused_login_says_what_to_do() -> None:

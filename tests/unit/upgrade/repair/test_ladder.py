@@ -6,6 +6,7 @@ import json
 import tarfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,31 @@ from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.look import conclude
 from gpuprov.doctor.units import concerned, gpu_serial, gpus_of
-from gpuprov.errors import InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.errors import InvalidInput, NodeFailed, Refused, Silent, Unreachable
 from gpuprov.history.ledger import Event
+from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.ssh.dispatch import DIRECT
 from gpuprov.untrusted import ShellLine
+from gpuprov.upgrade.journal import NAME, Journal
 from gpuprov.upgrade.repair import look
-from gpuprov.upgrade.repair.ladder import LADDERS, Patient, patient, verdict_of, verdict_of_node
-from gpuprov.upgrade.repair.plan import limit, refuse_undrained, with_bmcs, with_history
+from gpuprov.upgrade.repair.context import RepairContext
+from gpuprov.upgrade.repair.header import RepairHeader
+from gpuprov.upgrade.repair.ladder import (
+    LADDERS,
+    TREATED,
+    Patient,
+    patient,
+    reset_group,
+    verdict_of,
+    verdict_of_node,
+)
+from gpuprov.upgrade.repair.plan import limit, refuse_undrained, with_bmcs, with_history, with_silence
+from tests import RECORDED_LOCK
 from tests.unit.doctor.machines import NOW, Collectors, as_examined, virtual
 
 NOW_IS = datetime(2026, 1, 31, tzinfo=UTC)
+XID = "NVRM: Xid (PCI:0000:00:06): 119, pid=7, name=python, Timeout"
 RESET = (ShellLine("sudo nvidia-smi --gpu-reset -i 1"),)
 
 
@@ -77,7 +93,8 @@ def test_the_verdict_of_a_node_is_the_worst_and_unknown_is_not_healthy() -> None
     assert verdict_of_node(Diagnosis("n", (fault("hint"),), (("a.b", "no log"),))) == "unknown"
     both = (fault("broken", mend=RESET), fault("broken"))
     assert verdict_of_node(Diagnosis("n", both, (("a.b", "no log"),))) == "isolate"
-    assert verdict_of_node(Diagnosis("n", failure=Unreachable("no route"))) == "silent"
+    assert verdict_of_node(Diagnosis("n", failure=Silent("timed out"))) == "silent"
+    assert verdict_of_node(Diagnosis("n", failure=Unreachable("root@n refused the key"))) == "unknown"
     assert verdict_of_node(Diagnosis("n", failure=NodeFailed("no Python"))) == "unknown"
 
 
@@ -131,6 +148,71 @@ def test_messages_from_before_a_reset_do_not_count() -> None:
     assert look.not_mended(before, examined(seen))
     assert look.not_mended(before, examined(look.after(seen, NOW - 30))) == ""
     assert look.not_mended(before, examined(look.after(seen, NOW - 90)))
+
+
+FORGED: dict[str, Any] = {
+    "pci": {"pci": {"error": "lspci failed"}},
+    "no lines": {"kernel_log": {"kept": None}},
+    "a number": {"kernel_log": {"kept": [5]}},
+    "texts": {"kernel_log": {"kept": [["x", "y"]]}},
+    "no log": {"kernel_log": 7},
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_one_nodes_answer_is_its_own_failure(
+    forged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    good = virtual()
+    bad = {**virtual(), "kernel_log": {**good["kernel_log"], "kept": [[NOW - 5, XID]]}, **FORGED[forged]}
+    answers = {"good": as_examined(good), "bad": as_examined(bad)}
+    monkeypatch.setattr(look, "_seen", lambda lock, names, dispatch: answers)
+    before = look.first(lock, ["good", "bad"], DIRECT)
+    assert before["good"].verdict not in TREATED
+    with Journal(tmp_path / NAME) as journal:
+        RepairHeader(before, 1, None, 0, "a@b").write(journal)
+    context = RepairContext(lock, tmp_path, old=lock, source=tmp_path, lock_path=tmp_path / "fleet.lock.yml")
+    for node in answers:
+        context.place(node, look.SINCE).write_text("1.0")
+    now = look.again(context, ["good", "bad"])
+    assert not look.not_mended(before["good"], now["good"])
+    if forged != "pci":
+        assert look.not_mended(Patient("reset", ("errors.xid",)), now["bad"])
+    result = look.bundles(context, ["good", "bad"])
+    assert "good" in result.data
+    assert {"good", "bad"} == {*result.data, *result.failed}
+
+
+def test_without_a_list_of_devices_all_gpus_are_reset_together() -> None:
+    collectors = with_pending(virtual())
+    text = collectors["smi"]["stdout"]
+    for state in ("Completed", "In Progress"):
+        text = text.replace(f"<state>{state}</state>", "<state>N/A</state>")
+    collectors["smi"]["stdout"] = text
+    seen = as_examined(collectors)
+    named = gpus_of(seen)[1:2]
+    assert reset_group(seen, named) == list(named)
+    blind = as_examined({**collectors, "pci": {"error": "lspci failed"}})
+    assert reset_group(blind, named) == list(gpus_of(blind))
+
+
+def test_more_silent_nodes_than_may_be_out_are_unknown() -> None:
+    found = {name: Patient("silent", faults=("no SSH",), rungs=LADDERS["silent"]) for name in ("a", "b")}
+    found["c"] = Patient("reset", rungs=LADDERS["reset"])
+    assert with_silence(found, 2) == found
+    fewer = with_silence(found, 1)
+    assert [(each.verdict, each.rungs) for each in fewer.values()] == [
+        ("unknown", ()),
+        ("unknown", ()),
+        ("reset", LADDERS["reset"]),
+    ]
+    assert fewer["a"].faults[1].startswith("2 nodes do not answer, expected at most 1")
+
+
+def test_a_node_that_nothing_is_known_about_is_not_mended() -> None:
+    before = Patient("reset", rules=("errors.xid",))
+    assert look.not_mended(before, Patient("unknown", faults=("its answer could not be read",)))
 
 
 def test_a_rule_that_cannot_judge_any_more_has_found_nothing_mended() -> None:
