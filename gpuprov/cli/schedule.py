@@ -69,7 +69,7 @@ FORGES = ("github", "gitlab")
 @click.option(
     "--write",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=click.Path(path_type=Path, file_okay=False),
     help="write the files to this folder, such as /etc/systemd/system, in place of printing them",
 )
 def command(
@@ -102,6 +102,10 @@ def command(
     from gpuprov.upgrade import schedule
 
     of_a_forge = kind in FORGES
+    if folder and not of_a_forge and not folder.exists():
+        raise InvalidInput(
+            f"the folder {folder} does not exist", do="--write /etc/systemd/system, or create it"
+        )
     _refuse_mixed(what, kind, wheel, metrics, page)
     job = replace(
         _job(what, lock_path, new_path, notify, share),
@@ -113,6 +117,8 @@ def command(
         job = replace(job, wheel=wheel_of_job(wheel, job.folder))
     program = "gpuprov" if of_a_forge else shutil.which("gpuprov") or str(Path(sys.argv[0]).absolute())
     texts = schedule.files(job, kind, program)  # type: ignore[arg-type]
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         if folder:
             write_text(folder / name, text)

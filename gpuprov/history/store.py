@@ -296,6 +296,13 @@ class History(AbstractContextManager["History"]):
             either_end = "substr(id, 1, length(:name)) = :name OR substr(id, -length(:name)) = :name"
             query = f"{columns} WHERE id = :name OR {either_end} LIMIT 3"
             found = self._database.execute(query, {"name": name}).fetchall()
+        if name == LATEST and not found:
+            whose = f" of {fleet}" if fleet else ""
+            raise InvalidInput(
+                f"no run{whose} is recorded on this controller",
+                expected="a run of drift, verify, apply, upgrade or repair",
+                do="gpuprov drift",
+            )
         if len(found) != 1:
             seen = f"{len(found)} runs match" if found else "no run is recorded as"
             raise InvalidInput(f"{seen} {name!r}", do="`gpuprov history` lists the runs")

@@ -167,6 +167,7 @@ def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.Monk
         ("accept --share 25%", 5, "no drain hook keeps jobs away from a node under test"),
         ("schedule accept", 5, "no drain hook keeps jobs away from a node under test"),
         ("schedule accept --share 0%", 2, "--share 0%; expected a percentage of the fleet a week"),
+        ("schedule drift --write none", 2, "the folder none does not exist; --write /etc/systemd/system, or"),
         ("schedule accept --as github", 2, "expected systemd or cron of one controller"),
         ("doctor --all --local", 2, "more than one of HOSTs, --local, --all and --facts"),
         ("history --worst --since latest", 2, "--worst --since latest; expected a time"),

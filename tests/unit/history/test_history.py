@@ -45,6 +45,12 @@ def test_only_its_owner_may_read_it(path: Path) -> None:
         assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_without_a_run_the_message_says_so(path: Path) -> None:
+    said = "no run of /f/fleet.lock.yml is recorded on this controller; .*; gpuprov drift"
+    with History(path) as history, pytest.raises(InvalidInput, match=said):
+        history.run("latest", fleet="/f/fleet.lock.yml")
+
+
 def test_a_run_is_named_by_either_end_of_its_id(path: Path) -> None:
     with History(path) as history:
         for number in range(3):

@@ -163,6 +163,9 @@ def test_the_command_refuses_what_no_forge_can_fetch(
     assert "scripts/release wheel" in said.err
     assert run([*words, "--as", "gitlab", "--wheel", str(fleet / NAME)]) == 0
     assert "--require-hashes" in capsys.readouterr().out
+    into = fleet / ".github/workflows"
+    assert run([*words, "--as", "github", "--wheel", str(fleet / NAME), "--write", str(into)]) == 0
+    assert "--require-hashes" in (into / "gpuprov-drift.yml").read_text()
     assert run([*words, "--wheel", str(fleet / NAME)]) == 2
     assert "leave out --wheel, which is for github and gitlab" in capsys.readouterr().err
 
