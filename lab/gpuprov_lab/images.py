@@ -158,6 +158,7 @@ def _rocky() -> Recipe:
     then = (
         *(name for name in SERVER_PACKAGES if name not in without),
         *("dracut", "dnf", "dnf-plugins-core", "rpm", "dkms"),
+        *rocky.services.PROGRAMS,
     )
     added = repr((rocky.files(), rocky.packages()))
     return Recipe("rhel9", "bookworm", FIRST_PACKAGES, then, FINISH_ROCKY, rocky.add, added)

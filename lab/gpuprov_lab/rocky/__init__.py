@@ -15,12 +15,14 @@ from gpuprov_lab.mirror import rpm
 from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.publishers import HIDDEN, UNITS
 from gpuprov_lab.mirror.specs import PackageSpec
+from gpuprov_lab.rocky import services, sshd
 
 KERNEL = "5.14.0-570.12.1.el9_6.x86_64"
 """Release that Debian's kernel gets on the node."""
 REPOSITORIES = "usr/share/gpuprov-lab/rocky"
 STAGED = "usr/lib/gpuprov-lab/rocky"
 """Folder of the files that are copied over Debian's after its packages are configured."""
+SOURCES = "etc/yum.repos.d/rocky.repo"
 KEY = "etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9"
 
 RELEASE = """\
@@ -107,8 +109,8 @@ BASE = (
 """Packages of a fresh node, as names in rpm's database; their files are Debian's, and belong to none."""
 KERNELS = ("kernel", "kernel-core", "kernel-modules", "kernel-modules-core", "kernel-devel")
 OFFERED = (
-    *("gcc-c++", "elfutils-libelf-devel", "kernel-headers", "opencl-filesystem", "ocl-icd", "nftables"),
-    *("container-selinux", "sysstat", "perf", "nvme-cli", "xfsprogs"),
+    *("gcc-c++", "elfutils-libelf-devel", "kernel-headers", "opencl-filesystem", "ocl-icd", "iptables"),
+    *("container-selinux", "sysstat", "perf", "nvme-cli", "xfsprogs", "e2fsprogs", "nfs-utils"),
 )
 
 
@@ -117,15 +119,22 @@ def packages() -> dict[str, list[PackageSpec]]:
     version, _, release = KERNEL.removesuffix(".x86_64").partition("-")
     kernel = f"{version}-{release}"
     plain = [name for name in (*BASE, *OFFERED) if name not in KERNELS]
-    base = [PackageSpec(name, "9.6-1.el9", "x86_64") for name in plain]
+    contents = {"rocky-repos": {SOURCES: _sources().encode()}}
+    base = [PackageSpec(name, "9.6-1.el9", "x86_64", files=contents.get(name, {})) for name in plain]
     base += [PackageSpec(name, kernel, "x86_64", files=_kernel_files(name)) for name in KERNELS]
     base += [
         _wrapper("gcc", "11.5.0-5.el9_5"),
         _wrapper("make", "1:4.3-8.el9"),
         _version_lock(),
         _automatic(),
+        *services.firewalls(),
     ]
     return {"baseos": base, "epel": [_dkms()]}
+
+
+def _sources() -> str:
+    """Return dnf's file of the played repositories, which is the distribution's own."""
+    return "\n".join(REPOSITORY.format(name=name, place=REPOSITORIES, key=KEY) for name in ("baseos", "epel"))
 
 
 def _kernel_files(name: str) -> dict[str, bytes]:
@@ -185,17 +194,17 @@ def files() -> dict[str, str]:
     entry += f"initrd /boot/initramfs-{KERNEL}.img\noptions root=/dev/vda1 ro\n"
     return {
         **programs,
+        **sshd.FILES,
         "etc/dnf/dnf.conf": DNF,
         "etc/dnf/vars/releasever": "9\n",
         "etc/dnf/plugins/local.conf": "[main]\nenabled = 0\n",
         "etc/rpm/macros.gpuprov-lab": "%_dbpath /var/lib/rpm\n",
-        "etc/yum.repos.d/rocky.repo": "\n".join(
-            REPOSITORY.format(name=name, place=REPOSITORIES, key=KEY) for name in packages()
-        ),
+        SOURCES: _sources(),
         "etc/ld.so.conf.d/lib64.conf": "/usr/lib64\n",
         "etc/rocky-release": "Rocky Linux release 9.6 (Blue Onyx)\n",
         "etc/default/grub": 'GRUB_DEFAULT=saved\nGRUB_CMDLINE_LINUX=""\nGRUB_ENABLE_BLSCFG=true\n',
         "etc/kernel/cmdline": "root=/dev/vda1 ro\n",
+        "etc/sysconfig/kernel": "UPDATEDEFAULT=yes\nDEFAULTKERNEL=kernel-core\n",
         f"boot/loader/entries/0123456789abcdef0123456789abcdef-{KERNEL}.conf": entry,
     }
 
@@ -231,9 +240,18 @@ dracut --quiet --force /boot/initramfs-{KERNEL}.img {KERNEL}
 # Programs that stub packages bring into PATH again, and files that replace Debian's.
 mv /usr/lib/python3/dist-packages/dnf-plugins/versionlock.py $hidden/
 rm /etc/dnf/plugins/versionlock.*
-for path in /usr/sbin/dkms /usr/bin/gcc /usr/bin/make; do cp -L $path $hidden/bin/; rm $path; done
+for path in {" ".join(services.MOVED)}; do cp -L $path $hidden/bin/; rm $path; done
+for name in {" ".join(services.MOVED_UNITS)}; do
+    find /etc/systemd/system -name "$name*" -delete
+    find /lib/systemd/system -maxdepth 1 -name "$name*" -print0 | xargs -0r mv -t $hidden/units
+    rm -f /etc/init.d/$name*
+done
+rm -f /etc/systemd/system/dbus-org.fedoraproject.FirewallD1.service
+rm -f /etc/nftables.conf /etc/sysconfig/nftables.conf
+groupdel docker || :
+rm /etc/ssh/sshd_config
 cp -a --no-preserve=ownership /{STAGED}/. /
-# Debian's package manager, last.
+{sshd.PLAY}# Debian's package manager, last.
 systemctl disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer
 paths=$(dpkg --listfiles apt dpkg | grep -E '^/(usr/)?s?bin/.')
 mv /lib/systemd/system/apt-daily* /lib/systemd/system/dpkg-db-backup* $hidden/units/
