@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import Examination, LogLine
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import with_kernel_option
 from gpuprov.doctor.packaging import platform_of
@@ -79,14 +80,20 @@ def memory_window(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("bus.bar_log", "D14", source="open-mod", after=("bus.bar",))
+@rule("bus.bar_log", "D14", source="open-mod firmware-66", after=("bus.bar",))
 def memory_window_log(seen: Examination) -> Iterator[Fault]:
-    """Report the driver's messages about invalid BARs."""
+    """Report the driver's messages about invalid BARs, and the kernel's about BARs without space, of a GPU
+    that nvidia-smi lacks.
+    """
     lines = seen.log_lines(r"PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M")
+    refused = bool(lines)
+    lines = lines or _without_space(seen)
     if lines:
         yield Fault(
             "broken",
-            "the driver refuses a GPU whose PCI window is invalid",
+            "the driver refuses a GPU whose PCI window is invalid"
+            if refused
+            else "the kernel found no address space for a GPU",
             tuple(f"kernel log: {line.text}" for line in lines[-2:]),
             "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
             (
@@ -96,6 +103,39 @@ def memory_window_log(seen: Examination) -> Iterator[Fault]:
                 ),
             ),
         )
+
+
+def _without_space(seen: Examination) -> list[LogLine]:
+    """Return the kernel's lines about BARs that got no address, of GPUs that nvidia-smi does not list, and of
+    the bridges above them. A BAR that got one later does not count: the kernel tries several times.
+    """
+    listed_by_smi = {gpu.pci_address for gpu in seen.smi.gpus}
+    slots = set()
+    for gpu in seen.pci_gpus:
+        if gpu.address not in listed_by_smi:
+            slots |= {port.address.rpartition(".")[0] for port in seen.pci_links.get(gpu.address, ())}
+            slots.add(gpu.address.rpartition(".")[0])
+    failed: dict[tuple[str, str], LogLine] = {}
+    for line in seen.log_lines(r"\bBAR \d"):
+        if not (match := _BAR.search(line.text)) or match["slot"] not in slots:
+            continue
+        name = (match["slot"] + match["function"], match["bar"])
+        if match["assigned"] or match["later"]:
+            failed.pop(name, None)
+        else:
+            failed[name] = line
+    return list(failed.values())
+
+
+_BAR = re.compile(
+    r"\bpci(?:eport)? (?P<slot>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(?P<function>\.[0-7]): "
+    r"BAR (?P<bar>[0-57-9]|1[0-9])"
+    r"(?:: (?:(?P<assigned>assigned)|no space for|failed to assign) \[mem"
+    r"| \[mem [^\]]{1,80}\]: (?:(?P<later>assigned)|can't assign|failed to assign))"
+)
+"""A line about memory, in the form before or since Linux 6.9. BAR 6 is the board's ROM, which no driver
+needs, and bridges of healthy servers get no space for ports of I/O.
+"""
 
 
 @rule("bus.nouveau", "D07", source="bigdata-133 k8s-1468")

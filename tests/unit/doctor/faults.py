@@ -271,7 +271,15 @@ FAULTS: dict[str, list[Change]] = {
     "bus.bar_log": [
         kernel_says(
             "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: NVRM: BAR1 is 0M @ 0x0"
-        )
+        ),
+        all_of(
+            only_one_gpu,
+            kernel_says("pci 0000:00:07.0: BAR 1: no space for [mem size 0x2000000000 64bit pref]"),
+        ),
+        all_of(
+            only_one_gpu,
+            kernel_says("pci 0000:00:07.0: BAR 1 [mem size 0x2000000000 64bit pref]: can't assign; no space"),
+        ),
     ],
     "bus.nouveau": [bound_to("nouveau")],
     "bus.nova": [bound_to("nova-core")],

@@ -31,7 +31,7 @@ from tests.unit.doctor.machines import (
 )
 
 FOLDER = ROOT / "tests/recorded/reports"
-LOOKED_AT, HELD_OUT, CASES = "looked-at.json", "held-out.json", "cases"
+LOOKED_AT, HELD_OUT, LATER, CASES = "looked-at.json", "held-out.json", "later.json", "cases"
 ALARMS = ("broken", "degraded", "risk")
 RESULTS = ("named", "near", "silent", "wrong")
 
@@ -194,6 +194,11 @@ def _login(result: Collectors, name: str, value: str) -> None:
     result["environment"].setdefault("/etc/profile.d/gpu.sh", {})[name] = value
 
 
+def _append_smi(result: Collectors, text: str) -> None:
+    """Add text below nvidia-smi's answer."""
+    result["smi"]["stdout"] += text
+
+
 def _lost(result: Collectors, value: str) -> None:
     result["pci_links"][value or FIRST][0].update(lost=True)
 
@@ -217,6 +222,7 @@ CHANGES: dict[str, Callable[[Collectors, Any], None]] = {
     "unloaded": lambda result, value: unload(result, *([value] if isinstance(value, str) else [])),
     "without_build": _without_build,
     "answer": _answer,
+    "append_smi": _append_smi,
     "one_listed": lambda result, _: only_one_gpu(result),
     "bound": _bound,
     "lost": _lost,

@@ -23,6 +23,7 @@ from tests.unit.doctor.faults import (
     configured,
     kernel_says,
     login,
+    only_one_gpu,
     proprietary,
     setting,
     smi_says,
@@ -30,7 +31,7 @@ from tests.unit.doctor.faults import (
     unloaded,
     without_switches,
 )
-from tests.unit.doctor.machines import Change, Collectors, as_examined, bare_metal, hca, modinfo, package
+from tests.unit.doctor.machines import Change, Collectors, as_examined, bare_metal, hca, log, modinfo, package
 
 MAGIC = "nvidia: version magic '6.8.0-80-generic SMP preempt ' should be '6.8.0-87-generic SMP preempt '"
 GSP = "NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM"
@@ -267,3 +268,30 @@ def test_the_open_module_is_named_for_storage() -> None:
     found = faults_of(proprietary, kernel_says(f"{line} nvidia."))
     [fault] = [each for each in found if each.rule == "driver.symbols"]
     assert "nvidia-open" in fault.mend[0]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (
+            "pci 0000:00:07.0: BAR 1: no space for [mem size 0x10]",
+            "pci 0000:00:07.0: BAR 1: assigned [mem 0x10]",
+        ),
+        ("pci 0000:00:07.0: BAR 6: failed to assign [mem size 0x00080000 pref]",),
+        ("pcieport 0000:00:07.0: BAR 13: no space for [io  size 0x1000]",),
+        ("pci 0000:00:07.0: VF BAR 0: no space for [mem size 0x00040000]",),
+        ("pci 0000:09:00.0: BAR 1: no space for [mem size 0x10]",),
+        (
+            "pci 0000:00:07.0: BAR 1 [mem size 0x10]: can't assign; no space",
+            "pci 0000:00:07.0: BAR 1 [mem 0x10]: assigned",
+        ),
+    ],
+)
+def test_addresses_that_were_found_later_or_that_no_driver_needs_are_no_fault(lines: tuple[str, ...]) -> None:
+    collected = bare_metal()
+    only_one_gpu(collected)
+    log(collected, *lines)
+    assert "bus.bar_log" not in {fault.rule for fault in diagnose(as_examined(collected)).faults}
+    healthy = bare_metal()
+    log(healthy, "pci 0000:00:07.0: BAR 1: no space for [mem size 0x2000000000 64bit pref]")
+    assert "bus.bar_log" not in {fault.rule for fault in diagnose(as_examined(healthy)).faults}

@@ -211,7 +211,7 @@ def test_kernels_of_2026_that_break_an_ended_branch_are_refused(
 
 def test_a_build_of_rhel_s_kernel_counts() -> None:
     older = answer(A100, "rhel9", driver="575.57.08", module="open", kernel="5.14.0-503.26.1.el9_5.x86_64")
-    assert "575.57.08-rhel-9.8" in rules(older.warnings)  # nobody tried it
+    assert "575.57.08-rhel-9.8" in rules(older.warnings)  # no report of it
     assert "575.57.08-rhel-9.8" not in rules(older.violations)
     other = answer(A100, "rhel9", driver="580", module="open", kernel="5.14.0-687.12.1.el9_8.x86_64")
     assert other.verdict != "refused"
