@@ -27,6 +27,7 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[di
     """
     from gpuprov.files.runs import run_folder
     from gpuprov.history import History
+    from gpuprov.history.ledger import out_now
     from gpuprov.model.rollout import Rollout
     from gpuprov.upgrade.repair import share
     from gpuprov.upgrade.repair.plan import limit
@@ -37,7 +38,10 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[di
         events = [event for event in history.events() if event.fleet == fleet]
     for folder in share.unfinished():
         _finish(chosen, folder)
-    order, count = share.turn(chosen.names, events, stated)
+    away = out_now(events, fleet) | share.drained_by_others()
+    for node in sorted(away.keys() & set(chosen.names)):
+        options.note(f"{node} left alone: {away[node]} has left it out of service")
+    order, count = share.turn([name for name in chosen.names if name not in away], events, stated)
     options.note(f"{count} of {len(chosen.names)} nodes to test now, for {stated} a week")
     if not count:
         return {}, Exit.OK

@@ -35,7 +35,7 @@ def keep_diagnoses(found: Iterable[Diagnosis], fleet: str, narrate: Callable[[st
 def keep_acceptances(
     judged: Sequence[Acceptance], fleet: str, run: str, narrate: Callable[[str], None]
 ) -> None:
-    """Add whether nodes passed a load test; a node without a result adds nothing. No error is raised.
+    """Add whether nodes passed a load test, or that one had no result. No error is raised.
 
     A node has the serial number of its last event in the ledger, as the test reads none.
     """
@@ -49,12 +49,11 @@ def keep_acceptances(
                 each.node,
                 known.get(each.node) or machine_key("", each.node),
                 "",
-                "rejected" if each.faults else "accepted",
+                "tried" if each.failure is not None else "rejected" if each.faults else "accepted",
                 ", ".join(sorted({fault.rule for fault in each.faults}))[:200],
                 run,
             )
             for each in judged
-            if each.failure is None
         ]
 
     _keep(events, narrate)

@@ -10,8 +10,11 @@ from typing import Literal
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.units import concerned, gpu_serial
 
-Kind = Literal["fault", "gone", "reset", "reboot", "power", "out", "back", "mended", "accepted", "rejected"]
-"""A fault that appeared or is gone; a rung of a repair; out of service, back; a repair that helped; a test.
+Kind = Literal[
+    "fault", "gone", "reset", "reboot", "power", "out", "back", "mended", "accepted", "rejected", "tried"
+]
+"""A fault that appeared or is gone; a rung of a repair; out of service, back; a repair that helped; a test,
+and one without a result.
 """
 BY_NAME = "name:"
 """Beginning of the key of a node whose firmware states no serial number."""

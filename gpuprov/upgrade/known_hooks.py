@@ -21,6 +21,11 @@ class KnownHook:
     commands: Mapping[str, str]
 
 
+# A run takes a node over from a run of its own kind: a repair that left it out, or an upgrade that failed on
+# it, knows what is wrong with it; a test under load would return it to service. RUN is TIME-TIME-VERB-DIGITS.
+_KIND = """\
+kind() { set -- "${1#*-*-}"; set -- "${1%%-*}"; [ "$1" != rollback ] || set -- upgrade; echo "$1"; }
+"""
 SLURM_MARK = "gpuprov:upgrade:"
 """Start of the Reason of a node that an upgrade has drained; the run follows."""
 # DRAIN would replace the reason of an administrator, or of Slurm itself, without a message. The state
@@ -56,10 +61,11 @@ KNOWN_HOOKS: dict[str, KnownHook] = {
         "controller",
         {
             "drain": f"""\
-{_SLURM_STATE}case $out:$reason in
-    no:*|yes:{SLURM_MARK}*)
-        scontrol update NodeName="$GPUPROV_NODE" State=DRAIN Reason="{SLURM_MARK}$GPUPROV_RUN" || exit;;
+{_SLURM_STATE}{_KIND}case $out:$reason in
+    yes:{SLURM_MARK}*) [ "$(kind "${{reason#{SLURM_MARK}}}")" != "$(kind "$GPUPROV_RUN")" ] || out=no;;
 esac
+[ "$out" = yes ] ||
+    scontrol update NodeName="$GPUPROV_NODE" State=DRAIN Reason="{SLURM_MARK}$GPUPROV_RUN" || exit
 while jobs=$(squeue --noheader --states=CF,R,S,ST,CG --nodelist="$GPUPROV_NODE") || exit; [ -n "$jobs" ]; do
     sleep 10
 done
@@ -86,7 +92,12 @@ esac
             # disruption budget allows no eviction, and end without the names of the pods.
             "drain": f"""\
 {_CORDONED}own='{{"metadata":{{"annotations":{{"{CORDON}":"'$GPUPROV_RUN'"}}}},"spec":{{"unschedulable":true}}}}'
-[ "$state" = true: ] || kubectl patch node "$GPUPROV_NODE" --type=merge --patch "$own" || exit
+{_KIND}cordon=yes
+case $state in
+    true:) cordon=no;;
+    true:*) [ "$(kind "${{state#true:}}")" = "$(kind "$GPUPROV_RUN")" ] || cordon=no;;
+esac
+[ "$cordon" = no ] || kubectl patch node "$GPUPROV_NODE" --type=merge --patch "$own" || exit
 kubectl drain "$GPUPROV_NODE" --ignore-daemonsets --delete-emptydir-data \\
     --timeout="$(((GPUPROV_TIMEOUT * 9 + 9) / 10))s"
 """,
@@ -94,7 +105,7 @@ kubectl drain "$GPUPROV_NODE" --ignore-daemonsets --delete-emptydir-data \\
 {_CORDONED}case $state in
     *:"$GPUPROV_RUN") kubectl patch node "$GPUPROV_NODE" --type=merge --patch \\
         '{{"metadata":{{"annotations":{{"{CORDON}":null}}}},"spec":{{"unschedulable":null}}}}';;
-    true:*) echo "$GPUPROV_NODE stays cordoned, as this upgrade did not cordon it";;
+    true:*) echo "$GPUPROV_NODE stays cordoned, as this run did not cordon it";;
 esac
 """,
         },

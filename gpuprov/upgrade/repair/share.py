@@ -25,6 +25,7 @@ from gpuprov.ssh.transport import targets
 from gpuprov.upgrade import hooks
 from gpuprov.upgrade.context import pack
 from gpuprov.upgrade.exclusive import leases_for
+from gpuprov.upgrade.header import ended
 from gpuprov.upgrade.journal import NAME, Journal, read
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.steps import Use, use
@@ -67,7 +68,8 @@ def turn(
 ) -> tuple[list[str], int]:
     """Return the nodes in the order of their turns, oldest test first, and how many to test.
 
-    A node that was tested in the last half day is left out. The number is a day's part of the share, less if
+    A test without a result counts for the order, so that one node does not take the turns of all others. A
+    node that was tested in the last half day is left out. The number is a day's part of the share, less if
     the week's share is nearly done, and 0 when it is.
 
     Args:
@@ -78,18 +80,22 @@ def turn(
     moment = now or datetime.now(UTC)
     # Half a day less than a week: a daily run is not on the second.
     week, lately = ((moment - timedelta(days=days)).isoformat() for days in (DAYS - 0.5, 0.5))
-    last = dict.fromkeys(names, "")
+    last, tested = dict.fromkeys(names, ""), set[str]()
     for event in events:
-        if event.node in last and event.kind in ("accepted", "rejected"):
+        if event.node in last and event.kind in ("accepted", "rejected", "tried"):
             last[event.node] = max(event.at, last[event.node])
+            if event.kind != "tried" and event.at >= week:
+                tested.add(event.node)
     wanted = max(1, portion(share, len(names)))
-    done = sum(at >= week for at in last.values())
+    done = len(tested)
     order = sorted((name for name in names if last[name] < lately), key=lambda name: last[name])
     return order, max(0, min(math.ceil(wanted / DAYS), wanted - done, len(order)))
 
 
 def check_share(context: RepairContext, order: Sequence[str], count: int, level: Any, at_once: int) -> Share:
     """Test the first `count` nodes of `order` that are free, at most `at_once` out of service at a time.
+
+    For nodes whose test has no result others follow, until twice as many were tried.
 
     Raises:
         Refused: there is no drain hook.
@@ -101,13 +107,19 @@ def check_share(context: RepairContext, order: Sequence[str], count: int, level:
     stuck: dict[str, str] = {}
     waiting = list(order)
     with Journal(context.folder / NAME) as journal, leases_for(context) as leases:
-        while waiting and len(answers) < count and not stuck:
-            part, waiting = _next(waiting, min(at_once, count - len(answers)))
+        while waiting and not stuck and (left := _left(answers, count)):
+            part, waiting = _next(waiting, min(at_once, left))
             refused = {name: str(error) for name, error in leases.take(part).items()}
             free = _free(context, [name for name in part if name not in refused])
             skipped |= refused | free.skipped
             answers |= _tested(context, journal, free.names, level, skipped, stuck)
     return Share(answers, skipped, stuck)
+
+
+def _left(answers: Mapping[str, Mapping[str, Any] | GpuprovError], count: int) -> int:
+    """Return how many nodes are still to be tested: `count` results, from at most twice as many nodes."""
+    results = sum(not isinstance(each, GpuprovError) for each in answers.values())
+    return max(0, min(count - results, 2 * count - len(answers)))
 
 
 @dataclass(frozen=True)
@@ -180,8 +192,9 @@ def finish(context: RepairContext) -> None:
     """
     names = left_out(context.folder)
     with Journal(context.folder / NAME) as journal, leases_for(context) as leases:
-        leases.take(names)
-        if failed := back(context, journal, names):
+        failed = {name: str(error) for name, error in leases.take(names).items()}
+        failed |= back(context, journal, [name for name in names if name not in failed])
+        if failed:
             raise NodeFailed("; ".join(f"{name}: {why}" for name, why in failed.items()), do=BY_HAND)
 
 
@@ -196,6 +209,16 @@ def left_out(folder: Path) -> list[str]:
 def unfinished() -> list[Path]:
     """Return the folders of runs that have drained nodes and not returned them, the oldest first."""
     return [folder for folder in run_folders(VERB) if left_out(folder)]
+
+
+def drained_by_others() -> dict[str, str]:
+    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run."""
+    found = {}
+    for folder in run_folders("upgrade", "rollback", "repair"):
+        out = left_out(folder)
+        if out and not ended(read(folder)):
+            found.update(dict.fromkeys(out, folder.name))
+    return found
 
 
 def hurried(rollout: Rollout) -> Rollout:

@@ -33,7 +33,11 @@ def test_a_test_under_load_belongs_to_the_machine_of_the_last_examination() -> N
     lost = Acceptance("gpu03", failure=Unreachable("no route"))
     judged = [Acceptance("gpu01"), Acceptance("gpu02"), lost]
     keep_acceptances(judged, FLEET, "run", print)
-    assert kinds()[1:] == [("accepted", "SN7", ""), ("accepted", "name:gpu02", "")]
+    assert kinds()[1:] == [
+        ("accepted", "SN7", ""),
+        ("accepted", "name:gpu02", ""),
+        ("tried", "name:gpu03", ""),
+    ]
 
 
 def test_an_unwritable_ledger_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ PATCH = f"PATCH /api/v1/nodes/{NODE}"
 
 
 def hook(
-    cluster: Cluster, folder: Path, moment: str, run: str = "run1", timeout_s: int = 60
+    cluster: Cluster, folder: Path, moment: str, run: str = "1-2-upgrade-run1", timeout_s: int = 60
 ) -> tuple[int, str]:
     """Run a hook; return its exit status and output."""
     own = {"GPUPROV_NODE": NODE, "GPUPROV_RUN": run, "GPUPROV_TIMEOUT": str(timeout_s)}
@@ -46,7 +46,11 @@ def cordoned(run: str | None) -> Cluster:
 def test_a_node_is_cordoned_drained_and_put_back(tmp_path: Path) -> None:
     cluster = Cluster()
     code, said = hook(cluster, tmp_path, "drain")
-    assert (code, cluster.cordoned, cluster.annotations) == (0, True, {"site": "kept", CORDON: "run1"}), said
+    assert (code, cluster.cordoned, cluster.annotations) == (
+        0,
+        True,
+        {"site": "kept", CORDON: "1-2-upgrade-run1"},
+    ), said
     assert cluster.pods == {"plugin-x": "DaemonSet"}
     assert cluster.requests == [PATCH, EVICTION]
     code, said = hook(cluster, tmp_path, "resume")
@@ -62,7 +66,7 @@ def test_a_cordon_of_others_stays(tmp_path: Path) -> None:
     assert f"{NODE} stays cordoned" in said
 
 
-@pytest.mark.parametrize("run", ["run10", "run0", "xrun1"])
+@pytest.mark.parametrize("run", ["1-2-upgrade-run10", "1-2-upgrade-run0", "1-2-upgrade-xrun1"])
 def test_a_cordon_of_another_run_is_not_lifted(tmp_path: Path, run: str) -> None:
     cluster = cordoned(run)
     assert hook(cluster, tmp_path, "resume")[0] == 0
@@ -70,14 +74,21 @@ def test_a_cordon_of_another_run_is_not_lifted(tmp_path: Path, run: str) -> None
 
 
 def test_a_cordon_that_an_earlier_upgrade_left_is_taken_over(tmp_path: Path) -> None:
-    cluster = cordoned("run0")
+    cluster = cordoned("1-2-upgrade-run0")
     assert hook(cluster, tmp_path, "drain")[0] == 0
-    assert cluster.annotations[CORDON] == "run1"
+    assert cluster.annotations[CORDON] == "1-2-upgrade-run1"
+
+
+def test_a_cordon_that_a_repair_left_is_not_taken_over(tmp_path: Path) -> None:
+    cluster = cordoned("1-2-repair-run0")
+    for moment in ("drain", "resume"):
+        assert hook(cluster, tmp_path, moment)[0] == 0
+    assert (cluster.cordoned, cluster.annotations[CORDON]) == (True, "1-2-repair-run0")
 
 
 def test_a_node_that_was_uncordoned_meanwhile_loses_only_the_annotation(tmp_path: Path) -> None:
     cluster = Cluster()
-    cluster.annotations[CORDON] = "run1"
+    cluster.annotations[CORDON] = "1-2-upgrade-run1"
     assert hook(cluster, tmp_path, "resume")[0] == 0
     assert (cluster.cordoned, cluster.annotations) == (False, {"site": "kept"})
 
@@ -110,7 +121,7 @@ def test_a_server_that_does_not_answer_fails_both_hooks(tmp_path: Path) -> None:
             ["/bin/sh", "-c", KNOWN_HOOKS["kubernetes"].commands[moment]],
             env=os.environ
             | {"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none"), "GPUPROV_NODE": NODE}
-            | {"GPUPROV_RUN": "run1", "GPUPROV_TIMEOUT": "5"},
+            | {"GPUPROV_RUN": "1-2-upgrade-run1", "GPUPROV_TIMEOUT": "5"},
             capture_output=True,
             check=False,
             timeout=60,

@@ -116,23 +116,29 @@ TOOLS = {
     *State=RESUME) echo IDLE >$CALLS.node;;
 esac""",
     "btrfs": ":",
-    "kubectl": "case $1 in get) echo true:run1;; esac",
+    "kubectl": "case $1 in get) echo true:1-2-upgrade-run1;; esac",
 }
 SAYS = {
-    ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:run1",
+    ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:1-2-upgrade-run1",
     ("slurm", "resume"): "scontrol update NodeName=gpu01 State=RESUME",
     ("slurm", "held"): (
-        "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:run1 verify: clocks.gpu failed"
+        "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:1-2-upgrade-run1 verify: clocks.gpu failed"
     ),
     ("kubernetes", "drain"): "kubectl drain gpu01 --ignore-daemonsets --delete-emptydir-data",
     ("kubernetes", "resume"): "kubectl patch node gpu01 --type=merge --patch",
-    ("lvm", "snapshot"): "lvcreate --snapshot --name gpuprov-run1 --extents 20%ORIGIN /dev/vg0/root",
-    ("btrfs", "snapshot"): "btrfs subvolume snapshot -r / /.gpuprov-run1",
-    ("zfs", "snapshot"): "zfs snapshot /dev/vg0/root@gpuprov-run1",
+    (
+        "lvm",
+        "snapshot",
+    ): "lvcreate --snapshot --name gpuprov-1-2-upgrade-run1 --extents 20%ORIGIN /dev/vg0/root",
+    ("btrfs", "snapshot"): "btrfs subvolume snapshot -r / /.gpuprov-1-2-upgrade-run1",
+    ("zfs", "snapshot"): "zfs snapshot /dev/vg0/root@gpuprov-1-2-upgrade-run1",
     ("aws", "snapshot"): "aws ec2 create-snapshots --instance-specification InstanceId=i-0abc",
-    ("gcloud", "snapshot"): "gcloud compute snapshots create gpuprov-run1-gpu01 --source-disk gpu01",
+    (
+        "gcloud",
+        "snapshot",
+    ): "gcloud compute snapshots create gpuprov-1-2-upgrade-run1-gpu01 --source-disk gpu01",
     ("azure", "snapshot"): (
-        "az snapshot create --resource-group rg1 --name gpuprov-run1-gpu01 --source /disks/os1"
+        "az snapshot create --resource-group rg1 --name gpuprov-1-2-upgrade-run1-gpu01 --source /disks/os1"
     ),
 }
 
@@ -149,9 +155,9 @@ def call(folder: Path, text: str, **otherwise: str) -> tuple[int, list[str]]:
     calls = folder / "calls"
     calls.unlink(missing_ok=True)
     if not (node := folder / "calls.node").exists():
-        node.write_text("IDLE+DRAIN gpuprov:upgrade:run1\n")
+        node.write_text("IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1\n")
     environment = {"PATH": str(tools), "CALLS": str(calls), "GPUPROV_NODE": "gpu01"}
-    environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "run1", "GPUPROV_TIMEOUT": "60"}
+    environment |= {"GPUPROV_ADDRESS": "10.1.2.3", "GPUPROV_RUN": "1-2-upgrade-run1", "GPUPROV_TIMEOUT": "60"}
     environment["GPUPROV_REASON"] = "verify: clocks.gpu failed"
     done = subprocess.run(
         ["/bin/sh", "-c", text], env=environment, capture_output=True, check=False, timeout=20
@@ -178,11 +184,13 @@ def test_slurm_waits_for_running_jobs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "drained", "after"),
     [
-        ("IDLE", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
-        ("MIXED+PLANNED", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
-        ("IDLE gpuprov:upgrade:run0", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
-        ("IDLE+DRAIN gpuprov:upgrade:run0", "IDLE+DRAIN gpuprov:upgrade:run1", "IDLE"),
+        ("IDLE", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1", "IDLE"),
+        ("MIXED+PLANNED", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1", "IDLE"),
+        ("IDLE gpuprov:upgrade:1-2-upgrade-run0", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1", "IDLE"),
+        ("IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-0", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1", "IDLE"),
+        ("IDLE+DRAIN gpuprov:upgrade:1-2-rollback-0", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1", "IDLE"),
         *((each, each, each) for each in (
+            "IDLE+DRAIN gpuprov:upgrade:1-2-repair-run1", "IDLE+DRAIN gpuprov:upgrade:1-2-accept-run1",
             "IDLE+DRAIN bad fan", "MIXED+DRAIN gpuprov:health: Xid 79", "DOWN* Not responding", "IDLE+DRAIN",
             "UNKNOWN+DRAIN+INVALID_REG Low RealMemory",
         )),
@@ -197,7 +205,9 @@ def test_slurm_resumes_only_what_it_drained(tmp_path: Path, before: str, drained
 
 
 @pytest.mark.parametrize("moment", ["resume", "held"])
-@pytest.mark.parametrize("reason", ["bad fan", "gpuprov:upgrade:run10", "gpuprov:upgrade:run2"])
+@pytest.mark.parametrize(
+    "reason", ["bad fan", "gpuprov:upgrade:1-2-upgrade-run10", "gpuprov:upgrade:1-2-upgrade-run2"]
+)
 def test_slurm_leaves_a_node_whose_reason_changed_meanwhile(tmp_path: Path, moment: str, reason: str) -> None:
     (tmp_path / "calls.node").write_text(f"IDLE+DRAIN {reason}\n")
     code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
@@ -207,10 +217,10 @@ def test_slurm_leaves_a_node_whose_reason_changed_meanwhile(tmp_path: Path, mome
 def test_slurm_resumes_a_node_that_says_why_it_was_held(tmp_path: Path) -> None:
     node = tmp_path / "calls.node"
     for moment, then in (
-        ("drain", "IDLE+DRAIN gpuprov:upgrade:run1"),
-        ("held", "IDLE+DRAIN gpuprov:upgrade:run1 verify: clocks.gpu failed"),
-        ("drain", "IDLE+DRAIN gpuprov:upgrade:run1"),
-        ("held", "IDLE+DRAIN gpuprov:upgrade:run1 verify: clocks.gpu failed"),
+        ("drain", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1"),
+        ("held", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1 verify: clocks.gpu failed"),
+        ("drain", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1"),
+        ("held", "IDLE+DRAIN gpuprov:upgrade:1-2-upgrade-run1 verify: clocks.gpu failed"),
         ("resume", "IDLE"),
     ):
         assert call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])[0] == 0
@@ -233,9 +243,21 @@ def test_a_node_in_service_has_no_reason_in_slurm(tmp_path: Path) -> None:
 )
 def test_the_reason_of_a_hook_is_a_line_of_printable_text(text: str, said: str) -> None:
     node, hook = Target("gpu01", "10.1.2.3", Connection()), Hook(run="true")
-    context: Any = SimpleNamespace(id="run1")
+    context: Any = SimpleNamespace(id="1-2-upgrade-run1")
     assert hooks._environment(context, node, hook, {"gpu01": text})["GPUPROV_REASON"] == said
     assert "GPUPROV_REASON" not in hooks._environment(context, node, hook, {})
+
+
+@pytest.mark.parametrize("verb", ["accept", "upgrade", "rollback"])
+def test_no_other_run_takes_over_what_a_repair_left_out(tmp_path: Path, verb: str) -> None:
+    left = "IDLE+DRAIN gpuprov:upgrade:1-2-repair-run0\n"
+    for hook in (KNOWN_HOOKS["slurm"].commands[moment] for moment in ("drain", "resume")):
+        (tmp_path / "calls.node").write_text(left)
+        assert call(tmp_path, f"GPUPROV_RUN=1-2-{verb}-run1\n{hook}")[0] == 0
+        assert (tmp_path / "calls.node").read_text() == left
+    drain = KNOWN_HOOKS["slurm"].commands["drain"]
+    assert call(tmp_path, f"GPUPROV_RUN=1-2-repair-run1\n{drain}")[0] == 0
+    assert (tmp_path / "calls.node").read_text() == "IDLE+DRAIN gpuprov:upgrade:1-2-repair-run1\n"
 
 
 @pytest.mark.parametrize("moment", ["drain", "resume"])
@@ -243,8 +265,8 @@ def test_the_reason_of_a_hook_is_a_line_of_printable_text(text: str, said: str) 
     "text",
     [
         "   OS=Linux State=IDLE #1 SMP",
-        "   OS=Linux State=DRAIN Reason=gpuprov:upgrade:run1 #1",
-        "   OS=Linux\n   Reason=gpuprov:upgrade:run1 [root]",
+        "   OS=Linux State=DRAIN Reason=gpuprov:upgrade:1-2-upgrade-run1 #1",
+        "   OS=Linux\n   Reason=gpuprov:upgrade:1-2-upgrade-run1 [root]",
     ],
 )
 def test_the_text_of_a_node_is_not_its_state_in_slurm(tmp_path: Path, moment: str, text: str) -> None:

@@ -14,7 +14,8 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused
 from gpuprov.history.ledger import Event
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
-from gpuprov.upgrade.journal import NAME, read
+from gpuprov.upgrade.header import RUN
+from gpuprov.upgrade.journal import NAME, Journal, read
 from gpuprov.upgrade.repair import share
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.steps import Use
@@ -57,6 +58,20 @@ def test_the_oldest_test_is_first_and_a_fresh_one_is_left_out() -> None:
     assert share.turn(["n1"], [an_event("n1", 8)], "1%", NOW)[1] == 1
 
 
+def test_a_node_without_a_result_does_not_take_the_turns_of_others() -> None:
+    events: list[Event] = []
+    for day in range(60):
+        now = NOW + timedelta(days=day)
+        order, count = share.turn(NODES, events, "70%", now)
+        events += [
+            Event(now.isoformat(), "f", node, "SN", "", "tried" if node == "n7" else "accepted")
+            for node in order[:count]
+        ]
+    counts = [sum(event.node == node for event in events) for node in NODES]
+    assert min(counts) >= 5
+    assert max(counts) - min(counts) <= 1
+
+
 @pytest.mark.parametrize("text", ["0%", "101%", "25", "a%", "25%%", ""])
 def test_a_share_is_a_percentage(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected a percentage of the fleet a week"):
@@ -82,6 +97,7 @@ class World(AbstractContextManager["World"]):
         self.most = 0
         self.measured: list[str] = []
         self.dies = False
+        self.failing: set[str] = set()
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -109,7 +125,7 @@ class World(AbstractContextManager["World"]):
             if self.dies:
                 raise KeyboardInterrupt
             self.measured.append(node.name)
-            yield node.name, {"gpus": []}
+            yield node.name, NodeFailed("no library") if node.name in self.failing else {"gpus": []}
 
 
 @pytest.fixture
@@ -152,6 +168,39 @@ def test_a_job_that_starts_meanwhile_is_not_disturbed(world: World, context: Rep
     result = check(context)
     assert (world.measured, world.out) == (["n3", "n4"], set())
     assert result.skipped == {"n1": "in use by python (7)", "n2": "drain: the hook did not end within 60 s"}
+
+
+@pytest.mark.parametrize(("failing", "measured"), [({"n1"}, 3), ({"n1", "n2", "n3", "n4"}, 4)])
+def test_for_a_node_without_a_result_another_follows(
+    world: World, context: RepairContext, failing: set[str], measured: int
+) -> None:
+    world.failing = failing
+    check(context, count=2, at_once=2)
+    assert (len(world.measured), world.out) == (measured, set())
+
+
+def test_what_another_run_holds_now_is_not_returned(world: World, context: RepairContext) -> None:
+    world.stuck = {"n1", "n2"}
+    share.check_share(context, ["n1", "n2"], 2, "quick", 2)
+    world.stuck, world.leased = set(), {"n1"}
+    with pytest.raises(NodeFailed, match=r"^n1: leased by x@y; return them"):
+        share.finish(context)
+    assert world.out == {"n1"}
+    assert share.left_out(context.folder) == ["n1"]
+
+
+def test_nodes_that_an_unfinished_repair_has_drained_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, end in (("1-2-repair-a", None), ("1-2-upgrade-b", "failed")):
+        (tmp_path / name).mkdir()
+        with Journal(tmp_path / name / NAME) as journal:
+            journal.write("drain", "begun", [f"n{name[-1]}", "back"])
+            journal.write("resume", "done", ["back"])
+            if end:
+                journal.write(RUN, "failed", data="stuck")
+    monkeypatch.setattr(share, "run_folders", lambda *verbs: sorted(tmp_path.iterdir()))
+    assert share.drained_by_others() == {"na": "1-2-repair-a"}
 
 
 def test_never_more_nodes_are_out_than_stated(world: World, context: RepairContext) -> None:
