@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
         NAME: str
 
-        def set_environment(self) -> None: ...
+        def set_environment(self) -> None:
+            """Set the environment of the programs that it starts."""
 
-        def failure(self, what: str, error: Failed) -> "dict[str, str | None]": ...
+        def failure(self, what: str, error: Failed) -> "dict[str, str | None]":
+            """Return the message for the user about a failed step."""
 
-        def read_lists(self, fetch_seconds: int, lock_seconds: int, *words: str) -> None: ...
+        def read_lists(self, fetch_seconds: int, lock_seconds: int, *words: str) -> None:
+            """Read the lists of the repositories again."""
 
-        def only(self, sources: str) -> list[str]: ...
+        def only(self, sources: str) -> list[str]:
+            """Return the words that limit it to some sources."""
 
         def installation(
             self,
@@ -36,21 +40,29 @@ if TYPE_CHECKING:
             lock_seconds: int,
             allow_downgrade: bool,
             streams: Collection[str] = ...,
-        ) -> Any: ...
+        ) -> Any:
+            """Return the command that installs packages; the words are `NAME=VERSION` or `NAME-`."""
 
-        def fetch_packages(self, command: Any, own: Collection[str], seconds: int) -> None: ...
+        def fetch_packages(self, command: Any, own: Collection[str], seconds: int) -> None:
+            """Download the packages of a command."""
 
-        def transact(self, command: Any, residue: Iterable[str], own: Collection[str] = ...) -> None: ...
+        def transact(self, command: Any, residue: Iterable[str], own: Collection[str] = ...) -> None:
+            """Run a command in one transaction."""
 
-        def enabled_streams(self) -> list[str]: ...
+        def enabled_streams(self) -> list[str]:
+            """Return the module streams that are enabled."""
 
-        def hold(self, names: Iterable[str]) -> None: ...
+        def hold(self, names: Iterable[str]) -> None:
+            """Hold packages at their versions."""
 
-        def make_requested_initramfs(self) -> None: ...
+        def make_requested_initramfs(self) -> None:
+            """Make the initramfs that packages have requested."""
 
-        def is_to_be_purged(self, name: str) -> bool: ...
+        def is_to_be_purged(self, name: str) -> bool:
+            """Return whether a package is to be removed with its configuration."""
 
-        def purge(self, names: Iterable[str]) -> None: ...
+        def purge(self, names: Iterable[str]) -> None:
+            """Remove packages with their files."""
 
 
 def package_manager() -> "Manager":

@@ -219,7 +219,7 @@ def _paths(stem: str) -> "Iterator[str]":
     """Yield the paths of a package's list that are compared; a path before one below it is a folder."""
     paths, configuration = _lines(f"{INFO}/{stem}.list"), set(_lines(f"{INFO}/{stem}.conffiles"))
     for path, following in zip(paths, [*paths[1:], ""]):
-        folder = following.startswith(path) and following[len(path) :][:1] == "/"
+        folder = following.startswith(path + "/")
         if not folder and path not in configuration and not is_documentation(path):
             yield path
 
@@ -327,8 +327,8 @@ def other_content(suspects: "list[Suspect]", budget: int = BUDGET) -> "list[Row]
     for digits, program in rpm.PROGRAMS.items():
         paths = [path for path, each in asked.items() if len(each.checksum) == digits]
         for at in range(0, len(paths), AT_ONCE):
-            lines = run(program, "--", *paths[at : at + AT_ONCE], seconds=300)[1].splitlines()
-            seen.update((line[digits + 2 :], line[:digits]) for line in lines)
+            lines = run(program, "--", *paths[at:][:AT_ONCE], seconds=300)[1].splitlines()
+            seen.update((line[digits:][2:], line[:digits]) for line in lines)
     return rows + [
         (each.name, path, CHANGED) for path, each in asked.items() if seen.get(path) != each.checksum
     ]
