@@ -43,10 +43,13 @@ def python_of(system: str) -> str:
 
 
 def enter(contact: Contact, login: Login, system: str) -> Entered:
-    """Log in with keys as the stated user, then as users of images; finally with a password, prompted once.
+    """Log in as the stated user, with keys or the stated password.
+
+    Where neither user nor password is stated, also try the users of the system's images; last, where sshd
+    takes a password, prompt for one, once for all nodes.
 
     Args:
-        contact: a connection without a login.
+        contact: a connection without a login, which the caller closes, like the returned one.
         system: operating system of the node, as the fleet states it.
 
     Raises:
@@ -74,11 +77,11 @@ def enter(contact: Contact, login: Login, system: str) -> Entered:
     raise refused[0]
 
 
-def enter_as(entered: Entered, user: str, login: Login) -> Entered:
-    """Log in again, as the user that the node itself names.
+def enter_again_as(entered: Entered, user: str, login: Login) -> Entered:
+    """Log in by a second connection, as the user that the node's refusal names; the caller closes both.
 
     Raises:
-        Unreachable: that login is refused, too.
+        Unreachable: that login is refused, too, or SSH does not answer.
     """
     door = entered.contact.again(user)
     return Entered(door, door.log_in(login), login.password)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpuprov.access.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
 from gpuprov.access.scripts import node_script
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
-from gpuprov.bootstrap.enter import enter, enter_as, python_of
+from gpuprov.bootstrap.enter import enter, enter_again_as, python_of
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
 from gpuprov.bootstrap.secure_boot import enrolment
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
@@ -193,7 +193,7 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
         try:
             _prepare(node, entered.session, goal, login.sudo_password or entered.password)
         except AnotherUser as other:
-            other_door = enter_as(entered, other.user, login)
+            other_door = enter_again_as(entered, other.user, login)
             _prepare(node, other_door.session, goal, login.sudo_password)
             other_door.contact.close()
         finally:

@@ -95,7 +95,7 @@ class Driver(Component):
 
     @property
     def builders(self) -> tuple[str, ...]:
-        """Hosts that compile for the group; empty if each node compiles for itself."""
+        """Builders of the group's module: hosts, or `image` alone; empty if each node compiles for itself."""
         if not self.shared or self.builder is None:
             return ()
         return (self.builder,) if isinstance(self.builder, str) else tuple(self.builder)
@@ -107,7 +107,7 @@ class Driver(Component):
 
     @property
     def shared(self) -> bool:
-        """Whether one node compiles the module, and the others get the result."""
+        """Whether DKMS compiles the module once, on `builders`; a lock of an older release may name none."""
         return self.compiled and self.build == "once"
 
     def may_compile(self, node: str) -> bool:
@@ -167,7 +167,7 @@ class Components(Strict):
                 yield name, component
 
     def versions(self) -> Iterator[tuple[str, str]]:
-        """Yield the locked versions with the names of their components; of CUDA each toolkit's."""
+        """Yield (name of a component, locked version): of CUDA one for each toolkit, so names repeat."""
         for name, component in self.each():
             for version in (
                 component.toolkits.values() if isinstance(component, Cuda) else [component.version]
@@ -308,10 +308,10 @@ class Lock(Strict):
 
     @property
     def fleet(self) -> Path | None:
-        """The fleet file of the lock: NAME.yml next to NAME.lock.yml, else fleet.yml there.
+        """The fleet file of the lock, absolute and with links resolved, which identifies the fleet.
 
-        Its absolute path with links resolved identifies the fleet; the file need not exist. None for a lock
-        that was not read from a file, unless `of_fleet` states it.
+        It is NAME.yml next to NAME.lock.yml if that exists, else fleet.yml there, which need not exist; or
+        the path that `of_fleet` stated. None for a lock that was not read from a file.
         """
         if self._fleet or self._path is None:
             return self._fleet

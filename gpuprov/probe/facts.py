@@ -259,7 +259,7 @@ class Facts:
 
     @part
     def packages(self) -> Packages:
-        """The requested packages, and all held or broken ones, of dpkg or rpm."""
+        """The requested packages; with dpkg also all held or broken ones."""
         raw = self.raw("packages")
         if raw["manager"] == "dpkg":
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
@@ -272,12 +272,15 @@ class Facts:
 
     @part
     def candidates(self) -> Candidates:
-        """Versions that apt would take by preference instead of the held packages' installed ones."""
+        """Versions that apt prefers to the held packages' installed ones by a higher priority.
+
+        A newer version of the same priority is none.
+        """
         return parse_candidates(self.raw("candidates"))
 
     @part
     def apt(self) -> Apt:
-        """Package sources, trusted keys, pins, and settings of unattended upgrades.
+        """Package sources, trusted keys, pins, and settings of automatic upgrades, of apt or dnf.
 
         Raises:
             Missing: apt cannot read its settings.
@@ -289,12 +292,15 @@ class Facts:
 
     @part
     def own_sources(self) -> tuple[tuple[str, str], ...]:
-        """Beginning of the SHA-256, and text without keys, of the parts of gpuprov's own file of sources."""
+        """(First digits of the SHA-256, text without keys) of each paragraph of gpuprov's own sources.
+
+        With dnf also of each of its key files, as `# key of NAME`.
+        """
         return tuple((str(digest), str(text)) for digest, text in self.raw("sources").get("own", ()))
 
     @part
     def source_files(self) -> frozenset[str]:
-        """Paths of the files of sources."""
+        """Paths of all files with package sources, gpuprov's own included."""
         return frozenset(map(str, self.raw("sources")["files"]))
 
     @part
@@ -345,7 +351,11 @@ class Facts:
 
     @part
     def smi(self) -> Smi:
-        """Output of nvidia-smi; if it is not installed, timed out or failed, `error` is set."""
+        """Output of nvidia-smi; if it is not installed, timed out or failed, `error` is set.
+
+        Raises:
+            Missing: it was not requested.
+        """
         try:
             raw = self.raw("smi")
         except Missing as missing:
@@ -356,12 +366,12 @@ class Facts:
 
     @part
     def mig(self) -> Mapping[int, tuple[str, ...]]:
-        """GPU → profiles of its instances, sorted; collected only if the lock has MIG settings."""
+        """Index of a GPU → profiles of its instances, sorted; empty if it was not requested."""
         return parse_mig(self.raw("mig")["text"])
 
     @part
     def mig_instances(self) -> tuple[MigInstance, ...]:
-        """GPU instances with their device files; collected on request."""
+        """GPU instances with their device files, by the GPU's minor number; empty if it was not requested."""
         raw = self.raw("mig")
         minors = {gpu.index: gpu.minor for gpu in self.smi.gpus if gpu.minor is not None}
         return parse_mig_instances(raw["text"], raw.get("capabilities") or {}, minors)
@@ -433,7 +443,10 @@ class Facts:
 
     @part
     def flushing(self) -> Flushing:
-        """Last commands of nftables.service, after it has flushed all tables."""
+        """Last configured command of each action of nftables.service, and its drop-ins.
+
+        The unit flushes all tables; the commands decide whether gpuprov's table comes back.
+        """
         return parse_flushing(self.raw("firewall").get("flushing", ""))
 
     @part
@@ -534,7 +547,7 @@ class Facts:
 
     @part
     def disks(self) -> tuple[Disk, ...]:
-        """Block devices."""
+        """Block devices without loop and memory disks; partitions name their disk as `parent`."""
         return tuple(parse_disks(self.raw("disks")))
 
     @part
@@ -544,12 +557,16 @@ class Facts:
 
     @part
     def scratch(self) -> Mapping[str, Mapping[str, Any]]:
-        """Mount point → `filesystem`, `fstab` (its source there), `read_ahead_kib`; None if not present."""
+        """Requested mount point → its values, None for what is not there.
+
+        `filesystem`, `fstab` (the source there), `unit` (a mount unit in place of fstab), `read_ahead_kib`,
+        `rule` (KiB and place of udev's rule).
+        """
         return {mount: dict(values) for mount, values in self.raw("scratch").items()}
 
     @part
     def variables(self) -> Variables:
-        """Effective values of the requested variables in logins and services."""
+        """Effective values of the requested variables in logins, ssh commands, services and cron jobs."""
         return parse_variables(self.raw("variables"))
 
     @part
@@ -588,7 +605,7 @@ class Facts:
 
     @part
     def state(self) -> NodeState:
-        """State after the last installation or boot."""
+        """Whether a reboot is required, Secure Boot, cloud-init, free space, and the rest of `NodeState`."""
         raw = self.raw("state")
         return NodeState(
             reboot_required=raw["reboot_required"],

@@ -112,7 +112,14 @@ def read_criteria(name: str) -> Criteria:
 
 
 def judge_criteria(stated: Criteria, seen: Evidence, now: datetime | None = None) -> list[Judged]:
-    """Return the result of each criterion; without a recent result of every node there is no evidence."""
+    """Return the result of each criterion, in their order.
+
+    `pass` needs a result of every node from the last `DAYS` days, else it is `no evidence`. A failure counts
+    at any age, and a node without a recent load test fails `accepted_days`.
+
+    Args:
+        now: the present time in UTC, by default the clock's.
+    """
     moment = now or datetime.now(UTC)
     return [_judged(each, seen, moment) for each in stated.criteria]
 
@@ -143,7 +150,9 @@ def _any_judged(newest: Newest, checks: Sequence[str]) -> bool:
 
 
 def _all_hold(checks: Sequence[str], seen: Evidence, verb: str, since: str) -> tuple[Result, str]:
-    """Return whether checks hold on every node, with the nodes that differ, or have no result."""
+    """Return `fail` if a check differs in the newest result of a node, however old; `no evidence` if a node
+    has no complete result since `since` (ISO 8601, UTC); else `pass`; and a text that names the nodes.
+    """
     newest = seen.runs.get(verb, {})
     bad, blind = dict[str, list[str]](), []
     for node in seen.nodes:
@@ -164,7 +173,9 @@ def _all_hold(checks: Sequence[str], seen: Evidence, verb: str, since: str) -> t
 
 
 def _accepted(seen: Evidence, since: str) -> tuple[Result, str]:
-    """Return whether every node passed its last load test, since a time."""
+    """Return `fail` if a node's last load test failed, however old, or none is since `since` (ISO 8601, UTC);
+    else `pass`; and a text that names the nodes.
+    """
     last: dict[str, Event] = {}
     for event in seen.events:
         if event.kind in ("accepted", "rejected"):
@@ -180,7 +191,7 @@ def _accepted(seen: Evidence, since: str) -> tuple[Result, str]:
 
 
 def criteria_lines(title: str, found: Sequence[Judged]) -> Iterator[str]:
-    """Yield a table, then the numbers of results."""
+    """Yield the title, a table of the criteria, and a line with the number of each result that occurs."""
     yield title
     yield from aligned([HEAD, *([each.id, each.result, each.value, each.command] for each in found)])
     yield ", ".join(f"{count} {result}" for result, count in _counts(found).items() if count)

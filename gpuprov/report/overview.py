@@ -13,7 +13,7 @@ from gpuprov.files.runs import now
 from gpuprov.history.changes import Change
 from gpuprov.history.ledger import Event, Kind
 from gpuprov.history.store import Line
-from gpuprov.model.lock import Lock
+from gpuprov.model.lock import Components, Lock
 from gpuprov.model.nodeset import fold
 from gpuprov.report.table import aligned
 from gpuprov.report.text import change_lines
@@ -92,7 +92,7 @@ def overview_document(seen: Overview) -> dict[str, Any]:
                 "status": node.status,
                 "reason": node.reason,
                 "differs": [each.check for each in node.drift],
-                "locked": dict(hosts[node.name].components.versions()),
+                "locked": _locked_versions(hosts[node.name].components),
                 "driver": _loaded(node, hosts[node.name].components.driver.version),
                 "doctor": {"at": examined[0], "faults": [each.check for each in examined[1].drift]}
                 if examined
@@ -125,6 +125,14 @@ def overview_document(seen: Overview) -> dict[str, Any]:
         "last_change": last,
         "nodes": nodes,
     }
+
+
+def _locked_versions(components: Components) -> dict[str, str]:
+    """Return component → its locked version; of CUDA those of all toolkits: `13.0.2, 12.8.1`."""
+    found: dict[str, str] = {}
+    for name, version in components.versions():
+        found[name] = f"{found[name]}, {version}" if name in found else version
+    return found
 
 
 def _sums(seen: Overview) -> str:

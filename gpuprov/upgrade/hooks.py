@@ -91,7 +91,7 @@ def _environment(
     """Return a hook's variables: the node's name and address, the run's id, the time limit in seconds.
 
     With a reason of the node also this one, on one line of at most `REASON` printable characters: it can
-    contain the node's own words.
+    contain text of the node.
     """
     reason = {"GPUPROV_REASON": _ascii(reasons[node.name])} if node.name in reasons else {}
     return reason | {

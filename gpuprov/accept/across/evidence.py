@@ -60,7 +60,7 @@ class Seen:
 
     @property
     def text(self) -> str:
-        """Return the observation as text: `4.1 of 48.9 GB/s`."""
+        """Return the observation in words: `48.9 GB/s`, `4.1 of 48.9 GB/s`, or a sentence."""
         words = {
             "fine": f"{self.value:.1f} GB/s",
             "slow": f"{self.value:.1f} of {self.middle:.1f} GB/s",
@@ -131,8 +131,7 @@ class Evidence:
             self.seen.append(each)
 
     def bad_nodes(self) -> list[str]:
-        """Return nodes that were bad in two rounds with different peers while those peers are not; worst
-        first.
+        """Return nodes that were bad in at least two rounds, to at least two peers; worst first.
 
         A node is bad in a round when more than half of its links are, in one direction. The links of a node
         found bad are ignored afterwards: a bad link between a bad and a good node does not count against the
@@ -156,8 +155,8 @@ class Evidence:
             found.append(max(scores, key=lambda node: scores[node]))
 
     def _scores(self, explained: set[str]) -> dict[str, tuple[int, int, float]]:
-        """Return, for each node, the number of bad rounds, the number of peers in them and the share of bad
-        links.
+        """Return node → number of its bad rounds, number of peers with bad links in them, share of bad links
+        in all rounds; only nodes with a bad round, without links of the nodes in `explained`.
         """
         rounds: dict[str, set[int]] = defaultdict(set)
         others: dict[str, set[str]] = defaultdict(set)

@@ -45,15 +45,19 @@ def alertmanager() -> str:
                 }
             ],
         },
-        "inhibit_rules": [_rule(*each) for each in INHIBITED],
+        "inhibit_rules": [_inhibit_rule(*each) for each in INHIBITED],
         "receivers": [{"name": CRITICAL}, {"name": WARNING}],
     }
     text: str = yaml.safe_dump(config, sort_keys=False, width=10_000)
     return HEADER + text
 
 
-def _rule(sources: tuple[str, ...], targets: tuple[str, ...], equal: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return a rule with Alertmanager's keys, of version 0.22 or newer."""
+def _inhibit_rule(
+    sources: tuple[str, ...], targets: tuple[str, ...], equal: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """Return a rule by which alerts named in `sources` silence those named in `targets` with the same values
+    of the labels `equal`, with the keys of Alertmanager 0.22 or newer.
+    """
     return {
         "source_matchers": [f'alertname=~"{"|".join(sources)}"'],
         "target_matchers": [f'alertname=~"{"|".join(targets)}"'],

@@ -33,7 +33,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The requested packages, and every held or broken one."""
+    """The requested packages; with dpkg also every held or broken one."""
 
     manager: str
     """`dpkg` or `rpm`."""

@@ -108,7 +108,7 @@ def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """State after the last installation or boot."""
+    """State that installations and boots leave, which no single component owns."""
 
     reboot_required: bool
     reboot_packages: tuple[str, ...]

@@ -18,8 +18,9 @@ from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.history import History, keep
 from gpuprov.history.ledger import Event
 from gpuprov.history.record import of_diagnoses, of_survey
-from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.model.lock import Cuda, Lock, read_lock, write_lock
 from gpuprov.probe.parse.state import Holding
+from gpuprov.report.overview import Overview, overview_document
 from tests import RECORDED_LOCK
 
 LOADED = Difference("driver.loaded", "535.309.01", "535.261.03", "error", None, reboot=True)
@@ -202,3 +203,13 @@ def test_a_report_has_health_beside_drift(
     assert said[0].startswith("gpu1 at the last doctor, 20")
     assert said[0].endswith(": driver.mismatch")
     assert said[1] == "gpu2 out of service by run-1"
+
+
+def test_every_toolkit_of_cuda_is_in_the_document(lock: Lock) -> None:
+    [group] = lock.groups.values()
+    toolkits = {"13.0": "13.0.2", "12.8": "12.8.1"}
+    cuda = Cuda.model_construct(version="13.0.2", default="13.0", toolkits=toolkits)
+    components = group.components.model_copy(update={"cuda": cuda})
+    lock = lock.model_copy(update={"groups": {"train": group.model_copy(update={"components": components})}})
+    document = overview_document(Overview(lock, [NodeDrift("gpu1", "in_sync")], {}, {}, None, [], None))
+    assert document["nodes"][0]["locked"]["cuda"] == "13.0.2, 12.8.1"

@@ -70,10 +70,11 @@ def _newest(catalog: Catalog, kind: Kind) -> Version:
 
 
 def _versions(name: str) -> Iterator[Version]:
-    """Yield those versions of a package in pip's index that consist only of numbers.
+    """Yield those versions of a package in pip's index that consist only of numbers, cuda-toolkit's without
+    a fourth number of 0.
 
     Raises:
-        Unreachable: pip fails or lists no version.
+        Unreachable: at the first item: pip fails or lists no version.
     """
     said = _pip("index", "versions", name)
     listed = re.search(r"^Available versions: (.+)$", said, re.MULTILINE)
@@ -109,8 +110,8 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
 
 
 def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield `python`, `cuda_runtime`, `cudnn` and `nccl` with the versions that a wheel requires, as far as
-    it states them.
+    """Yield (field, version specifier) of a wheel's requirements: `python`, "" if it states none, and of
+    `cuda_runtime`, `cudnn` and `nccl` those that it states (`>=3.10`; an exact version without `==`).
     """
     yield "python", str(metadata.get("requires_python", ""))
     for text in metadata.get("requires_dist", ()):
