@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprov.errors import Exit, worst
 from gpuprov.files.runs import now
-from gpuprov.untrusted import printable
+from gpuprov.untrusted import on_one_line
 
 if TYPE_CHECKING:
     from gpuprov.apply.image import Image
@@ -23,7 +23,7 @@ def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[s
     """
     if not image.outcome.ok:
         failure = image.outcome.failed[0] if image.outcome.failed else {"msg": image.outcome.unreachable}
-        yield printable(
+        yield on_one_line(
             f"image  changed={image.outcome.changed}  FAILED  {failure.get('role') or ''}: {failure['msg']}"
         )
         return

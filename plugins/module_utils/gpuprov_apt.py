@@ -29,6 +29,8 @@ PAUSE = 5  # seconds between two tries to read the lists
 NAME = "apt"
 """Its name in messages."""
 
+NO_TERMINAL = "--option=Dpkg::Use-Pty=0"
+"""apt-get's option that keeps dpkg's errors in its standard error, also where there are pseudo-terminals."""
 PINNING = re.compile("nvidia-driver-pinning-|cuda-repository-pin")
 """Packages whose configuration selects the version of other packages, even after they are removed."""
 PURGED = re.compile(PINNING.pattern + r"|containerd\Z")
@@ -130,16 +132,16 @@ def call(*command: str) -> None:
         said = errors.read().decode(errors="replace")
     sys.stderr.write(said)
     if status:
-        raise Failed(_errors(said) or f"{command[0]} exited with {status}", status, said)
+        raise Failed(errors_of(said) or f"{command[0]} exited with {status}", status, said)
 
 
-def _errors(said: str) -> str:
+def errors_of(said: str) -> str:
     """Return the errors and warnings in the output of apt and dpkg on one line, each once.
 
-    Empty without any.
+    dpkg writes its reason on the line after `dpkg: error processing`, indented. Empty without any.
     """
-    lines = [line for line in said.splitlines() if re.match("(E|W|Err|dpkg): ?", line)]
-    return " ".join(dict.fromkeys(re.sub("^(E|W|Err): ?", "", line) for line in lines))
+    lines = re.findall(r"(?m)^(?:dpkg: error processing.*\r?\n .*|(?:E|W|Err|dpkg):.*)", said)
+    return " ".join(dict.fromkeys(" ".join(re.sub("^(E|W|Err): ?", "", line).split()) for line in lines))
 
 
 def fetch(seconds: int, *words: str) -> None:
@@ -288,6 +290,7 @@ def common_options(lock_seconds: int) -> "list[str]":
         "--no-install-recommends",
         "--allow-change-held-packages",
         f"--option=DPkg::Lock::Timeout={lock_seconds}",
+        NO_TERMINAL,
         "--option=Dpkg::Options::=--force-confdef",
         "--option=Dpkg::Options::=--force-confold",
     ]
@@ -331,7 +334,7 @@ def simulated(command: "Sequence[str]") -> str:
     )
     said = done.stderr.decode(errors="replace")
     if done.returncode:
-        raise Failed(_errors(said) or f"apt-get exited with {done.returncode}", done.returncode, said)
+        raise Failed(errors_of(said) or f"apt-get exited with {done.returncode}", done.returncode, said)
     return done.stdout.decode(errors="replace")
 
 

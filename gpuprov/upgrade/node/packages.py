@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 
-from gpuprov_apt import changes
+from gpuprov_apt import NO_TERMINAL, changes, errors_of
 from gpuprov_node import foreign_removals
 from gpuprov_replace import replace
 
@@ -28,7 +28,7 @@ ARCHIVES = "/var/cache/apt/archives"
 APT = (
     *("apt-get", "--yes", "--quiet", "--no-install-recommends", "--allow-downgrades"),
     *("--allow-change-held-packages", "--option=DPkg::Lock::Timeout=300", "--option=Acquire::Retries=2"),
-    *("--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
+    *(NO_TERMINAL, "--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
 )
 """apt-get with the options of every call."""
 APT_S = 1800.0
@@ -58,12 +58,8 @@ def apt(*words: str) -> str:
     """
     code, out, err = run_anyway(*APT, *words, seconds=APT_S)
     if code != 0:
-        said = [
-            line
-            for line in (err + "\n" + out).splitlines()
-            if re.match(r"E: |Err:|dpkg: error|.* error ", line)
-        ]
-        raise Failed("apt-get: " + ("; ".join(said)[:600] or f"exited with {code}"))
+        said = errors_of(err + "\n" + out)
+        raise Failed("apt-get: " + (said[:600] or f"exited with {code}"))
     return out
 
 

@@ -379,3 +379,19 @@ def test_lists_are_read_once_nobody_else_reads_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(apt.time, "sleep", waited.append)
     apt.read_lists(60, 60)
     assert (said, waited) == ([], [apt.PAUSE])
+
+
+def test_dpkg_s_reason_is_in_the_message() -> None:
+    unpack = (
+        "Unpacking cuda-toolkit-13-0 (13.0.2-1) ...\n"
+        "dpkg: error processing archive /var/cache/apt/archives/x.deb (--unpack):\n"
+        " trying to overwrite '/usr/bin/nvcc', which is also in package cuda-nvcc-13-0 13.0.88-1\n"
+        "Errors were encountered while processing:\n /var/cache/apt/archives/x.deb\n"
+        "E: Sub-process /usr/bin/dpkg returned an error code (1)\n"
+    )
+    assert apt.errors_of(unpack) == (
+        "dpkg: error processing archive /var/cache/apt/archives/x.deb (--unpack): trying to overwrite "
+        "'/usr/bin/nvcc', which is also in package cuda-nvcc-13-0 13.0.88-1 "
+        "Sub-process /usr/bin/dpkg returned an error code (1)"
+    )
+    assert apt.errors_of("Reading package lists...\n") == ""
