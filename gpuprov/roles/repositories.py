@@ -33,6 +33,12 @@ KEY_FILE = "/etc/pki/rpm-gpg/gpuprov-{}.asc"
 """Path of a repository's key on a node with dnf, by its id."""
 UNSIGNED_PACKAGES = ("container-toolkit",)
 """Repositories whose rpms have no signature; their index has one, and the checksums of the packages."""
+RELEASE_PACKAGES = (
+    r"(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*"
+)
+"""Names of packages whose files state the repositories of a distribution of rpms, or of EPEL."""
+GENERATED = ("/etc/yum.repos.d/redhat.repo",)
+"""Files of RHEL's own repositories, which subscription-manager(8) writes."""
 HEAD = "# Written by gpuprov, role repositories: changes here are overwritten."
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
 from gpuprov_locks import BLOCKS, DATABASES, RPM, RUN_DNF, blocker, conflict_of, name_of, remove_kept_locks
-from gpuprov_node import SEVERAL, TIMED_OUT, Package, foreign_removals, packages
+from gpuprov_node import RPM_KEY, SEVERAL, TIMED_OUT, Package, database, foreign_removals, packages, run
 from gpuprov_replace import replace
 from gpuprov_repos import repositories
 
@@ -115,6 +115,8 @@ CAUSES = (
 )
 """Causes in order: the first whose pattern is found in the output explains a failure."""
 
+INSTANCES = "%{DBINSTANCE}\t%{NAME}\t%{VERSION}-%{RELEASE}\t%{ARCH}\n"
+"""Form of a package with its number in rpm's database, which grows with each installation."""
 MODULES = "/etc/dnf/modules.d/*.module"
 SIMULATION_S = 600
 """Time limit in seconds of a simulation without a download."""
@@ -314,8 +316,8 @@ def purge(names: "Iterable[str]") -> None:
     """Do nothing, see `is_to_be_purged`."""
 
 
-def refuse(command: Command, own: "Collection[str]", seconds: int, *options: str) -> None:
-    """Simulate a transaction and check its effects; nothing is changed.
+def refuse(command: Command, own: "Collection[str]", seconds: int, *options: str) -> "Changes":
+    """Simulate a transaction and check its effects; nothing is changed. Return the effects, see `changes`.
 
     Args:
         options: further options of dnf.
@@ -336,6 +338,40 @@ def refuse(command: Command, own: "Collection[str]", seconds: int, *options: str
     left_out = [word for word in command.words if not _is_done(word, moved, there)]
     if left_out:
         raise Failed(_problem(said) or f"dnf leaves out {', '.join(left_out)}")
+    return changes(moved, there)
+
+
+def doubled() -> "dict[str, list[str]]":
+    """Return `NAME.ARCH` → versions in the order of their installation, of packages in several versions.
+
+    A killed dnf leaves packages so. Those that dnf installs so, such as kernels, are left out.
+
+    Raises:
+        Failed: rpm's database cannot be read.
+    """
+    rows = [line.split("\t") for line in database("rpm", "-qa", "--qf", INSTANCES).splitlines()]
+    found = {}  # type: dict[str, list[str]]
+    for _number, name, version, arch in sorted(rows, key=lambda row: int(row[0])):
+        if name != RPM_KEY and not SEVERAL.match(name):
+            found.setdefault(f"{name}.{arch}", []).append(version)
+    return {name: versions for name, versions in found.items() if len(versions) > 1}
+
+
+def undouble() -> None:
+    """Remove all versions of packages in several versions but the one that was installed last.
+
+    dnf installs the new versions of a transaction before it removes the old ones, and replaces the files of
+    these: only the files of the last one are complete. Other packages need either.
+
+    Raises:
+        Failed: rpm's database cannot be read, or rpm cannot remove one.
+    """
+    for name, versions in doubled().items():
+        for version in versions[:-1]:
+            one = "{}-{}.{}".format(name.rpartition(".")[0], version, name.rpartition(".")[2])
+            status = run("rpm", "--erase", "--nodeps", one, seconds=1800)[0]
+            if status:
+                raise Failed(f"rpm --erase --nodeps {one} exited with {status}")
 
 
 def upgrade(seconds: int) -> "list[Move]":

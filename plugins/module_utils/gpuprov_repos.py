@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 FOLDER = "/etc/yum.repos.d"
 ON = ("1", "yes", "true", "on")
+RELEASE_PACKAGES = re.compile(
+    r"(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*\Z"
+)
+"""Packages whose files state the repositories of a distribution, or of EPEL."""
+GENERATED = ("/etc/yum.repos.d/redhat.repo",)
+"""Files of RHEL's own repositories, which subscription-manager(8) writes."""
 FORM = "%{repoid}\t%{name}\n"
 
 
@@ -76,8 +82,9 @@ def foreign(ours: str, urls: "list[str]", folder: str = FOLDER) -> "list[dict]":
 def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "list[list]":
     """Return the enabled repositories that offer packages of the lock, or whose address has `nvidia` in it.
 
-    A row has `file:line`, the address without credentials, the option that makes dnf accept the repository
-    unsigned (or an empty string), and up to `NAMED_AT_MOST` of the packages; none if it was never read.
+    Those of the distribution and of EPEL are left out, unless dnf accepts them unsigned. A row has
+    `file:line`, the address without credentials, the option that makes dnf accept the repository unsigned (or
+    an empty string), and up to `NAMED_AT_MOST` of the packages; none if it was never read.
 
     Args:
         own: addresses of the lock's repositories, without a slash at the end.
@@ -93,10 +100,17 @@ def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "lis
     rows = []
     for each in others:
         address, names = " ".join(each.urls[:1]), sorted(offered.get(each.id, ()))
-        if names or re.search("nvidia", address, re.I):
+        offers_any = names or re.search("nvidia", address, re.I)
+        if offers_any and (each.unsigned or not is_of_distribution(each.path)):
             place = f"{each.path}:{each.line}"
             rows.append([place, IN_URL.sub("", address), each.unsigned, names[:NAMED_AT_MOST]])
     return sorted(rows)
+
+
+def is_of_distribution(path: str) -> bool:
+    """Return whether a file states the repositories of the distribution or of EPEL, by its package."""
+    owners = output("rpm", "-q", "--qf", "%{NAME}\n", "-f", path).split()
+    return path in GENERATED or any(map(RELEASE_PACKAGES.match, owners))
 
 
 def _offered(ids: "list[str]", packages: "list[str]") -> "dict[str, set[str]]":

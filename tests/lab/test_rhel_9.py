@@ -129,6 +129,54 @@ def test_another_key_of_the_repository_is_seen_by_both_and_written_again(node: R
     assert node.drift() == node.failed() == {}
 
 
+ENTRY_HOOK = "/etc/kernel/install.d/95-gpuprov.install"
+NEWER = "5.14.0-570.9999.1.el9_6.x86_64"
+
+
+def test_a_new_kernel_without_its_module_does_not_boot(node: RockyNode) -> None:
+    """Add a kernel without a module, as kernel-install does, then give it one."""
+    kernel = node.node.kernel
+    node.state(**STACK)
+    entries = "/boot/loader/entries/0123456789abcdef0123456789abcdef"
+    node.node.run(
+        f"cp /boot/vmlinuz-{kernel} /boot/vmlinuz-{NEWER}; mkdir /lib/modules/{NEWER}; depmod {NEWER};"
+        f" sed s/{kernel}/{NEWER}/ {entries}-{kernel}.conf >{entries}-{NEWER}.conf;"
+        f" grubby --set-default /boot/vmlinuz-{NEWER}"
+    )
+    node.node.run(f"{ENTRY_HOOK} add {NEWER} /boot/none /boot/vmlinuz-{NEWER}")
+    assert node.says("grubby --default-kernel") == f"/boot/vmlinuz-{kernel}"
+    node.settings["kernel"] = "running"
+    node.state(**STACK)
+    held = f"none for kernel {NEWER} (held back: {kernel} boots next)"
+    assert held in node.drift()["driver.module_on_disk"]
+    assert held in node.failed("driver.")["driver.module_on_disk"]
+    node.node.run(f"cp -a /lib/modules/{kernel}/. /lib/modules/{NEWER}/; depmod {NEWER}; {ENTRY_HOOK} choose")
+    assert node.says("grubby --default-kernel") == f"/boot/vmlinuz-{NEWER}"
+    node.node.run(f"rm -r /lib/modules/{NEWER} /boot/vmlinuz-{NEWER} {entries}-{NEWER}.conf")
+    node.node.run(f"grubby --set-default /boot/vmlinuz-{kernel}; chmod -x {ENTRY_HOOK}")
+    del node.settings["kernel"]
+    node.state(**STACK)
+    found = {"driver.next_kernel": [f"{ENTRY_HOOK} does not run"]}
+    assert node.drift("driver.next_kernel") == node.failed("driver.next_kernel") == found
+    outcome, _ = node.apply("nvidia_driver")
+    assert outcome.ok, outcome.failed
+    assert node.drift() == node.failed("driver.next_kernel") == {}
+
+
+def test_a_package_in_two_versions_is_seen_by_both_and_mended(node: RockyNode) -> None:
+    """Leave a package in two versions, as dnf does if it is killed between installation and removal."""
+    fetch, locked = "cd /root && dnf -q download --disableplugin=versionlock", node.installed["libnccl"]
+    node.node.run(f"{fetch} libnccl && {fetch} --destdir locked libnccl-{locked}")
+    node.node.run("rpm --upgrade --nodeps --force-debian /root/libnccl-*.rpm")
+    node.node.run("rpm --install --oldpackage --force --nodeps --force-debian /root/locked/*.rpm")
+    assert node.drift("dpkg.") == node.failed("dpkg.") == {"dpkg.consistent": ["libnccl in two versions"]}
+    outcome, changed = node.apply("preflight")
+    assert outcome.ok, outcome.failed
+    assert changed == ["Remove the older version of packages that a killed dnf left in two"]
+    assert node.installed["libnccl"] == locked
+    assert node.drift() == node.failed() == {}
+
+
 def test_another_branch_comes_from_another_stream(node: RockyNode) -> None:
     node.state(**{**STACK, "driver": "595.71.05"})
     outcome, _ = node.apply()

@@ -16,6 +16,10 @@ from gpuprov.untrusted.wildcards import matcher
 
 FILES_AT_MOST = 200
 """Number of differing files that the probe sends."""
+DOUBLED = "in two versions"
+"""State of a package of rpm that is installed in another version, too."""
+SEVERAL = ("kernel", "gpg-pubkey")
+"""Begin of the names of packages that rpm installs in several versions; keys are such packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,11 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
         version = rest if epoch in ("", "0", "(none)") else version
         with_epoch = f"{name}-{epoch or 0}:{rest}"
         spellings = (name, f"{name}-{rest}", f"{name}-{rest}.{arch}", with_epoch, f"{with_epoch}.{arch}")
-        # Several versions of a kernel can be installed.
-        found[f"{name}-{version}" if name in found else name] = Package(
-            name, version, arch, source, "installed", is_locked(spellings)
+        # A killed dnf leaves packages in two versions.
+        first = found.get(name)
+        state = DOUBLED if first and first.arch == arch and not name.startswith(SEVERAL) else "installed"
+        found[f"{name}-{version}" if first else name] = Package(
+            name, version, arch, source, state, is_locked(spellings)
         )
     return Packages("rpm", found, interrupted=False)
 

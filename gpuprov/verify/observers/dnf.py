@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
 from gpuprov.roles.manager import OWN_FILES
-from gpuprov.roles.repositories import IN_ANOTHER_FILE, KEY_OF
+from gpuprov.roles.repositories import GENERATED, IN_ANOTHER_FILE, KEY_OF, RELEASE_PACKAGES
 from gpuprov.untrusted import lines_of
 from gpuprov.untrusted.wildcards import matcher
 from gpuprov.verify.observers.base import Observed
 
 PACKAGES = "rpm -qa --qf '%{NAME} %{EPOCHNUM} %{VERSION}-%{RELEASE}\\n'"
+ARCHITECTURES = "rpm -qa --qf '%{NAME} %{ARCH}\\n'"
 DNF = "umask 077; dnf --cacheonly"
 """Begin of a command of dnf, whose lock files no user can open then (gpuprov_locks.RUN_DNF)."""
 LOCKS = f"({DNF} --quiet versionlock list)"
 REPOSITORIES = f"({DNF} repoinfo --enabled)"
 OFFERS = f"({DNF} --quiet --setopt=*.module_hotfixes=1 repoquery --qf '%%{{repoid}} %%{{name}}' %s)"
+SEVERAL = ("kernel", "gpg-pubkey")
+"""Begin of the names of packages that rpm installs in several versions."""
+OWNERS = 'for each in /etc/yum.repos.d/*.repo; do echo "$each $(rpm -qf --qf "%{NAME}" $each 2>&1)"; done'
+UNSIGNED = (
+    "awk -F '[ =]+' '/^[[]/ {id = $0; all[id] = 1} tolower($1) ~ /^(repo_)?gpgcheck$/ && tolower($2) ~"
+    " /^(1|yes|true|on)$/ {ok[id] = 1} END {for (id in all) if (!ok[id]) print id}' /etc/yum.repos.d/*.repo"
+)
+"""Prints the repositories for which neither index nor packages need a signature, as `[ID]`."""
 AUTOMATIC = "cat /etc/dnf/automatic.conf"
 OWN = "cat /etc/yum.repos.d/gpuprov.repo"
 KEYS = 'for each in /etc/pki/rpm-gpg/gpuprov-*.asc; do echo "# $each"; cat $each; done'
@@ -70,18 +80,35 @@ class Dnf(Observed):
     @cached_property
     def _repositories(self) -> dict[str, str]:
         """Id → URL of the enabled repositories."""
-        return parse_repositories(self.run(REPOSITORIES).stdout)
+        return parse_repositories(self._described)
+
+    @cached_property
+    def _described(self) -> str:
+        """Output of `dnf repoinfo`."""
+        return str(self.run(REPOSITORIES).stdout)
+
+    @cached_property
+    def _of_distribution(self) -> set[str]:
+        """Ids of the repositories of the distribution and of EPEL whose signatures dnf checks."""
+        rows = (line.split(" ", 1) for line in lines_of(self.run(OWNERS).stdout))
+        files = {row[0] for row in rows if len(row) == 2 and re.fullmatch(RELEASE_PACKAGES, row[1])}
+        unsigned = {line.strip("[]") for line in lines_of(self.run(UNSIGNED).stdout)}
+        stated = parse_files(self._described)
+        return {name for name, path in stated.items() if path in {*files, *GENERATED}} - unsigned
 
     def foreign(self, packages: list[str], own: list[str]) -> list[str]:
         """Return URLs of other repositories that offer the packages, or whose URL contains `nvidia`; sorted.
+
+        Those of the distribution and of EPEL are left out, unless dnf accepts them unsigned.
 
         Args:
             packages: names of packages.
             own: URLs that are expected.
         """
-        known, ours = self._repositories, {uri.rstrip("/") for uri in own}
+        ours = {uri.rstrip("/") for uri in own}
+        known = {name: url for name, url in self._repositories.items() if name not in self._of_distribution}
         rows = (line.split() for line in lines_of(self.run(OFFERS % " ".join(packages)).stdout))
-        offering = {known.get(row[0], row[0]) for row in rows if len(row) == 2}
+        offering = {known[row[0]] for row in rows if len(row) == 2 and row[0] in known}
         named = {url for url in known.values() if "nvidia" in url.lower()}
         return sorted((offering | named) - ours)
 
@@ -119,8 +146,14 @@ class Dnf(Observed):
 
     @property
     def half_done(self) -> list[str]:
-        """Return []: rpm has no states between installed and removed."""
-        return []
+        """Packages in two versions, as a killed dnf leaves them; rpm has no other states between.
+
+        Raises:
+            NodeFailed: rpm fails.
+        """
+        seen = Counter(lines_of(self.ask(ARCHITECTURES)))
+        names = {line.split()[0] for line, times in seen.items() if times > 1 and line.split()}
+        return [f"{name} in two versions" for name in sorted(names) if not name.startswith(SEVERAL)]
 
     def __repr__(self) -> str:
         return "<dnf>"

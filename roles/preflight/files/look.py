@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import gpuprov_dnf
 from gpuprov_gpu_files import devices_of
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import database, run
@@ -92,7 +93,8 @@ def too_full(wanted: dict) -> dict:
 
 def runfile_traces() -> list[str]:
     """Return the files that only NVIDIA's runfile installer leaves: those that no package owns."""
-    return [path for path in RUNFILE_TRACES if Path(path).exists() and run("dpkg-query", "-S", path)[0] != 0]
+    owner = ("dpkg-query", "-S") if shutil.which("dpkg") else ("rpm", "-q", "-f")
+    return [path for path in RUNFILE_TRACES if Path(path).exists() and run(*owner, path)[0] != 0]
 
 
 def moved_repositories(ours: str, keys: list) -> list[str]:
@@ -236,13 +238,14 @@ def main() -> None:
         "secure_boot": secure_boot(asked["certificate"]) if booted else {"on": False, "key_enrolled": False},
         "gpu_users": users_of_gpus(asked["bystanders"]) if booted else [],
     }
+    look["runfile"] = runfile_traces()
     if shutil.which("dpkg"):
-        look["runfile"] = runfile_traces()
         sources = [*asked["sources"], *moved_repositories(asked["ours"], asked["keys"])]
         look["foreign"] = foreign_packages(asked["driver_packages"], sources)
         look["unfinished"] = look["package_lock"] is None and unfinished()
         look["lost"] = lost() if look["unfinished"] else []
     else:
+        look["doubled"] = sorted(gpuprov_dnf.doubled())
         look["unavailable"] = unavailable(asked["beside"])
     json.dump(look, sys.stdout)
 

@@ -127,6 +127,14 @@ def test_rpm_and_its_locks() -> None:
     assert found.held == {"nvidia-driver", "kernel"}
     assert found.version("kernel-5.14.0-503.el9") == "5.14.0-503.el9"
     assert found.broken == ()
+    other = text + "dkms\ti686\t0:3.2.1-1.el9\tdkms.src.rpm\n"
+    assert packages.parse_rpm(other, locks).broken == ()
+    keys = "".join(f"gpg-pubkey\t(none)\t(none):{each}-1\t(none)\n" for each in ("6275f250", "8ffd4af3"))
+    assert packages.parse_rpm(text + keys, locks).broken == ()
+    twice = text + "dkms\tnoarch\t0:3.2.2-1.el9\tdkms.src.rpm\n"
+    assert [(each.name, each.state) for each in packages.parse_rpm(twice, locks).broken] == [
+        ("dkms", "in two versions")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -237,3 +237,35 @@ def test_apt_and_dnf_judge_removals_alike() -> None:
     assert dnf.foreign_removals(moved, {"libcuda1"}) == ["libssl3"]
     assert dnf.foreign_removals(moved, {"libcuda1:i386", "libssl3"}) == ["libcuda1"]
     assert dnf.foreign_removals(moved, ()) == ["libcuda1", "libcuda1:i386", "libssl3"]
+
+
+TWICE = """\
+12\tlibnccl\t2.29.7-1\tx86_64
+7\tnvidia-driver-cuda\t580.95.05-1.el9\tx86_64
+101\tlibnccl\t2.28.3-1\tx86_64
+102\tnvidia-driver-cuda\t590.48.01-1.el9\tx86_64
+103\ttool\t1-1\tnoarch
+8\ttool\t1-1\ti686
+1\tgpg-pubkey\t6275f250-5e26cb2e\t(none)
+2\tgpg-pubkey\t8ffd4af3-5e26cb2e\t(none)
+3\tkernel-core\t5.14.0-570.12.1.el9_6\tx86_64
+90\tkernel-core\t5.14.0-570.21.1.el9_6\tx86_64
+"""
+"""Packages after dnf was killed between the installation of other versions and the removal of the former."""
+
+
+def test_of_two_versions_the_one_that_was_installed_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    erased: list[str] = []
+    monkeypatch.setattr(dnf, "database", lambda *_: TWICE)
+    monkeypatch.setattr(dnf, "run", lambda *argv, **_: (erased.append(argv[-1]) or 0, ""))
+    assert dnf.doubled() == {
+        "libnccl.x86_64": ["2.29.7-1", "2.28.3-1"],
+        "nvidia-driver-cuda.x86_64": ["580.95.05-1.el9", "590.48.01-1.el9"],
+    }
+    dnf.undouble()
+    assert sorted(erased) == ["libnccl-2.29.7-1.x86_64", "nvidia-driver-cuda-580.95.05-1.el9.x86_64"]
+    monkeypatch.setattr(dnf, "run", lambda *_, **__: (1, ""))
+    with pytest.raises(
+        Failed, match=r"rpm --erase --nodeps nvidia-driver-cuda-580.95.05-1.el9.x86_64 exited with 1"
+    ):
+        dnf.undouble()

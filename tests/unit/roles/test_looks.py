@@ -11,11 +11,12 @@ from typing import Any
 
 import gpuprov_devices
 import gpuprov_node
+import gpuprov_repos
 import pytest
 import yaml
 
 from gpuprov.roles.manager import OWN_FILES
-from gpuprov.roles.repositories import KEY_FILE, UNSIGNED_PACKAGES
+from gpuprov.roles.repositories import GENERATED, KEY_FILE, RELEASE_PACKAGES, UNSIGNED_PACKAGES
 from tests import ROOT
 from tests.unit.roles.scripts import script
 
@@ -654,6 +655,8 @@ def test_both_roles_know_the_same_file_of_sources() -> None:
     assert {name: form["file"] for name, form in forms.items()} == OWN_FILES
     assert stated[1]["__repositories_key_file"].replace("ID", "{}") == KEY_FILE
     assert tuple(stated[1]["__repositories_unsigned_packages"]) == UNSIGNED_PACKAGES
+    assert gpuprov_repos.RELEASE_PACKAGES.pattern == RELEASE_PACKAGES + r"\Z"
+    assert gpuprov_repos.GENERATED == GENERATED
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpuprov.verify.observers.apt import (
     parse_simulation,
     parse_written,
 )
-from gpuprov.verify.observers.dnf import REPOSITORIES, Dnf
+from gpuprov.verify.observers.dnf import ARCHITECTURES, OFFERS, OWNERS, REPOSITORIES, UNSIGNED, Dnf
 from gpuprov.verify.observers.gpu import (
     Clocks,
     Modes,
@@ -68,6 +68,31 @@ def test_a_repository_of_dnf_that_another_file_states_too_is_noted() -> None:
     assert Dnf.get_module(alone).sources == {"http://m/cuda cuda"}
     both = node({REPOSITORIES: row.format("cuda", own) + row.format("site", other)})
     assert "http://m/cuda cuda in another file" in Dnf.get_module(both).sources
+
+
+@pytest.mark.parametrize(
+    ("owner", "unsigned", "found"),
+    [
+        ("rocky-repos", "", []),
+        ("rocky-repos", "[appstream]", ["http://m/appstream"]),
+        ("site-repos", "", ["http://m/appstream"]),
+        ("file /etc/yum.repos.d/rocky.repo is not owned by any package", "", ["http://m/appstream"]),
+    ],
+)
+def test_a_signed_repository_of_the_distribution_is_no_foreign_one(
+    owner: str, unsigned: str, found: list[str]
+) -> None:
+    path = "/etc/yum.repos.d/rocky.repo"
+    row = f"Repo-id : appstream\nRepo-baseurl : http://m/appstream/\nRepo-filename : {path}\n\n"
+    answers = {REPOSITORIES: row, OWNERS: f"{path} {owner}\n", UNSIGNED: f"{unsigned}\n"}
+    answers[OFFERS % "perf"] = "appstream perf\n"
+    assert Dnf.get_module(node(answers)).foreign(["perf"], ["http://m/cuda"]) == found
+
+
+def test_a_package_of_rpm_in_two_versions_is_named_and_kernels_and_keys_are_not() -> None:
+    rows = "libnccl x86_64\nglibc i686\nglibc x86_64\nlibnccl x86_64\n"
+    several = 2 * "kernel-core x86_64\n" + 2 * "gpg-pubkey (none)\n"
+    assert Dnf.get_module(node({ARCHITECTURES: rows + several})).half_done == ["libnccl in two versions"]
 
 
 def test_a_journal_of_dpkg_is_named_beside_its_packages() -> None:
