@@ -13,12 +13,14 @@ SUPPORTED: tuple[str, ...] = tuple(yaml.safe_load(TABLE.read_text(encoding="utf-
 """Their ids in the catalog."""
 DEBIAN = tuple(system for system in SUPPORTED if system.startswith("debian"))
 """Systems of which the lab builds nodes."""
-IMAGES = {system: f"{system}{PLAYED}" for system in SUPPORTED if f"{system}{PLAYED}" in RECIPES} | {
-    system: system for system in DEBIAN
-}
+IMAGES = {
+    recipe.os: name for name, recipe in RECIPES.items() if name.endswith(PLAYED) and recipe.os in SUPPORTED
+} | {system: system for system in DEBIAN}
 """System → the lab's image of it; nodes of the others are Debian 12 with another os-release."""
 UBUNTU = tuple(system for system in SUPPORTED if system.startswith("ubuntu"))
 """Systems that a lab node imitates by its os-release."""
+OF_DNF = tuple(system for system in SUPPORTED if load().systems[system].manager == "dnf")
+"""Systems whose packages dnf installs; the lab plays them."""
 CODENAMES = {
     system: word
     for system in SUPPORTED

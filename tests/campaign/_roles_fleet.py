@@ -33,7 +33,7 @@ from gpuprov_lab.variants import (
 )
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
-from tests.systems import DEBIAN, IMAGES
+from tests.systems import DEBIAN, IMAGES, OF_DNF
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,18 @@ STACKS = {
         {"driver": "610.57.04", "cuda": ["13.3", "13.4"], "nccl": "2.30.7+cuda13.3"},
         {"driver": "615.71.10", "cuda": "13.4", "nccl": "2.32.3+cuda13.4"},
     ],
+    "rhel9": [
+        {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0]},
+        {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
+    ],
 }
 COMMON: tuple[dict[str, Any], ...] = (
     {"cudnn": "9.15", "container_toolkit": "1.18", "dcgm": "4.5.2"},
     {"cudnn": "9.28", "container_toolkit": "1.19", "dcgm": "4.6.0"},
 )
 FROM_THE_ARCHIVE = ("docker", "containerd", "podman", "profiling_tools", "node_exporter")
+LACKING = {(system, "containerd") for system in OF_DNF}
+"""Components that a system's repositories do not have as packages of their own."""
 LIMITS = {"memlock": 4194304, "stack": 67108864}
 SETTINGS: tuple[dict[str, Any], ...] = (
     {
@@ -138,7 +144,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 READ_AHEAD = (4096, 2048, None)
 # State that --check must not change.
 SNAPSHOT = (
-    "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'; apt-mark showhold;"
+    "dpkg-query -W -f '${db:Status-Abbrev}${Package} ${Version}\\n'; apt-mark showhold; rpm -qa | sort;"
     " find /etc /usr/local /usr/src /var/lib/gpuprov -type f ! -name ld.so.cache | sort | xargs md5sum;"
     " findmnt -rno TARGET,SOURCE /scratch/fast; systemctl list-unit-files --state=enabled --no-legend"
 )
@@ -195,6 +201,7 @@ class Fleet:
             "nvidia": {"url": self.mirror.cuda(self.server.url), "key": key},
             "container-toolkit": {"url": self.mirror.container_toolkit(place), "key": key},
             "ubuntu": {"url": f"{self.server.url}/ubuntu", "key": key},
+            **{name: {"url": url, "key": key} for name, url in self.mirror.others(self.server.url).items()},
         }
         groups = {plain(system): self._group(system, step) for system in self.nodes}
         ssh = yaml.safe_load(self.lab.fleet("board"))["ssh"]
@@ -207,6 +214,7 @@ class Fleet:
             stack = {**COMMON[step], **dict.fromkeys(FROM_THE_ARCHIVE, "auto"), **stack}
         else:
             stack |= dict.fromkeys([*COMMON[0], *FROM_THE_ARCHIVE, "cuda", "nccl"], "none")
+        stack = {name: each for name, each in stack.items() if (system, name) not in LACKING}
         stack |= self.board.stack
         settings = {"kernel": node.kernel, **SETTINGS[step], **self.board.settings}
         if READ_AHEAD[step] and system in self.loops:
@@ -291,7 +299,9 @@ def fleet_of(
     """Build the mirror for these nodes' systems; return the fleet, with `loops` as in `Fleet`."""
     with signing_key() as key:
         mirror = nvidia.build(folder / "mirror", load(), list(nodes), key=key)
-        build_ubuntu(mirror.root / "ubuntu", next(iter(nodes.values())), key)
+        with_apt = [node for system, node in nodes.items() if system not in OF_DNF]
+        if with_apt:
+            build_ubuntu(mirror.root / "ubuntu", with_apt[0], key)
     (mirror.root / "again").symlink_to(".")
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": board.model, "count": board.gpus}}}

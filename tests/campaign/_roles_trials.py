@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from tests.systems import OF_DNF
 
 COLUMNS = {
     "fresh": "the role runs on a fresh node, and verify passes",
@@ -190,3 +192,61 @@ TRIALS = (
         moot={"removed": "without firewall settings in the lock, the firewall stays unchanged"},
     ),
 )
+
+
+ERASE = "rpm --erase --nodeps $(rpm -qa '{}')"
+OWN_FILE, LOCKS = "/etc/yum.repos.d/gpuprov.repo", "/etc/dnf/plugins/versionlock.list"
+FETCH = "dnf -q download --disableplugin=versionlock"
+TWICE = (
+    f"cd /root && {FETCH} libnccl && {FETCH} --destdir locked libnccl-$(rpm -q --qf '%{{EVR}}' libnccl)"
+    " && rpm --upgrade --nodeps --force-debian libnccl-*.rpm"
+    " && rpm --install --oldpackage --force --nodeps --force-debian locked/*.rpm"
+)
+"""Leaves a package in two versions, as a killed dnf does; the locked one is the last."""
+WITH_DNF: dict[str, dict[str, str]] = {
+    "preflight": {"harm": TWICE},
+    "repositories": {"harm": f"rm {OWN_FILE}", "gone": f"grep libnvidia-container {OWN_FILE}"},
+    "cuda_toolkit": {
+        "harm": f"{ERASE.format('cuda-toolkit-*-config-common')}; rm /etc/profile.d/gpuprov-cuda.sh",
+        "gone": "rpm -qa 'cuda-toolkit-*'; ls /etc/profile.d/gpuprov-cuda.sh /etc/alternatives/cuda",
+    },
+    "cudnn": {"harm": ERASE.format("libcudnn9-devel-*"), "gone": "rpm -qa 'libcudnn*'"},
+    "nccl": {
+        "harm": f"{ERASE.format('libnccl-devel')}; rm /etc/nccl.conf",
+        "gone": "rpm -qa 'libnccl*'; ls /etc/nccl.conf",
+    },
+    "container_toolkit": {
+        "harm": ERASE.format("nvidia-container-toolkit"),
+        "gone": "rpm -qa '*nvidia-container*'",
+    },
+    "docker": {"gone": "rpm -qa 'docker-ce*'"},
+    "podman": {"gone": "rpm -qa podman; ls /etc/containers/containers.conf.d/gpuprov.conf"},
+    "profiling_tools": {
+        "harm": f"rm /etc/modprobe.d/gpuprov-profiling.conf; {ERASE.format('sysstat')}",
+        "gone": "rpm -qa perf sysstat; ls /etc/modprobe.d/gpuprov-profiling.conf",
+    },
+    "monitoring": {
+        "gone": "rpm -qa 'datacenter-gpu-manager*' 'golang-github-prometheus-node-exporter';"
+        " ls /var/lib/prometheus/node-exporter/gpuprov.prom",
+    },
+    "package_pins": {
+        "harm": f"sed -i -e /^docker-ce/d -e /^libnccl/d {LOCKS}; sed -i /^exclude/d /etc/dnf/automatic.conf",
+        "gone": f"grep -E 'nccl|cudnn|docker|cuda-toolkit' {LOCKS}",
+    },
+    "ssh_hardening": {"harm": "rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload sshd; sleep 2"},
+}
+"""Role → its commands on a node with dnf, where they differ."""
+NOT_WITH_DNF = {
+    "containerd": "its package is Docker's, whose configuration disables the plugin for Kubernetes"
+}
+"""Role → reason why it has no test on a node with dnf."""
+
+
+def on(trial: Trial, system: str) -> Trial:
+    """Return a trial with the commands of a system."""
+    return replace(trial, **WITH_DNF.get(trial.role, {})) if system in OF_DNF else trial
+
+
+def excuse(trial: Trial, system: str, column: str) -> str | None:
+    """Return the reason why a trial has no test in a column on a system, or None."""
+    return trial.moot.get(column) or (NOT_WITH_DNF.get(trial.role) if system in OF_DNF else None)

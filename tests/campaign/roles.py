@@ -23,7 +23,8 @@ from gpuprov.verify.wanted import wanted
 from gpuprov_lab import Node
 from tests.campaign._roles_fleet import SETTLED, STACKS, Fleet, Run, bring_up, plain
 from tests.campaign._roles_table import Table, lines, markdown
-from tests.campaign._roles_trials import TRIALS, Trial
+from tests.campaign._roles_trials import TRIALS, Trial, on
+from tests.systems import IMAGES
 
 MISSING_BROUGHT = "Install missing dependencies"
 """Task of preflight."""
@@ -99,8 +100,8 @@ class Campaign:
     def broken(self) -> None:
         """Damage the work of every role at once, then correct it."""
         self.complain_of_leftovers("before anything is broken")
-        for node in self.fleet.nodes.values():
-            for trial in TRIALS:
+        for system, node in self.fleet.nodes.items():
+            for trial in (on(each, system) for each in TRIALS):
                 if trial.harm and node.run(trial.harm, check=False).returncode:
                     self.table.say(f"  {trial.role}: the harm ends with an error on {node.name}")
         failed = self.failed()
@@ -201,8 +202,8 @@ class Campaign:
     def _there(self) -> dict[tuple[str, str], str]:
         """Return node and role → remains of its work."""
         return {
-            (node.name, trial.role): node.run(trial.gone or "true", check=False).stdout.strip()
-            for node in self.fleet.nodes.values()
+            (node.name, trial.role): node.run(on(trial, system).gone or "true", check=False).stdout.strip()
+            for system, node in self.fleet.nodes.items()
             for trial in TRIALS
         }
 
@@ -230,12 +231,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--system", action="append", choices=list(STACKS), help="only this one; repeatable")
+    names = {name: system for system, name in IMAGES.items()} | {system: system for system in STACKS}
+    parser.add_argument(
+        "--system", action="append", choices=list(names), help="only this one, or its image; repeatable"
+    )
     parser.add_argument("--results", type=Path, help="add to what an earlier run saw on other systems")
     parser.add_argument("--markdown", type=Path, help="write the table here")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what each run said")
     wanted = parser.parse_args()
-    table = Table(wanted.system or list(STACKS))
+    table = Table([names[each] for each in wanted.system] if wanted.system else list(STACKS))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-roles-")))
         folder.chmod(0o755)

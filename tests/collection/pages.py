@@ -12,7 +12,7 @@ import jinja2
 import yaml
 
 from tests import ROOT
-from tests.systems import CODENAMES
+from tests.systems import CODENAMES, OF_DNF
 
 TEMPLATE = Path(__file__).with_name("role_readme.md.j2")
 MARKUP = re.compile(r"\b(?:C|M|O|V|E|P|RV)\(([^()]*(?:\([^()]*\))?[^()]*)\)")
@@ -72,6 +72,8 @@ def platforms() -> list[dict[str, Any]]:
     found: dict[str, list[str]] = {}
     for system, codename in CODENAMES.items():
         found.setdefault(system.rstrip("0123456789.").capitalize(), []).append(codename)
+    for system in OF_DNF:
+        found.setdefault("EL", []).append(system.lstrip("abcdefghijklmnopqrstuvwxyz"))
     return [{"name": name, "versions": words} for name, words in found.items()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -13,7 +13,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import MirrorServer
-from gpuprov_lab.variants import with_os_release
+from gpuprov_lab.variants import with_control_groups, with_network_parameters, with_os_release
 from tests.lab.node_under_test import NodeUnderTest
 from tests.lab.ubuntu_nodes import os_release
 from tests.systems import IMAGES
@@ -49,6 +49,11 @@ class MirrorNode(NodeUnderTest):
     server: MirrorServer
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def others(self) -> dict[str, str]:
+        """URLs of further repositories of the fleet, by id."""
+        return {}
+
     def state(self, **stack: object) -> LockedGroup:
         """Write the fleet with this stack and lock it."""
         key = str(self.mirror.key)
@@ -66,6 +71,7 @@ class MirrorNode(NodeUnderTest):
             "repositories": {
                 "nvidia": {"url": self.mirror.cuda(self.server.url), "key": key},
                 "container-toolkit": {"url": self.mirror.container_toolkit(self.server.url), "key": key},
+                **({name: {"url": url, "key": key} for name, url in self.others.items()}),
             },
         }
         (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
@@ -100,9 +106,12 @@ INSTALLED_RPMS = "rpm -qa --qf '%{NAME} %{EVR}\\n' | grep -v ^gpg-pubkey"
 
 
 class RockyNode(MirrorNode):
-    """A node that plays Rocky Linux 9, which users cannot apply to yet: only here preflight accepts it."""
+    """A node that plays Rocky Linux 9."""
 
-    stronger: ClassVar[dict[str, Any]] = {"__preflight_supported": ["rhel9"]}
+    @property
+    def others(self) -> dict[str, str]:
+        """URLs of Docker's, the distribution's and EPEL's repositories, by id."""
+        return self.mirror.others(self.server.url)
 
     @property
     def installed(self) -> dict[str, str]:
@@ -112,5 +121,6 @@ class RockyNode(MirrorNode):
 
 def rocky(lab: Lab, folder: Path, mirror: nvidia.Mirror, server: MirrorServer) -> RockyNode:
     """Return a new node that plays Rocky Linux 9, with eight simulated H200 GPUs behind NVSwitches."""
-    [node] = lab.up(1, os="rocky9-played", gpu="h200x8")
+    steps = [with_control_groups, with_network_parameters]
+    [node] = lab.up(1, os=IMAGES["rhel9"], gpu="h200x8", prepare=steps)
     return RockyNode(node, folder, "rhel9", _profile(lab, folder), mirror, server)

@@ -17,7 +17,7 @@ from gpuprov_lab import images
 from tests import ROOT
 from tests.campaign._roles_fleet import STACKS
 from tests.campaign.lockout import KERNELS
-from tests.systems import CODENAMES, DEBIAN, SUPPORTED, UBUNTU
+from tests.systems import CODENAMES, DEBIAN, IMAGES, OF_DNF, SUPPORTED, UBUNTU
 from tests.unit.locking.fleets import GROUPS
 from tests.unit.locking.test_any_controller import SIGNED_BY
 from tests.unit.roles.scripts import script
@@ -35,13 +35,22 @@ FOLDERS = (
 def test_the_catalog_has_every_system_that_the_roles_support() -> None:
     catalog = load()
     assert set(SUPPORTED) <= set(catalog.systems)
-    assert {catalog.systems[system].manager for system in SUPPORTED} == {"apt"}
-    assert set(CODENAMES) == set(SUPPORTED) == {*DEBIAN, *UBUNTU}
+    assert {system: catalog.systems[system].manager for system in SUPPORTED} == {
+        **dict.fromkeys(CODENAMES, "apt"),
+        **dict.fromkeys(OF_DNF, "dnf"),
+    }
+    assert set(CODENAMES) == {*DEBIAN, *UBUNTU}
+    assert set(OF_DNF) <= set(IMAGES)
 
 
 @pytest.mark.parametrize(
     "table",
-    [policies()["openssh"], SIGNED_BY, STACKS, [system for system, *_ in GROUPS.values()]],
+    [
+        policies()["openssh"],
+        {**SIGNED_BY, **dict.fromkeys(OF_DNF)},
+        STACKS,
+        [system for system, *_ in GROUPS.values()],
+    ],
     ids=["OpenSSH", "keys of archives", "stacks of the campaign roles", "locks"],
 )
 def test_a_table_with_a_value_for_each_system_has_all_of_them(table: object) -> None:

@@ -16,7 +16,7 @@ from gpuprov.model.settings.access import Firewall, Ssh
 from tests.systems import SUPPORTED
 
 HOSTS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "fd00::3"}
-MODERN_SYSTEMS = (*SUPPORTED, "rhel9", "rhel10")
+MODERN_SYSTEMS = (*SUPPORTED, "rhel10")
 
 
 def locked(

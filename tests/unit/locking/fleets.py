@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.systems import SUPPORTED
 
-SYSTEMS = [*SUPPORTED, "rhel8", "rhel9", "rhel10", "amzn2023"]
+SYSTEMS = [*SUPPORTED, "rhel8", "rhel10", "amzn2023"]
 LIBRARIES = {"cudnn": "auto", "nccl": "auto"}
 # group: system, profile, stated components in addition to NVIDIA's repository
 GROUPS = {

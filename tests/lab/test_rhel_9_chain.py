@@ -1,0 +1,143 @@
+"""A node that plays Rocky Linux 9 by the command line: from bootstrap to a node in sync.
+
+The tests build on each other. What such a node does not show is in docs/proof.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.catalog import load
+from gpuprov_lab import Lab, Node
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.variants import with_control_groups, with_network_parameters
+from tests.lab.command_line import gpuprov
+from tests.systems import IMAGES
+
+pytestmark = pytest.mark.slow
+STACK = {
+    "repository": "nvidia",
+    "driver": "580.126.16",
+    "cuda": "13.0",
+    "cudnn": "9.15",
+    "nccl": "auto",
+    "docker": "28.5",
+    "podman": "5.4",
+    "container_toolkit": "1.19.0",
+    "profiling_tools": "auto",
+    "node_exporter": "auto",
+    "dcgm": "4.5.2",
+}
+SETTINGS = {
+    "persistence": True,
+    "clocks": {"graphics": 1980, "memory": 3201},
+    "containers": {"shm_size": "1g", "cgroup_driver": "cgroupfs"},
+    "tuning": {"limits": {"nofile": 4096}, "environment": {"OMP_NUM_THREADS": 8}},
+    "storage_clients": ["nfs"],
+    "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
+    "profiling_counters": True,
+    "health": {},
+    "ssh": {},
+    "firewall": {"open": [{"ports": [8888]}]},
+}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A node, and the folder of its fleet."""
+
+    node: Node
+    folder: Path
+    fleet: dict[str, Any]
+
+    def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """Run gpuprov in the folder."""
+        return gpuprov(self.folder, *words, code=code)
+
+    def state(self, lock: str = "fleet.lock.yml", **stack: str) -> None:
+        """Write the fleet with these versions and lock it."""
+        [group] = self.fleet["groups"].values()
+        stated = {**self.fleet, "groups": {"train": {**group, "stack": {**group["stack"], **stack}}}}
+        (self.folder / "fleet.yml").write_text(yaml.safe_dump(stated))
+        self.gpuprov("lock", "--lock", lock)
+
+    def failed(self) -> dict[str, Any]:
+        """Return the checks that fail in verify, as check → actual value."""
+        self.node.run("systemctl is-system-running --wait", check=False)
+        [node] = json.loads(self.gpuprov("verify", "-o", "json", code=None).stdout)["nodes"]
+        assert node["checks"], node["message"]
+        return {each["check"]: each["actual"] for each in node["checks"] if each["status"] == "failed"}
+
+    def drift(self) -> dict[str, Any]:
+        """Return drift as check → actual value."""
+        [node] = json.loads(self.gpuprov("drift", "-o", "json", code=None).stdout)["nodes"]
+        return {each["check"]: each["actual"] for each in node["drift"]}
+
+
+@pytest.fixture(scope="module")
+def chain(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    folder = tmp_path_factory.mktemp("rocky")
+    mirror = nvidia.build(folder / "mirror", load(), ["rhel9"])
+    [node] = module_lab.up(
+        1, os=IMAGES["rhel9"], gpu="h200x8", prepare=[with_control_groups, with_network_parameters]
+    )
+    (folder / "profiles").mkdir()
+    profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
+    (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
+    with ExitStack() as stack:
+        server, key = stack.enter_context(served(mirror.root)), str(mirror.key)
+        urls = {**mirror.urls(server.url), **mirror.others(server.url)}
+        fleet = {
+            "ssh": yaml.safe_load(module_lab.fleet("eight"))["ssh"],
+            "repositories": {name: {"url": url, "key": key} for name, url in urls.items()},
+            "groups": {
+                "train": {
+                    "profile": "eight",
+                    "os": "rhel9",
+                    "hosts": {node.name: node.address},
+                    "stack": STACK,
+                    "settings": {"kernel": node.kernel, **SETTINGS},
+                }
+            },
+        }
+        yield Chain(node, folder, fleet)
+
+
+def test_from_bootstrap_to_a_node_in_sync(chain: Chain) -> None:
+    chain.state()
+    chain.gpuprov("bootstrap")
+    plan = chain.gpuprov("plan", code=3)
+    assert "ssh_hardening, firewall" in plan.stdout
+    applied = chain.gpuprov("apply", "--reboot", "--yes")
+    assert "rebooted  verified" in applied.stdout, applied.stdout + applied.stderr
+    assert chain.drift() == {}
+    assert chain.failed() == {}
+    again = chain.gpuprov("apply", "--yes")
+    assert "nothing to do" in again.stderr
+    changed = chain.gpuprov("apply", "--full", "--yes", "-o", "json")
+    assert json.loads(changed.stdout)["nodes"][0]["changed"] == 0, changed.stderr
+
+
+def test_the_options_of_the_fleet_replace_those_of_the_crypto_policy(chain: Chain) -> None:
+    options = chain.node.run("sshd -T").stdout
+    assert "hmac-sha1" not in options
+    assert "gssapiauthentication no" in options
+    policy = "/etc/crypto-policies/back-ends/opensshserver.config"
+    earlier = "/etc/ssh/sshd_config.d/00-a-site.conf"
+    chain.node.run(f"echo 'Include {policy}' >{earlier}; systemctl reload sshd; sleep 1")
+    assert set(chain.drift()) == set(chain.failed()) == {"ssh.options"}
+    refused = chain.gpuprov("apply", "--yes", code=1)
+    assert f"{policy}:1 (Ciphers " in refused.stdout + refused.stderr
+    chain.node.run(f"rm {earlier}; systemctl reload sshd; sleep 1")
+    chain.gpuprov("apply", "--yes")
+    assert chain.drift() == {}
