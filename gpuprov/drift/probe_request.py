@@ -12,6 +12,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
 from gpuprov.roles import UNITS, expectations
 from gpuprov.roles.cuda_toolkit import CUDA_HOME
+from gpuprov.roles.firewall import BESIDE
 from gpuprov.roles.health import PROGRAM
 from gpuprov.roles.health import files as health_files
 from gpuprov.roles.monitoring import textfile_path
@@ -46,7 +47,7 @@ def parameters(group: LockedGroup) -> Parameters:
         held=held,
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         modules=(*Parameters.modules, *(PARTS if group.secure_boot else ())),
-        units=(*UNITS.values(), *SSHD_UNITS),
+        units=(*UNITS.values(), *BESIDE, *SSHD_UNITS),
         files=(CUDA_HOME, *filter(None, [textfile_path(group)]), *_of_health(group), *ssh_files(group)),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,

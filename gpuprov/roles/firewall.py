@@ -17,11 +17,14 @@ FIREWALL_COMMAND = f"/usr/sbin/nft -f {FIREWALL_RULES}"
 FLUSHES = ["reload", "start", "stop"]
 """Commands of nftables.service: each flushes every table, and has to load gpuprov's rules again."""
 UNITS = {"firewall.unit": FIREWALL_UNIT}
+BESIDE = ("firewalld.service",)
+"""Firewalls that systems start by default. A packet needs their permission too: the role disables them."""
 
 OVERRULED = (
     *fails("firewall", "firewall.unit", COMMAND),
     *fails("firewall", "firewall.unit", DROP_IN),
     *mends("firewall", "firewall.unit", OWN_FILE),
+    *mends("firewall", "firewall.unit", "firewalld, started or enabled by hand"),
     *fails("firewall", "firewall.survives", "a later drop-in of nftables.service"),
     *mends("firewall", "firewall.input", "nft by hand: a flush, another rule in gpuprov's table"),
 )
@@ -30,7 +33,9 @@ OVERRULED = (
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the expected unit at boot, and the rules of gpuprov's table; [] if the lock states no firewall.
 
-    `firewall.survives` are the commands of nftables.service after which the rules are loaded again.
+    `firewall.unit` is also wrong while a service of `BESIDE` runs or is enabled, which could refuse what the
+    rules accept. `firewall.survives` are the commands of nftables.service after which the rules are loaded
+    again.
     """
     firewall = group.setting("firewall")
     if firewall is None:

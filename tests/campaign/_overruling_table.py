@@ -53,7 +53,7 @@ TAIL = """
   exceptions. An sshd in a container, or of another user than root.
 - Methods that ask for a password, if the lock states no SSH settings: images of clouds differ in them.
 - Tables of nftables other than gpuprov's: they can refuse more, and cannot accept what gpuprov's table
-  refuses.
+  refuses. That firewalld runs or is enabled is reported (`firewall.unit`).
 - The start command of a packaged unit (`docker.service`, an exporter), if it reads the same configuration: a
   drop-in there belongs to the site. An exporter that reads its text files from another folder is not
   detected.

@@ -474,6 +474,7 @@ ELSEWHERE = {
         "driver.next_kernel",
         "gpuprov's program for boot entries removed or not executable",
     ): "tests/unit/verify/test_module_loading.py",
+    ("firewall.unit", "firewalld, started or enabled by hand"): "tests/lab/test_rhel_9_chain.py",
     ("gpu.mig_pending", "nvidia-smi run by root"): "tests/lab/test_gpu_settings.py",
     **dict.fromkeys(
         (

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.access.deadman import FOLDER as HOME
+from gpuprov.access.scripts import node_script
 from gpuprov.catalog import load
 from gpuprov_lab import Lab, Node
 from gpuprov_lab.mirror import nvidia
@@ -50,6 +52,8 @@ SETTINGS = {
     "ssh": {},
     "firewall": {"open": [{"ports": [8888]}]},
 }
+SWITCH = node_script("gpuprov.access", "node/deadman.sh")
+FIREWALLD = "systemctl is-enabled firewalld; systemctl is-active firewalld"
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def chain(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     [node] = module_lab.up(
         1, os=IMAGES["rhel9"], gpu="h200x8", prepare=[with_control_groups, with_network_parameters]
     )
+    node.run("dnf -q -y install firewalld && systemctl -q enable --now firewalld")
     (folder / "profiles").mkdir()
     profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
     (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
@@ -140,4 +145,36 @@ def test_the_options_of_the_fleet_replace_those_of_the_crypto_policy(chain: Chai
     assert f"{policy}:1 (Ciphers " in refused.stdout + refused.stderr
     chain.node.run(f"rm {earlier}; systemctl reload sshd; sleep 1")
     chain.gpuprov("apply", "--yes")
+    assert chain.drift() == {}
+
+
+def test_firewalld_is_off_and_its_return_is_seen_by_both_and_mended(chain: Chain) -> None:
+    assert chain.node.run(FIREWALLD, check=False).stdout.split() == ["disabled", "inactive"]
+    chain.node.run("systemctl start firewalld")
+    expected = {"firewall.unit": "enabled, beside firewalld.service"}
+    assert chain.drift() == chain.failed() == expected
+    chain.gpuprov("apply", "--yes")
+    assert chain.node.run(FIREWALLD, check=False).stdout.split() == ["disabled", "inactive"]
+    assert chain.drift() == chain.failed() == {}
+
+
+@pytest.mark.parametrize("end", ["its time is over", "the node boots"])
+def test_the_dead_mans_switch_starts_firewalld_again(chain: Chain, end: str) -> None:
+    """Switch firewalld off, as the role does, under the armed switch, and give no proof by a new login."""
+    token, seconds = f"{end.split()[-1]}1", 5 if "time" in end else 300
+    chain.node.run("cat >/root/deadman.sh && systemctl -q enable --now firewalld", input=SWITCH)
+    chain.node.run(
+        f"mkdir -p {HOME} && cp /root/deadman.sh {HOME}/switch.{token}"
+        f" && sh {HOME}/switch.{token} arm {seconds} {token} root && systemctl -q disable --now firewalld"
+    )
+    assert chain.node.run(FIREWALLD, check=False).stdout.split() == ["disabled", "inactive"]
+    if "time" in end:
+        chain.node.run(f"timeout 60 sh -c 'until test -e {HOME}/restored; do sleep 1; done'")
+    else:
+        chain.node.reboot()
+        chain.node.run("systemctl is-system-running --wait", check=False)
+    assert chain.node.run(FIREWALLD, check=False).stdout.split() == ["enabled", "active"]
+    chain.node.run("systemctl -q disable --now firewalld")
+    assert f"run {token}: " in chain.drift()["ssh.undone"]
+    chain.node.run(f"rm {HOME}/undone")
     assert chain.drift() == {}

@@ -97,7 +97,13 @@ save() { # login
     : >$home/table.nft || return
     if table >/dev/null; then table >$home/table.nft || return; fi
     stated="$(systemctl is-enabled "$(sshd_unit).service") $(systemctl is-active "$(sshd_unit).socket")" || :
-    echo "$stated" >$home/sshd && printf '%2000s\n' '' >$home/record
+    echo "$stated" >$home/sshd && firewalld_state >$home/firewalld && printf '%2000s\n' '' >$home/record
+}
+
+firewalld_state() { # print whether it starts at boot, and whether it runs
+    enabled=$(systemctl is-enabled firewalld.service 2>/dev/null) || :
+    active=$(systemctl is-active firewalld.service) || :
+    echo "${enabled:-none} ${active:-none}"
 }
 
 forget_saved() {
@@ -133,7 +139,7 @@ Description=Restore the old SSH and firewall after a boot interrupted a change
 DefaultDependencies=no
 RequiresMountsFor=/var/lib/gpuprov /etc
 After=local-fs.target systemd-remount-fs.service
-Before=network-pre.target nftables.service gpuprov-firewall.service ssh.service sshd.service ssh.socket
+Before=network-pre.target nftables.service firewalld.service gpuprov-firewall.service ssh.service sshd.service ssh.socket
 Before=sysinit.target shutdown.target
 Conflicts=shutdown.target
 Wants=network-pre.target
@@ -306,6 +312,18 @@ restore_table() { # in one transaction, without an intermediate state
     return 1
 }
 
+start_firewalld() { # as it was; the boot starts it after this
+    if ! systemctl cat firewalld.service >/dev/null 2>&1; then return 0; fi
+    read -r enabled active <$home/firewalld || return 0
+    if [ "$enabled" = enabled ]; then systemctl -q enable firewalld.service || return; fi
+    if [ "$active" != active ] || systemctl -q is-active firewalld.service; then return 0; fi
+    if [ "$(systemctl is-active sysinit.target)" = active ]; then
+        systemctl start firewalld.service
+    else
+        systemctl start --no-block firewalld.service
+    fi
+}
+
 start_sshd() { # whether its files were changed
     unit=$(sshd_unit)
     read -r enabled socket <$home/sshd
@@ -346,6 +364,7 @@ restore() { # why
     if [ -n "$paths" ]; then changed=true; fi
     systemctl daemon-reload
     if ! exists $units/gpuprov-firewall.service; then systemctl stop --no-block gpuprov-firewall.service; fi
+    start_firewalld || complete=false
     restore_table || complete=false
     start_sshd $changed || complete=false
     $complete || exit 1

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.units import Unit
 from gpuprov.roles import UNITS, Expectation
+from gpuprov.roles.firewall import BESIDE, FIREWALL_UNIT
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 
@@ -85,10 +86,11 @@ def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
 
 
 def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
-    """Return the units of those expectations that have one, and sshd's for `ssh.at_boot`."""
+    """Return the units of those expectations that have one, sshd's for `ssh.at_boot`, and other firewalls."""
     checks = [each.check for each in expected]
     own = tuple(UNITS[check] for check in checks if check in UNITS)
-    return (*own, *SSHD_UNITS) if "ssh.at_boot" in checks else own
+    beside = BESIDE if FIREWALL_UNIT in own else ()
+    return (*own, *beside, *(SSHD_UNITS if "ssh.at_boot" in checks else ()))
 
 
 def enabled(facts: Facts, unit: str) -> str:

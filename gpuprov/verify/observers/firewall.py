@@ -51,6 +51,14 @@ class Firewall(Observed):
             last[key.removesuffix("Post").lower()] = command
         return sorted(verb for verb, command in last.items() if f"-f {rules}" in command)
 
+    def beside(self, units: Iterable[str]) -> list[str]:
+        """Return those of the units, other firewalls, that run, are about to run, or start at boot."""
+        asked = {
+            unit: self.run("systemctl is-active %s; systemctl is-enabled %s", unit, unit) for unit in units
+        }
+        on = {"active", "activating", "reloading", "enabled"}
+        return [unit for unit, answer in asked.items() if on.intersection(answer.stdout.split())]
+
     def _block(self, kind: str, name: str) -> list[str]:
         """Return the lines of a set or a chain of the table, see `block`."""
         return block(self._text, kind, name)

@@ -1,9 +1,10 @@
 """State of a node for the role firewall, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node, from standard input. Argument: a JSON object with the `networks` and
-`chains` that the table must have. `armed` is the run for which the dead man's switch is armed.
+Standard library only; runs on the node, from standard input. Argument: {"table": the `networks` and `chains`
+that the table must have, "others": units of other firewalls}. `armed` is the run for which the dead man's
+switch is armed; `others` are those of the units that run or start at boot.
 
-    {"armed": "", "installed": true, "loaded": false}
+    {"armed": "", "installed": true, "loaded": false, "others": ["firewalld.service"]}
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 ARMED = Path("/var/lib/gpuprov/deadman/armed")
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
-wanted = json.loads(sys.argv[1])
+asked = json.loads(sys.argv[1])
+ON = ("ActiveState=active", "ActiveState=activating", "ActiveState=reloading", "UnitFileState=enabled")
 
 
 def table() -> dict[str, dict[str, list[str]]]:
@@ -42,10 +44,21 @@ def table() -> dict[str, dict[str, list[str]]]:
     return {"networks": networks, "chains": chains}
 
 
+def on(units: list[str]) -> list[str]:
+    """Return those of the units that run or start at boot; none in a tree that is not booted."""
+    shown = ["systemctl", "show", "--property=ActiveState,UnitFileState"]
+    said = {
+        unit: subprocess.run([*shown, unit], capture_output=True, text=True, errors="replace", check=False)
+        for unit in units
+    }
+    return [unit for unit, done in said.items() if set(done.stdout.split()).intersection(ON)]
+
+
 installed = shutil.which("nft") is not None
 look = {
     "armed": ARMED.read_text().strip() if ARMED.exists() else "",
     "installed": installed,
-    "loaded": installed and table() == wanted,
+    "loaded": installed and table() == asked["table"],
+    "others": on(asked["others"]),
 }
 json.dump(look, sys.stdout)
