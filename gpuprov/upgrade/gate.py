@@ -111,9 +111,10 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
     """Return the request for the probe and the gate, the same for all nodes of an old and a new group."""
     asked = asdict(drift_parameters(old))
     asked["collectors"] = sorted({*asked["collectors"], *COLLECTORS})
-    asked["packages"] = sorted({*closure(old), *closure(new)})
+    moving = sorted({*closure(old), *closure(new)})
+    asked["packages"] = sorted({*asked["packages"], *moving})
     asked["gate_packages"] = [
-        *asked["packages"],
+        *moving,
         *(f"linux-headers-{kernel}" for kernel in _named_kernel(new)),
     ]
     return program(MODULES, asked, password=password)

@@ -297,3 +297,17 @@ def test_headers_of_the_next_kernel_may_be_installed_with_it(
     }
     answer["collectors"]["gate"]["offered"].append(["linux-headers-6.1.0-60-amd64", "6.1.170-1"])
     assert shut(context, answer) == {}
+
+
+def test_the_gate_reads_all_packages_that_drift_reads(
+    context: UpgradeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask also for packages of no component, such as those of storage clients, which would be drift."""
+    [group] = context.old.groups.values()
+    stated = Setting(value={"nfs": "nfs-common"}, reason="test", source="test")
+    old = group.model_copy(update={"settings": {**group.settings, "storage_clients": stated}})
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(gate, "program", lambda _modules, parameters, **_: asked.update(parameters))
+    gate._payload(old, old, None)
+    assert {"nfs-common", *fetching.closure(old)} == set(asked["packages"])
+    assert "nfs-common" not in asked["gate_packages"]
