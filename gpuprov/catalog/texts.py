@@ -26,7 +26,16 @@ FIELDS = frozenset(
             "nccl",
             "nccl_cuda",
         ),
-        *("cuda", "cuda_major", "cuda_dashed", "compat_dashed", "cudnn", "cudnn3", "container_toolkit"),
+        *(
+            "cuda",
+            "cuda_major",
+            "cuda_dashed",
+            "compat_dashed",
+            "cudnn",
+            "cudnn3",
+            "container_toolkit",
+            "gds",
+        ),
     )
 )
 """Names of the fields that a rule's texts can have; the resolver has their values."""

@@ -24,6 +24,7 @@ _PARTS = (
     ("nvsdm", "NVSDM"),
     ("imex", "IMEX"),
     ("dcgm", "DCGM"),
+    ("gds", "nvidia-fs"),
     ("framework", "framework"),
 )
 _WIDTH = 100

@@ -49,6 +49,9 @@ _OPTIONS = (
     click.option("--docker", metavar="VERSION", help="version of the Docker engine"),
     click.option("--podman", metavar="VERSION", help="version of Podman, or auto: the system's own"),
     click.option(
+        "--gds", metavar="VERSION", help="GPUDirect Storage: version of nvidia-fs, or auto: the newest"
+    ),
+    click.option(
         "--compat", metavar="VERSION", help="forward-compatibility package by CUDA version, or none"
     ),
     click.option("--repository", metavar="ID", help="source of the driver: nvidia or distribution"),

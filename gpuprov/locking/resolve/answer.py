@@ -52,6 +52,8 @@ class Stack:
     """CUDA version of the forward-compatibility package."""
     docker: str | None = None
     podman: str | None = None
+    gds: str | None = None
+    """Version of nvidia-fs; `auto`: needed, in the repository's version."""
     kernel: str | None = None
     framework: str | None = None
     repository: str | None = None

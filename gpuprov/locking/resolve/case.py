@@ -44,6 +44,10 @@ class Case:
     """Components that must be absent."""
     nccl_build: Version | None = None
     framework: Framework | None = None
+    gds: bool = False
+    """Whether the machine needs GPUDirect Storage."""
+    gds_release: Version | None = None
+    """The stated release of nvidia-fs; None: the repository's newest."""
 
 
 @dataclass(slots=True)
@@ -117,7 +121,20 @@ def understand(catalog: Catalog, request: Request) -> Case:
         absent=frozenset(absent),
         nccl_build=_nccl_build(request.nccl),
         framework=find_framework(catalog, framework) if framework and framework.lower() != ABSENT else None,
+        gds=(request.gds or ABSENT).lower() != ABSENT,
+        gds_release=_gds_release(request.gds),
     )
+
+
+def _gds_release(text: str | None) -> Version | None:
+    """Return the stated release of nvidia-fs; None for none, or `auto`.
+
+    Raises:
+        InvalidInput: not a version.
+    """
+    if text is None or text.lower() in (ABSENT, AUTO):
+        return None
+    return version(library_text("gds", text))
 
 
 def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[GpuModel, int | None]:

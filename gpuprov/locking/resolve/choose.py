@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from gpuprov.catalog import Version
-from gpuprov.catalog.records import Cudnn, GpuModel, Nccl, Toolkit
-from gpuprov.catalog.rules import containers, driver, fabric, libraries, module, systems
+from gpuprov.catalog.records import Cudnn, Flavour, GpuModel, Nccl, Toolkit
+from gpuprov.catalog.rules import containers, driver, fabric, libraries, module, storage, systems
 from gpuprov.locking.resolve.case import Case, Draft
 
 
@@ -32,17 +32,25 @@ class Chooser:
         return draft
 
     def _flavour(self, draft: Draft) -> None:
-        """Set the stated flavour, or choose the default one; from an archive, one that the archive has."""
+        """Set the stated flavour, or choose the default one; from an archive, one that the archive has.
+
+        With GPUDirect Storage, choose one with which its module can be loaded.
+        """
         case = self._case
         if case.module is not None:
             draft.flavour = case.module
             return
         flavour = module.default_flavour(case.gpus, draft.driver.major, draft.branch)
+        if case.gds and not storage.flavour_fits(case.gds_release, flavour):
+            flavour = "open" if "open" in self._flavours(draft) else flavour
         held = case.system and systems.archive_driver(case.system, draft.driver)
         if draft.repository == "distribution" and held and flavour not in held.flavours:
-            allowed = module.host_flavours(case.gpus, draft.driver.major, draft.branch) & set(held.flavours)
-            flavour = next(iter(allowed), flavour)
+            flavour = next(iter(self._flavours(draft) & set(held.flavours)), flavour)
         draft.choose(flavour=flavour)
+
+    def _flavours(self, draft: Draft) -> frozenset[Flavour]:
+        """Return the flavours for every GPU of the host that the driver's branch contains."""
+        return module.host_flavours(self._case.gpus, draft.driver.major, draft.branch)
 
     def _cuda(self, draft: Draft) -> None:
         """Set the stated toolkit, or choose the newest suitable one.

@@ -29,6 +29,12 @@ def fabric_manager_known(case: Case, draft: Draft) -> bool:
     return _rule(case, draft, case.system, "fabricmanager", _home(draft, case.system)) is not None
 
 
+def gds_known(case: Case, draft: Draft) -> bool:
+    """Return whether the driver's repository has nvidia-fs for the system, which must be known."""
+    assert case.system is not None  # noqa: S101
+    return _rule(case, draft, case.system, "gds", _home(draft, case.system)) is not None
+
+
 def dcgm_there(case: Case, draft: Draft) -> bool:
     """Return whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on.
 
@@ -87,6 +93,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("docker", _publisher(case, system, "docker"), "docker", "docker" not in case.absent),
         ("containerd", _publisher(case, system, "containerd"), "containerd", True),
         ("podman", _publisher(case, system, "podman"), "podman", case.request.podman not in (None, ABSENT)),
+        ("gds", home, "gds", case.gds),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
         ("profiling_tools", _publisher(case, system, "profiling_tools"), "profiling_tools", True),
         ("node_exporter", _publisher(case, system, "node_exporter"), "node_exporter", True),
@@ -145,6 +152,7 @@ def _words(case: Case, draft: Draft) -> dict[str, str]:
         "nccl": str(draft.nccl or ""),
         "nccl_cuda": str(draft.nccl_build or f"{cuda.major if cuda else ''}.*"),
         "container_toolkit": str(draft.container_toolkit or ""),
+        "gds": str(case.gds_release or ""),
         "driver_cuda_major": str(draft.branch.native_cuda.major if draft.branch else ""),
     }
 
@@ -212,7 +220,7 @@ def _package_set(
     assert case.system is not None  # noqa: S101
     return PackageSet(
         names=filled(rule.names),
-        version=fill(rule.version, words) if rule.version else None,
+        version=(fill(rule.version, words) or None) if rule.version else None,
         repository=repository,
         hold=case.catalog.hold_patterns(component, case.system.manager),
         pin=filled(rule.pin),

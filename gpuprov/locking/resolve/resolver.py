@@ -14,7 +14,7 @@ from gpuprov.locking.resolve.checks.mends import mends
 from gpuprov.locking.resolve.choose import Chooser
 from gpuprov.locking.resolve.nearest import nearest
 from gpuprov.locking.resolve.packages import DCGM, dcgm_there, packages
-from gpuprov.locking.resolve.request import ABSENT, Request
+from gpuprov.locking.resolve.request import ABSENT, AUTO, Request
 
 
 def resolve(request: Request, catalog: Catalog | None = None) -> Answer:
@@ -118,6 +118,7 @@ def _stack(case: Case, draft: Draft) -> Stack:
         compat=text("compat") or ABSENT,
         docker=text("docker"),
         podman=text("podman"),
+        gds=str(case.gds_release or AUTO) if case.gds else case.request.gds and ABSENT,
         kernel=case.request.kernel,
         framework=str(case.framework) if case.framework else None,
         repository=draft.repository,

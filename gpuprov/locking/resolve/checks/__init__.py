@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuprov.locking.resolve.case import Case, Draft
-from gpuprov.locking.resolve.checks import cuda, doubts, driver, fabric, gpus, libraries, security, system
+from gpuprov.locking.resolve.checks import (
+    cuda,
+    doubts,
+    driver,
+    fabric,
+    gpus,
+    libraries,
+    security,
+    storage,
+    system,
+)
 from gpuprov.locking.resolve.checks.findings import Ruling
 
 CHECKS = (
@@ -18,6 +28,7 @@ CHECKS = (
     *cuda.CHECKS,
     *libraries.CHECKS,
     *fabric.CHECKS,
+    *storage.CHECKS,
     *security.CHECKS,
     *doubts.CHECKS,
 )

@@ -8,7 +8,7 @@ from gpuprov.locking.resolve.answer import RuleFinding
 
 # Any field that decides the driver may resolve a rule about the driver.
 _DRIVER = frozenset({"driver", "fabricmanager", "repository", "os", "arch"})
-_FAILURE = _DRIVER | {"kernel", "module", "module_build", "gpus"}
+_FAILURE = _DRIVER | {"kernel", "module", "module_build", "gpus", "gds"}
 
 _MENDS: dict[str, frozenset[str]] = {
     "os-served": frozenset({"os"}),
@@ -46,6 +46,9 @@ _MENDS: dict[str, frozenset[str]] = {
     "podman-gpus": frozenset({"podman", "container_toolkit", "os"}),
     "podman-cdi": frozenset({"podman", "container_toolkit", "os"}),
     "podman-refresh": frozenset({"podman", "container_toolkit"}),
+    "gds-flavour": frozenset({"gds", "module", "driver", "gpus"}),
+    "gds-packages": frozenset({"gds", "repository", "os"}),
+    "gds-module-build": frozenset({"gds", "module_build"}),
     "container-toolkit-cgroup2": frozenset({"container_toolkit", "os"}),
 }
 
