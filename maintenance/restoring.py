@@ -176,6 +176,7 @@ def _host_state(value: Any) -> Any:
     value["file_nr"], value["load"] = (
         "\t".join(value.get(name) or ()).replace(" ", "\t") for name in ("file_nr", "load")
     )
+    value["virtual"] = " ".join(value["virtual"])
     return _texts("memory")(value)
 
 
@@ -227,7 +228,7 @@ NEUTRAL: dict[str, Collectors] = {
         "ldconfig_exists": False,
     },
     "gpu_tools": {"rootless": "[]", "snap_docker": False},
-    "host_state": {"virtual": "", "mdstat": [], "space": [], "memory": [], "boots": [], "phys_states": {}},
+    "host_state": {"virtual": [], "mdstat": [], "space": [], "memory": [], "boots": [], "phys_states": {}},
     "programs": {"stuck": [], "holders": [], "mps": False},
     "nccl": {"conf": None},
     "dkms_log": {"causes": []},

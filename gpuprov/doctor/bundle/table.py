@@ -227,6 +227,7 @@ TABLE: Mapping[str, Chooser] = {
         memory=lines(rf"({_MEMORY}): +(\d{{1,15}}(?: kB)?)"),
         phys_states=named(rf"{_HCA}/\d{{1,3}}", matching(r"\d: (?:[A-Z][A-Za-z]{2,26}|Phy Test)")),
         throttled=number,
+        virtual=words(r"hypervisor|container"),
     ),
     "programs": fields(
         holders=each(fields(pid=number, state=matching(r"[A-Z]"), own_namespace=boolean)),

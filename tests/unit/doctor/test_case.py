@@ -88,7 +88,7 @@ def test_the_case_of_a_healthy_machine_is_silent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "tests/recorded/doctor").glob("*.json")), ids=lambda path: path.stem
+    "path", sorted((ROOT / "tests/recorded/doctor").glob("h*.json")), ids=lambda path: path.stem
 )
 def test_the_case_of_a_recorded_machine_has_no_fault_that_the_machine_has_not(
     path: Path, tmp_path: Path
@@ -100,6 +100,8 @@ def test_the_case_of_a_recorded_machine_has_no_fault_that_the_machine_has_not(
         for each in (collectors, case)
     )
     assert after <= before
+    machine, restored_one = as_examined(collectors), as_examined(case)
+    assert (restored_one.virtual, restored_one.in_container) == (machine.virtual, machine.in_container)
 
 
 def test_a_case_is_written_for_the_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
