@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 from gpuprov.catalog.records import Flavour, GpuModel, KernelSeries, KnownIssue
@@ -35,6 +36,11 @@ def concerns(
     of_system = not issue.os or system in issue.os
     of_gpus = not issue.architectures or any(gpu.architecture in issue.architectures for gpu in gpus)
     return of_driver and of_flavour and of_system and of_gpus
+
+
+def withdrawn(issues: Iterable[KnownIssue]) -> frozenset[Version]:
+    """Return the drivers that their vendor withdrew."""
+    return frozenset(each for issue in issues if issue.kind == "withdrawn" for each in issue.drivers)
 
 
 def build_outcome(issue: KnownIssue, kernel: Version) -> Build:

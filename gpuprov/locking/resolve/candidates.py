@@ -9,6 +9,7 @@ from itertools import chain
 from gpuprov.catalog import Version
 from gpuprov.catalog.records import Branch
 from gpuprov.catalog.rules.driver import end_of_life, gpu_driver_ok
+from gpuprov.catalog.rules.issues import withdrawn
 from gpuprov.catalog.rules.security import affected
 from gpuprov.catalog.rules.systems import archive_driver, driver_held, nvidia_serves
 from gpuprov.errors import InvalidInput
@@ -91,7 +92,15 @@ def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
         raise InvalidInput(
             f"driver branch {driver} is not in the catalog", expected=f"one of {known}, or a full version"
         )
-    return case.catalog.branches[driver.major].latest_known
+    return _latest(case, case.catalog.branches[driver.major])
+
+
+def _latest(case: Case, branch: Branch) -> Version:
+    """Return the newest known version of a branch that was not withdrawn; the newest if all were."""
+    gone = withdrawn(case.catalog.known_issues)
+    if branch.latest_known not in gone:
+        return branch.latest_known
+    return max((each for each in branch.known_versions if each not in gone), default=branch.latest_known)
 
 
 def _home(case: Case, driver: Version) -> str:
@@ -130,15 +139,16 @@ def _open(case: Case, repository: str | None) -> Iterable[Draft]:
     unseen = [branch for branch in served if branch not in seen]
     archive = list(_in_archive(case, order))
     if repository == "nvidia":
-        return map(_at_nvidia, served)
+        return (_at_nvidia(case, branch) for branch in served)
     if repository == "distribution":
-        return archive or (replace(_at_nvidia(branch), repository="distribution") for branch in served)
-    return chain(map(_at_nvidia, seen), archive, map(_at_nvidia, unseen))
+        return archive or (replace(_at_nvidia(case, branch), repository="distribution") for branch in served)
+    proven, unproven = ([_at_nvidia(case, branch) for branch in each] for each in (seen, unseen))
+    return chain(proven, archive, unproven)
 
 
-def _at_nvidia(branch: Branch) -> Draft:
+def _at_nvidia(case: Case, branch: Branch) -> Draft:
     """Return a draft of the newest known version of a branch, from NVIDIA's repository."""
-    return Draft(branch.latest_known, branch, "nvidia")
+    return Draft(_latest(case, branch), branch, "nvidia")
 
 
 def _branch_order(case: Case) -> list[Branch]:
