@@ -60,7 +60,8 @@ CAUSES = (
     Cause(
         "tool",
         re.compile(
-            r"(?:gcc|cc|ld|make|clang|bison|flex|pahole)(?:-\d{1,2})?: (?:command )?not found"
+            r"(?:gcc|g\+\+|cc|ld|make|clang|bison|flex|pahole)(?:-\d{1,2})?: (?:command )?not found"
+            r"|\bsh: (?:line )?(?:\d{1,5}: )?\S{1,60}: (?:command )?not found"
             r"|(?:gcc|cc|clang|ld)(?:-\d{1,2})?: No such file|libelf-dev|gelf\.h|no acceptable C compiler"
         ),
         "a program that builds modules is missing: the compiler, make or libelf",
@@ -71,7 +72,7 @@ CAUSES = (
         "compiler",
         re.compile(
             r"unrecognized (?:command[- ]line )?option|[Cc]ompiler version check failed"
-            r"|Failed CC version check"
+            r"|Failed CC version check|gcc-version-check failed|not exactly match the current compiler"
             r"|plugin .{0,80}(?:not found|incompatible gcc)|incompatible gcc/plugin"
             r"|created by a different GCC"
         ),
@@ -101,7 +102,7 @@ CAUSES = (
         "source",
         re.compile(
             r"implicit declaration of function|has no member named|incompatible (?:pointer )?types?\b"
-            r"|unknown type name"
+            r"|unknown type name|-W(?:error=)?(?:implicit-function-declaration|int-conversion)\b"
             r"|too (?:few|many) arguments|conflicting types|undeclared|redefinition of|no previous prototype"
             r"|passing argument|undefined!|fatal error: \S{1,100}: No such file"
         ),

@@ -165,10 +165,12 @@ LINES = {
     "compiler": (
         "cc: error: unrecognized command-line option '-ftrivial-auto-var-init=zero'",
         "Compiler version check failed:",
+        "gcc-version-check failed:",
     ),
     "source": (
         "nv-drm.c:219:11: error: implicit declaration of function 'drm_mode_attach'",
         "os-interface.c:732:5: error: implicit declaration of function 'strncpy'",
+        "uvm_gpu.c:9:12: Fehler: implizite Deklaration der Funktion »f« [-Wimplicit-function-declaration]",
         "nv-dma.c:44:11: error: no previous prototype for 'nv_create_dma_map_scatterlist'",
         'ERROR: modpost: "rcu_read_lock_strict" [nvidia.ko] undefined!',
     ),
@@ -178,7 +180,12 @@ LINES = {
         "make[2]: *** /lib/modules/5.10.0-20-amd64/build: No such file or directory.  Stop.",
         "Error! Your kernel headers for kernel 5.15.0-88-generic cannot be found.",
     ),
-    "tool": ("/bin/sh: 1: gcc-12: not found", "make: gcc: No such file or directory"),
+    "tool": (
+        "/bin/sh: 1: gcc-12: not found",
+        "make: gcc: No such file or directory",
+        "/bin/sh: line 1: g++: command not found",
+        "/bin/sh: 1: gawk: not found",
+    ),
     "space": ("fatal error: error writing to /tmp/ccX1.s: No space left on device",),
     "memory": ("gcc: internal compiler error: Killed (program cc1)",),
     "signature": ("At main.c:298: - SSL error: sign-file: certs/signing_key.pem: No such file or directory",),
