@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from gpuprov_locks import conflict
 
 from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import names_in, read_or_none
@@ -20,8 +20,6 @@ runs is milliseconds.
 """
 OLDEST = 1_735_689_600
 """2025-01-01: no machine runs this program before; an earlier clock has lost its time."""
-_FLOCK = "hhqqi4x"
-"""struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, PID."""
 
 
 def uptime() -> float:
@@ -53,30 +51,18 @@ def clock_reason(wall: float, now: float, before: float | None) -> str:
 
 
 def changing() -> str:
-    """Return the run of gpuprov or the package manager that is changing this node, "" without one."""
+    """Return the run of gpuprov or the package manager that is changing this node, "" without one.
+
+    A package manager has a write lock. Users can hold read locks on files that they can open, such as rpm's.
+    """
     held = lease.current()
     if held is not None:
         return f"the node is leased to run {str(held['run'])[:80]} of gpuprov"
     for path in PACKAGE_LOCKS:
-        if owner := _lock_owner(path):
-            return f"process {owner} installs packages ({path} is locked)"
+        found = conflict(path)
+        if found and found[0] == fcntl.F_WRLCK:
+            return f"process {found[1]} installs packages ({path} is locked)"
     return ""
-
-
-def _lock_owner(path: str) -> int:
-    """Return the PID that holds a POSIX lock on a file, 0 for none; the file is not locked for that."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
-        return int(pid) if kind != fcntl.F_UNLCK else 0
-    except OSError:
-        return 0
-    finally:
-        os.close(handle)
 
 
 def leftovers(names: Sequence[str] = ("nvidia-smi",)) -> list[int]:

@@ -79,7 +79,7 @@ class Memory:
         gone_since: time of the last sight of a fault with which no job may start, or of the first run.
         ran: time of the last run.
         wall: clock of the last run minus its time since boot.
-        busy_since: since when the node is being changed; None if it is not.
+        busy_s: seconds for which the node was being changed, less those since in which it was not.
         paused: whether faults did not count in the last run.
         verdict, since: the last verdict, and since when it is unchanged.
     """
@@ -88,7 +88,7 @@ class Memory:
     gone_since: float | None = None
     ran: float | None = None
     wall: float | None = None
-    busy_since: float | None = None
+    busy_s: float = 0.0
     paused: bool = False
     verdict: str = ""
     since: float = 0.0

@@ -9,6 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from gpuprov_place import Place
+from gpuprov_replace import replace
+
 from gpuprov.health.verdict import VERDICTS
 from gpuprov.untrusted import on_one_line
 
@@ -75,21 +78,27 @@ def _label(value: object) -> str:
 def save(path: str, text: str, mode: int = 0o644) -> None:
     """Replace a file in one step; if that fails, remove it, so that the old one is not taken for new.
 
+    The folder of the metrics is another user's, so links in the path are followed as `gpuprov_place` states.
+
     Raises:
         OSError: it cannot be written.
     """
-    new = f"{path}.{os.getpid()}.new"
     try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(text)
-        os.replace(new, path)
+        replace(path, text.encode(), mode, (os.geteuid(), os.getegid()))
     except OSError:
-        for left in (new, path):
-            with contextlib.suppress(OSError):
-                os.unlink(left)
+        with contextlib.suppress(OSError):
+            remove(path)
         raise
+
+
+def remove(path: str) -> None:
+    """Remove a file, or a link in its place.
+
+    Raises:
+        OSError: it is missing or cannot be removed, or the path leads through another user's link.
+    """
+    with Place(path) as place:
+        os.unlink(place.name, dir_fd=place.folder)
 
 
 def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> list[str]:

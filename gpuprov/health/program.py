@@ -27,7 +27,7 @@ from gpuprov.doctor.fault import CLASSES
 from gpuprov.files import mutex
 from gpuprov.health import command, machine
 from gpuprov.health.memory import Memory
-from gpuprov.health.output import line, save, save_all
+from gpuprov.health.output import line, remove, save, save_all
 from gpuprov.health.verdict import Circumstances, conclude, unknown
 
 CONFIG = "/etc/gpuprov/health.json"
@@ -35,8 +35,8 @@ FOLDER = "/run/gpuprov"
 STATE = "health.state"
 FILES = ("health", "health.json", "health.command", STATE)
 LONGEST_CHANGE_S = 4 * 3600.0
-"""Longest time for which a change of the node is an excuse: a package manager that waits for an answer would
-hide faults for ever.
+"""Longest time for which changes of the node are an excuse: a package manager that waits for an answer, or
+one that is started again and again, would hide faults for ever.
 """
 LOCK_S = 1.0
 
@@ -157,22 +157,18 @@ def _judged(
 
 def pause(config: Config, memory: Memory, now: float, changing: str) -> str:
     """Return why faults do not count at the moment, "" if they do: after a boot, or during a change."""
-    if not changing:
-        memory.busy_since = None
-    elif memory.busy_since is None:
-        memory.busy_since = now
+    passed = max(0.0, now - memory.ran) if memory.ran is not None else 0.0
+    memory.busy_s = max(0.0, memory.busy_s + (passed if changing else -passed))
     if now < config.grace:
         return f"{now:.0f} s after boot, of {config.grace:.0f} s in which services start"
-    if memory.busy_since is not None and now - memory.busy_since < LONGEST_CHANGE_S:
-        return changing
-    return ""
+    return changing if memory.busy_s < LONGEST_CHANGE_S else ""
 
 
 def forget(*paths: str | None) -> None:
     """Remove files; missing ones, and those that cannot be removed, are ignored."""
     for path in filter(None, paths):
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            remove(path)
 
 
 def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:

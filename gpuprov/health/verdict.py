@@ -95,8 +95,9 @@ def _verdict(
     if around.reasons:
         return "unknown", "", around.reasons[0]
     serious = [each for each in suspected if each.health in DRAINING]
-    if around.paused and serious:
-        return "unknown", serious[0].rule, f"{around.paused}; seen: {serious[0].text}"
+    if serious:
+        why = around.paused or "not confirmed yet"
+        return "unknown", serious[0].rule, f"{why}; seen: {serious[0].text}"
     if worst is not None and worst.health == "watch":
         return "watch", worst.rule, worst.text
     return "healthy", "", ""

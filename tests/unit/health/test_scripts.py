@@ -194,6 +194,18 @@ def test_a_refusal_of_the_prolog_gets_our_reason(slurm: Slurm) -> None:
     assert slurm.updates == []  # the mark is gone: the next `Prolog error` is another program's
 
 
+def test_a_refusal_of_a_node_that_was_resumed_by_hand_is_forgotten(slurm: Slurm) -> None:
+    slurm.verdict("isolate", "driver.smi", "text")
+    slurm.run("slurm-prolog")
+    slurm.verdict("healthy")
+    slurm.node("IDLE")
+    slurm.run("slurm-health")
+    slurm.verdict("isolate", "driver.smi", "text")
+    slurm.node("IDLE+DRAIN", "Prolog error")
+    slurm.run("slurm-health")
+    assert slurm.updates == [], "a drain after the site's own prolog"
+
+
 def test_the_epilog_starts_a_run(slurm: Slurm) -> None:
     assert slurm.run("slurm-epilog") == (0, "start --no-block gpuprov-health.service\n")
 
