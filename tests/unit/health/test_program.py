@@ -300,7 +300,7 @@ def test_a_user_that_keeps_a_lock_now_and_then_is_no_excuse(node: Machine) -> No
     verdicts = []
     for minute in range(24 * 60):
         node.changing = "process 7 installs packages" if minute % 239 else ""
-        mismatch(node)
+        FAULTS["fabric.manager"][0](node.collectors)
         verdicts.append(node.run()["verdict"])
     assert verdicts.count("isolate") > 0.8 * len(verdicts)
     assert "healthy" not in verdicts
@@ -308,7 +308,7 @@ def test_a_user_that_keeps_a_lock_now_and_then_is_no_excuse(node: Machine) -> No
 
 def test_after_a_change_a_fault_is_unknown_until_it_is_confirmed(node: Machine) -> None:
     node.changing = "process 7 installs packages"
-    mismatch(node)
+    FAULTS["fabric.manager"][0](node.collectors)
     verdicts = [node.run()["verdict"]]
     node.changing = ""
     verdicts += [node.run()["verdict"] for _ in range(2)]
