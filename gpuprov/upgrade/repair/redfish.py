@@ -8,9 +8,12 @@ import hmac
 import http.client
 import json
 import re
+import socket
 import ssl
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from threading import Event, Timer
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -21,12 +24,14 @@ from gpuprov.untrusted.parsing import read_object
 from gpuprov.upgrade.repair.bmc import Bmc
 
 TIMEOUT_S = 30.0
+"""Time limit of a request in seconds, from the connection to the end of the answer."""
 ANSWER_BYTES = 1 << 20
 ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
 SYSTEMS = f"{ROOT}/Systems"
 RESET = "#ComputerSystem.Reset"
-_PATH = re.compile(rf"{ROOT}(?:/[A-Za-z0-9._~%:@#-]{{1,128}}){{1,12}}/?")
+_PATH = re.compile(rf"{ROOT}(?:/[A-Za-z0-9_](?:[A-Za-z0-9._~:@#-]|%(?!2[EeFf])){{0,127}}){{1,12}}/?")
+"""Paths that are requested. No part is `.` or `..`, also not in an encoding of the URL."""
 _NO_SESSIONS = (401, 404, 405, 501)
 """Answers of a BMC without a session service, or with one that expects a login first."""
 
@@ -61,7 +66,8 @@ class Redfish(AbstractContextManager["Redfish"]):
         status, headers, _ = self._send("POST", SESSIONS, said)
         if token := headers.get("x-auth-token"):
             self._headers = {"X-Auth-Token": token}
-            self._session = urlsplit(headers.get("location", "")).path
+            with suppress(ValueError):  # a location that is none: the session expires
+                self._session = urlsplit(headers.get("location", "")).path
         elif status in _NO_SESSIONS:
             pair = f"{said['UserName']}:{said['Password']}".encode()
             self._headers = {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
@@ -170,15 +176,17 @@ class Redfish(AbstractContextManager["Redfish"]):
             raise RedfishError(
                 f"{self._bmc.address} names a path outside of {ROOT}: {on_one_line(path)[:80]}"
             )
-        connection = self._connect()
+        deadline = time.monotonic() + TIMEOUT_S
+        connection = self._connect(deadline)
         headers = {"Accept": "application/json", "OData-Version": "4.0", **self._headers}
         text = None if body is None else json.dumps(body)
         try:
             if text is not None:
                 headers["Content-Type"] = "application/json"
-            connection.request(method, path, text, headers)
-            answer = connection.getresponse()
-            data = answer.read(ANSWER_BYTES + 1)
+            with _ended_at(deadline, connection.sock):
+                connection.request(method, path, text, headers)
+                answer = connection.getresponse()
+                data = answer.read(ANSWER_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             said = on_one_line(str(error))[:200] or type(error).__name__
             raise Unreachable(f"{self._bmc.address} does not answer: {said}") from None
@@ -188,20 +196,28 @@ class Redfish(AbstractContextManager["Redfish"]):
             raise RedfishError(f"{self._bmc.address}{path}: more than {ANSWER_BYTES} bytes")
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
 
-    def _connect(self) -> http.client.HTTPSConnection:
+    def _connect(self, deadline: float) -> http.client.HTTPSConnection:
         """Return a connection whose certificate is verified before anything is sent.
+
+        Args:
+            deadline: as of `time.monotonic`.
 
         Raises:
             Unreachable: no connection, or another certificate.
         """
         address = urlsplit(self._bmc.address)
+        connection = http.client.HTTPSConnection(str(address.hostname), address.port, timeout=TIMEOUT_S)
         try:
-            connection = http.client.HTTPSConnection(
-                str(address.hostname), address.port, timeout=TIMEOUT_S, context=_context(self._bmc)
+            plain = socket.create_connection((connection.host, connection.port), TIMEOUT_S)
+            secure = _context(self._bmc).wrap_socket(
+                plain, server_hostname=connection.host, do_handshake_on_connect=False
             )
-            connection.connect()
-            shown = connection.sock.getpeercert(binary_form=True)
+            connection.sock = secure
+            with _ended_at(deadline, secure):
+                secure.do_handshake()
+            shown = secure.getpeercert(binary_form=True)
         except OSError as error:
+            connection.close()
             said = on_one_line(str(error))[:200] or type(error).__name__
             raise Unreachable(f"no connection to {self._bmc.address}: {said}") from None
         if self._bmc.fingerprint and not _is(shown or b"", self._bmc.fingerprint):
@@ -213,6 +229,34 @@ class Redfish(AbstractContextManager["Redfish"]):
                 do="compare it at the machine, then state it in the file of BMCs",
             )
         return connection
+
+
+@contextmanager
+def _ended_at(deadline: float, connection: socket.socket) -> Iterator[None]:
+    """Shut a connection down at a time, as its own limit is one of each read only.
+
+    Raises:
+        TimeoutError: the time has come before the end of the context.
+    """
+    late = Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # a reader of TLS gets the end of the data
+
+    timer = Timer(max(0.0, deadline - time.monotonic()), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception:
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise TimeoutError(f"no complete answer within {TIMEOUT_S:g} s")
 
 
 def _context(bmc: Bmc) -> ssl.SSLContext:

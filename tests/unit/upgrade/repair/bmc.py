@@ -37,6 +37,7 @@ class Board:
         systems: ids of its systems.
         deaf: whether an orderly shutdown has no effect.
         says: path → an answer in place of the usual one.
+        location: address of a session in place of the usual one.
     """
 
     kinds: tuple[str, ...] = ALL
@@ -52,6 +53,7 @@ class Board:
     folder: Path = Path()
     fingerprint: str = ""
     open: int = 0
+    location: str = ""
 
     def get(self, path: str) -> Any:
         """Return a resource; None if there is none."""
@@ -124,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(404)
             elif (said["UserName"], said["Password"]) == (USER, PASSWORD):
                 self.board.open += 1
-                self._answer(201, **{"X-Auth-Token": "token", "Location": f"{self.path}/7"})
+                self._answer(
+                    201, **{"X-Auth-Token": "token", "Location": self.board.location or f"{self.path}/7"}
+                )
             else:
                 self._answer(401)
         elif self._known():

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
-from gpuprov.upgrade.repair import power
+from gpuprov.upgrade.repair import power, redfish
 from gpuprov.upgrade.repair.bmc import Bmc, read_bmcs
 from gpuprov.upgrade.repair.redfish import ANSWER_BYTES, Redfish, RedfishError
 from tests.unit.upgrade.repair.bmc import Board, serving
@@ -126,14 +132,75 @@ def test_answers_of_a_board_that_misbehaves(board: Board, path: str, said: bytes
     assert board.log == []
 
 
+def drip(connection: socket.socket, *begin: bytes, piece: bytes = b" ") -> None:
+    """Send texts, then a piece again and again until the other end closes."""
+    for text in begin:
+        connection.sendall(text)
+    with contextlib.suppress(OSError):
+        while True:
+            connection.sendall(piece)
+            time.sleep(0.05)
+
+
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "body": (b"HTTP/1.1 200 x\r\nContent-Length: 1000\r\n\r\n", b" "),
+    "body without a length": (b"HTTP/1.1 200 x\r\nConnection: close\r\n\r\n", b" "),
+    "status line": (b"HTTP/1.1 ", b"2"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "handshake": (b"\x16\x03\x03\x3f\xff", b"\x02"),
+}
+
+
+@pytest.mark.parametrize("how", ENDLESS)
+def test_a_board_that_drips_is_left_in_time(board: Board, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(redfish, "TIMEOUT_S", 0.6)
+    begin, piece = ENDLESS[how]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(board.folder / "ca.pem", board.folder / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                plain, _ = server.accept()
+                with plain if how == "handshake" else context.wrap_socket(plain, server_side=True) as end:
+                    if how != "handshake":
+                        end.recv(65536)
+                    drip(end, begin, piece=piece)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        begun = time.monotonic()
+        there = bmc(board, address=f"https://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(Unreachable, match="no complete answer within"), Redfish(there):
+            pass
+        assert time.monotonic() - begun < 5
+        thread.join(5)
+
+
+@pytest.mark.parametrize("part", ["..", ".", "%2e%2e", "%2E", ".x"])
+def test_a_path_leads_to_no_other_system(board: Board, part: str) -> None:
+    target = f"/redfish/v1/Systems/1/{part}/2/Actions/ComputerSystem.Reset"
+    said = {"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": target}}}
+    board.says["/redfish/v1/Systems/1"] = json.dumps(said).encode()
+    with pytest.raises(RedfishError, match="names a path outside of /redfish/v1"):
+        power.cycle_one(bmc(board), orderly=False)
+    assert board.log == []
+
+
+def test_a_location_that_is_none_is_no_session(board: Board) -> None:
+    board.location = "http://[x/"
+    with Redfish(bmc(board)) as session:
+        assert session.power() == "On"
+
+
 def test_a_node_without_a_bmc_and_one_that_does_not_answer(board: Board) -> None:
     gone = bmc(board, address="https://127.0.0.1:9")
     failed = power.cycle({"n1": None, "n2": gone, "n3": bmc(board)}, ())
     assert failed["n1"] == "no BMC is stated for it; state it in a file for --bmc"
     assert failed["n2"].startswith("no connection to https://127.0.0.1:9: ")
     assert set(failed) == {"n1", "n2"}
-    with Redfish(bmc(board)) as redfish:
-        assert redfish.power() == "On"
+    with Redfish(bmc(board)) as session:
+        assert session.power() == "On"
 
 
 def test_the_file_of_bmcs(tmp_path: Path) -> None:
