@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuprov.files.runs import now
-from gpuprov.history.ledger import Event, last_machine, machine_key, of_diagnosis, standing
+from gpuprov.history.ledger import Event, last_machine, machine_key, of_diagnosis, sole_serials
 from gpuprov.history.store import History
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ def keep_diagnoses(found: Iterable[Diagnosis], fleet: str, narrate: Callable[[st
 
     def events(history: History) -> list[Event]:
         new = []
-        for each in found:
-            machine = machine_key(each.machine, each.host)
-            new += of_diagnosis(each, fleet, now(), standing(history.events(machine), machine))
+        examined = list(found)
+        serials = sole_serials({each.host: each.machine for each in examined})
+        for each in examined:
+            sure = replace(each, machine=serials[each.host])
+            new += of_diagnosis(sure, fleet, now(), history.events(machine_key(sure.machine, sure.host)))
         return new
 
     _keep(events, narrate)
@@ -37,11 +40,12 @@ def keep_acceptances(
 ) -> None:
     """Add whether nodes passed a load test, or that one had no result. No error is raised.
 
-    A node has the serial number of its last event in the ledger, as the test reads none.
+    A node has the serial number of its last event in the ledger, as the test reads none; not if another node
+    of the fleet has the same.
     """
 
     def events(history: History) -> list[Event]:
-        known = last_machine(history.events())
+        known = sole_serials(last_machine(event for event in history.events() if event.fleet == fleet))
         return [
             Event(
                 now(),

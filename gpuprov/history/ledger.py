@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -74,18 +75,27 @@ def machine_key(serial: str, node: str) -> str:
     return serial or BY_NAME + node
 
 
-def of_diagnosis(
-    found: Diagnosis, fleet: str, at: str, standing: Iterable[tuple[str, str]], run: str = ""
-) -> list[Event]:
+def sole_serials(stated: Mapping[str, str]) -> dict[str, str]:
+    """Return node → serial number; empty for those that state the same one: it identifies none of them.
+
+    A node can state the number of another machine, and some boards have the same one.
+    """
+    count = Counter(stated.values())
+    return {node: serial if count[serial] == 1 else "" for node, serial in stated.items()}
+
+
+def of_diagnosis(found: Diagnosis, fleet: str, at: str, known: Iterable[Event], run: str = "") -> list[Event]:
     """Return the faults that appeared on a node, and those that are gone. A diagnosis without examination, or
-    with a rule that could not judge, does not end a fault.
+    with a rule that could not judge, does not end a fault, nor does one under another name.
 
     Args:
-        standing: pairs of GPU and rule whose fault has appeared and is not gone.
+        known: events of the node's machine, in the order in which they were recorded.
     """
     if found.failure is not None:
         return []
-    machine, before = machine_key(found.machine, found.host), set(standing)
+    machine, known = machine_key(found.machine, found.host), list(known)
+    before = standing(known, machine)
+    own = standing((event for event in known if event.node == found.host), machine)
     now = {
         (unit, fault.rule)
         for fault in found.faults
@@ -94,7 +104,7 @@ def of_diagnosis(
     }
     blind = {rule for rule, _ in found.unknown}
     new: list[tuple[str, str, Kind]] = [(*each, "fault") for each in sorted(now - before)]
-    new += [(*each, "gone") for each in sorted(before - now) if each[1] not in blind]
+    new += [(*each, "gone") for each in sorted(own & before - now) if each[1] not in blind]
     return [Event(at, fleet, found.host, machine, unit, kind, rule, run) for unit, rule, kind in new]
 
 

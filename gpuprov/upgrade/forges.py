@@ -44,7 +44,10 @@ jobs:
           export SSH_AUTH_SOCK="$$RUNNER_TEMP/agent"
           printf '%s\\n' "$$GPUPROV_SSH_KEY" | ssh-add -q -
           install -d -m 700 ~/.ssh
-          printf '%s\\n' "$$GPUPROV_KNOWN_HOSTS" >>~/.ssh/known_hosts
+          # ssh reads known_hosts2, too. It is written whole: a line that is no longer stated is gone.
+          made=$$(mktemp ~/.ssh/known.XXXXXX)
+          printf '%s\\n' "$$GPUPROV_KNOWN_HOSTS" >"$$made"
+          mv "$$made" ~/.ssh/known_hosts2
           echo "SSH_AUTH_SOCK=$$SSH_AUTH_SOCK" >>"$$GITHUB_ENV"
       - name: gpuprov $name
         id: look

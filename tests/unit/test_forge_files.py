@@ -22,6 +22,7 @@ from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov.inventory.wheel import LARGEST, PIP_S
 from gpuprov.model.lock import read_lock
 from gpuprov.report.markdown import MARK, MOST, plan_markdown
+from gpuprov.upgrade import forges
 from tests import RECORDED_LOCK, ROOT
 from tests.unit.programs import write_program
 
@@ -117,12 +118,15 @@ def test_the_action_comments_the_plan_once(runner: Runner, earlier: str) -> None
     runner.program("gh", select)
     runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
     runner.environment["GITHUB_ENV"] = str(runner.folder / "environment")
+    (runner.folder / ".ssh").mkdir()
+    for name in ("known_hosts", "known_hosts2"):
+        (runner.folder / ".ssh" / name).write_text("gpu1 ssh-ed25519 BBBB\n")
     for step, variables in list(steps(plan="true"))[1:]:
         assert runner.run(step, **variables) == 0, step
     assert f"gpuprov plan --lock site/fleet.lock.yml --markdown {runner.folder}/plan.md" in runner.calls
     way = "PATCH repos/o/r/issues/comments/7" if found else "POST repos/o/r/issues/5/comments"
     assert runner.calls[-1] == f"gh api --silent --method {way} -F body=@{runner.folder}/plan.md"
-    assert "gpu1 ssh-ed25519" in (runner.folder / ".ssh/known_hosts").read_text()
+    assert (runner.folder / ".ssh/known_hosts2").read_text() == "gpu1 ssh-ed25519 AAAA\n"
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (1, 1), (4, 4)])
@@ -205,6 +209,14 @@ def test_installations_have_the_limits_of_a_wheel() -> None:
     installs = [line for line in lines if "--require-hashes" in line]
     assert len(installs) == 2
     assert all(line.startswith(f"timeout {PIP_S} ") for line in installs)
+
+
+def test_host_keys_of_earlier_jobs_are_not_kept() -> None:
+    """A job's variable may lack a key that was removed: what the job before it wrote must be gone."""
+    texts = [(ROOT / name).read_text("utf-8") for name in ("action.yml", "templates/review.yml")]
+    texts += [forges.GITHUB.template, forges.GITLAB.template]
+    assert all("known_hosts" in text for text in texts)
+    assert not [text for text in texts if re.search(r">>.*known_hosts", text)]
 
 
 def test_the_component_installs_the_wheel_by_its_hash() -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gpuprov.errors import Refused
 from gpuprov.files.runs import started_by
-from gpuprov.history.ledger import Event, machine_key, out_now, repairs
+from gpuprov.history.ledger import Event, machine_key, out_now, repairs, sole_serials
 from gpuprov.model.nodeset import fold
 from gpuprov.model.rollout import Rollout, portion
 from gpuprov.upgrade.context import pack
@@ -28,9 +28,14 @@ DAYS = 90.0
 def with_history(
     patients: Mapping[str, Patient], events: Sequence[Event], now: datetime | None = None
 ) -> dict[str, Patient]:
-    """Return the patients; a node that comes back after `REPAIRS` repairs gets no rung and stays out."""
+    """Return the patients; a node that comes back after `REPAIRS` repairs gets no rung and stays out.
+
+    Nodes that state the same serial number are known by their names.
+    """
     found = {}
-    for node, each in patients.items():
+    serials = sole_serials({node: each.machine for node, each in patients.items()})
+    for node, stated in patients.items():
+        each = replace(stated, machine=serials[node])
         count = repairs(events, machine_key(each.machine, node), each.present, DAYS, now) if each.rungs else 0
         if count >= REPAIRS:
             said = f"repaired {count} times in {DAYS:g} days, and faulty again: replace the part"

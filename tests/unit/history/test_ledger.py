@@ -12,7 +12,7 @@ from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.errors import Unreachable
 from gpuprov.history import History
-from gpuprov.history.ledger import Event, Kind, machine_key, of_diagnosis, out_now, standing, worst
+from gpuprov.history.ledger import Event, Kind, machine_key, of_diagnosis, out_now, worst
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def test_a_fault_is_recorded_when_it_appears_and_when_it_is_gone() -> None:
         (diagnosis("c.d"), [("gone", "a.b")]),
         (diagnosis("a.b", "c.d", host="renamed"), [("fault", "a.b")]),
     ):
-        new = of_diagnosis(found, "/f", "2026-01-31T00:00:00+00:00", standing(ledger, "SN7"))
+        new = of_diagnosis(found, "/f", "2026-01-31T00:00:00+00:00", ledger)
         assert [(each.kind, each.what) for each in new] == kinds
         ledger += new
     [offender] = worst(ledger, now=NOW)

@@ -197,6 +197,14 @@ def test_without_a_list_of_devices_all_gpus_are_reset_together() -> None:
     assert reset_group(blind, named) == list(gpus_of(blind))
 
 
+def test_repairs_of_a_serial_number_that_two_nodes_state_are_of_neither() -> None:
+    sick = Patient("reset", machine="SN7", rungs=LADDERS["reset"])
+    events = [mended(1), mended(2)]
+    assert with_history({"gpu01": sick}, events, NOW_IS)["gpu01"].stays
+    both = with_history({"gpu01": sick, "gpu02": sick}, events, NOW_IS)
+    assert [(each.stays, each.machine) for each in both.values()] == [("", ""), ("", "")]
+
+
 def test_more_silent_nodes_than_may_be_out_are_unknown() -> None:
     found = {name: Patient("silent", faults=("no SSH",), rungs=LADDERS["silent"]) for name in ("a", "b")}
     found["c"] = Patient("reset", rungs=LADDERS["reset"])
