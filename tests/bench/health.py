@@ -52,7 +52,7 @@ def main() -> int:
         node.run(
             "apt-get -q update && apt-get -q -y install --no-install-recommends prometheus-node-exporter"
         )
-        node.run(f"cat >{PROGRAM} && chmod 755 {PROGRAM}; logger -t kernel 'nvidia: loaded'", input=program())
+        node.run(f"cat >{PROGRAM} && chmod 755 {PROGRAM}; gpuprov-sim log 'nvidia: loaded'", input=program())
         first = measured(node, PROGRAM)
         runs = [measured(node, PROGRAM) for _ in range(wanted.runs)]
         smi = sum(measured(node, "nvidia-smi", *words)[0] for words in SMI)

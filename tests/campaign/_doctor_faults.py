@@ -32,8 +32,8 @@ class Seeded:
 
 
 def log(text: str) -> str:
-    """Return a command that adds a line to the node's journal as the kernel's."""
-    return f"logger -t kernel {text!r}; sleep 0.3"
+    """Return a command that adds a line to the kernel's log of the node."""
+    return f"gpuprov-sim log {text!r}; sleep 0.3"
 
 
 FORGET = "journalctl --rotate; journalctl --vacuum-time=1s; sleep 1"

@@ -92,7 +92,7 @@ def node(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> HealthNod
     driven(plain)
     equip(plain)
     node = HealthNode(module_lab, plain, tmp_path_factory.mktemp("health"))
-    plain.run(f"mkdir -p {FOLDER} && logger -t kernel 'nvidia: module loaded'")
+    plain.run(f"mkdir -p {FOLDER} && gpuprov-sim log 'nvidia: module loaded'")
     node.state({"health": SETTING, "monitoring": {"textfile": FOLDER}})
     return node
 

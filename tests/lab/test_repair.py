@@ -26,7 +26,7 @@ Description=A line of the kernel's log, as each boot of a machine has
 
 [Service]
 Type=oneshot
-ExecStart=/usr/bin/logger -t kernel Linux version 6.1.0
+ExecStart=/usr/sbin/gpuprov-sim log Linux version 6.1.0
 
 [Install]
 WantedBy=multi-user.target

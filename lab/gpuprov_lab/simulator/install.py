@@ -45,6 +45,11 @@ DRIVER_PROGRAMS = (
 )
 
 
+UNITS = {
+    "gpuprov-sim.service": "sysinit.target",
+    "gpuprov-sim-log.service": "systemd-journald.service",
+}
+"""Units of the simulator → the unit that starts them."""
 DPKG = ("var/lib/dpkg", "usr/lib/gpuprov-lab/debian/dpkg")
 """Folders that dpkg's database may be in: the second on a node that plays a system without dpkg."""
 
@@ -72,10 +77,11 @@ def install(root: Path, machine: str) -> None:
     if _dpkg(root) == DPKG[0]:
         _write(root / "etc/dpkg/dpkg.cfg.d/gpuprov-sim", HOOK)
     subprocess.run([root / PROGRAMS / "arrange", root], check=True)
-    wanted = root / "etc/systemd/system/sysinit.target.wants/gpuprov-sim.service"
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    wanted.unlink(missing_ok=True)
-    wanted.symlink_to("/usr/lib/systemd/system/gpuprov-sim.service")
+    for unit, target in UNITS.items():
+        wanted = root / f"etc/systemd/system/{target}.wants" / unit
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        wanted.unlink(missing_ok=True)
+        wanted.symlink_to(f"/usr/lib/systemd/system/{unit}")
 
 
 def nspawn_arguments(root: Path, machine: str) -> list[str]:
@@ -100,10 +106,8 @@ def _copy_program(root: Path) -> None:
         for folder in ("node", "layouts"):
             shutil.copytree(package / folder, programs / folder, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(package / "arrange", programs / "arrange")
-        _write(
-            root / "usr/lib/systemd/system/gpuprov-sim.service",
-            (package / "gpuprov-sim.service").read_text(),
-        )
+        for unit in UNITS:
+            _write(root / "usr/lib/systemd/system" / unit, (package / unit).read_text())
     (programs / "arrange").chmod(0o755)
     for name in {Path(target).name for target in DRIVER_PROGRAMS} | {*KMOD_PROGRAMS, "gpuprov-sim"}:
         _write_program(programs / "bin" / name, LAUNCHER.format(name=name))

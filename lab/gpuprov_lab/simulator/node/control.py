@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import syslog
 
 from .files import Files
 from .kernel import Kernel
+from .kernel_log import say
 
 FAULTS = {
     "gpu-dead": "INDEX: the GPU falls off the bus until `power`, which a reboot is not",
@@ -16,15 +16,19 @@ FAULTS = {
     "no-devices": "the driver finds no GPU",
     "remap": "INDEX: a row remap is pending until a reset of the GPU, or the next boot",
     "remap-stuck": "INDEX: a row remap is pending until the next boot, and a reset does not help",
-    "xid": "INDEX CODE: an Xid message in the journal, nothing else",
+    "xid": "INDEX CODE: an Xid message in the kernel's log, nothing else",
 }
-_USAGE = "usage: gpuprov-sim boot | power | status | fault NAME [ARGUMENT ...] | mend\n" + "\n".join(
-    f"  fault {name:<13}{meaning}" for name, meaning in FAULTS.items()
+_USAGE = (
+    "usage: gpuprov-sim boot | power | status | log TEXT | fault NAME [ARGUMENT ...] | mend\n"
+    + "\n".join(f"  fault {name:<13}{meaning}" for name, meaning in FAULTS.items())
 )
 
 
 def control(files: Files, arguments: list[str]) -> int:
-    """Run one command; exit status 2 for an unknown one. `mend` removes all faults."""
+    """Run one command; exit status 2 for an unknown one.
+
+    `mend` removes all faults, `log` writes a message of the kernel.
+    """
     kernel = Kernel(files)
     match arguments:
         case ["boot"]:
@@ -34,27 +38,39 @@ def control(files: Files, arguments: list[str]) -> int:
             kernel.boot()
         case ["status"]:
             sys.stdout.write(f"{kernel.machine.name}: {', '.join(kernel.modules()) or 'no driver loaded'}\n")
+        case ["log", *words] if words:
+            say(files, " ".join(words))
         case ["mend"]:
             _forget_power(kernel)
             with kernel.state.change() as state:
                 state["faults"] = {}
-        case ["fault", "gpu-dead", index] if _has(kernel, index):
-            with kernel.power.change() as power:
-                power["dead"] = [*power.get("dead", []), index]
-            _xid(kernel, int(index), "79, GPU has fallen off the bus.")
-        case ["fault", ("remap" | "remap-stuck") as name, index] if _has(kernel, index):
-            _put_in(kernel, name, [index])
-        case ["fault", "gpu-lost", index] if _has(kernel, index):
-            _put_in(kernel, "gpu-lost", [index])
-            _xid(kernel, int(index), "79, GPU has fallen off the bus.")
-        case ["fault", "xid", index, code] if _has(kernel, index):
-            _xid(kernel, int(index), f"{code}, pid='<unknown>', name=<unknown>")
-        case ["fault", ("hang" | "mismatch" | "no-devices") as name]:
-            _put_in(kernel, name, [])
+        case ["fault", *fault] if _add_fault(kernel, fault):
+            pass
         case _:
             sys.stderr.write(_USAGE + "\n")
             return 2
     return 0
+
+
+def _add_fault(kernel: Kernel, fault: list[str]) -> bool:
+    """Add a fault of `FAULTS`, with its arguments; return whether it is one."""
+    match fault:
+        case ["gpu-dead", index] if _has(kernel, index):
+            with kernel.power.change() as power:
+                power["dead"] = [*power.get("dead", []), index]
+            _xid(kernel, int(index), "79, GPU has fallen off the bus.")
+        case [("remap" | "remap-stuck") as name, index] if _has(kernel, index):
+            _put_in(kernel, name, [index])
+        case ["gpu-lost", index] if _has(kernel, index):
+            _put_in(kernel, "gpu-lost", [index])
+            _xid(kernel, int(index), "79, GPU has fallen off the bus.")
+        case ["xid", index, code] if _has(kernel, index):
+            _xid(kernel, int(index), f"{code}, pid='<unknown>', name=<unknown>")
+        case [("hang" | "mismatch" | "no-devices") as name]:
+            _put_in(kernel, name, [])
+        case _:
+            return False
+    return True
 
 
 def _has(kernel: Kernel, index: str) -> bool:
@@ -75,5 +91,4 @@ def _put_in(kernel: Kernel, name: str, arguments: list[str]) -> None:
 
 def _xid(kernel: Kernel, index: int, text: str) -> None:
     place = kernel.machine.gpus[index].address.removesuffix(".0")
-    syslog.openlog("kernel", 0, syslog.LOG_USER)
-    syslog.syslog(syslog.LOG_ERR, f"NVRM: Xid (PCI:{place}): {text}")
+    say(kernel.files, f"NVRM: Xid (PCI:{place}): {text}")
