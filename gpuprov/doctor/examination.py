@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from gpuprov.probe.facts import Facts, Missing, part
+from gpuprov.probe.node.kernel_log import OF_DEVICES
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.health import Health, parse_health
 from gpuprov.untrusted.numbers import finite
@@ -74,6 +75,10 @@ LOG_LINE = 1000
 kernel log.
 """
 
+_QUOTED = re.compile(r"(\bname=|the client ')(?!<).{1,15}")
+"""Name of a program in a message of the driver, as in Xids and API mismatches; the kernel's names have at
+most 15 characters.
+"""
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")
 _UNSET = re.compile(r"(?i)default|filled|none|unknown|(?:0*1?2?3?4?5?6?7?8?9?0*|n/?a|(.)\1*)\Z")
 """Texts of firmware whose maker has set no serial number."""
@@ -91,7 +96,10 @@ class Examination(Facts):
         return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 
     def log_lines(self, *patterns: str) -> list[LogLine]:
-        """Return lines of the kernel log that match one of the patterns.
+        """Return messages of drivers and about devices in the kernel log that match one of the patterns.
+
+        Messages about programs do not count, and names of programs in the others match no pattern: a user of
+        the node chooses them.
 
         Each `.*` of a pattern separates parts that are searched one after the other: the time of a regular
         expression with several repeats would grow with the square of a line.
@@ -99,8 +107,15 @@ class Examination(Facts):
         Raises:
             Missing: the log could not be read.
         """
-        wanted = [[re.compile(part) for part in pattern.split(".*")] for pattern in patterns]
-        return [line for line in self.kernel_log if any(_in_order(line.text, parts) for parts in wanted)]
+        devices = (line for line in self.kernel_log if OF_DEVICES.match(line.text))
+        return _matching(((line, _QUOTED.sub(r"\1", line.text)) for line in devices), patterns)
+
+    def program_lines(self, *patterns: str) -> list[LogLine]:
+        """Return lines of the kernel log that match one of the patterns, also messages about programs.
+
+        A user of the node can cause them: a fault by them is at most watched.
+        """
+        return _matching(((line, line.text) for line in self.kernel_log), patterns)
 
     @part
     def gpus(self) -> tuple[Gpu, ...]:
@@ -186,6 +201,12 @@ class Examination(Facts):
         path = self.raw("libraries")["taken"].get(name)
         found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)\Z", path or "")
         return found[1] if found else None
+
+
+def _matching(lines: Iterable[tuple[LogLine, str]], patterns: tuple[str, ...]) -> list[LogLine]:
+    """Return the lines whose text matches one of the patterns."""
+    wanted = [[re.compile(part) for part in pattern.split(".*")] for pattern in patterns]
+    return [line for line, text in lines if any(_in_order(text, parts) for parts in wanted)]
 
 
 def _in_order(text: str, parts: list[re.Pattern[str]]) -> bool:

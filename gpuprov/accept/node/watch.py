@@ -5,9 +5,9 @@ import os
 import time
 from ctypes import byref, c_uint, c_ulonglong
 
-from gpuprov.probe.node.base import Failed, names_in, read_or_none
+from gpuprov.probe.node.base import Failed, names_in, read_or_none, redact
 from gpuprov.probe.node.gpu_sample import Nvml
-from gpuprov.probe.node.kernel_log import kernel_log
+from gpuprov.probe.node.kernel_log import XID, read_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,11 +149,11 @@ def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float)
 def xids() -> "Values":
     """Return the `count` of Xid lines in the kernel log since boot and the last 20 `lines`, or `error`."""
     try:
-        result = kernel_log({})
+        kinds = read_log()[2]
     except Failed as failed:
         return {"error": str(failed)}
-    lines = [line for line in result["kept"] if "Xid" in line[1]]
-    return {"count": len(lines), "lines": lines[-20:]}
+    lines = [[seconds, redact(text)] for seconds, text in kinds.lines()[0] if XID.match(text)]
+    return {"count": kinds.total(XID), "lines": lines[-20:]}
 
 
 def schedulers() -> "list[str]":

@@ -185,8 +185,9 @@ TABLE: Mapping[str, Chooser] = {
     ),
     "kernel_log": fields(
         kept=log_lines,
+        left_out=number,
         lines=number,
-        source=matching(r"ring|journal"),
+        source=matching(r"ring|journal|journal and ring"),
     ),
     "nvlink": fields(
         status=lines(r"(GPU \d{1,3}): .*", r"(Link \d{1,3}): (\d{1,4}(?:\.\d{1,3})? GB/s|<inactive>)"),

@@ -85,7 +85,9 @@ def memory_window_log(seen: Examination) -> Iterator[Fault]:
     """Report the driver's messages about invalid BARs, and the kernel's about BARs without space, of a GPU
     that nvidia-smi lacks.
     """
-    lines = seen.log_lines(r"PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M")
+    lines = seen.log_lines(
+        r"\ANVRM: (?:This PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M)"
+    )
     refused = bool(lines)
     lines = lines or _without_space(seen)
     if lines:

@@ -55,9 +55,13 @@ ROWS += (136, 140, 141, 142, 143, 144, 151, 155, 159, 162, 167)
 """Rows of `data/faults.json`, by the first code of each."""
 
 _XID = re.compile(
-    r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F:.]{1,40})\)?[^:]{0,100}: (\d{1,3})\b,? ?(.*)"
+    r"NVRM: (?:GPU at )?Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\b"
+    r"[^)]{0,40}\)[^:]{0,100}: (\d{1,3})\b,? ?(.*)"
 )
-_BUS = re.compile(r"GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d.{0,160}?fallen off the bus")
+_BUS = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.\d"
+    r".{0,160}?fallen off the bus"
+)
 _NAMED = re.compile(r"caused by previous Xid (\d{1,3})\b")
 """The Xid that another one names as its cause, as 45 does from driver 570 on."""
 _ACTION = re.compile(r"to 0x[0-9a-fA-F]{1,16} \(([^()]{1,100})\)")
@@ -123,12 +127,15 @@ def meanings() -> Mapping[int, Meaning]:
 
 
 def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
-    """Return the Xids of a kernel log, oldest first; "fallen off the bus" without a code is 79."""
+    """Return the Xids of a kernel log, oldest first; "fallen off the bus" without a code is 79.
+
+    A message counts from its beginning only: others quote names and paths that a user chooses.
+    """
     found = []
     for line in lines:
-        if result := _XID.search(line.text):
+        if result := _XID.match(line.text):
             found.append(Event(_short(result[1]), int(result[2]), result[3], line))
-        elif lost := _BUS.search(line.text):
+        elif lost := _BUS.match(line.text):
             found.append(Event(_short(lost[1]), 79, "GPU has fallen off the bus", line))
     return found
 
@@ -317,7 +324,7 @@ def sxids(seen: Examination) -> Iterator[Fault]:
     """Report errors of NVSwitches in the kernel log, once for each code, switch and fatality."""
     groups: dict[tuple[str, str, bool], list[LogLine]] = {}
     for line in seen.kernel_log:
-        if result := _SXID.search(line.text):
+        if result := _SXID.match(line.text):
             fatal = (result[4] or "").lower() == "fatal"
             groups.setdefault((result[1], result[3], fatal), []).append(line)
     for (switch, code, fatal), lines in groups.items():

@@ -126,7 +126,7 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
 @rule("host.killed", "D108", source="sichek gpud")
 def killed_for_memory(seen: Examination) -> Iterator[Fault]:
     """Report programs that the kernel has killed for lack of memory."""
-    lines = seen.log_lines(r"Out of memory: Killed|[Mm]emory cgroup out of memory|oom-kill:")
+    lines = seen.program_lines(r"Out of memory: Killed|[Mm]emory cgroup out of memory|oom-kill:")
     killed = [line for line in lines if "Killed" in line.text] or lines
     if killed:
         group = "cgroup" in killed[-1].text
@@ -147,7 +147,7 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
 @rule("host.hangs", "D115", source="gpud")
 def hangs(seen: Examination) -> Iterator[Fault]:
     """Report the kernel's messages about hanging tasks or processors."""
-    lines = seen.log_lines(
+    lines = seen.program_lines(
         r"blocked for more than \d+ seconds|soft lockup|hard LOCKUP", r"rcu.*detected.*stall"
     )
     if lines:

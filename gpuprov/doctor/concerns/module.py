@@ -203,7 +203,10 @@ def _stranger(seen: Examination, module: DiskModule | None, keys: list[str] | No
 @rule("driver.too_new", "D11", source="open-mod")
 def legacy_gpu(seen: Examination) -> Iterator[Fault]:
     """Report a driver branch that no longer supports the GPU, by the driver's message in the log."""
-    lines = seen.log_lines(r"Legacy drivers|ignoring the legacy GPU")
+    lines = seen.log_lines(
+        r"\ANVRM: (?:The NVIDIA |installed in|supported through).*Legacy drivers",
+        r"\ANVRM: ignoring the legacy GPU",
+    )
     if lines:
         branch = re.search(r"(\d{3})\.xx Legacy", " ".join(line.text for line in lines))
         yield Fault(

@@ -16,15 +16,15 @@ from gpuprov.doctor.lines import without_line
 from gpuprov.probe.parse.modules import module_name
 from gpuprov.untrusted import ShellLine, shell
 
-_MAGIC = re.compile(
-    r"(?<![\w-])(nvidia\w{0,30}|gdrdrv): version magic '([^']{1,200})' should be '([^']{1,200})'"
-)
+_MAGIC = re.compile(r"(nvidia\w{0,30}|gdrdrv): version magic '([^']{1,200})' should be '([^']{1,200})'")
 _SYMBOL = re.compile(
-    r"(?<![\w-])(nvidia(?:_(?:uvm|modeset|drm|fs|current|current_open))?|gdrdrv): "
+    r"(nvidia(?:_(?:uvm|modeset|drm|fs|current|current_open))?|gdrdrv): "
     r"(disagrees about version of symbol|Unknown symbol"
     r"|module using GPL-only symbols uses symbols) (\w{1,80})"
 )
-"""Messages of the kernel's loader. `network.peermem_log` reports those of the peer-memory modules."""
+"""Messages of the kernel's loader, from their beginning, as others can quote them. `network.peermem_log`
+reports those of the peer-memory modules.
+"""
 _ALIAS = re.compile(r"([A-Za-z][\w-]{0,60})(?=\s|\Z)")
 _TARGET = re.compile(r"(?:^|[\s/])modprobe(?:\s+-\S+)*\s+([A-Za-z][\w-]{0,60})(?=\s|\Z)")
 LINE = 400
@@ -56,7 +56,7 @@ def _latest(seen: Examination, pattern: re.Pattern[str]) -> dict[str, tuple[re.M
     """Return module → its last message that matches, for modules that are not loaded now."""
     found: dict[str, tuple[re.Match[str], LogLine]] = {}
     for line in seen.kernel_log if "kernel_log" not in seen.missing else ():
-        if (result := pattern.search(line.text)) and not _loaded(seen, module_name(result[1])):
+        if (result := pattern.match(line.text)) and not _loaded(seen, module_name(result[1])):
             found[module_name(result[1])] = (result, line)
     return found
 

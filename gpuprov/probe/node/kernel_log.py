@@ -2,10 +2,11 @@
 
 import os
 import re
+import stat
 import subprocess
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 
 from gpuprov.probe.node.base import CHILDREN, ENVIRONMENT, Failed, collector, find_program, redact, stop
 
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 LINES_AT_MOST = 4000
+OF_A_KIND, KINDS = 200, 256
+"""Maximum numbers of lines of one kind, and of kinds: further kinds are one together. So no line, however
+often it comes, pushes out one of another kind.
+"""
 LINE_LIMIT = 600
 """Maximum length of a line in characters."""
+RING = "/dev/kmsg"
+TRUSTED = ("_TRANSPORT=kernel", "SYSLOG_IDENTIFIER=kernel")
 WANTED = re.compile(
     r"NVRM|\bS?Xid\b|nvidia|nouveau|\bnova|PCIe Bus Error|\bAER:|pciehp|fallen off|PCIe bandwidth|BAR \d"
     r"|[Ll]ockdown|unavailable key|module verification|Key was rejected|Out of memory|oom-kill|Killed process"
@@ -28,36 +35,144 @@ WANTED = re.compile(
     r"|version magic|disagrees about version of symbol|Unknown symbol|GPL-only symbol|gdrdrv"
 )
 """Pattern of the lines that are kept."""
+_PCI = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d"
+OF_DEVICES = re.compile(
+    r"(?:NVRM[: ]|nvidia[\w-]{0,30}[: ]|nouveau |gdrdrv: |nv_peer_mem[: ]|The NVIDIA |\[drm[\]:]"
+    rf"|(?:mlx[45]_(?:core|ib)|pcieport|pciehp|pci|nova\w{{0,10}}) {_PCI}|mlx[45]_\w{{2,4}}: |BAR\d: |AER: "
+    r"|mce: \[Hardware|mce: CPU|(?:\{\d{1,9}\})?\[Hardware Error\]|EDAC (?:MC\d|\w{3,20}:)|rcu: (?:INFO|rcu_)"
+    r"|(?:watchdog: |NMI watchdog: )?BUG: soft lockup|(?:NMI )?watchdog: |nvme nvme\d|sd \d{1,4}:\d"
+    r"|ata\d{1,4}[.:]|(?:blk_update_request|print_req_error): |Buffer I/O error on|md/raid[\d:]"
+    r"|(?:I/O|critical \w{6}) error, dev |EXT4-fs (?:error|warning)? ?\(|XFS \(|nfs: server |DMAR: |AMD-Vi: "
+    r"|Lockdown: |Loading of (?:un|mod)|PKCS#7 |Required key not|Key was rejected|Kernel is locked)"
+)
+"""Beginnings of the messages of drivers, and of the kernel about devices.
+
+All others may begin with the name of a program, which its user chooses, or quote its path. With a name of at
+most 15 characters and what the kernel writes after it (`NAME[PID]: segfault at`), no message can be made that
+begins like these and matches a rule.
+"""
+_CODE = re.compile(
+    r"NVRM: (?:GPU at )?Xid \([0-9a-zA-Z:. -]{1,60}\)[^:]{0,100}: \d{1,3}\b"
+    r"|nvidia-nvswitch\d{1,3}: SXid \([0-9a-zA-Z:.]{1,40}\): \d{3,6}\b"
+)
+XID = re.compile(r"NVRM: (?:GPU at )?Xid \(")
+"""Beginning of a message about an error of a GPU."""
+_ORIGIN = re.compile(r"kernel(?:\[\d{1,9}\])?: ")
+"""Beginning of a message of the kernel itself in journalctl's output."""
 
 
 @collector(seconds=20)
 def kernel_log(parameters: "Values") -> "Any":
-    """Return time and text of the last 4000 relevant lines, the oldest first, from journal or /dev/kmsg.
+    """Return time and text of the last relevant lines of each kind, the oldest first.
 
-    Times are in seconds since the epoch; secrets are hidden. `lines` counts all lines read: an empty log
-    proves nothing, so it is a failure.
+    Only lines of the kernel itself count. Times are in seconds since the epoch; secrets are hidden. `lines`
+    is the number of all lines read, `left_out` of relevant ones that are not returned: an empty log proves
+    nothing, so it is a failure.
 
     Raises:
         Failed: no log can be read, or it is empty.
     """
-    reason = "no kernel log can be read"
+    sources, count, kinds = read_log()
+    kept, left_out = kinds.lines()
+    return {
+        "source": " and ".join(sources),
+        "lines": count,
+        "left_out": left_out,
+        "kept": [[seconds, redact(text)] for seconds, text in kept],
+    }
+
+
+def read_log() -> "tuple[list[str], int, Kinds]":
+    """Return the sources of the kernel's log, the number of lines read, and the relevant ones.
+
+    They are those of the journal, and of /dev/kmsg: who fills the journal, as each user can, makes it forget
+    the kernel's messages too.
+
+    Raises:
+        Failed: no log can be read, or it is empty.
+    """
+    reason, sources, count, kinds = "no kernel log can be read", [], 0, Kinds()
     for source in (_journal, _ring):
-        kept, count = deque(maxlen=LINES_AT_MOST), 0  # type: deque[Any], int
+        before = count
+        kinds.begin_source()
         try:
             for seconds, text in source():
                 count += 1
                 if WANTED.search(text):
-                    kept.append([seconds, redact(text[:LINE_LIMIT])])
+                    kinds.add(seconds, text[:LINE_LIMIT])
         except (Failed, OSError) as error:
             reason = f"{reason}; {error}"
             continue
-        if count:
-            return {"source": source.__name__.strip("_"), "lines": count, "kept": list(kept)}
-    raise Failed(reason)
+        if count > before:
+            sources.append(source.__name__.strip("_"))
+    if not sources:
+        raise Failed(reason)
+    return sources, count, kinds
+
+
+class Kinds:
+    """The last lines of each kind of message, from sources that may have the same lines.
+
+    A kind is an error's code with its device, or the beginning of a message about a device; all lines about
+    programs are one kind.
+    """
+
+    def __init__(self) -> None:
+        """Begin without lines."""
+        self._kinds = {}  # type: dict[str, deque[tuple[float, str]]]
+        self._known = {}  # type: dict[str, Counter[str]]
+        self._full = set()  # type: set[str]
+        self._totals = Counter()  # type: Counter[str]
+
+    def begin_source(self) -> None:
+        """Begin with another source: each known line is expected once more, with another clock's time.
+
+        A kind that is full has its last lines; older ones of this source would push them out.
+        """
+        self._known = {kind: Counter(text for _, text in lines) for kind, lines in self._kinds.items()}
+        self._full = {kind for kind, lines in self._kinds.items() if len(lines) == OF_A_KIND}
+
+    def add(self, seconds: float, text: str) -> None:
+        """Add a line, unless an earlier source has had it."""
+        kind = _kind(text)
+        if kind not in self._kinds and len(self._kinds) >= KINDS:
+            kind = "others"
+        known = self._known.get(kind, Counter())
+        if kind in self._full or known[text]:
+            known[text] -= 1
+            return
+        self._kinds.setdefault(kind, deque(maxlen=OF_A_KIND)).append((seconds, text))
+        self._totals[kind] += 1
+
+    def total(self, pattern: "re.Pattern[str]") -> int:
+        """Return the number of lines of the kinds whose name matches, also of those that were left out."""
+        return sum(total for kind, total in self._totals.items() if pattern.match(kind))
+
+    def lines(self) -> "tuple[list[tuple[float, str]], int]":
+        """Return at most `LINES_AT_MOST` lines, the oldest first, and the number of those left out.
+
+        If there are more, each kind has the same share.
+        """
+        all_of = [sorted(lines) for lines in self._kinds.values()]
+        if sum(map(len, all_of)) > LINES_AT_MOST:
+            share = LINES_AT_MOST // len(all_of)
+            all_of = [lines[-share:] for lines in all_of]
+        kept = sorted(line for lines in all_of for line in lines)
+        return kept, sum(self._totals.values()) - len(kept)
+
+
+def _kind(text: str) -> str:
+    """Return the kind of a message; its numbers, which differ from line to line, do not count."""
+    if not OF_DEVICES.match(text):
+        return "program"
+    code = _CODE.match(text)
+    return code.group() if code else re.sub(r"\d+", "0", text[:24])
 
 
 def _journal() -> "Iterator[tuple[float, str]]":
     """Yield time and text of the kernel's messages in the journal since boot.
+
+    `_TRANSPORT` is what the journal itself notes; SYSLOG_IDENTIFIER alone is what any user writes.
 
     Raises:
         Failed: journalctl is not installed, or did not end within 15 s.
@@ -66,7 +181,7 @@ def _journal() -> "Iterator[tuple[float, str]]":
     if program is None:
         raise Failed("journalctl is not installed")
     child = subprocess.Popen(
-        (program, "-b", "-t", "kernel", "-o", "short-unix", "--no-pager", "-q", "--no-hostname"),
+        (program, "-b", *TRUSTED, "-o", "short-unix", "--no-pager", "-q", "--no-hostname"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -82,7 +197,9 @@ def _journal() -> "Iterator[tuple[float, str]]":
         assert child.stdout is not None  # noqa: S101
         with child.stdout:
             for stamp, text in _whole(line.decode("utf-8", "replace") for line in child.stdout):
-                yield stamp, text.partition("kernel: ")[2].strip() or text.strip()
+                origin = _ORIGIN.match(text)
+                if origin:
+                    yield stamp, text[origin.end() :].strip()
         if child.wait(1) < 0:
             raise Failed("journalctl did not end in time")
     finally:
@@ -113,10 +230,15 @@ def _ring() -> "Iterator[tuple[float, str]]":
     """Yield time and text of the kernel's records in /dev/kmsg up to the newest; times since the epoch.
 
     A record has priority, number, microseconds since boot, and the text.
+
+    Raises:
+        Failed: it is no device, as in some containers.
     """
-    handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    handle = os.open(RING, os.O_RDONLY | os.O_NONBLOCK)
     boot = time.time() - time.monotonic()
     try:
+        if not stat.S_ISCHR(os.fstat(handle).st_mode):
+            raise Failed(RING + " is no device")
         for _ in range(200000):
             try:
                 record = os.read(handle, 8192).decode("utf-8", "replace")
@@ -129,9 +251,12 @@ def _ring() -> "Iterator[tuple[float, str]]":
             head, _, text = record.partition(";")
             fields = head.split(",")
             if len(fields) > 2 and fields[0].isdigit() and int(fields[0]) < 8 and fields[2].isdigit():
-                yield (
-                    round(boot + int(fields[2]) / 1e6, 6),
-                    text.partition("\n")[0].replace("\\x0a", " ").strip(),
-                )
+                yield round(boot + int(fields[2]) / 1e6, 6), _unescaped(text.partition("\n")[0])
     finally:
         os.close(handle)
+
+
+def _unescaped(text: str) -> str:
+    """Return the text of a record of /dev/kmsg, as one line: `\\x0a` there is the end of one."""
+    raw = re.sub(rb"\\x([0-9a-f]{2})", lambda code: bytes([int(code.group(1), 16)]), text.encode())
+    return " ".join(line.strip() for line in raw.decode("utf-8", "replace").splitlines()).strip()

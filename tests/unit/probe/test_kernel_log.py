@@ -1,0 +1,178 @@
+"""Collector of the kernel's log: who wrote a line, and that no line pushes out those of another kind."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from gpuprov.accept.node import watch
+from gpuprov.probe.node import kernel_log as module
+from gpuprov.probe.node.base import Failed
+from gpuprov.probe.node.kernel_log import KINDS, LINES_AT_MOST, OF_A_KIND, kernel_log
+
+LOST = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
+FAULT = "NVRM: Xid (PCI:0000:{:02x}:00): {}, pid={}, name=python, Ch 00000008"
+CRASH = "python[{}]: segfault at 0 ip 000055d2 sp 00007fff error 4 in python[55d2+1000]"
+
+
+class Log:
+    """The two sources; texts of the journal are what `journalctl` prints, those of the ring are records."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Put both in place of this machine's."""
+        self.journal: list[str] = []
+        self.ring: list[bytes] = []
+        self.kind = stat.S_IFCHR
+        self.arguments: tuple[str, ...] = ()
+        monkeypatch.setattr(module, "find_program", lambda name: f"/usr/bin/{name}")
+        monkeypatch.setattr(subprocess, "Popen", self._start)
+        monkeypatch.setattr(
+            threading, "Timer", lambda *_: SimpleNamespace(start=lambda: None, cancel=lambda: None)
+        )
+        monkeypatch.setattr(module, "stop", lambda _: None)
+        system = SimpleNamespace(
+            open=lambda *_: 99,
+            close=lambda _: None,
+            read=self._read,
+            fstat=lambda _: SimpleNamespace(st_mode=self.kind),
+            O_RDONLY=os.O_RDONLY,
+            O_NONBLOCK=os.O_NONBLOCK,
+        )
+        monkeypatch.setattr(module, "os", system)
+
+    def says(self, texts: Iterable[str]) -> None:
+        """Add lines of the kernel to the journal."""
+        begun = 1_795_700_000 + len(self.journal)
+        self.journal += [f"{begun + number}.5 kernel: {text}" for number, text in enumerate(texts)]
+
+    def rings(self, texts: Iterable[str], priority: int = 3) -> None:
+        """Add records to the ring."""
+        self.ring += [
+            f"{priority},{number},{number}000000,-;{text}\n".encode() for number, text in enumerate(texts)
+        ]
+
+    def _start(self, argv: tuple[str, ...], **_: Any) -> Any:
+        self.arguments = argv
+        lines = io.BytesIO("".join(f"{line}\n" for line in self.journal).encode())
+        child = Mock(stdout=lines)
+        child.wait.return_value = 0
+        return child
+
+    def _read(self, _handle: int, _size: int) -> bytes:
+        if not self.ring:
+            raise BlockingIOError
+        return self.ring.pop(0)
+
+
+@pytest.fixture
+def machine() -> Iterator[Log]:
+    with contextlib.ExitStack() as stack:
+        yield Log(stack.enter_context(pytest.MonkeyPatch.context()))
+
+
+def texts() -> list[str]:
+    """Return the texts of the collector."""
+    return [text for _, text in kernel_log({})["kept"]]
+
+
+def test_only_what_the_journal_itself_notes_is_the_kernels(machine: Log) -> None:
+    """Each user writes with the kernel's identifier: `logger -t kernel`."""
+    machine.says([LOST])
+    assert texts() == [LOST]
+    assert {"_TRANSPORT=kernel", "SYSLOG_IDENTIFIER=kernel"} < set(machine.arguments)
+    assert "-t" not in machine.arguments
+
+
+@pytest.mark.parametrize("origin", ["systemd[1]: Started kernel: ", "kernelx: ", "kernel[x]: ", ""])
+def test_a_line_of_another_origin_is_none(machine: Log, origin: str) -> None:
+    machine.journal = ["1795700000.5 kernel: Linux version 6.1.0", f"1795700001.5 {origin}{LOST}"]
+    assert texts() == []
+
+
+def test_a_text_with_several_lines_is_one(machine: Log) -> None:
+    machine.journal = ["1795700000.5 kernel: python[1]: segfault", f"             {LOST}"]
+    assert texts() == [f"python[1]: segfault {LOST}"]
+    machine.journal = ["1795700000.5 kernel: python[1]: segfault", f"1795700001.5 {LOST}"]
+    assert texts() == ["python[1]: segfault"]
+
+
+def test_programs_push_out_no_fault(machine: Log) -> None:
+    machine.says([LOST, *(CRASH.format(pid) for pid in range(LINES_AT_MOST + 100))])
+    result = kernel_log({})
+    assert result["kept"][0][1] == LOST
+    assert len(result["kept"]) == OF_A_KIND + 1
+    assert result["left_out"] == LINES_AT_MOST + 100 - OF_A_KIND
+    assert result["kept"][-1][1] == CRASH.format(LINES_AT_MOST + 99)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: API mismatch: the client 'a{}' (pid {})",
+        FAULT.format(0xC1, 31, "{}{}"),
+        "traps: a{} segfault{}",
+    ],
+)
+def test_messages_that_a_user_causes_push_out_no_other(machine: Log, line: str) -> None:
+    machine.says([LOST, "NVRM: BAR1 is 0M @ 0x0", *(line.format(number, number) for number in range(9999))])
+    assert texts()[:2] == [LOST, "NVRM: BAR1 is 0M @ 0x0"]
+
+
+def test_all_kinds_together_are_bounded(machine: Log) -> None:
+    """Errors of more kinds than there are: each has its share, and the last ones of each are there."""
+    kinds = [(bus, code) for bus in range(16) for code in range(1, 21)]
+    machine.says(FAULT.format(bus, code, pid) for pid in range(30) for bus, code in kinds)
+    found = texts()
+    assert len(found) <= LINES_AT_MOST
+    assert {FAULT.format(bus, code, 29) for bus, code in kinds[: KINDS - 1]} <= set(found)
+
+
+def test_the_ring_has_what_the_journal_has_lost(machine: Log) -> None:
+    machine.says([CRASH.format(2), LOST, LOST])
+    machine.rings([FAULT.format(1, 48, 7), CRASH.format(2), LOST, LOST, LOST])
+    result = kernel_log({})
+    assert sorted(text for _, text in result["kept"]) == sorted(
+        [FAULT.format(1, 48, 7), CRASH.format(2), LOST, LOST, LOST]
+    )
+    assert result["source"] == "journal and ring"
+
+
+def test_the_last_lines_of_a_kind_stay_although_the_ring_has_older_ones(machine: Log) -> None:
+    machine.says(FAULT.format(1, 31, pid) for pid in range(900))
+    machine.rings(FAULT.format(1, 31, pid) for pid in range(900))
+    assert texts()[-1] == FAULT.format(1, 31, 899)
+    assert len(texts()) == OF_A_KIND
+
+
+def test_the_ring_alone_is_enough_and_its_users_are_none(machine: Log) -> None:
+    machine.rings([r"NVRM: The NVIDIA GPU\x0aNVRM: (PCI ID: 10de:1) \x5c", LOST])
+    assert texts() == ["NVRM: The NVIDIA GPU NVRM: (PCI ID: 10de:1) \\", LOST]
+    machine.rings([LOST], priority=11)
+    with pytest.raises(Failed, match="no kernel log"):
+        kernel_log({})
+
+
+def test_a_pipe_is_no_log(machine: Log) -> None:
+    machine.kind = stat.S_IFIFO
+    machine.rings([LOST])
+    with pytest.raises(Failed, match="is no device"):
+        kernel_log({})
+
+
+def test_errors_under_load_are_those_of_the_driver(machine: Log) -> None:
+    machine.says([LOST, "process '/tmp/Xid' launched '/tmp/NVRM: Xid (' with NULL argv", CRASH.format("Xid")])
+    assert watch.xids()["count"] == 1
+    machine.says(FAULT.format(1, 31, pid) for pid in range(OF_A_KIND + 50))
+    found = watch.xids()
+    assert found["count"] == OF_A_KIND + 51
+    assert len(found["lines"]) == 20
