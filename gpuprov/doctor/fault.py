@@ -28,6 +28,10 @@ CONSEQUENCES: Mapping[Severity, Class] = {
     "hint": "none",
 }
 """Severity → the class of a fault whose rule states no other."""
+OF_USERS: tuple[Class, ...] = ("watch", "none")
+"""Classes of faults whose evidence a user of the node can choose: for others, one user with a variable or a
+message would take the node from all.
+"""
 FAULTS = 64
 """Maximum number of faults of one rule on one node: of eight GPUs with eight faults each."""
 LINES = 16
@@ -50,6 +54,8 @@ class Fault:
         source: sources of the rule; set by `judge`.
         follows: rules whose faults explain this one; set by `judge`.
         health: its class in `CLASSES`, if it is not that of the rule for its severity; set by `judge`.
+        by_users: whether a user of the node can choose all its evidence: variables and limits of programs,
+            names, files in homes, messages about programs. Its class is then at most `watch`.
     """
 
     severity: Severity
@@ -63,10 +69,11 @@ class Fault:
     source: str = ""
     follows: tuple[str, ...] = ()
     health: Class | None = None
+    by_users: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
+        """Return plain data for JSON; `by_users` is part of `health`."""
+        return {name: value for name, value in asdict(self).items() if name != "by_users"}
 
 
 Predicate = Callable[["Examination"], Iterator[Fault]]
@@ -90,6 +97,12 @@ class Rule:
     source: tuple[str, ...]
     after: tuple[str, ...] = ()
     health: Mapping[Severity, Class] = field(default_factory=lambda: CONSEQUENCES)
+
+
+def class_of(fault: Fault, rule: Rule) -> Class:
+    """Return the class of a rule's fault; one by users is at most watched."""
+    stated = fault.health or rule.health[fault.severity]
+    return "watch" if fault.by_users and stated not in OF_USERS else stated
 
 
 RULES: dict[str, Rule] = {}

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from gpuprov.doctor.examination import Examination
-from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, limited
+from gpuprov.doctor.fault import FAULTS, RULES, SEVERITIES, Fault, Rule, class_of, limited
 from gpuprov.doctor.units import gpus_of, machine_serial
 from gpuprov.errors import Exit, GpuprovError
 from gpuprov.finding import shortened
@@ -130,10 +130,7 @@ def judged(
         except Exception as error:  # noqa: BLE001 - untrusted input, or an error in a rule
             unknown[rule.name] = shortened(failed(error))
         else:
-            found += [
-                replace(fault, rule=rule.name, health=fault.health or rule.health[fault.severity])
-                for fault in faults
-            ]
+            found += [replace(fault, rule=rule.name, health=class_of(fault, rule)) for fault in faults]
             if len(faults) == FAULTS:
                 unknown[rule.name] = f"it reports at most {FAULTS} faults of a machine"
     return found, unknown

@@ -70,7 +70,10 @@ def compat_on_geforce(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.stubs", "D38", source="cuda-err")
 def stubs(seen: Examination) -> Iterator[Fault]:
-    """Report stub libraries, which are only for linking, in the run-time path: CUDA fails with 34."""
+    """Report stub libraries, which are only for linking, in the run-time path: CUDA fails with 34.
+
+    In the variables of programs only, they are a risk for these programs.
+    """
     configured = [
         (path, line)
         for path, lines in seen.raw("libraries")["configured"].items()
@@ -89,7 +92,7 @@ def stubs(seen: Examination) -> Iterator[Fault]:
             places.append(f"process {program.pid} ({program.name}): LD_LIBRARY_PATH has a stubs folder")
     if places:
         yield Fault(
-            "broken",
+            "broken" if configured or logins else "risk",
             "a folder of stubs is in the run-time path of libraries",
             tuple(places[:4]),
             "stubs are for linking; a program that loads one fails with CUDA error 34",
@@ -99,6 +102,7 @@ def stubs(seen: Examination) -> Iterator[Fault]:
                 *(without_folder(path, "LD_LIBRARY_PATH", "stubs") for path in list(logins)[:4]),
                 *([] if configured or logins else [shell("start those programs without it")]),
             ),
+            by_users=not (configured or logins),
         )
 
 

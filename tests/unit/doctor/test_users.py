@@ -1,0 +1,146 @@
+"""Users of a node: what one of them can choose neither isolates nor resets it, and hides no fault."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+
+from gpuprov.doctor.fault import CLASSES, OF_USERS, Fault, Rule, class_of
+from gpuprov.doctor.judge import diagnose, rules
+from tests.unit.doctor.faults import FAULTS, FIRST, all_of, kernel_says, setting
+from tests.unit.doctor.machines import NOW, Change, Collectors, as_examined, bare_metal, holder, log
+
+OF_USERS_ONLY = ("programs", "gpu_use", "load")
+"""Collectors whose whole answer is about users' processes."""
+NAME = 15
+"""Characters of a process's name, prctl(2)."""
+STUBS = {"LD_LIBRARY_PATH": "/home/eve/stubs:/home/eve/compat"}
+HOSTILE = holder(name="nvidia-cuda-mps", state="D", memlock="1024", nofile="3", cpus="0", variables=STUBS)
+HOSTILE["variables"].update(
+    dict.fromkeys(("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "CUDA_VISIBLE_DEVICES", "NCCL_TOPO_FILE"), "0")
+)
+CASES = [(name, number) for name, changes in FAULTS.items() for number in range(len(changes))]
+XID = f"NVRM: Xid (PCI:{FIRST[:-2]}): "
+ALONE = (
+    *(f"{XID}{code}, pid=1, GPU" for code in (79, 95, 48, 119)),
+    f"NVRM: GPU {FIRST}: GPU has fallen off the bus.",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 28 LTSSM Fault Up",
+    "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: BAR1 is 0M @ 0x0",
+    "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:00:06.0)",
+    "NVRM: The NVIDIA GPU installed in this system is supported through the NVIDIA 470.xx Legacy drivers.",
+    "NVRM: ignoring the legacy GPU 0000:00:06.0",
+    "nvidia_x: version magic '6.1.0 SMP' should be '6.8.0-87-generic SMP'",
+)
+"""Messages of drivers each of which isolates a node alone."""
+TEXTS = (
+    *ALONE,
+    f"{XID}154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    "NVRM: Xid (a: 9",
+    "nvidia_fs: disagrees about version of symbol nvidia_p2p_dma_unmap_pages",
+    "NVRM: GPU 0000:00:06.0: RmInitAdapter failed! (0x24:0x72:1568)",
+    "NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+    "NVRM: GPU0 kgspWaitForGfwBootOk: failed to wait for GFW_BOOT",
+)
+"""Messages of drivers that users would like to write."""
+
+
+def forged() -> Iterator[str]:
+    """Yield what users make the kernel write: names of programs that are parts of messages, and paths."""
+    names = {text[start : start + NAME] for text in TEXTS for start in range(max(1, len(text) - NAME + 1))}
+    names |= {
+        "BAR1 is 0M",
+        "rcu: BAR1 is 0M",
+        "pci BAR1 is 0M",
+        "Legacy drivers",
+        "sd BAR1 is 0M",
+        "NVRM: BAR1 is 0",
+    }
+    for name in sorted(names):
+        yield f"{name}[4711]: segfault at 0 ip 000055d2 sp 00007fff error 4 in a[55d2+1000]"
+        yield f"traps: {name}[4711] general protection fault ip:7f sp:7f error:0 in a[7f+1000]"
+        yield f"{name}: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP)"
+        yield f"INFO: task {name}:4711 blocked for more than 120 seconds."
+        yield f"Memory cgroup out of memory: Killed process 4711 ({name}) total-vm:4kB"
+        yield f"NVRM: API mismatch: the client '{name}' (pid 4711)"
+        yield f"NVRM: Xid (PCI:{FIRST[:-2]}): 31, pid=4711, name={name}, Ch 00000008, intr 00000000"
+    for text in TEXTS:
+        yield f"process '/tmp/{text}' launched '/tmp/{text}' with NULL argv: empty string added"
+        yield f"process '/tmp/x {text}' launched '/bin/sh' with NULL argv: empty string added"
+        yield f"warning: `{text[:NAME]}' uses 32-bit capabilities (legacy support in use)"
+
+
+LINES = tuple(forged())
+DRAINING = tuple(each for each in CLASSES if each not in OF_USERS)
+
+
+def draining(collected: Collectors) -> set[str]:
+    """Return the rules whose faults on a machine keep jobs away."""
+    return {fault.rule for fault in diagnose(as_examined(collected)).faults if fault.health in DRAINING}
+
+
+def with_users(collected: Collectors, lines: tuple[str, ...] = LINES) -> Collectors:
+    """Return a machine with hostile programs, and their messages in the kernel's log."""
+    result = copy.deepcopy(collected)
+    result["programs"]["holders"] += [copy.deepcopy(HOSTILE) for _ in range(64)]
+    result["programs"]["stuck"] += [["python", str(pid), "nvidia_x"] for pid in range(9)]
+    result["programs"].update(mps=True, subnet_manager=True)
+    result["kernel_log"]["kept"] += [[NOW - 30, line] for line in lines]
+    return result
+
+
+def without_users(collected: Collectors) -> Collectors:
+    """Return a machine without the values of `OF_USERS_ONLY`."""
+    return {
+        name: bare_metal().get(name) if name in OF_USERS_ONLY else value for name, value in collected.items()
+    }
+
+
+def programs(**values: object) -> Change:
+    """Return a change that adds a program."""
+    return lambda collected: collected["programs"]["holders"].append(holder(**values))
+
+
+def test_hostile_users_isolate_no_node() -> None:
+    assert diagnose(as_examined(with_users(bare_metal()))).faults
+    assert draining(with_users(bare_metal())) == set()
+
+
+@pytest.mark.parametrize("line", ALONE)
+def test_the_driver_itself_is_believed(line: str) -> None:
+    """A message that isolates no node from anyone would prove nothing."""
+    machine = bare_metal()
+    log(machine, line)
+    assert draining(machine)
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_users_hide_no_fault(name: str, number: int) -> None:
+    machine = bare_metal()
+    FAULTS[name][number](machine)
+    assert draining(machine) <= draining(with_users(machine, LINES[::97]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(change for changes in FAULTS.values() for change in changes),
+        programs(variables=STUBS),
+        all_of(*(programs(pid=number, variables=STUBS, memlock="1024") for number in range(9))),
+        setting("programs.stuck", [["a", "1", "nvidia_x"], ["a", "2", "nvidia_x"], ["a", "3", "nvidia_x"]]),
+        kernel_says("INFO: task nvidia:1 blocked for more than 120 seconds."),
+    ],
+)
+def test_a_node_is_isolated_only_by_what_no_user_chooses(change: Change) -> None:
+    machine = bare_metal()
+    change(machine)
+    assert draining(machine) <= draining(without_users(machine))
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.name)
+def test_a_fault_by_users_is_at_most_watched(rule: Rule) -> None:
+    for severity in ("broken", "degraded", "risk", "hint"):
+        for stated in (None, *CLASSES):
+            fault = Fault(severity, "a", health=stated, by_users=True)
+            assert class_of(fault, rule) in OF_USERS
