@@ -36,7 +36,8 @@ def log(text: str) -> str:
     return f"gpuprov-sim log {text!r}; sleep 0.3"
 
 
-FORGET = "journalctl --rotate; journalctl --vacuum-time=1s; sleep 1"
+FORGET = "journalctl --rotate; journalctl --vacuum-time=1s; sleep 1; gpuprov-sim log Linux version 6.1.0"
+"""Empties the kernel's log but for a line: without any, a fault in it is not known to be gone."""
 DAEMON = "/etc/docker/daemon.json"
 HARDWARE = "asks for a hand at the machine"
 RESET = "a reset leaves the line in the log, and this driver has no Xid 154 that takes it back"
