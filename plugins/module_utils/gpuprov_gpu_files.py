@@ -2,41 +2,233 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Processes that have a device of a GPU open. Runs on nodes: Python 3.6 or newer.
 
-The path of an open file, the text of a link in /proc, is that of the process's own namespace: there a user
-can give any file the name of a device. The number of a device is the kernel's.
+The path of an open file, the text of a link in /proc, says nothing: in a namespace of their own a user gives
+any file the name of a device and a device any name, and in a chroot it is another one. The number of a device
+is the kernel's. A thread can have open files of its own, and continue after the first one has ended.
 """
 
+import ctypes
+import errno
 import os
+import re
+import struct
+import time
 
-FOLDER = "/dev"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+FOLDER, PROC = "/dev", "/proc"
 OPENED = 0o600
 """Mode of a link in /proc/PID/fd to a file that is open for reading or writing, proc(5).
 
 With O_PATH it has neither, and needs no right to use the device.
 """
+SECONDS = 8.0
+"""Time for all processes (our choice: below the limits of the probe's collectors; a server looks at several
+hundred thousand open files a second).
+"""
+FEW = 4096
+"""Open files up to which a process is looked at first; those with more come last, as few of them are jobs."""
+NAMED = 8
+"""Processes of a user with too many open files that a message names."""
+NUMBERS = {"x86_64": (332, 312), "aarch64": (291, 272)}
+"""Machine → numbers of the system calls statx(2) and kcmp(2)."""
+AS_KNOWN = 0x4000 | 0x800
+"""AT_STATX_DONT_SYNC and AT_NO_AUTOMOUNT: a server that does not answer is not asked."""
+TYPE_AND_MODE = 0x3
+FILES = 2
+"""KCMP_FILES: whether two tasks have the same table of open files."""
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+_STATX, _KCMP = NUMBERS.get(os.uname().machine, (0, 0))
+_BUFFER = ctypes.create_string_buffer(256)
+
+
+class TooManyFiles(Exception):
+    """More open files than can be looked at in time; the text names the user and a process."""
 
 
 def devices_of(pid: str) -> "set[str]":
-    """Return the names in /dev of NVIDIA's devices that a process has open: `nvidia0`, `nvidia-uvm`."""
-    folder, found = "/proc/" + pid + "/fd/", set()
-    try:
-        numbers = os.listdir(folder)
-    except OSError:  # it has ended, or is another user's
-        return set()
-    for number in numbers:
+    """Return the names in /dev of NVIDIA's devices that a process has open: `nvidia0`, `nvidia-uvm`.
+
+    Raises:
+        TooManyFiles: it has too many files open.
+    """
+    return devices_in_use([pid]).get(pid, set())
+
+
+def devices_in_use(pids: "Iterable[str] | None" = None, seconds: float = SECONDS) -> "dict[str, set[str]]":
+    """Return process → names in /dev of NVIDIA's devices that it has open, for processes with any.
+
+    Args:
+        pids: the processes; all but this one if it is None.
+
+    Raises:
+        TooManyFiles: not all open files could be looked at within the time.
+    """
+    if pids is None:
+        pids = [pid for pid in os.listdir(PROC) if pid.isdigit() and pid != str(os.getpid())]
+    search, found, later = _Search(seconds), {}, []  # type: _Search, dict[str, set[str]], list[tuple[str, str]]
+    for pid in pids:
+        for table in _tables(pid):
+            names = search.look(table, FEW)
+            if names is None:
+                later.append((pid, table))
+            elif names:
+                found.setdefault(pid, set()).update(names)
+    for pid, table in sorted(later, key=lambda each: _size(each[1])):
+        names = search.look(table)
+        if names:
+            found.setdefault(pid, set()).update(names)
+    return found
+
+
+class _Search:
+    """Names of the devices in tables of open files, within a time."""
+
+    def __init__(self, seconds: float) -> None:
+        """Read the numbers of the devices."""
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._majors = _majors()
+        self._names = {}  # type: dict[tuple[int, int], str]
+        self._seen = {}  # type: dict[str, int]
+        for name in sorted(os.listdir(FOLDER)):
+            if name.startswith("nvidia"):
+                number = _number(FOLDER + "/" + name)
+                if number:
+                    self._names.setdefault(number, name)
+
+    def look(self, table: str, most: int = 0) -> "set[str] | None":
+        """Return the names of the devices in a table, a folder of /proc; None if it has over `most` files.
+
+        Raises:
+            TooManyFiles: the time has passed.
+        """
+        found, place = set(), 0  # type: set[str], int
         try:
-            # Only these: the state of a file in the network may never be answered.
-            if os.readlink(folder + number).startswith("/dev/nvidia"):
-                found.add(os.lstat(folder + number).st_mode & OPENED and os.stat(folder + number).st_rdev)
-        except OSError:  # closed meanwhile
-            continue
-    names = [name for name in os.listdir(FOLDER) if name.startswith("nvidia")] if found - {0} else []
-    return {name for name in names if _number(FOLDER + "/" + name) in found - {0}}
+            handle = os.open(table, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # the process has ended, or is another user's
+            return found
+        try:
+            with os.scandir(table) as entries:
+                for place, entry in enumerate(entries, 1):
+                    if most and place > most:
+                        return None
+                    if place % 64 == 1 and time.monotonic() > self._end:
+                        self._seen[table] = place
+                        raise self._too_many()
+                    name = self._name(_device(handle, table, entry.name))
+                    if name and os.lstat(table + "/" + entry.name).st_mode & OPENED:
+                        found.add(name)
+        except OSError:  # it has ended meanwhile
+            return found
+        finally:
+            self._seen[table] = place
+            os.close(handle)
+        return found
+
+    def _name(self, number: "tuple[int, int] | None") -> "str | None":
+        """Return the name of a device; None for others. A container has devices that /dev has not."""
+        if number is None:
+            return None
+        if number in self._names:
+            return self._names[number]
+        driver, minor = self._majors.get(number[0]), number[1]
+        if driver is None:
+            return None
+        if driver in ("nvidia", "nvidia-frontend"):
+            return {255: "nvidiactl", 254: "nvidia-modeset"}.get(minor, "nvidia" + str(minor))
+        return driver if driver in ("nvidiactl", "nvidia-uvm") else driver + str(minor)
+
+    def _too_many(self) -> TooManyFiles:
+        """Return the error, with the user who has the most files open."""
+        files, processes = {}, {}  # type: dict[int, int], dict[int, dict[str, int]]
+        for table, seen in self._seen.items():
+            pid = table[len(PROC) :].split("/")[1]
+            owner, number = _owner(pid), max(seen, _size(table))
+            files[owner] = files.get(owner, 0) + number
+            processes.setdefault(owner, {})[pid] = number
+        user = max(files, key=lambda each: files[each])
+        pids = sorted(processes[user], key=lambda each: -processes[user][each])
+        most = processes[user][pids[0]]
+        return TooManyFiles(
+            f"user {user} has {files[user]} files open in {len(processes[user])} processes, {most} of them "
+            f"in {pids[0]} ({_comm(pids[0])}): not all open files can be looked at in {self._seconds:.0f} s, "
+            f"and one of them may be a GPU; end the processes with most: sudo kill {' '.join(pids[:NAMED])}"
+        )
 
 
-def _number(path: str) -> int:
-    """Return the number of a device; 0 for another file, and if it was removed meanwhile."""
+def _tables(pid: str) -> "Iterator[str]":
+    """Yield the folders of a process's open files: its own, and those of threads that do not share it."""
+    folder = f"{PROC}/{pid}/"
+    yield folder + "fd"
     try:
-        return os.stat(path).st_rdev
+        threads = os.listdir(folder + "task")
+    except OSError:
+        return
+    for thread in threads:
+        if thread != pid and not _is_shared(pid, thread):
+            yield folder + "task/" + thread + "/fd"
+
+
+def _is_shared(pid: str, thread: str) -> bool:
+    """Return whether a thread has the same open files as its process; False if the kernel does not say so."""
+    return bool(_KCMP) and _LIBRARY.syscall(_KCMP, int(pid), int(thread), FILES, 0, 0) == 0
+
+
+def _device(handle: int, folder: str, name: str) -> "tuple[int, int] | None":
+    """Return major and minor number of an open character device; None for another file."""
+    if _STATX and _LIBRARY.syscall(_STATX, handle, name.encode(), AS_KNOWN, TYPE_AND_MODE, _BUFFER) == 0:
+        mode, numbers = struct.unpack_from("=H", _BUFFER, 28)[0], struct.unpack_from("=II", _BUFFER, 128)
+        return numbers if mode & 0o170000 == 0o020000 else None
+    if _STATX and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # closed meanwhile
+        return None
+    return _number(folder + "/" + name)
+
+
+def _number(path: str) -> "tuple[int, int] | None":
+    """Return major and minor number of a character device; None for another file, and if it was removed."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return (
+        (os.major(about.st_rdev), os.minor(about.st_rdev)) if about.st_mode & 0o170000 == 0o020000 else None
+    )
+
+
+def _majors() -> "dict[int, str]":
+    """Return major number → name of NVIDIA's drivers of character devices."""
+    text = _read(PROC + "/devices").partition("Block devices")[0]
+    return {int(number): name for number, name in re.findall(r"(?m)^ *(\d{1,9}) (nvidia[\w-]*)$", text)}
+
+
+def _size(table: str) -> int:
+    """Return the number of open files in a table; 0 if it is not known, as before Linux 6.2."""
+    try:
+        return os.stat(table).st_size
     except OSError:
         return 0
+
+
+def _owner(pid: str) -> int:
+    """Return the user of a process; -1 if it has ended."""
+    try:
+        return os.stat(f"{PROC}/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+def _comm(pid: str) -> str:
+    """Return the name of a process, without control characters; empty if it has ended."""
+    return "".join(each for each in _read(f"{PROC}/{pid}/comm").strip() if each.isprintable())
+
+
+def _read(path: str) -> str:
+    """Return the text of a file of /proc; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""

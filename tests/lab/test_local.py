@@ -170,7 +170,7 @@ def test_an_upgrade_of_this_machine_and_the_way_back(here: LocalNode) -> None:
     elsewhere = f"{here.node.name}: 192.0.2.1"
     here.node.run(f"sed -i 's/{here.node.name}: local/{elsewhere}/' {FOLDER}/*.lock.yml")
     here.node.run(
-        "mknod /dev/nvidia9 c 1 3; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'"
+        "mknod /dev/nvidia9 c 1 7; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'"
     )
     shut = here.gpuprov("upgrade", "--local", "--to", "next.lock.yml", "--yes", code=5)
     assert "the GPUs are in use by sleep (" in shut.stderr

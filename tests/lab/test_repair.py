@@ -31,7 +31,7 @@ ExecStart=/usr/sbin/gpuprov-sim log Linux version 6.1.0
 [Install]
 WantedBy=multi-user.target
 """
-JOB = "mknod /dev/nvidia9 c 1 3; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'"
+JOB = "mknod /dev/nvidia9 c 1 7; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'"
 
 
 class Sick:

@@ -32,7 +32,7 @@ def test_the_plan_shows_the_gate_and_changes_nothing(fleet: Fleet) -> None:
 SHUT = {
     "drift: pins.hold": ("apt-mark unhold libcuda1", "apt-mark hold libcuda1"),
     "idle: the GPUs are in use by sleep": (
-        "mknod /dev/nvidia9 c 1 3; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'",
+        "mknod /dev/nvidia9 c 1 7; systemd-run --quiet --unit=job sh -c 'exec sleep 600 </dev/nvidia9'",
         "systemctl stop job; rm /dev/nvidia9",
     ),
     "lease: leased by x@y, run other, until": (

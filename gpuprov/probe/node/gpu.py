@@ -4,9 +4,10 @@ import glob
 import os
 import re
 
-from gpuprov_gpu_files import devices_of
+from gpuprov_gpu_files import TooManyFiles, devices_in_use
 
 from gpuprov.probe.node.base import (
+    Failed,
     collector,
     find_program,
     names_in,
@@ -162,15 +163,23 @@ def gpu_use(parameters: "Values") -> "Any":
     """Return pid -> name of the processes with an open GPU device, and Docker's containers with GPUs."""
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
-        for pid in filter(str.isdigit, names_in("/proc")):
-            if pid != str(os.getpid()) and _holds_a_gpu(pid):
-                processes[pid] = (read_or_none("/proc/" + pid + "/comm") or "").strip()
+        for pid in users_of(r"nvidia(?:\d+|ctl|-uvm)"):
+            processes[pid] = (read_or_none("/proc/" + pid + "/comm") or "").strip()
     return {"processes": processes, "containers": _containers()}
 
 
-def _holds_a_gpu(pid: str) -> bool:
-    """Return whether a process has /dev/nvidia0 …, nvidiactl or nvidia-uvm open."""
-    return any(re.fullmatch(r"nvidia(?:\d+|ctl|-uvm)", name) for name in devices_of(pid))
+def users_of(pattern: str) -> "dict[str, list[str]]":
+    """Return pid -> sorted names of the devices that it has open, of those whose whole name matches.
+
+    Raises:
+        Failed: users have more files open than can be looked at.
+    """
+    try:
+        found = devices_in_use()
+    except TooManyFiles as error:
+        raise Failed(str(error)) from None
+    matching = {pid: sorted(filter(re.compile(pattern + r"\Z").match, names)) for pid, names in found.items()}
+    return {pid: names for pid, names in matching.items() if names}
 
 
 def _containers() -> "list[str]":

@@ -7,8 +7,6 @@ import re
 import struct
 import time
 
-from gpuprov_gpu_files import devices_of
-
 from gpuprov.probe.node.base import (
     blot_value,
     collector,
@@ -18,6 +16,7 @@ from gpuprov.probe.node.base import (
     read_or_none,
     text_in,
 )
+from gpuprov.probe.node.gpu import users_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 PROCESSES_AT_MOST = 64
+VARIABLES_AT_MOST = 256
+ENVIRONMENT_LIMIT = 65536
+"""Bytes of a program's variables that are read: a user chooses their number and length."""
 MOUNTS_AT_MOST = 64
 LOCAL_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs")
 STA_UNSYNC = 0x40
@@ -180,13 +182,11 @@ def programs(parameters: "Values") -> "Any":
     subnet manager run.
     """
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
-    holders = []
-    for pid in filter(str.isdigit, names_in("/proc")):
-        if pid != str(os.getpid()) and _gpus_of(pid) and not _is_own(text_in("/proc/" + pid + "/stat")):
-            holders.append(_program(pid, wanted))
+    gpus = users_of(r"nvidia(?:\d+|-uvm)")
+    holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
     names = [text_in("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
     return {
-        "holders": holders[:PROCESSES_AT_MOST],
+        "holders": [_program(pid, gpus[pid], wanted) for pid in _fairly(holders)[:PROCESSES_AT_MOST]],
         "stuck": _stuck(),
         "mps": "nvidia-cuda-mps" in " ".join(names),
         "subnet_manager": any(name in ("opensm", "nvlsm") for name in names),
@@ -198,21 +198,26 @@ def _is_own(stat: str) -> bool:
     return stat.rpartition(")")[2].split()[1:2] == [str(os.getpid())]
 
 
-def _gpus_of(pid: str) -> "list[str]":
-    """Return the sorted names of GPU devices that a process has open: `nvidia0`, `nvidia-uvm`."""
-    return sorted(name for name in devices_of(pid) if re.fullmatch(r"nvidia(?:\d+|-uvm)", name))
+def _fairly(pids: "list[str]") -> "list[str]":
+    """Return processes in the order of the number that their user has before them: none hides another's."""
+    order, before = [], {}  # type: list[tuple[int, int, str]], dict[str | None, int]
+    for pid in sorted(pids, key=int):
+        user = _word(read_or_none("/proc/" + pid + "/status") or "", "Uid")
+        before[user] = before.get(user, 0) + 1
+        order.append((before[user], int(pid), pid))
+    return [pid for _, _, pid in sorted(order)]
 
 
-def _program(pid: str, wanted: "Any") -> "Values":
+def _program(pid: str, gpus: "list[str]", wanted: "Any") -> "Values":
     """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`."""
     folder = "/proc/" + pid + "/"
     words = (read_or_none(folder + "stat") or "").rpartition(")")[2].split()
     status = read_or_none(folder + "status") or ""
     limits = read_or_none(folder + "limits") or ""
-    variables = {}
-    for entry in (read_or_none(folder + "environ", 262144) or "").split("\0"):
+    variables = {}  # type: dict[str, str]
+    for entry in (read_or_none(folder + "environ", ENVIRONMENT_LIMIT) or "").split("\0"):
         name, equals, value = entry.partition("=")
-        if equals and wanted.match(name):
+        if equals and len(variables) < VARIABLES_AT_MOST and wanted.match(name):
             variables[name] = blot_value(value[:300], name)
     return {
         "pid": int(pid),
@@ -223,7 +228,7 @@ def _program(pid: str, wanted: "Any") -> "Values":
         "cpus": _word(status, "Cpus_allowed_list"),
         "threads": _word(status, "Threads"),
         "waits": text_in(folder + "wchan"),
-        "gpus": _gpus_of(pid),
+        "gpus": gpus,
         "memlock": _limit(limits, "Max locked memory"),
         "nofile": _limit(limits, "Max open files"),
         "variables": variables,

@@ -5,9 +5,8 @@ import os
 import re
 import time
 
-from gpuprov_gpu_files import devices_of
-
 from gpuprov.probe.node.base import Failed, collector, names_in, read, read_or_none
+from gpuprov.probe.node.gpu import users_of
 from gpuprov.probe.node.gpu_sample import reader
 
 TYPE_CHECKING = False
@@ -146,8 +145,9 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
         words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
         if len(words) > 1:
             parents[pid] = words[1]
-    devices = {pid: _devices(pid) for pid in parents}
-    holders = {pid for pid, held in devices.items() if held and pid != str(os.getpid())}
+    used = users_of(r"nvidia\d+")
+    devices = {pid: sorted(int(name[6:]) for name in names) for pid, names in used.items() if pid in parents}
+    holders = set(devices)
     for rows in gpus.processes().values():
         holders.update(str(pid) for pid, _ in rows if str(pid) in parents)
     found = {}  # type: dict[str, Values]
@@ -158,11 +158,6 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
         if above in holders and len(found) < PROGRAMS_AT_MOST:
             found[pid] = dict(_program(pid), holder=above, gpus=devices.get(pid, []))
     return found
-
-
-def _devices(pid: str) -> "list[int]":
-    """Return the sorted numbers of the GPUs that a process has open."""
-    return sorted(int(name[6:]) for name in devices_of(pid) if re.fullmatch(r"nvidia\d+", name))
 
 
 def _program(pid: str) -> "Values":

@@ -5,7 +5,7 @@ import os
 import re
 import time
 
-from gpuprov_gpu_files import devices_of
+from gpuprov_gpu_files import TooManyFiles, devices_of
 from gpuprov_replace import make_folders, replace
 
 from gpuprov.apply.node.lease import RUN
@@ -82,9 +82,17 @@ def _jobs(units: "set[str]") -> "list[str]":
     answer = gpu_use({})
     found = []
     for pid, name in sorted(answer["processes"].items(), key=lambda item: int(item[0])):
-        if _unit_of(pid) not in units and devices_of(pid):
+        if _unit_of(pid) not in units and _still_uses(pid):
             found.append(f"{name} ({pid})")
     return found + ["container " + name for name in answer["containers"]]
+
+
+def _still_uses(pid: str) -> bool:
+    """Return whether a process that had a GPU open has one now; True if it has too many files open."""
+    try:
+        return bool(devices_of(pid))
+    except TooManyFiles:
+        return True
 
 
 def _refuse_jobs(units: "set[str]") -> None:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import gpuprov_dnf
-from gpuprov_gpu_files import devices_of
+from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import database, run
 
@@ -155,11 +155,17 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 
 
 def users_of_gpus(bystanders: list[str]) -> list[str]:
-    """Return the programs that hold a GPU open, `name (pid)`, except the driver's own services."""
-    running = [path.name for path in Path("/proc").glob("[0-9]*")]
-    users = {pid for pid in running if any(re.match(r"nvidia(\d|-uvm)", name) for name in devices_of(pid))}
-    found, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", seconds=30)
-    if found == 0:
+    """Return the programs that hold a GPU open, `name (pid)`, except the driver's own services.
+
+    If users have more files open than can be looked at, return the sentence that says whose.
+    """
+    try:
+        found = devices_in_use()
+    except TooManyFiles as error:
+        return [str(error)]
+    users = {pid for pid, names in found.items() if any(re.match(r"nvidia(\d|-uvm)", name) for name in names)}
+    code, listed = run("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader", seconds=30)
+    if code == 0:
         users |= set(re.findall(r"(?m)^\d+$", listed))
     named = {pid: program(pid) for pid in users}
     return sorted(f"{name} ({pid})" for pid, name in named.items() if name not in bystanders)

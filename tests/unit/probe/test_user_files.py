@@ -14,14 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import gpuprov_gpu_files as gpu_files
 import pytest
 
 from gpuprov.probe.node import base, software, system
 from gpuprov.verify.observers import user_files
-from tests.unit.roles.scripts import script
-
-preflight = script("preflight")
 
 NOBODY = 65534
 VERSION = "__version__ = '2.4.0'\ncuda: Optional[str] = '12.4'\n"
@@ -247,45 +243,3 @@ def test_a_link_that_changes_leads_to_no_device(tmp_path: Path, witness: str) ->
         finally:
             ended.set()
     assert not opened
-
-
-@contextlib.contextmanager
-def child(flags: str, path: Path) -> Iterator[str]:
-    """Yield the number of a process that has a file open, with flags of `os`."""
-    code = f"import os, sys; os.open({str(path)!r}, os.{flags}); print(flush=True); sys.stdin.read()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-IS", "-c", code], **pipes) as process:  # type: ignore[call-overload]
-        process.stdout.readline()
-        try:
-            yield str(process.pid)
-        finally:
-            process.stdin.close()
-
-
-@pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose `nvidia0` is /dev/null; each open file has that path, as in a user's namespace."""
-    monkeypatch.setattr(gpu_files, "FOLDER", str(tmp_path))
-    monkeypatch.setattr(gpu_files.os, "readlink", lambda _: "/dev/nvidia0")
-    (tmp_path / "nvidia0").symlink_to("/dev/null")
-    (tmp_path / "nvidia1").touch()
-    return tmp_path
-
-
-def test_a_device_that_is_open_has_its_name(gpu: Path) -> None:
-    with Path("/dev/null").open():
-        assert gpu_files.devices_of(str(os.getpid())) == {"nvidia0"}
-        assert [each for each in preflight.users_of_gpus([]) if each.endswith(f"({os.getpid()})")]
-
-
-@pytest.mark.parametrize("path", ["nvidia1", "/dev/zero"])
-def test_a_file_that_only_has_a_devices_name_is_none(gpu: Path, path: str) -> None:
-    with child("O_RDONLY", gpu / path) as pid:
-        assert gpu_files.devices_of(pid) == set()
-
-
-def test_a_device_that_cannot_be_used_is_not_in_use(gpu: Path) -> None:
-    with child("O_PATH", Path("/dev/null")) as pid:
-        assert gpu_files.devices_of(pid) == set()
-    with child("O_RDONLY", Path("/dev/null")) as pid:
-        assert gpu_files.devices_of(pid) == {"nvidia0"}

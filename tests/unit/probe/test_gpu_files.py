@@ -1,0 +1,167 @@
+"""Processes with a device of a GPU open: neither names, namespaces, threads nor many files hide one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpuprov_gpu_files as gpu_files
+import pytest
+from gpuprov_gpu_files import TooManyFiles
+
+from gpuprov.probe.node import gpu as collectors
+from gpuprov.probe.node.base import Failed
+from tests.unit.roles.scripts import script
+
+preflight = script("preflight")
+
+DEVICE = "/dev/full"
+"""A device that no other process has open, in place of a GPU."""
+OPEN = "import os, sys; os.open({path!r}, os.{flags}); print(flush=True); sys.stdin.read()"
+THREAD = """
+import ctypes, os, sys, threading
+def work():
+    assert ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES
+    os.open({path!r}, os.O_RDWR)
+    os.write(1, b"\\n")
+    os.read(0, 1)
+    os._exit(0)
+thread = threading.Thread(target=work)
+thread.start()
+{after}
+"""
+ENDS = "ctypes.CDLL(None).syscall({}, 0)".format({"x86_64": 60, "aarch64": 93}.get(os.uname().machine, 60))
+"""End of the first thread alone, exit(2)."""
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root folder")
+
+
+@contextlib.contextmanager
+def child(code: str, *before: str) -> Iterator[str]:
+    """Yield the number of a process that runs a program, when it has printed a line."""
+    argv = [*before, sys.executable, "-IS", "-c", code]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            yield str(process.pid)
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of /dev, whose `nvidia0` has the number of `DEVICE`."""
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    monkeypatch.setattr(gpu_files, "FOLDER", str(folder))
+    (folder / "nvidia0").symlink_to(DEVICE)
+    (folder / "nvidia1").touch()
+    return folder
+
+
+def opened(path: str | Path = DEVICE, flags: str = "O_RDWR") -> str:
+    return OPEN.format(path=str(path), flags=flags)
+
+
+def test_a_device_that_is_open_has_its_name(gpu: Path) -> None:
+    with child(opened()) as pid:
+        assert gpu_files.devices_of(pid) == {"nvidia0"}
+        assert gpu_files.devices_in_use()[pid] == {"nvidia0"}
+        assert collectors.users_of(r"nvidia\d+")[pid] == ["nvidia0"]
+        assert pid not in collectors.users_of("nvidia")
+        assert [each for each in preflight.users_of_gpus([]) if each.endswith(f"({pid})")]
+
+
+@pytest.mark.parametrize("path", ["nvidia1", "/dev/zero"])
+def test_a_file_that_only_has_a_devices_name_is_none(gpu: Path, path: str) -> None:
+    with child(opened(gpu / path)) as pid:
+        assert gpu_files.devices_of(pid) == set()
+
+
+def test_a_device_that_cannot_be_used_is_not_in_use(gpu: Path) -> None:
+    with child(opened(flags="O_PATH")) as pid:
+        assert gpu_files.devices_of(pid) == set()
+
+
+@ROOT
+def test_a_chroot_hides_no_device(gpu: Path, tmp_path: Path) -> None:
+    """The path of the open file begins with that of the other root folder."""
+    node = tmp_path / "another"
+    device = Path(DEVICE).stat().st_rdev
+    os.mknod(node, 0o20666, device)
+    with child(opened(node)) as pid:
+        assert str(Path(f"/proc/{pid}/fd/3").readlink()) == str(node)
+        assert gpu_files.devices_of(pid) == {"nvidia0"}
+
+
+@pytest.mark.parametrize("after", ["thread.join()", ENDS])
+def test_a_thread_with_files_of_its_own_hides_no_device(gpu: Path, after: str) -> None:
+    with child(THREAD.format(path=DEVICE, after=after)) as pid:
+        assert gpu_files.devices_of(pid) == {"nvidia0"}
+
+
+def test_a_device_without_a_name_in_dev_is_known_by_its_driver(
+    gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container has devices that the node's /dev has not: nvidia-modprobe creates them at first use."""
+    (gpu / "nvidia0").unlink()
+    about = Path(DEVICE).stat().st_rdev
+    major = f"{os.major(about):3}"
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "devices").write_text(
+        f"Character devices:\n  4 tty\n{major} nvidia\n\nBlock devices:\n{major} nvidia-b\n"
+    )
+    with child(opened()) as pid:
+        (proc / pid).symlink_to(f"/proc/{pid}")
+        monkeypatch.setattr(gpu_files, "PROC", str(proc))
+        assert gpu_files.devices_of(pid) == {f"nvidia{os.minor(about)}"}
+
+
+@pytest.mark.parametrize("number", [38, 1])
+def test_without_the_newer_calls_the_answer_is_the_same(
+    gpu: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A filter of system calls says that there is none (38), or that it is not permitted (1)."""
+
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(gpu_files._LIBRARY, "syscall", refuse, raising=False)
+    with child(opened()) as pid:
+        assert gpu_files.devices_of(pid) == {"nvidia0"}
+
+
+def test_many_files_are_refused_with_the_user_and_the_process(
+    gpu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that is named is the one with the most files, whichever is looked at when the time ends."""
+    monkeypatch.setattr(gpu_files, "FEW", 50)
+    many = "import os, sys; [os.dup(0) for _ in range(900)]; print(flush=True); sys.stdin.read()"
+    with child(many) as pid, child(opened()) as other:
+        assert gpu_files.devices_in_use([pid, other]) == {other: {"nvidia0"}}
+        seconds = itertools.count()
+        monkeypatch.setattr(gpu_files.time, "monotonic", lambda: next(seconds))
+        with pytest.raises(TooManyFiles) as error:
+            gpu_files.devices_in_use([pid, other])
+        assert re.match(rf"user {os.getuid()} has \d{{3}} files open in 2 processes", str(error.value))
+        assert str(error.value).endswith(f"with most: sudo kill {pid} {other}")
+        with pytest.raises(Failed, match="one of them may be a GPU"):
+            collectors.users_of("nvidia0")
+        assert "one of them may be a GPU" in preflight.users_of_gpus([])[0]
+
+
+def test_a_process_that_has_ended_has_nothing_open(gpu: Path) -> None:
+    with child(opened()) as pid:
+        pass
+    assert gpu_files.devices_of(pid) == set()
