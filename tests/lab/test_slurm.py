@@ -1,4 +1,4 @@
-"""Debian's own slurmctld, slurmd and munge with exported files, unchanged, on one node.
+"""Debian's own slurmctld, slurmd and munge with exported files, unchanged, on one node: 22.05 and 24.11.
 
 The devices have no driver: a job that may open one gets ENXIO, a job that may not gets EPERM from the control
 group. So a test sees which devices a job gets, and not what CUDA would do with them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gpuprov_lab import Lab
 from gpuprov_lab.simulator.server import write_memory
 from gpuprov_lab.variants import with_control_groups
 from tests.lab.command_line import gpuprov
+from tests.lab.marks import slow_ones
 from tests.lab.stub_driver_node import StubDriverNode, drive
 
 PACKAGES = "slurmctld slurmd slurm-client munge"
@@ -38,7 +40,7 @@ ReturnToService=2
 Include gpuprov.conf
 PartitionName=all Nodes=ALL Default=YES
 """
-# Slurm 22.05 refuses a machine that mounts both versions of control groups; slurmd sees only the first.
+# Slurm refuses a machine that mounts both versions of control groups; slurmd sees only the first.
 FIRST_VERSION = "[Service]\nInaccessiblePaths=-/sys/fs/cgroup/unified\n"
 # The two sockets that the node's /proc/cpuinfo simulates, for hwloc, which reads /sys.
 SOCKETS = '[Service]\nEnvironment="HWLOC_SYNTHETIC=package:2 core:32 pu:1"\n'
@@ -108,21 +110,26 @@ class SlurmNode(StubDriverNode):
         return job
 
 
-@pytest.fixture(scope="module")
-def cluster(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> SlurmNode:
-    [node] = module_lab.up(1, os="debian12", gpu="a100x4", prepare=[with_control_groups])
+@pytest.fixture(scope="module", params=slow_ones(["debian12", "debian13"], {"debian13"}))
+def cluster(
+    module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[SlurmNode]:
+    [node] = module_lab.up(1, os=request.param, gpu="a100x4", prepare=[with_control_groups])
     drive(node)
     cluster = SlurmNode(module_lab, node, tmp_path_factory.mktemp("slurm"))
     model = find_gpu(load(), "NVIDIA A100-SXM4-80GB").id
     hardware = cluster.group.hardware.model_copy(update={"gpu_model": model})
     cluster.group = cluster.group.model_copy(update={"hardware": hardware})
     cluster.prepare()
-    return cluster
+    yield cluster
+    module_lab.down([node.name])
 
 
 def own_counts(cluster: SlurmNode) -> dict[str, str]:
     """Return what slurmd itself finds on the node."""
-    return dict(re.findall(r"(\w+)=(\S+)", cluster.says("slurmd -C")))
+    # With a configuration Slurm 24.11 would also look for control groups, which it refuses as above.
+    alone = "mount -t tmpfs none /etc/slurm && exec slurmd -C"
+    return dict(re.findall(r"(\w+)=(\S+)", cluster.says(f"unshare --mount sh -c '{alone}'")))
 
 
 def test_slurmd_finds_the_hardware_of_the_facts(cluster: SlurmNode) -> None:

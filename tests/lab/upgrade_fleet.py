@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,11 @@ class Fleet:
         return {node.name: node.run(command, check=False).stdout.strip() for node in self.nodes}
 
 
-def provisioned(lab: Lab, folder: Path, count: int) -> Fleet:
-    """Start nodes that have the newer driver, with a simulated compiler."""
+def provisioned(lab: Lab, folder: Path, count: int, prepare: Sequence[Callable[[Path], None]] = ()) -> Fleet:
+    """Start nodes that have the newer driver, with a simulated compiler; `prepare` as for `Lab.up`."""
     names = [f"node{number}" for number in range(1, count + 1)]
-    return _brought(lab, folder, lab.up(gpu="a100x4", image=provisioned_image(), names=names))
+    nodes = lab.up(gpu="a100x4", image=provisioned_image(), names=names, prepare=prepare)
+    return _brought(lab, folder, nodes)
 
 
 def compiled(lab: Lab, folder: Path) -> Fleet:
