@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpuprov_lab import Lab
 from gpuprov_lab.variants import with_control_groups
+from tests import ROOT
+from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 
@@ -29,13 +32,24 @@ version = 2
   sandbox_image = "site/pause:3.9" # of our own registry
 """
 TOOLKIT = component({"nvidia-container-toolkit": "1.19.0-1"})
+ASKED = "/root/asked"
+"""Root of a container with a shell."""
+_CONTENTS = ROOT / "lab/gpuprov_lab/mirror/contents"
+PROGRAMS = (
+    _CONTENTS / "nvidia-container-toolkit-base/usr/bin/nvidia-container-runtime",
+    _CONTENTS / "nvidia-container-toolkit/usr/bin/nvidia-container-runtime-hook",
+)
+"""Stubs of the toolkit's programs; its packages are in no archive."""
 WRITE = "Write the merged configuration"
 RUN = "Run the daemon, now and at every boot"
 
 
-@pytest.fixture(scope="module")
-def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
-    [node] = module_lab.up(1, os="debian12", gpu="a100x4", prepare=[with_control_groups])
+@pytest.fixture(scope="module", params=slow_ones(["debian12", "debian13"], {"debian13"}))
+def driven(
+    module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[StubDriverNode]:
+    """A node with containerd 1.6 of Debian 12 or 1.7 of Debian 13."""
+    [node] = module_lab.up(1, os=request.param, gpu="a100x4", prepare=[with_control_groups])
     drive(node)
     node.run("apt-get -q update")
     driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("containerd"))
@@ -45,7 +59,8 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
         containerd=component(packages),
         container_toolkit=TOOLKIT,
     )
-    return driven
+    yield driven
+    module_lab.down([node.name])
 
 
 def effective(driven: StubDriverNode) -> dict[str, Any]:
@@ -89,6 +104,22 @@ def test_fresh_node_gets_a_runtime_for_pods_and_keeps_the_sites_own(driven: Stub
 def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
     assert driven.apply("containerd")[1] == []
     assert driven.apply("containerd", check=True)[1] == []
+
+
+def test_a_container_of_the_configured_runtime_has_the_gpus_it_asks_for(driven: StubDriverNode) -> None:
+    """Start it by ctr with the program of the runtime `nvidia`, as containerd reads it from its files."""
+    for program in PROGRAMS:
+        path = f"/usr/bin/{program.name}"
+        driven.node.run(f"cat >{path} && chmod 755 {path}", input=program.read_text())
+    driven.node.run(
+        f"mkdir -p {ASKED}; tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C {ASKED}"
+    )
+    options = effective(driven)["containerd"]["runtimes"]["nvidia"]["options"]
+    run = f"ctr run --rm --runc-binary {options['BinaryName']} --rootfs"
+    say = "/bin/sh -c 'echo /dev/nvidia[0-9]*'"
+    asked = f"{run} --env NVIDIA_VISIBLE_DEVICES=0,2 {ASKED} asking {say}"
+    assert driven.says(asked) == "/dev/nvidia0 /dev/nvidia2"
+    assert driven.says(f"{run} {ASKED} without {say}") == "/dev/nvidia[0-9]*"
 
 
 # Fault → command, checks in drift and verify, and checks of the daemon that fail only in verify.
@@ -163,9 +194,8 @@ def test_configuration_that_the_plugin_refuses_is_taken_back(driven: StubDriverN
 
 def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: StubDriverNode) -> None:
     driven.node.run(
-        "mkdir -p /root/asked; tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /root/asked;"
-        " ctr run --detach --rootfs --device /dev/nvidia0 --label io.kubernetes.pod.name=trainer-0"
-        " /root/asked trainer /bin/sh -c 'while :; do :; done'"
+        "ctr run --detach --rootfs --device /dev/nvidia0 --label io.kubernetes.pod.name=trainer-0"
+        f" {ASKED} trainer /bin/sh -c 'while :; do :; done'"
     )
     driven.state({"containers": {"default_runtime": "runc"}})
     outcome, changed = driven.apply("containerd")
