@@ -1,4 +1,4 @@
-"""A pod with one container, by containerd's CRI: what the kubelet asks for, as a program for a node.
+"""A pod with one container, by containerd's CRI: what the kubelet requests, as a program for a node.
 
 The messages are those of Kubernetes' `api.proto` (runtime.v1), with the few fields that are needed here,
 written and read by hand: Debian has no crictl. The pod has the node's network, and needs no CNI plugin.
@@ -104,7 +104,7 @@ def gpus_of_a_pod(
 
     Args:
         handler: of the pod's RuntimeClass; containerd's default by default.
-        device: name of a CDI device that the container asks for.
+        device: name of a CDI device that the container requests.
         environment: variable of the container, `NAME=VALUE`.
     """
     return driven.says(f"python3 /root/pod.py {IMAGE} '{handler}' '{device}' '{environment}'")
