@@ -45,7 +45,7 @@ class Contact:
 
     Attributes:
         stated: the fleet's connection settings for the node.
-        takes_passwords: whether sshd offered password logins when it refused a key.
+        takes_passwords: whether sshd accepts password logins of the user.
     """
 
     target: Target
@@ -92,11 +92,12 @@ class Contact:
         """
         user = self.target.route.user
         tried = []
+        if login.password is None:
+            self._ask_what_is_taken(user)
         for name, key in self._keys(login):
             try:
                 self.transport.auth_publickey(user, key)
-            except paramiko.AuthenticationException as error:
-                self._note_passwords(error)
+            except paramiko.AuthenticationException:
                 tried.append(name)
             except (SSHException, EOFError) as error:
                 raise Unreachable(f"{user}@{self.target.address}: {reason(error)}") from None
@@ -109,8 +110,6 @@ class Contact:
                 tried.append("the password")
             else:
                 return self._session()
-        if not tried:
-            self._ask_what_is_taken(user)
         raise Unreachable(
             f"{user}@{self.target.address} refused {', '.join(tried)}"
             if tried
@@ -118,17 +117,16 @@ class Contact:
             do=ANOTHER_LOGIN,
         )
 
-    def _note_passwords(self, error: paramiko.AuthenticationException) -> None:
-        """Record whether the refusal of a login offers password logins."""
-        taken = getattr(error, "allowed_types", ())
-        self.takes_passwords |= bool({"password", "keyboard-interactive"} & set(taken))
-
     def _ask_what_is_taken(self, user: str) -> None:
-        """Record whether sshd accepts password logins, if there is no key to be refused."""
+        """Record whether sshd accepts password logins, as ssh does before it offers a key.
+
+        Paramiko's error about a refused key does not have the methods that are left.
+        """
         try:
             self.transport.auth_none(user)
         except paramiko.AuthenticationException as error:
-            self._note_passwords(error)
+            taken = getattr(error, "allowed_types", ())
+            self.takes_passwords |= bool({"password", "keyboard-interactive"} & set(taken))
         except (SSHException, EOFError):
             return
 

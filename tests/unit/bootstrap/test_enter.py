@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
+from paramiko import common
 
-from gpuprov.bootstrap.contact import Login
+from gpuprov.bootstrap.contact import Login, reach
 from gpuprov.bootstrap.enter import cloud_logins, enter
 from gpuprov.bootstrap.run import EXPIRED, NAMED
 from gpuprov.errors import Unreachable
+from gpuprov.model.connection import Connection
 
 
 @dataclass
@@ -40,6 +46,40 @@ class Door:
 
 def come(door: Door, login: Login | None = None, system: str = "debian12") -> Any:
     return enter(door, login or Login(), system).session  # type: ignore[arg-type]
+
+
+WORD = "open sesame"
+
+
+class OpensByPassword(paramiko.ServerInterface):
+    """A server that refuses keys and accepts a password, as sshd does: a refused key leaves both methods."""
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey,password"
+
+    def check_auth_password(self, username: str, password: str) -> int:
+        return common.AUTH_SUCCESSFUL if password == WORD else common.AUTH_FAILED
+
+
+def test_after_a_refused_key_the_password_is_asked_for(tmp_path: Path) -> None:
+    listener, host_key = socket.create_server(("127.0.0.1", 0)), paramiko.ECDSAKey.generate()
+    paramiko.RSAKey.generate(2048).write_private_key_file(str(tmp_path / "key"))
+
+    def serve() -> None:
+        for _ in range(2):
+            transport = paramiko.Transport(listener.accept()[0])
+            transport.add_server_key(host_key)
+            transport.start_server(event=threading.Event(), server=OpensByPassword())
+
+    threading.Thread(target=serve, daemon=True).start()
+    asked: list[str] = []
+    login = Login("root", listener.getsockname()[1], tmp_path / "key", ask=ask)
+    contact = reach("gpu1", "127.0.0.1", Connection(), login)
+    entered = enter(contact, login, "debian12")
+    entered.contact.close()
+    contact.close()
+    listener.close()
+    assert (entered.password, asked) == (WORD, ["asked"])
 
 
 def test_the_stated_user_alone_is_tried() -> None:
