@@ -73,6 +73,11 @@ def test_after_a_refused_key_the_password_is_asked_for(tmp_path: Path) -> None:
 
     threading.Thread(target=serve, daemon=True).start()
     asked: list[str] = []
+
+    def ask() -> str:
+        asked.append("asked")
+        return WORD
+
     login = Login("root", listener.getsockname()[1], tmp_path / "key", ask=ask)
     contact = reach("gpu1", "127.0.0.1", Connection(), login)
     entered = enter(contact, login, "debian12")
