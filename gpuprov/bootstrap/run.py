@@ -276,11 +276,14 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     token = f"bootstrap-{secrets.token_hex(4)}"
     arm(session, guard, token)
     lines = "PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n"
+    # Providers with passwords of root state `yes`, which differs from what a system ships; `no` stays.
+    root = "PermitRootLogin prohibit-password\\n"
     unit = "$(systemctl cat ssh.service >/dev/null 2>&1 && echo ssh || echo sshd)"
     steps = [
         f"test ! -e {KEY_ONLY}",
-        f"printf '{lines}' | replace_file {KEY_ONLY} 644",
         "PATH=$PATH:/usr/sbin",
+        f"{{ printf '{lines}'; ! sshd -T | grep -qx 'permitrootlogin yes' || printf '{root}'; }}"
+        f" | replace_file {KEY_ONLY} 644",
         "sshd -t",
         f"systemctl restart {unit}",
         "sshd -T | grep -qx 'passwordauthentication no'",

@@ -22,6 +22,11 @@ BY_HAND = {
     "pins.candidates": "on the node, remove that preference",
 }
 """Check → what a person has to do, as its role changes no files and preferences of others."""
+WITHOUT_ROLE = dict.fromkeys(
+    ("ssh.logins", "ssh.pam", "ssh.loaded"),
+    "correct the file that `gpuprov drift` names and reload sshd, or state settings: {ssh: {}} in fleet.yml",
+)
+"""Check → what a person has to do, if the lock states no settings for a role."""
 
 
 def causes(check: str, failed: Collection[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from gpuprov.access.shipped import as_shipped
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles import Expectation, expectations
-from gpuprov.roles.causes import BY_HAND
+from gpuprov.roles.causes import BY_HAND, WITHOUT_ROLE
 from gpuprov.roles.docker import daemon_config
 from gpuprov.roles.image import waits_for
 from gpuprov.roles.podman import LIMITS, defaults, in_bytes
@@ -157,4 +157,4 @@ def remedy(expectation: Expectation, node: str) -> str:
         return f"gpuprov apply --reboot -l {node}"
     if expectation.role:
         return f"gpuprov apply -l {node}"
-    return f"check {node} itself: no role can repair this"
+    return WITHOUT_ROLE.get(expectation.check, f"check {node} itself: no role can repair this")

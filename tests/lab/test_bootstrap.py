@@ -134,6 +134,7 @@ def test_a_password_alone_is_asked_for_once_and_switched_off(site: Site) -> None
     assert "password logins switched off" in said
     assert PASSWORD not in said
     site.ready("password")
+    assert "permitrootlogin without-password" in node.run("sshd -T").stdout
     attempt = ["ssh", "-o", "BatchMode=no", "-o", "PreferredAuthentications=password", "-o"]
     refused = subprocess.run(
         [*attempt, f"UserKnownHostsFile={site.folder}/known_hosts", f"root@{node.address}", "true"],

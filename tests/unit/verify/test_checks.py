@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from gpuprov.roles import expectations
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
-from gpuprov.verify.wanted import wanted
+from gpuprov.verify.wanted import remedy, wanted
 from tests.unit.verify.nodes_on_paper import (
     KERNEL,
     OFFERED,
@@ -414,6 +415,11 @@ def test_failure_shows_what_to_look_at_and_what_to_type(verdicts: dict[str, Node
         "gpuprov apply --reboot -l not-loaded"
     )
     assert failed(verdicts, "another-gpu", "gpu.model").detail.endswith("no role can repair this")
+
+
+def test_logins_without_settings_of_ssh_have_a_remedy() -> None:
+    [logins] = [each for each in expectations(locked_group("node")) if each.check == "ssh.logins"]
+    assert "state settings: {ssh: {}} in fleet.yml" in remedy(logins, "node")
 
 
 def test_what_the_lock_does_not_state_is_not_checked(tmp_path: Path) -> None:
