@@ -38,7 +38,7 @@ INFO = "/var/lib/dpkg/info"
 DIVERSIONS = "/var/lib/dpkg/diversions"
 OVERRIDES = "/var/lib/dpkg/statoverride"
 RECORD = "/var/lib/gpuprov/files"
-DOCUMENTATION = tuple(
+DOCUMENT_FOLDERS = tuple(
     f"/usr/share/{each}/" for each in ("doc", "man", "info", "locale", "help", "lintian", "gtk-doc")
 )
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -226,7 +226,7 @@ def _paths(stem: str) -> "Iterator[str]":
 
 def is_documentation(path: str) -> bool:
     """Return whether a path is in a folder of documentation, such as /usr/local/cuda-12.8/doc."""
-    return path.startswith(DOCUMENTATION) or "/doc/" in path or "/docs/" in path
+    return path.startswith(DOCUMENT_FOLDERS) or "/doc/" in path or "/docs/" in path
 
 
 def _lines(path: str) -> "list[str]":
