@@ -31,7 +31,7 @@ from gpuprov.ssh.conversation import ChannelConversation, Conversation, PipeConv
 from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work, with_place
 from gpuprov.ssh.failures import reason
 from gpuprov.ssh.route import Route, route
-from gpuprov.ssh.wording import NO_SUCH_NAME
+from gpuprov.ssh.wording import NO_SESSION, NO_SUCH_NAME, PAM_REFUSED, SEE_CONSOLE
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -193,6 +193,8 @@ class ParamikoSession(Session):
         else:
             seconds = time.monotonic() - begun
             LOG.debug("%s: exit %d in %.2f s: %.300s", self.target.name, answer.code, seconds, command)
+            if answer.code == NO_SESSION:
+                raise NodeFailed(PAM_REFUSED, do=SEE_CONSOLE)
             return answer
         finally:
             watch.cancel()

@@ -14,6 +14,14 @@ LET_IN = (
 )
 ANOTHER_LOGIN = "give a key that may log in with --identity FILE, or --ask-pass"
 
+NO_SESSION = 254
+"""Exit code of sshd's process for a login whose session PAM did not open (`do_child` of its session.c)."""
+PAM_REFUSED = f"the login is accepted, but PAM opens no session (status {NO_SESSION} of sshd)"
+SEE_CONSOLE = (
+    "see `journalctl -u ssh -u sshd` at the node's console; on Debian 12 a missing"
+    " /etc/security/limits.conf has this effect"
+)
+
 COMPARE = "add it to the known-hosts file once you have compared it"
 MAKE_SURE = "make sure that it is the right machine, then remove the old key with ssh-keygen -R"
 

@@ -20,7 +20,7 @@ from typing import Any
 from testinfra.backend.base import BaseBackend, CommandResult
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov.ssh.wording import of_openssh
+from gpuprov.ssh.wording import NO_SESSION, PAM_REFUSED, SEE_CONSOLE, of_openssh
 from gpuprov.untrusted.programs import kill_group
 from gpuprov.verify.sharing import Rule
 
@@ -211,6 +211,8 @@ class Shell:
                 pass
         lines = bytes(self._err.data or self._out.data).decode(errors="replace").strip().splitlines()
         self.close()
+        if status == NO_SESSION:
+            return NodeFailed(PAM_REFUSED, do=SEE_CONSOLE)
         reason = lines[-1] if lines else f"{self.argv[0]} ended with status {status}"
         return (
             Unreachable(of_openssh("\n".join(lines)) or reason)

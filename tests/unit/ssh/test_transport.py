@@ -133,6 +133,16 @@ class Sluggard(Door):
                 time.sleep(0.5)
 
 
+class WithoutSession(Door):
+    """Server whose PAM opens no session: sshd prints the message of the day and ends with 254."""
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        with suppress(*HUNG_UP):
+            channel.sendall(b"permitted by applicable law.\n")
+            channel.send_exit_status(254)
+            channel.close()
+
+
 class Mute(Door):
     """Server that does not reply to the request for a command."""
 
@@ -331,6 +341,12 @@ class Curious(Door):
         query = paramiko.InteractiveQuery("name", "instructions")
         query.prompts = Many()
         return query
+
+
+def test_a_login_without_a_session_names_pam(peers: Peers) -> None:
+    answer = visit(peers.target("a", peers.ssh(door=WithoutSession)))["a"]
+    assert isinstance(answer, NodeFailed)
+    assert "the login is accepted, but PAM opens no session" in str(answer)
 
 
 def test_a_login_asks_for_a_few_answers(peers: Peers) -> None:

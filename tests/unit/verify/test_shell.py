@@ -102,6 +102,7 @@ def test_words_of_ssh_are_the_reason() -> None:
     [
         ("echo 'sudo: a password is required' >&2; exit 1", "sudo: a password"),
         ("exit 1", "ended with status 1"),
+        ("echo 'permitted by applicable law.'; exit 254", "PAM opens no session"),
     ],
 )
 def test_no_shell_behind_the_login_is_the_node_failing(login: str, reason: str) -> None:
