@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from gpuprov.drift.observations.registry import collectors_for
-from gpuprov.drift.observations.units import units_for
+from gpuprov.drift.observations.units import FURTHER, units_for
 from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import LockedGroup
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import Parameters
 from gpuprov.roles import UNITS, expectations
 from gpuprov.roles.cuda_toolkit import CUDA_HOME
-from gpuprov.roles.firewall import BESIDE
 from gpuprov.roles.health import PROGRAM
 from gpuprov.roles.health import files as health_files
 from gpuprov.roles.monitoring import textfile_path
-from gpuprov.roles.ssh_hardening import SSHD_UNITS
 from gpuprov.roles.ssh_hardening import files as ssh_files
 from gpuprov.roles.storage import clients
 from gpuprov.roles.system_tuning import environment, sysctls
@@ -47,7 +46,7 @@ def parameters(group: LockedGroup) -> Parameters:
         held=held,
         package_pattern="|".join([Parameters.package_pattern, *map("^(?:{})$".format, absent.values())]),
         modules=(*Parameters.modules, *(PARTS if group.secure_boot else ())),
-        units=(*UNITS.values(), *BESIDE, *SSHD_UNITS),
+        units=(*UNITS.values(), *chain.from_iterable(FURTHER.values())),
         files=(CUDA_HOME, *filter(None, [textfile_path(group)]), *_of_health(group), *ssh_files(group)),
         sysctls=tuple(sysctls(tuning)),
         environment=variables,

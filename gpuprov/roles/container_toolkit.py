@@ -13,6 +13,8 @@ from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, fails, mends
 
 CDI_UNIT = "nvidia-cdi-refresh.path"
 UNITS = {"container_toolkit.cdi": CDI_UNIT}
+CDI_SERVICE = "nvidia-cdi-refresh.service"
+"""The service that the path unit starts; at boot it writes the specification, which is in /run."""
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 SHIPPED: dict[str, tuple[Any, ...]] = {
     "disable-require": (False,),
@@ -66,7 +68,7 @@ FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 """Packages that the toolkit replaced; removed in 1.15.0 (its changelog)."""
 
 OVERRULED = (
-    *mends("container_toolkit", "container_toolkit.cdi", BY_HAND),
+    *mends("container_toolkit", "container_toolkit.cdi", BY_HAND, "the same with nvidia-cdi-refresh.service"),
     *fails("container_toolkit", "container_toolkit.cdi", OTHER_FILE),
     *fails("container_toolkit", "container_toolkit.config", "a key of the toolkit's config.toml"),
     *mends("container_toolkit", "container_toolkit.specifications", "an outdated /var/run/cdi/nvidia.yaml"),
@@ -99,6 +101,21 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         gpus, driver = group.hardware.gpu_count, group.components.driver.version
         stated.append(Expectation("container_toolkit.devices", gpus, role, needs_driver=True, subject=driver))
     return stated
+
+
+def refresh_state(path_unit: str, service: str) -> str:
+    """Return the state of the path unit that refreshes CDI specifications, with a note if its service starts
+    at boot and it does not, or the reverse.
+
+    Args:
+        path_unit: `enabled`, `disabled`, or another state, which is returned unchanged.
+        service: whether the service starts at boot, in the same terms.
+    """
+    if path_unit not in ("enabled", "disabled"):
+        return path_unit
+    starts = service.startswith("enabled")
+    agrees = service == "enabled" if path_unit == "enabled" else not starts
+    return path_unit if agrees else f"{path_unit}, but {CDI_SERVICE} is {service}"
 
 
 def not_as_shipped(config: Mapping[str, Any], default: Mapping[str, Any]) -> list[str]:

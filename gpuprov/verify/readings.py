@@ -21,7 +21,17 @@ REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected syst
 
 
 def unit_state(host: Node, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms.
+    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms."""
+    if (state := boot_state(host, unit)) != "enabled":
+        return state
+    seen = host.service(unit).systemd_properties
+    active, starts = seen.get("ActiveState"), seen.get("SubState") != "auto-restart"
+    runs = active in ("active", "reloading") or (active == "activating" and starts)
+    return "enabled" if runs else f"enabled, but {active}"
+
+
+def boot_state(host: Node, unit: str) -> str:
+    """Return `enabled` if a unit starts at boot by its own file; otherwise what is wrong, in drift's terms.
 
     The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them. A
     script in /etc/init.d is no unit of the package.
@@ -32,11 +42,7 @@ def unit_state(host: Node, unit: str) -> str:
     enabled = "not installed" if NO_FILE in files.stderr else words.get(stated, stated)
     if enabled != "enabled":
         return str(enabled)
-    if _replaced(host, unit):
-        return "enabled, by another unit file"
-    active, starts = seen.get("ActiveState"), seen.get("SubState") != "auto-restart"
-    runs = active in ("active", "reloading") or (active == "activating" and starts)
-    return "enabled" if runs else f"enabled, but {active}"
+    return "enabled, by another unit file" if _replaced(host, unit) else "enabled"
 
 
 def stays_off(state: str, expected: str) -> str:

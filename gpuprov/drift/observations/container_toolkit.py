@@ -6,13 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
-from gpuprov.drift.observations.units import replaced_by, unit_state
+from gpuprov.drift.observations.units import at_boot, replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.container_toolkit import CONFIG, FORERUNNERS, not_as_shipped
+from gpuprov.roles.container_toolkit import CDI_SERVICE, CONFIG, FORERUNNERS, not_as_shipped, refresh_state
 
-observes("container_toolkit.cdi", "units")(unit_state)
-names_who("container_toolkit.cdi")(replaced_by)
+
+@observes("container_toolkit.cdi", "units")
+def _refreshed(facts: Facts, expectation: Expectation) -> str:
+    """Return the state of the path unit that refreshes CDI specifications, and of its service at boot."""
+    return refresh_state(unit_state(facts, expectation), at_boot(facts, CDI_SERVICE))
+
+
+@names_who("container_toolkit.cdi")
+def _refreshed_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the files in place of the path unit and of its service, or None."""
+    yield from replaced_by(facts, expectation)
+    service = facts.units.get(CDI_SERVICE)
+    yield service.replaced_by if service else None
 
 
 @observes("container_toolkit.forerunners", "packages")

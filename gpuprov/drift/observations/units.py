@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.units import Unit
 from gpuprov.roles import UNITS, Expectation
-from gpuprov.roles.firewall import BESIDE, FIREWALL_UNIT
+from gpuprov.roles.container_toolkit import CDI_SERVICE
+from gpuprov.roles.firewall import BESIDE
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
+
+FURTHER: Mapping[str, tuple[str, ...]] = {
+    "ssh.at_boot": SSHD_UNITS,
+    "container_toolkit.cdi": (CDI_SERVICE,),
+    "firewall.unit": BESIDE,
+}
+"""Check → units that it reads beside that of `UNITS`."""
 
 
 def unit_state(facts: Facts, expectation: Expectation) -> str:
@@ -86,15 +94,22 @@ def reads_elsewhere(facts: Facts, unit: str, path: str) -> str | None:
 
 
 def units_for(expected: Iterable[Expectation]) -> tuple[str, ...]:
-    """Return the units of those expectations that have one, sshd's for `ssh.at_boot`, and other firewalls."""
+    """Return the units of those expectations that have one, and the further ones that they read."""
     checks = [each.check for each in expected]
     own = tuple(UNITS[check] for check in checks if check in UNITS)
-    beside = BESIDE if FIREWALL_UNIT in own else ()
-    return (*own, *beside, *(SSHD_UNITS if "ssh.at_boot" in checks else ()))
+    return (*own, *(unit for check in checks for unit in FURTHER.get(check, ())))
 
 
 def enabled(facts: Facts, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot and is active, `enabled, but …` if it is not active.
+    """Return `at_boot` of a unit, `enabled, but …` if it is not active."""
+    state, known = at_boot(facts, unit), facts.units.get(unit)
+    if known is None or state != "enabled" or known.active or known.starting:
+        return state
+    return f"enabled, but {known.active_state}"
+
+
+def at_boot(facts: Facts, unit: str) -> str:
+    """Return `enabled` if a unit starts at boot, by its own file.
 
     If another file replaces the unit's own, `enabled, by another unit file`. Otherwise `disabled`, another
     state in systemd's terms such as `masked`, or `not installed`.
@@ -104,6 +119,4 @@ def enabled(facts: Facts, unit: str) -> str:
         return "not installed"
     if not known.enabled:
         return known.file_state or "disabled"
-    if known.replaced_by:
-        return "enabled, by another unit file"
-    return "enabled" if known.active or known.starting else f"enabled, but {known.active_state}"
+    return "enabled, by another unit file" if known.replaced_by else "enabled"

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuprov.roles.container_toolkit import CDI_UNIT, CONFIG, FORERUNNERS, not_as_shipped
+from gpuprov.roles.container_toolkit import (
+    CDI_SERVICE,
+    CDI_UNIT,
+    CONFIG,
+    FORERUNNERS,
+    not_as_shipped,
+    refresh_state,
+)
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.observers.containers import DEFAULTS
-from gpuprov.verify.readings import stays_off, unit_state
+from gpuprov.verify.readings import boot_state, stays_off, unit_state
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -21,10 +28,18 @@ def test_toolkits_forerunners_are_gone(host: Node, expected: list[str]) -> None:
     assert [name for name in FORERUNNERS if name in host.packages.versions] == expected
 
 
-@pytest.mark.check("container_toolkit.cdi", f"systemctl status {CDI_UNIT}", "nvidia-ctk cdi list")
+@pytest.mark.check(
+    "container_toolkit.cdi",
+    f"systemctl status {CDI_UNIT}",
+    f"systemctl status {CDI_SERVICE}",
+    "nvidia-ctk cdi list",
+)
 def test_cdi_specification_is_kept_up_to_date(host: Node, expected: str) -> None:
-    """Check that the unit that refreshes the CDI specification is enabled and active."""
-    assert stays_off(unit_state(host, CDI_UNIT), expected) == expected
+    """Check that the path unit that refreshes the CDI specification is enabled and active, and that its
+    service starts at boot.
+    """
+    state = stays_off(unit_state(host, CDI_UNIT), expected)
+    assert refresh_state(state, boot_state(host, CDI_SERVICE)) == expected
 
 
 @pytest.mark.check("container_toolkit.config", f"cat {CONFIG}", DEFAULTS)

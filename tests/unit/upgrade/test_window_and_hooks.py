@@ -122,7 +122,8 @@ SAYS = {
     ("slurm", "drain"): "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:1-2-upgrade-run1",
     ("slurm", "resume"): "scontrol update NodeName=gpu01 State=RESUME",
     ("slurm", "held"): (
-        "scontrol update NodeName=gpu01 State=DRAIN Reason=gpuprov:upgrade:1-2-upgrade-run1 verify: clocks.gpu failed"
+        "scontrol update NodeName=gpu01 State=DRAIN"
+        " Reason=gpuprov:upgrade:1-2-upgrade-run1 verify: clocks.gpu failed"
     ),
     ("kubernetes", "drain"): "kubectl drain gpu01 --ignore-daemonsets --delete-emptydir-data",
     ("kubernetes", "resume"): "kubectl patch node gpu01 --type=merge --patch",

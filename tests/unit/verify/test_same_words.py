@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from gpuprov.drift.observations.registry import OBSERVERS
 from gpuprov.drift.observations.units import commanded_by, enabled, own_unit_state
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
@@ -15,10 +17,12 @@ from gpuprov.probe.node import services
 from gpuprov.probe.node import sshd as probe_sshd
 from gpuprov.probe.parse.units import parse_units
 from gpuprov.roles import Expectation
+from gpuprov.roles.container_toolkit import CDI_SERVICE, CDI_UNIT
 from gpuprov.roles.gpu_settings import PERSISTENCE_UNIT
 from gpuprov.verify import readings
 from gpuprov.verify.observers import sshd as observer_sshd
 from gpuprov.verify.readings import unit_state
+from gpuprov.verify.suite import test_container_toolkit as suite
 
 SITES = "/etc/systemd/system/x.service"
 
@@ -100,6 +104,41 @@ def test_a_masked_unit_stays_off(expected: str) -> None:
     state = own_unit_state(facts(shown, f"{PERSISTENCE_UNIT} masked enabled\n"), expectation)
     assert state == readings.stays_off("masked", expected)
     assert (state == expected) is (expected == "disabled")
+
+
+@pytest.mark.parametrize(
+    ("expected", "path_unit", "service", "word"),
+    [
+        ("enabled", "enabled", "enabled", "enabled"),
+        ("enabled", "enabled", "masked", f"enabled, but {CDI_SERVICE} is masked"),
+        ("enabled", "enabled", "masked-runtime", f"enabled, but {CDI_SERVICE} is masked-runtime"),
+        ("enabled", "enabled", "disabled", f"enabled, but {CDI_SERVICE} is disabled"),
+        ("enabled", "disabled", "enabled", f"disabled, but {CDI_SERVICE} is enabled"),
+        ("enabled", "masked", "masked", "masked"),
+        ("disabled", "disabled", "disabled", "disabled"),
+        ("disabled", "masked", "masked", "disabled"),
+        ("disabled", "disabled", "enabled", f"disabled, but {CDI_SERVICE} is enabled"),
+    ],
+)
+def test_the_service_that_a_path_unit_starts(expected: str, path_unit: str, service: str, word: str) -> None:
+    files = {CDI_UNIT: path_unit, CDI_SERVICE: service}
+    shown = {name: {**ACTIVE, "Id": name, "UnitFileState": state} for name, state in files.items()}
+    shown[CDI_SERVICE]["ActiveState"] = "inactive"  # a oneshot, which is done
+    text = "\n\n".join("\n".join(map("=".join, each.items())) for each in shown.values())
+    units = cast(Facts, SimpleNamespace(units=parse_units(text, {}, "")))
+    expectation = Expectation("container_toolkit.cdi", expected, "container_toolkit")
+    assert OBSERVERS["container_toolkit.cdi"](units, expectation) == word
+    node = host(shown[CDI_UNIT], path_unit)
+    node.service = lambda name: SimpleNamespace(systemd_properties=shown[name])
+    answer = node.run
+    node.run = lambda command, *words: answer(command) if words[:1] != (CDI_SERVICE,) else SimpleNamespace(
+        stdout=f"{service}\n", stderr="", rc=0, failed=False
+    )  # fmt: skip
+    refused: AbstractContextManager[Any] = (
+        nullcontext() if word == expected else pytest.raises(AssertionError)
+    )
+    with refused:
+        suite.test_cdi_specification_is_kept_up_to_date(node, expected)
 
 
 @pytest.mark.parametrize("kind", ["OVERRIDDEN", "REDIRECTED"])
