@@ -6,6 +6,8 @@ and only kernel parameters of their own network.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpuprov_lab import Lab
@@ -116,3 +118,16 @@ def test_nothing_in_the_lock_leaves_nothing_on_the_node(driven: StubDriverNode) 
     assert driven.says(f"ls {FILES} 2>/dev/null") == ""
     assert driven.says("grep -c THREADS /etc/environment") == "0"
     assert driven.apply(ROLE)[1] == []
+
+
+@pytest.mark.slow
+def test_a_removed_limits_conf_is_created(lab: Lab, tmp_path: Path) -> None:
+    """On Debian 13; with the PAM of Debian 12 no login is possible without it."""
+    [node] = lab.up(1, os="debian13")
+    driven = StubDriverNode(lab, node, tmp_path)
+    driven.state({"tuning": {"limits": {"nofile": 4096}}})
+    assert driven.apply(ROLE)[0].ok
+    driven.node.run("rm /etc/security/limits.conf")
+    assert set(driven.drift("tuning.")) == set(driven.failed("tuning.")) == {"tuning.limits"}
+    assert driven.apply(ROLE)[1] == ["Create limits.conf, without which PAM reads no file of limits.d"]
+    assert driven.drift("tuning.") == driven.failed("tuning.") == {}

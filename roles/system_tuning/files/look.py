@@ -4,7 +4,8 @@ Standard library only; runs on the node, from standard input. Argument: {"sysctl
 "unwanted": [variable…], "limits": {"memlock": 4194304, "nofile": 1048576, "stack": "unlimited"}}.
 
     {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
-     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"]}
+     "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"],
+     "limits_conf": true}
 
 `refused` are limits that not even root may set here: with one of them in its file, PAM refuses every login.
 """
@@ -18,6 +19,7 @@ import resource
 import sys
 from pathlib import Path
 
+LIMITS_CONF = Path("/etc/security/limits.conf")
 HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 GOVERNORS = "sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 LOGIN_FILES = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
@@ -85,6 +87,7 @@ def main() -> None:
         "hugepages": chosen(HUGEPAGES.read_text()) if HUGEPAGES.exists() else None,
         "governors": sorted({Path(path).read_text().strip() for path in matching(GOVERNORS)}),
         "refused": [name for name, value in asked["limits"].items() if not settable(name, value)],
+        "limits_conf": LIMITS_CONF.exists(),
         "unwanted": [
             row for path in paths if Path(path).is_file() for row in settings_of(path, asked["unwanted"])
         ],
