@@ -7,7 +7,7 @@ import re
 NO_SUCH_NAME = "no such host name"
 SILENT = "the port is open, but does not answer"
 TIMED_OUT = "timed out"
-UNKNOWN_NAME = "neither DNS nor ~/.ssh/config knows it"
+UNKNOWN_NAME = "neither DNS nor ~/.ssh/config knows it: correct the name, or state its address under hosts"
 LOOK_THERE = "check the address, and that it is up"
 LET_IN = (
     "put the public key into its authorized_keys, or correct ssh: in fleet.yml; without a fleet, give -i FILE"

@@ -21,6 +21,7 @@ from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.ssh.packets import LimitedTransport
 from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out, targets
+from gpuprov.ssh.wording import UNKNOWN_NAME
 from tests import RECORDED_LOCK
 
 QUICK = ConnectionLimits(connect_s=4.0, command_s=2.0, answer_bytes=100_000)
@@ -137,6 +138,7 @@ class WithoutSession(Door):
     """Server whose PAM opens no session: sshd prints the message of the day and ends with 254."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        time.sleep(0.05)  # after the reply to the request for the command
         with suppress(*HUNG_UP):
             channel.sendall(b"permitted by applicable law.\n")
             channel.send_exit_status(254)
@@ -414,10 +416,9 @@ ssh: {{known_hosts: {known}}}
 SAID = {
     "wrong-port": "no SSH on port {port}: connection refused; check the address, and that it is up;"
     " see fleet.yml:6",
-    "unknown": "no such host name: no-such-alias.invalid;"
-    " neither DNS nor ~/.ssh/config knows it; see fleet.yml:7",
+    "unknown": f"no such host name: no-such-alias.invalid; {UNKNOWN_NAME}; see fleet.yml:7",
     "bad-jump": "through nobody@no-such-gate.invalid:2222: no such host name:"
-    " no-such-gate.invalid; neither DNS nor ~/.ssh/config knows it; see fleet.yml:8",
+    f" no-such-gate.invalid; {UNKNOWN_NAME}; see fleet.yml:8",
     "no-key": "the key /nonexistent/key does not exist; correct --identity, or ssh.identity_file in"
     " fleet.yml; see fleet.yml:9",
     "two-keys": "root@127.0.0.1 refused the key {other}; put the public key into its authorized_keys,"
