@@ -45,9 +45,10 @@ key_option = click.option(
 def command(
     lock_path: Path, indexes: bool, security: bool, base: str | None, key: Path | None, output: str
 ) -> Exit:
-    """Report what is stale: the catalog by its date, the lock's catalog and, with --indexes, what published
-    indexes contain and the catalog does not. With --security, each locked version that a security bulletin of
-    the catalog concerns, the nearest fixed version, what that needs, and what to type.
+    """Report what is stale: the catalog by its date, the lock's catalog, locked drivers that were withdrawn
+    or do not build against the locked kernel, and, with --indexes, what published indexes contain and the
+    catalog does not. With --security, each locked version that a security bulletin of the catalog concerns,
+    the nearest fixed version, what that needs, and what to type.
 
     Exit 0 if nothing is stale, 3 otherwise.
     """

@@ -8,10 +8,12 @@ from datetime import date
 from typing import Any
 
 from gpuprov.catalog import Catalog
+from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.releases import Release
 from gpuprov.catalog.rules.driver import end_of_life
+from gpuprov.catalog.rules.issues import build_outcome, concerns, kernel_version
 from gpuprov.catalog.version import version
-from gpuprov.model.lock import Lock
+from gpuprov.model.lock import Lock, LockedGroup
 
 SCHEMA = "gpuprov.catalog-check/1"
 FRESH_DAYS = 45
@@ -25,7 +27,7 @@ class Stale:
     """One outdated fact.
 
     Attributes:
-        what: `age`, `end-of-life`, `lock`, `index`, `security`.
+        what: `age`, `end-of-life`, `lock`, `known-issue`, `index`, `security`.
         text: description of the fact.
         do: command that corrects it.
     """
@@ -42,8 +44,9 @@ class Stale:
 def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) -> Iterator[Stale]:
     """Yield the outdated facts of a catalog by the date and by a lock, without access to repositories.
 
-    These are an age over `FRESH_DAYS`, branches that reached their end of life after the catalog's date, and
-    a lock that pins another release or none.
+    These are an age over `FRESH_DAYS`, branches that reached their end of life after the catalog's date, a
+    lock that pins another release or none, and locked drivers that were withdrawn or that do not build
+    against the locked kernel.
 
     Args:
         release: release of the catalog.
@@ -61,6 +64,27 @@ def stale(catalog: Catalog, release: Release, lock: Lock | None, today: date) ->
             yield Stale("end-of-life", text, "gpuprov catalog update")
     if lock:
         yield from _locked(lock, release)
+        for name, group in lock.groups.items():
+            yield from _known_issues(catalog, name, group)
+
+
+def _known_issues(catalog: Catalog, name: str, group: LockedGroup) -> Iterator[Stale]:
+    """Yield a group's driver that was withdrawn, or whose module does not build against the locked kernel.
+
+    A catalog that is newer than the lock's own can know it; without a locked kernel no build is judged.
+    """
+    driver, release = group.components.driver, version(group.components.driver.version)
+    gpu = find_gpu(catalog, group.hardware.gpu_model)
+    kernel = kernel_version(group.setting("kernel") or "")
+    for issue in catalog.known_issues:
+        if not concerns(issue, release, driver.module, group.os, (gpu,)):
+            continue
+        if issue.kind == "withdrawn":
+            text = f"{name}: driver {release} was withdrawn ({issue.condition}): {issue.effect}"
+            yield Stale("known-issue", text, "gpuprov lock --upgrade driver")
+        elif issue.kind == "build" and kernel and driver.compiled and build_outcome(issue, kernel) == "fails":
+            text = f"{name}: driver {release} does not build against kernel {kernel}: {issue.effect}"
+            yield Stale("known-issue", text, "gpuprov lock --upgrade driver")
 
 
 def _locked(lock: Lock, release: Release) -> Iterator[Stale]:

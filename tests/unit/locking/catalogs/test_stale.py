@@ -15,7 +15,7 @@ from gpuprov.cli.catalog import command
 from gpuprov.errors import Exit
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.catalogs.stale import FRESH_DAYS, stale
-from gpuprov.model.lock import CatalogPin, write_lock
+from gpuprov.model.lock import CatalogPin, Setting, write_lock
 from tests.unit.locking.fleets import Write
 
 AS_OF = date.fromisoformat(load().as_of)
@@ -51,6 +51,41 @@ def test_a_lock_that_pins_another_is_reported(one_group: Write, tmp_path: Path) 
         (result,) = stale(load(), own(), lock.model_copy(update={"catalog": pin}), AS_OF)
         assert said in result.text
         assert result.do == "gpuprov lock --upgrade"
+
+
+def test_a_locked_driver_that_was_withdrawn_later_is_reported(one_group: Write, tmp_path: Path) -> None:
+    lock = build_lock(one_group(driver="580.159.04"))
+    issue = {
+        "id": "withdrawn-580.159.04",
+        "kind": "withdrawn",
+        "drivers": ["580.159.04"],
+        "condition": "by the vendor on 2026-12-01",
+        "effect": "it corrupts memory",
+        "remedy": "driver 580.178.04",
+        "source": ["own"],
+    }
+    sources = {"own": {"title": "the vendor's page", "dated": "2026-12-01"}}
+    (tmp_path / "drivers.json").write_text(json.dumps({"known_issues": [issue], "sources": sources}))
+    (found,) = stale(load([tmp_path]), own(), lock, AS_OF)
+    assert (found.what, found.do) == ("known-issue", "gpuprov lock --upgrade driver")
+    assert found.text == (
+        "train: driver 580.159.04 was withdrawn (by the vendor on 2026-12-01): it corrupts memory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fails"),
+    [("7.1.0-3-generic", True), ("7.0.0-31-generic", False), ("running", False), (None, False)],
+)
+def test_a_locked_kernel_that_breaks_the_locked_driver_is_reported(
+    kernel: str | None, fails: bool, one_group: Write
+) -> None:
+    lock = build_lock(one_group(driver="580.126.16"))
+    group = lock.groups["train"]
+    stated = {"kernel": Setting(value=kernel, reason="stated", source="fleet.yml")} if kernel else {}
+    changed = group.model_copy(update={"settings": {**group.settings, **stated}})
+    found = list(stale(load(), own(), lock.model_copy(update={"groups": {"train": changed}}), AS_OF))
+    assert ["does not build against kernel 7.1.0" in each.text for each in found] == [True] * fails
 
 
 def test_the_verb_says_it(one_group: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
