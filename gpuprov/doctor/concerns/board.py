@@ -72,7 +72,7 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
     silent, is_there = unanswered(seen), flavour(seen)
     for needed, other, patterns in _DIRECTIONS:
         said = seen.log_lines(*patterns)[-1:] if "kernel_log" not in seen.missing else []
-        known = [gpu for gpu in silent if is_there == other and _only(gpu) == needed]
+        known = [gpu for gpu in silent if is_there == other and only_flavour(gpu) == needed]
         if not silent or is_there == needed or not (said or known):
             continue
         yield Fault(
@@ -95,7 +95,7 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
         )
 
 
-def _only(gpu: PciDevice) -> Flavour | None:
+def only_flavour(gpu: PciDevice) -> Flavour | None:
     """Return the only flavour that the catalog has for a GPU; None for both, or for an unknown GPU."""
     from gpuprov.catalog.rules.module import gpu_flavours
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor.concerns.board import INSTALL
 from gpuprov.doctor.concerns.bus import REBUILD
 from gpuprov.doctor.concerns.driver import BOUND_ELSEWHERE, NAMES, expected, module_for
 from gpuprov.doctor.concerns.errors import age
@@ -133,10 +134,7 @@ def _why(seen: Examination, name: str, said: str, symbol: str) -> tuple[str, tup
         return (
             "this kernel gives symbols that a proprietary module exports to no module under the GPL: it "
             "needs NVIDIA's open kernel module",
-            (
-                shell("sudo apt install nvidia-open   (or: sudo dnf module install nvidia-driver:open-dkms)"),
-                shell("sudo reboot"),
-            ),
+            (INSTALL["open"], shell("sudo reboot")),
         )
     if "disagrees" in said:
         return "the module was built against another build of the kernel or of the module nvidia", ()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpuprov.doctor.builds import cause_of
+from gpuprov.doctor.concerns.board import INSTALL, only_flavour
 from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import LOG_LINE, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, not written
 ARRAY = re.compile(r"\[[U_]{1,400}\]")
 """The disks of an array in /proc/mdstat, `_` for a missing one; Linux has at most 384 in an array."""
+RELEASE = re.compile(r"\d{1,4}(?:\.\d{1,4}){1,3}")
+"""A release of nvidia-fs, as DKMS names it."""
 FULL, INODES_FULL = 0.95, 0.97
 """Used shares of space and inodes at which node_exporter's alerts warn (5 % left) and are critical (3 %)."""
 ROOM_MIB = 20 * 1024
@@ -143,12 +146,15 @@ def degraded_array(seen: Examination) -> Iterator[Fault]:
     after=("driver.symbols", "driver.vermagic", "driver.build_failed"),
 )
 def no_direct_storage(seen: Examination) -> Iterator[Fault]:
-    """Report a source of nvidia-fs in DKMS that is neither loaded nor built for the running kernel, with the
-    cause by the catalog's known failures, or by the log of the build.
+    """Report a source of nvidia-fs in DKMS that is not loaded: not built for the running kernel, with the
+    cause by the catalog's known failures or by the log of the build, or built for open modules only.
     """
     sources = [each for each in seen.dkms if each.name == "nvidia-fs"]
-    built = any(each.state == "installed" and each.kernel == seen.kernel for each in sources)
-    if not sources or built or seen.in_container or "nvidia_fs" in seen.loaded_modules:
+    if not sources or seen.in_container or "nvidia_fs" in seen.loaded_modules:
+        return
+    built = [each for each in sources if each.state == "installed" and each.kernel == seen.kernel]
+    if built:
+        yield from _needs_open_modules(seen, built[-1].version)
         return
     newest = sources[-1].version
     logs = seen.raw("dkms_log").items()
@@ -175,13 +181,39 @@ def no_direct_storage(seen: Examination) -> Iterator[Fault]:
     )
 
 
+def _needs_open_modules(seen: Examination, release: str) -> Iterator[Fault]:
+    """Yield a fault if a release of nvidia-fs cannot be loaded with the proprietary module that is loaded."""
+    from gpuprov.catalog.rules.storage import OPEN_FROM, flavour_fits
+    from gpuprov.catalog.version import version
+
+    driver = seen.loaded_driver
+    if driver is None or driver.open or not RELEASE.fullmatch(release):
+        return
+    if flavour_fits(version(release), "proprietary"):
+        return
+    older = any(only_flavour(gpu) == "proprietary" for gpu in seen.pci_gpus)
+    yield Fault(
+        "degraded",
+        f"nvidia-fs {release} is built and cannot be loaded with proprietary modules: no GPUDirect Storage",
+        (
+            f"/var/lib/dkms: nvidia-fs {release} is installed for {seen.kernel}; /proc/modules: no nvidia_fs",
+            f"/proc/driver/nvidia/version: {driver.version}, proprietary",
+        ),
+        f"from {OPEN_FROM} on nvidia-fs uses symbols that only NVIDIA's open modules may give to it",
+        (shell("install a release of nvidia-fs before {}: this GPU has no open modules", str(OPEN_FROM)),)
+        if older
+        else (INSTALL["open"], shell("sudo reboot")),
+        "" if older else "stack.module: open",
+    )
+
+
 def _known_failure(release: str, uname: str) -> KnownIssue | None:
     """Return the catalog's record of a failed build of nvidia-fs against a kernel, or None."""
     from gpuprov.catalog.rules.issues import build_outcome, kernel_version
     from gpuprov.catalog.version import version
 
     kernel = kernel_version(uname)
-    if kernel is None or not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", release):
+    if kernel is None or not RELEASE.fullmatch(release):
         return None
     own = (each for each in catalog().known_issues if version(release) in each.nvidia_fs)
     return next((each for each in own if build_outcome(each, kernel) == "fails"), None)

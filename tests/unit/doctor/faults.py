@@ -223,6 +223,11 @@ def proprietary(collected: Collectors) -> None:
     )
 
 
+def built_for_storage(release: str) -> Change:
+    """Return a change that adds a build of nvidia-fs for the running kernel, not loaded."""
+    return lambda collected: collected["dkms"].append(["nvidia-fs", release, KERNEL, "x86_64", "installed"])
+
+
 def board(device: str) -> Change:
     """Return a change that gives all GPUs another PCI id: `10de:1db5`."""
 
@@ -732,6 +737,7 @@ FAULTS: dict[str, list[Change]] = {
             lambda collected: collected["dkms"].append(["nvidia-fs", "2.18.3", "", "", "added"]),
             setting("system.kernel", "6.5.0-17-generic"),
         ),
+        all_of(proprietary, built_for_storage("2.25.6")),
     ],
     "storage.network": [kernel_says("nfs: server fs1 not responding, still trying")],
     "stack.installed": [packages("cuda-toolkit-13-9", "13.9.0-1")],

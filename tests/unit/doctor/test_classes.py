@@ -20,6 +20,7 @@ from tests.unit.doctor.faults import (
     XID,
     all_of,
     board,
+    built_for_storage,
     configured,
     kernel_says,
     login,
@@ -266,6 +267,20 @@ def test_a_gpu_of_the_open_module_alone_is_not_sent_to_the_proprietary_one() -> 
 def test_a_configuration_that_is_absent_is_the_default() -> None:
     gone = faults_of(setting("container_state.toolkit", False), setting("toolkit.config", ""))
     assert [fault for fault in gone if fault.rule == "containers.config"] == []
+
+
+def test_storage_that_proprietary_modules_cannot_load_is_named_before_anyone_tries() -> None:
+    def named(*changes: Change) -> list[Fault]:
+        return [each for each in faults_of(*changes) if each.rule == "storage.nvidia_fs"]
+
+    [fault] = named(proprietary, built_for_storage("2.25.6"))
+    assert "proprietary" in fault.text
+    assert "nvidia-open" in fault.mend[0]
+    assert named(built_for_storage("2.25.6")) == [], "the open modules are loaded"
+    assert named(proprietary, built_for_storage("2.17.4")) == [], "a release for both flavours"
+    assert named(proprietary, built_for_storage("2.25.6-rc")) == [], "no release"
+    [fault] = named(proprietary, built_for_storage("2.25.6"), board("10de:1db5"))
+    assert "before 2.17.5" in fault.mend[0], "Volta has no open modules"
 
 
 def test_the_open_module_is_named_for_storage() -> None:
