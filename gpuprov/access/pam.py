@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.kept import SHORT, kept
 
 KINDS = {"auth": "auth_err", "account": "perm_denied"}
 """Type of line → the answer of a module that refuses."""
@@ -144,7 +144,7 @@ def _joined(rows: Iterable[tuple[str, str]], numbers: Iterator[int]) -> Iterator
         yield begun, " ".join(parts)
 
 
-@lru_cache(maxsize=512)
+@kept(512, SHORT)
 def _actions(control: str) -> Mapping[str, str]:
     """Return answer of a module → action of PAM; an unknown word counts as `required`, as in libpam."""
     if control.startswith("["):

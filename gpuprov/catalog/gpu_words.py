@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gpuprov.catalog.records import GpuModel
+from gpuprov.untrusted.kept import SHORT, kept
 
 _NOISE = re.compile(r"\b(?:nvidia|tesla|geforce|tensor core|gpus?|generation|edition)\b")
 _SAME = {"mobile": "laptop", "notebook": "laptop", "s": "super"}
@@ -58,7 +58,7 @@ def _form_of(gpu: GpuModel) -> str | None:
     return "pcie" if gpu.segment in ("geforce", "workstation") else None
 
 
-@lru_cache(maxsize=4096)
+@kept(4096, SHORT)
 def plain(name: str) -> str:
     """Return a name in lower case, split into words, without words that any name may have (`nvidia`,
     `gpu`).

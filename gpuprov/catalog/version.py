@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_DIGITS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})*")
+_DIGITS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,15}")
 
 
 class Version:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
+
+from gpuprov.untrusted.kept import SHORT, kept
 
 # Numbers have at most 18 digits: Python converts no longer ones than 4,300, and a log can have them.
 _MARK = re.compile(r"[NR]CCL (INFO|WARN) ")
@@ -47,7 +48,7 @@ def messages(line: str) -> Iterator[Message]:
         yield Message(host, pid, pieces[at], text.strip())
 
 
-@lru_cache(maxsize=4096)
+@kept(4096, SHORT)
 def _speaker(text: str) -> tuple[str | None, int | None, int]:
     """Return host, pid and length of the prefix at the end of `text`."""
     found = _SPEAKER.search(text)
@@ -89,7 +90,7 @@ def path(text: str) -> Path | None:
     )
 
 
-@lru_cache(maxsize=1024)
+@kept(1024, SHORT)
 def _transport(via: str) -> tuple[str, bool]:
     """Return transport and GDRDMA: `NET/IB/0(1)/GDRDMA(PCI) comm 0x1 nRanks 2` → (`NET/IB`, True)."""
     parts = via.split(" comm 0x")[0].strip().split("/")

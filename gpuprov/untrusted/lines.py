@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+_PIECE = 1 << 16
+"""Characters that are split at a time: a list of all lines takes 30 times the memory of a text of short ones.
+"""
 LINE = 1 << 14
 """Maximum length of a line in characters; the rest of a longer line is ignored. The longest recorded line, of
 flags in /proc/cpuinfo, has about 2,000.
@@ -21,4 +24,8 @@ def lines_of(text: str, longest: int = LINE) -> Iterator[str]:
     Other line separators, such as `\r`, do not end a line. A text that ends with `\n` has an empty last line,
     and an empty text is one empty line.
     """
-    return (line[:longest] for line in text.split("\n"))
+    begin = 0
+    while (end := text.find("\n", begin + _PIECE)) >= 0:
+        yield from (line[:longest] for line in text[begin:end].split("\n"))
+        begin = end + 1
+    yield from (line[:longest] for line in text[begin:].split("\n"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice
 
 from gpuprov.doctor import packaging
@@ -14,6 +13,7 @@ from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.reference import catalog
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import ShellLine, shell, shell_words
+from gpuprov.untrusted.kept import kept
 
 OURS = re.compile(r"nvidia|cuda|nccl|cudnn|^linux-(?:image|headers|modules)|^kernel")
 PATTERNS, DRIVERS = 200, 64
@@ -92,7 +92,7 @@ def _excluded(seen: Examination, name: str) -> bool:
     return any(pattern.match(name) for pattern in _safe(seen.apt.unattended_blacklist))
 
 
-@lru_cache(maxsize=64)
+@kept(64, 16 * 1024)
 def _safe(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     """Return the first `PATTERNS` patterns whose time is bounded."""
     found = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gpuprov.untrusted import lines_of
+from gpuprov.untrusted.kept import kept
 
 SECTIONS = 10_000
 """Maximum number of sections of a .repo file."""
@@ -169,7 +169,7 @@ def _stanzas(text: str) -> list[dict[str, str]]:
     return [{name: "\n".join(lines) for name, lines in stanza.items()} for stanza in stanzas if stanza]
 
 
-@lru_cache(maxsize=256)
+@kept(64, 64 * 1024)
 def parse_apt_config(text: str) -> Mapping[str, tuple[str, ...]]:
     """Parse `apt-config dump`: name → its values in order (`Name:: "value";` is a list's entry)."""
     values: dict[str, list[str]] = {}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from xml.etree.ElementTree import Element
 
 from gpuprov.probe.parse.values import integer, mebibytes, number, switch, text_or_none, trouble
+from gpuprov.untrusted.kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _clocks(gpu: Element, block: str) -> Clocks:
     return Clocks(*(integer(_text(gpu, f"{block}/{name}")) for name in names))
 
 
-@lru_cache(maxsize=256)
+@kept(64, 64 * 1024)
 def _supported(block: str) -> Mapping[int, tuple[int, ...]]:
     """Parse a list of supported clocks to memory clock → its graphics clocks; {} if empty.
 

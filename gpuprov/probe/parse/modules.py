@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gpuprov.untrusted import is_kernel_release, lines_of, vermagic
+from gpuprov.untrusted.kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _assignments(words: Iterable[str]) -> Mapping[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-@lru_cache(maxsize=64)
+@kept(64, 4096)
 def named_on(cmdline: str) -> tuple[str, ...]:
     """Return modules blacklisted on the command line: by modprobe (`modprobe.blacklist=`) or the kernel
     (`module_blacklist=`).

@@ -6,12 +6,12 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from gpuprov.untrusted import package_name
 from gpuprov.untrusted import version as package_version
+from gpuprov.untrusted.kept import LIST, kept
 from gpuprov.untrusted.wildcards import matcher
 
 FILES_AT_MOST = 200
@@ -116,7 +116,7 @@ def parse_package_files(raw: Iterable[Any]) -> tuple[ChangedFile, ...]:
     return tuple(ChangedFile(package_name(name), str(path), str(state)) for name, path, state in rows)
 
 
-@lru_cache(maxsize=512)
+@kept(16, LIST)
 def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
     """Parse lines of name, architecture, version, source and dpkg's three-word status, separated by tabs."""
     found: dict[str, Package] = {}
@@ -131,7 +131,7 @@ def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
     return Packages("dpkg", found, interrupted)
 
 
-@lru_cache(maxsize=512)
+@kept(16, LIST)
 def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     """Parse lines of name, architecture, epoch:version-release and source, separated by tabs, and dnf's
     version locks.

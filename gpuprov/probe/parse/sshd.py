@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gpuprov.errors import NodeFailed
+from gpuprov.untrusted.kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ ANSWERS_AT_MOST = 192
 """Number of answers that the probe requests: 24 of each of 8 listeners."""
 
 
-@lru_cache(maxsize=256)
+@kept(256, 16 * 1024)
 def parse_sshd(text: str) -> Mapping[str, tuple[str, ...]]:
     """Parse keyword in lower case → its values in order; a keyword that
     may repeat (`hostkey`) has several.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gpuprov.untrusted import compiler_line, is_kernel_release
+from gpuprov.untrusted.kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Kernels:
         return tuple(dict.fromkeys(name for name in found if name))
 
 
-@lru_cache(maxsize=64)
+@kept(64, 4096)
 def parse_os_release(text: str) -> Os:
     """Parse os-release(5); a missing value is an empty string."""
     values = dict(_ASSIGNMENT.findall(text))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+
+from gpuprov.untrusted.kept import SHORT, kept
 
 # Texts of drivers from 270 to today for a missing value; lower case, without brackets.
 _NOTHING = frozenset(
@@ -21,13 +22,13 @@ _DEPRECATED = ("requested functionality has been deprecated", "deprecated")
 _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?(?!\d)")
 
 
-@lru_cache(maxsize=4096)
+@kept(4096, SHORT)
 def trouble(text: str | None) -> bool:
     """Return whether a tool printed an error in place of a value: `ERR!`, `Unknown Error`, `GPU is lost`."""
     return bool(_TROUBLE.search((text or "").strip().strip("[]").strip()))
 
 
-@lru_cache(maxsize=4096)
+@kept(4096, SHORT)
 def text_or_none(text: str | None) -> str | None:
     """Return the text without notices, or `None` if the tool reports no value (`[N/A]`, `ERR!`)."""
     bare = (text or "").strip()

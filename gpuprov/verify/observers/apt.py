@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from gpuprov.catalog.platforms import origins
+from gpuprov.errors import NodeFailed
 from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
@@ -29,6 +32,10 @@ JOURNAL = "ls /var/lib/dpkg/updates | grep -x '[0-9]*'"
 UPGRADE = "apt-get -s -qq -o Debug::NoLocking=true dist-upgrade"
 
 
+SOURCES_AT_MOST = 10_000
+"""Maximum number of apt's sources of a node."""
+FIELD_LINES = 1024
+"""Lines of a field of a stanza that are read."""
 LINE = 512
 """Characters of a line that are read: longer names take too much time in patterns of names."""
 
@@ -107,11 +114,10 @@ class Apt(Observed):
 
         If a file other than gpuprov's states the URL too, `URL SUITE in another file`.
         """
-        lines = (line.split() for line in lines_of(self.run(SOURCES).stdout) if line.strip())
-        found = [(uri.rstrip("/"), suite or ["/"]) for uri, *suite in lines]
         others = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS_OF_OTHERS).stdout)
-        notes = {uri: [IN_ANOTHER_FILE] for uri in others}
-        return {" ".join([uri, *suite, *notes.get(uri, [])]) for uri, suite in found}
+        lines = (line.split() for line in lines_of(self.run(SOURCES).stdout) if line.strip())
+        found = ((uri.rstrip("/"), suite or ["/"]) for uri, *suite in lines)
+        return {" ".join([uri, *suite, *[IN_ANOTHER_FILE] * (uri in others)]) for uri, suite in found}
 
     def preferred(self, packages: list[str]) -> list[str]:
         """Return the packages for which apt prefers another version, see `parse_candidates`.
@@ -269,38 +275,66 @@ def parse_written(lines: str, stanzas: str) -> dict[str, bool]:
     Args:
         lines: content of the files in one-line style.
         stanzas: content of the `.sources` files (deb822).
+
+    Raises:
+        NodeFailed: there are more than `SOURCES_AT_MOST`.
     """
     found: dict[str, bool] = {}
     for row in filter(None, map(_ONE_LINE.match, lines_of(lines))):
         uri = row[2].rstrip("/")
         found[uri] = found.get(uri, False) or bool(_UNSIGNED.search(row[1] or ""))
-    for stanza in _stanzas(stanzas):
-        fields = [line.partition(":") for line in stanza]
-        values = [(name.lower(), value.strip()) for name, _, value in fields]
-        off = any(name == "enabled" and value.lower() in ("no", "false", "0") for name, value in values)
-        if off or any(name == "types" and "deb" not in value.split() for name, value in values):
+        _limit(found)
+    stanza = _Stanza()
+    for text in _fields(stanzas):
+        if text:
+            stanza.take(text)
             continue
-        uris = [uri for name, value in values if name == "uris" for uri in value.split()]
-        unsigned = bool(uris) and any(map(_UNSIGNED.search, stanza))
-        for uri in uris:
-            found[uri.rstrip("/")] = found.get(uri.rstrip("/"), False) or unsigned
+        for uri in stanza.uris if stanza.enabled else ():
+            found[uri] = found.get(uri, False) or stanza.unsigned
+        _limit(found)
+        stanza = _Stanza()
     return found
 
 
-def _stanzas(text: str) -> Iterator[list[str]]:
-    """Yield the fields of each stanza, `Name: value` with the lines that continue the value.
+def _limit(sources: Sized) -> None:
+    """Raise NodeFailed if there are more than `SOURCES_AT_MOST`."""
+    if len(sources) > SOURCES_AT_MOST:
+        raise NodeFailed(f"apt has more than {SOURCES_AT_MOST} sources")
 
-    Stanzas are separated by blank lines; further blank lines result in empty stanzas.
-    """
-    stanza: list[list[str]] = []
-    for line in (*lines_of(text), ""):
-        if not line.strip():
-            yield ["\n".join(field) for field in stanza]
-            stanza = []
-        elif stanza and line[0] in " \t":
-            stanza[-1].append(line)
-        else:
-            stanza.append([line])
+
+@dataclass
+class _Stanza:
+    """What counts of a stanza; of thousands of fields the others are not kept."""
+
+    uris: set[str] = field(default_factory=set)
+    enabled: bool = True
+    unsigned: bool = False
+
+    def take(self, text: str) -> None:
+        """Take a field, `Name: value` with the lines that continue the value."""
+        name, _, value = text.partition(":")
+        name = name.lower()
+        if name == "uris":
+            self.uris.update(uri.rstrip("/") for uri in value.split())
+            _limit(self.uris)
+        off = name == "enabled" and value.strip().lower() in ("no", "false", "0")
+        self.enabled = self.enabled and not off and (name != "types" or "deb" in value.split())
+        self.unsigned = self.unsigned or bool(_UNSIGNED.search(text))
+
+
+def _fields(text: str) -> Iterator[str]:
+    """Yield each field of stanzas with up to `FIELD_LINES` lines, and an empty text after each stanza."""
+    lines: list[str] = []
+    for line in chain(lines_of(text), ("",)):
+        if lines and line[:1] in (" ", "\t") and line.strip():
+            if len(lines) < FIELD_LINES:
+                lines.append(line)
+            continue
+        if lines:
+            yield "\n".join(lines)
+        lines = [line] if line.strip() else []
+        if not lines:
+            yield ""
 
 
 _PACKAGE = re.compile(r"\n(?=[a-z0-9])")

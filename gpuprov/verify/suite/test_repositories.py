@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 )
 def test_apt_reads_the_locked_repositories(host: Node, expected: list[str]) -> None:
     """Check that every locked repository is used, by URL and suite; other repositories are ignored."""
-    assert [each for each in expected if each in host.packages.sources] == expected
+    found = host.packages.sources
+    assert [each for each in expected if each in found] == expected
 
 
 @pytest.mark.check("repositories.file", "cat /etc/apt/sources.list.d/gpuprov.sources")

@@ -13,6 +13,7 @@ from gpuprov.drift.observations import container_toolkit
 from gpuprov.drift.observations.registry import OBSERVERS
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
+from gpuprov.verify.observers.apt import parse_written
 
 WORDS = 1500
 MEMORY = 6 << 20
@@ -71,12 +72,18 @@ def environment() -> object:
     return ASPECTS["environment"](facts_with(environment={path: {f"N{at}": "" for at in range(WORDS)}}))
 
 
+def stanzas() -> object:
+    """Read stanzas of many short fields and lines, as verify does."""
+    return parse_written("deb a\n" * (1 << 16), "a:\n" * (1 << 17) + "a:\n" + " b\n" * (1 << 17))
+
+
 READERS: dict[str, Callable[[], object]] = {
     "clocks": clocks,
     "sources of drift": used,
     "sources of the majority": lambda: ASPECTS["apt.sources"](sources()),
     "specifications": specifications,
     "environment": environment,
+    "stanzas of verify": stanzas,
 }
 
 

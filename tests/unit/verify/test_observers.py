@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from testinfra.host import Host
 
+from gpuprov.errors import NodeFailed
 from gpuprov.verify.observers.apt import (
     JOURNAL,
     SOURCES,
@@ -59,6 +60,12 @@ def test_a_repository_that_another_file_states_too_is_noted() -> None:
 def test_sources_of_source_code_are_none_of_packages() -> None:
     assert parse_written("deb-src http://a x main\n", "Types: deb-src\nURIs: http://b\n") == {}
     assert parse_written("", "Types: deb deb-src\nURIs: http://b\n") == {"http://b": False}
+    continued = (
+        "Types:\n deb\nURIs:\n http://b\n http://c\nTrusted:\n yes\n\n\nURIs: http://d/\nEnabled: no\n"
+    )
+    assert parse_written("", continued) == {"http://b": True, "http://c": True}
+    with pytest.raises(NodeFailed, match="apt has more than 10000 sources"):
+        parse_written("", "".join(f"URIs: http://{number}\n\n" for number in range(10_001)))
 
 
 def test_a_repository_of_dnf_that_another_file_states_too_is_noted() -> None:
