@@ -12,6 +12,7 @@ import paramiko
 
 from gpuprov.bootstrap.contact import Login, reach
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint, host_keys
+from gpuprov.errors import InvalidInput
 from gpuprov.ssh.transport import Target
 
 
@@ -42,15 +43,35 @@ class UnknownKey:
 
     @contextmanager
     def meanwhile(self) -> Iterator[Path]:
-        """Provide a known-hosts file with only this key, to read the server before the key is trusted."""
+        """Provide a known-hosts file with this key, to read the server before the key is trusted.
+
+        It also has the lines of the fleet's file, which counts for jump hosts, with the keys that it revokes.
+
+        Raises:
+            InvalidInput: the fleet's file cannot be read.
+        """
         with tempfile.TemporaryDirectory(prefix="gpuprov-up-") as folder:
             path = Path(folder) / "known_hosts"
+            if self.target.connection.known_hosts is not None:
+                path.write_bytes(_content(Path(self.target.connection.known_hosts).expanduser()))
             self._pin(HostKeys(path, None))
             yield path
 
     def _pin(self, file: HostKeys) -> None:
         """Add the key to a file, under the name that ssh looks for."""
         file.pin(*self.target.route.pinned_as, [f"{self.key.get_name()} {self.key.get_base64()}"])
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a known-hosts file, with an end of its last line; empty if there is no file."""
+    try:
+        return path.read_bytes().rstrip(b"\n") + b"\n"
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise InvalidInput(
+            f"{path} cannot be read: {error.strerror}", expected="a known-hosts file"
+        ) from error
 
 
 def unknown_key(target: Target, given: Path | None) -> UnknownKey | None:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import tempfile
@@ -185,11 +186,28 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
 def relabel(paths: "list[str]") -> None:
     """Give new files and folders the labels that SELinux's policy has for their paths.
 
-    A replaced file keeps its label. Nothing is done without SELinux, or without restorecon(8).
+    A replaced file keeps its label. Nothing is done without SELinux, or without restorecon(8), nor for a path
+    in a folder of another user, who could replace a part of it meanwhile: the new file has its folder's type.
     """
     program = next(filter(os.path.exists, RESTORECON), None)
-    if paths and program and os.path.exists(SELINUX):
-        subprocess.run([program, *paths], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    own = [path for path in paths if is_of_root(os.path.dirname(path))]
+    if own and program and os.path.exists(SELINUX):
+        subprocess.run([program, *own], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+
+
+def is_of_root(folder: str) -> bool:
+    """Return whether only root (`OWNER`) can replace root's entries in a folder and in those above.
+
+    With the sticky bit users cannot rename what is root's; False for a path with links.
+    """
+    while True:
+        about = os.lstat(folder)
+        is_open = about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (0, OWNER[0]) or is_open:
+            return False
+        if folder in ("/", ""):
+            return True
+        folder = os.path.dirname(folder)
 
 
 def back_up(path: str) -> "str | None":

@@ -34,7 +34,12 @@ The first connection does a recovery. Readers do not keep locks of these bytes
 """
 BLOCKS = "is no package manager and keeps a lock of the database of rpm or dnf"
 """Text of messages about the process that `blocker` returns."""
-DNF = ("/var/cache/dnf/metadata_lock.pid", "/var/cache/dnf/download_lock.pid", "/var/lib/dnf/rpmdb_lock.pid")
+DNF = (
+    "/var/cache/dnf/metadata_lock.pid",
+    "/var/cache/dnf/download_lock.pid",
+    "/var/lib/dnf/rpmdb_lock.pid",
+    "/var/log/log_lock.pid",
+)
 """Files that dnf 4 creates and locks with flock(2) for a moment or for a transaction, with its process."""
 RUN_DNF = ("sh", "-c", 'umask 077; exec dnf "$@"', "dnf")
 """Begin of a command of dnf. With an ordinary umask each user can open `DNF` and keep a lock on them, and

@@ -187,3 +187,12 @@ def test_new_files_and_folders_get_the_labels_of_the_policy(
     assert (said.read_text() if said.exists() else "") == (f"{unit['path']} {folder}\n" if selinux else "")
     play(files=[unit])
     assert not selinux or said.read_text().count("\n") == 1
+    shared, link = tmp_path / "shared", tmp_path / "link"
+    shared.mkdir()
+    shared.chmod(0o777)
+    link.symlink_to(folder)
+    (shared / "inner").mkdir()
+    others = [shared / "inner/a", link / "b"]
+    play(files=[{"path": str(path), "content": "new\n"} for path in others])
+    assert all(path.read_text() == "new\n" for path in others)
+    assert not selinux or said.read_text().count("\n") == 1, "another user may replace a part of the path"

@@ -244,6 +244,19 @@ def flocked(path: Path) -> Iterator[None]:
         yield
 
 
+def test_all_locks_of_dnf_are_known() -> None:
+    """Ask dnf itself: the log's lock is in /var/log for any root."""
+    asked = (
+        "from dnf import lock; print(*(each.target for each in ("
+        "lock.build_metadata_lock('/var/cache/dnf', 1),"
+        " lock.build_download_lock('/var/cache/dnf', 1), lock.build_rpmdb_lock('/var/lib/dnf', 1),"
+        " lock.build_log_lock('/var/log/', 1))))"
+    )
+    done = subprocess.run(["/usr/bin/python3", "-c", asked], capture_output=True, text=True, check=True)
+    mine = [each for each in done.stdout.split() if each.startswith("/var/")]
+    assert mine == list(gpuprov_locks.DNF) or os.geteuid(), "without root the folders are others"
+
+
 def test_dnf_waits_for_a_lock_that_a_user_keeps_until_its_file_is_removed(
     dnf_lock: Path, tmp_path: Path
 ) -> None:

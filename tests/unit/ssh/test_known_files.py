@@ -18,6 +18,7 @@ from gpuprov.bootstrap.run import Goal, bootstrap
 from gpuprov.bootstrap.unknown_key import unknown_key
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.model.connection import Connection
+from gpuprov.ssh.known_hosts import known_files
 from gpuprov.ssh.route import forget_routes
 from gpuprov.ssh.transport import ConnectionLimits, Target, open_session
 from tests.unit.ssh.conftest import Configure
@@ -195,6 +196,24 @@ def test_up_reads_no_server_whose_key_is_revoked(site: Site, case: str) -> None:
     with pytest.raises(Unreachable, match=rf"is revoked in {site.folder / case}:1"):
         unknown_key(site.target, None)
     assert site.heard == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_the_fleets_file_says_of_jump_hosts_counts_while_a_server_is_read(
+    site: Site, tmp_path: Path, exists: bool
+) -> None:
+    stated, jump = tmp_path / "fleet_hosts", paramiko.ECDSAKey.generate()
+    if exists:
+        stated.write_text(f"@revoked * {words(OTHER)}\njump {words(jump)}")
+    there = Connection(user="root", port=site.port, known_hosts=str(stated))
+    found = unknown_key(Target("gpu01", "127.0.0.1", there), None)
+    assert found is not None
+    with found.meanwhile() as path:
+        files = known_files([str(path)])
+        assert files.keys(f"[127.0.0.1]:{site.port}") == {site.key.get_name(): site.key}
+        assert files.keys("jump") == ({jump.get_name(): jump} if exists else {})
+        assert bool(files.revocation(OTHER, "jump")) is exists
+    assert (stated.read_text().count("\n") if exists else stated.exists()) == exists
 
 
 @pytest.mark.parametrize("case", ["revoked", "another"])
