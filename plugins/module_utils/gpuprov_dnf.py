@@ -80,7 +80,8 @@ CAUSES = (
     Cause(
         "GPG check FAILED|[Ss]ignature|is not signed|Public key|repomd.xml GPG|Bad GPG",
         "the signature of the package repository is not valid",
-        "ask its owner whether the key was rotated, state the new key file in fleet.yml and lock again",
+        "ask its owner whether the key was rotated, state the new key file in fleet.yml and lock again; a key"
+        " of a repository of your own, with an http address as gpgkey, has to be installed by `rpm --import`",
     ),
     Cause(
         "[Cc]hecksum|Downloading successful, but|Yum repo downloading error: .*repomd.xml",
@@ -191,8 +192,22 @@ def installation(
             "--setopt=clean_requirements_on_remove=False",
             "--setopt=module_stream_switch=True",
         ),
+        *without_open_keys(),
     ]
     return Command(options, [*lines, "run"], words, allow_downgrade)
+
+
+def without_open_keys() -> "list[str]":
+    """Return options with which dnf takes no key over http or ftp, as `--assumeyes` would without a question.
+
+    A key that is installed already still counts. Without any installed key dnf refuses every command if an
+    enabled repository states none, so that nothing is changed then.
+    """
+    found = [each.id for each in repositories() if each.enabled and each.open_key]
+    found = [each for each in found if re.match(r"[\w.:-]+\Z", each)]
+    if not found or run("rpm", "-q", "gpg-pubkey")[0] != 0:
+        return []
+    return [f"--setopt={each}.gpgkey=" for each in found]
 
 
 def _argument(word: str) -> str:

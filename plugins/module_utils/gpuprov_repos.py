@@ -32,7 +32,11 @@ FORM = "%{repoid}\t%{name}\n"
 
 
 class Repository(NamedTuple):
-    """A section of a file: its id, addresses without a slash at the end, and the options that count."""
+    """A section of a file: its id, addresses without a slash at the end, and the options that count.
+
+    Attributes:
+        open_key: an address of `gpgkey` that anybody on the network can answer for; "" without one.
+    """
 
     path: str
     line: int
@@ -40,6 +44,7 @@ class Repository(NamedTuple):
     urls: "tuple[str, ...]"
     enabled: bool
     unsigned: str
+    open_key: str = ""
 
 
 def repositories(folder: str = FOLDER) -> "list[Repository]":
@@ -61,7 +66,9 @@ def _parsed(path: str) -> "Iterable[Repository]":
         line = text[: text.find(f"[{name}]")].count("\n") + 1
         signed = [values.get(key, "0").lower() in ON for key in ("gpgcheck", "repo_gpgcheck")]
         unsigned = "" if any(signed) else "gpgcheck=0"
-        yield Repository(path, line, name, urls, values.get("enabled", "1").lower() in ON, unsigned)
+        keys = re.split(r"[\s,]+", values.get("gpgkey", ""))
+        open_key = next((key for key in keys if re.match(r"(?i)(http|ftp):", key)), "")
+        yield Repository(path, line, name, urls, values.get("enabled", "1").lower() in ON, unsigned, open_key)
 
 
 def _spelled(url: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import gpuprov_apt as apt
 import gpuprov_dnf as dnf
+import gpuprov_repos
 import pytest
 from gpuprov_failures import Failed
 from gpuprov_locks import RUN_DNF
@@ -92,6 +93,23 @@ def test_a_transaction_is_a_script_of_dnfs_shell() -> None:
         "run",
     ]
     assert "--disableplugin=versionlock" in command.options
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, ["--setopt=site.gpgkey="]), (1, [])])
+def test_no_key_is_taken_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, expected: list[str]
+) -> None:
+    """With the option real dnf 4.14 refuses a package whose key is not installed, and fetches no key."""
+    (tmp_path / "a.repo").write_text(
+        "[site]\nbaseurl=https://s/\ngpgcheck=1\ngpgkey=https://s/a\n  HTTP://s/key\n"
+        "[off]\nbaseurl=https://s/\nenabled=0\ngpgkey=http://s/key\n"
+        "[dist]\nbaseurl=http://d/\ngpgkey=file:///etc/pki/http:key\n"
+        "[a=b c]\nbaseurl=http://d/\ngpgkey=ftp://s/key\n"
+    )
+    monkeypatch.setattr(dnf, "repositories", lambda: gpuprov_repos.repositories(str(tmp_path)))
+    monkeypatch.setattr(dnf, "run", lambda *words: (status, ""))
+    options = dnf.installation(["a"], 300, False).options
+    assert [each for each in options if "gpgkey" in each] == expected
 
 
 def test_packages_are_simulated_then_fetched(monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]) -> None:
