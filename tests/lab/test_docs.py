@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,36 @@ def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> Non
         for line in printed:
             expected = ".*".join(map(re.escape, line.split("…")))
             assert re.search(expected, done.stdout + done.stderr), f"{typed}\n{done.stdout}{done.stderr}"
+
+
+def test_a_check_of_a_site_is_written_and_run_as_documented(site: tuple[Path, Node]) -> None:
+    folder, node = site
+    page = (ROOT / "docs/guides/own-checks.md").read_text(encoding="utf-8")
+    [(name, code)] = re.findall(r"^    # (checks/\S+\.py)\n((?:    .*\n)+)", page, re.MULTILINE)
+    [typed] = re.findall(r"^    pytest (.*)$", page, re.MULTILINE)
+    gpuprov(folder, "inventory", "generate", "ansible")
+    (folder / name).parent.mkdir()
+    (folder / name).write_text(textwrap.dedent(code))
+
+    def judged() -> tuple[int, str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["pytest", *shlex.split(typed)],
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = judged()
+    assert (status, "1 failed" in said) == (1, True), said
+    node.run("mkdir -p /srv/jobs && mount -t tmpfs none /srv/jobs")
+    status, said = judged()
+    node.run("umount /srv/jobs")
+    assert (status, "1 passed" in said) == (0, True), said
+    assert 'testcase classname="checks.test_site"' in (folder / "site.xml").read_text()
 
 
 def test_blocks_are_found() -> None:
