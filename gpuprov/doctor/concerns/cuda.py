@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
-from gpuprov.doctor.lines import without_folder, without_text
+from gpuprov.doctor.lines import without_folder, without_line, without_text
 from gpuprov.untrusted import shell
 
 
@@ -16,6 +16,7 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
     """Report a libcuda.so.1 of another version than the module: CUDA fails with 803 or 804. Nothing if NVML's
     library differs too, which `driver.mismatch` reports.
     """
+    yield from _led_elsewhere(seen)
     version, loaded = seen.taken("libcuda.so.1"), seen.loaded_driver
     if (
         not loaded
@@ -39,6 +40,20 @@ def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
             shell("nvidia-smi; ldconfig -p | grep libcuda"),
         ),
     )
+
+
+def _led_elsewhere(seen: Examination) -> Iterator[Fault]:
+    """Report each libcuda of another version to which a login's LD_LIBRARY_PATH leads."""
+    for path, place in seen.raw("libraries").get("led", ()):
+        named = re.search(r"/libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z", path)
+        if named and seen.loaded_driver and named[1] != seen.loaded_driver.version and "/compat/" not in path:
+            yield Fault(
+                "broken",
+                f"logins take libcuda {named[1]}, the driver is {seen.loaded_driver.version}",
+                (f"{place}: LD_LIBRARY_PATH leads to {path}",),
+                "a library of another driver is found first",
+                (without_line(place), shell("log in again; nvidia-smi")),
+            )
 
 
 @rule("cuda.compat", "D36", source="cuda-err")

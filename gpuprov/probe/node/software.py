@@ -14,6 +14,7 @@ from gpuprov.probe.node.base import (
     collector,
     find_program,
     is_ours,
+    lines_of,
     link_name,
     names_in,
     read_of_users,
@@ -25,9 +26,10 @@ from gpuprov.probe.node.base import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
-    from gpuprov.probe.node.base import Values
+    from gpuprov.probe.node.base import Place, Values
 
 LIBRARY_FOLDERS = (
     "/usr/lib/*-linux-gnu",
@@ -39,6 +41,9 @@ LIBRARY_FOLDERS = (
     "/usr/local/nvidia/lib64",
     "/usr/local/cuda*/compat",
 )
+LOGIN_FILES = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
+LOGIN_PATTERNS = ("/etc/profile.d/*.sh", "/etc/environment.d/*.conf")
+"""Files with variables of all logins, and patterns of further ones."""
 PYTHON_FOLDERS = (
     "/usr/lib/python3*/dist-packages",
     "/usr/lib*/python3*/site-packages",
@@ -66,8 +71,9 @@ ENVIRONMENTS_AT_MOST = 40
 def libraries(parameters: "Values") -> "Any":
     """Return the libraries of driver, NCCL and cuDNN in the loader's cache, and copies of the driver's.
 
-    `taken` is the file that a program loads for each name, `configured` the folders in ld.so.conf, `firmware`
-    the versions of NVIDIA's firmware.
+    `taken` is the file that a program loads for each name, `configured` the folders in ld.so.conf, `led` the
+    libcuda to which a login's LD_LIBRARY_PATH leads, with the line that states it, `firmware` the versions of
+    NVIDIA's firmware.
     """
     cache = ""
     if find_program("ldconfig"):
@@ -88,12 +94,24 @@ def libraries(parameters: "Values") -> "Any":
         "cache": [line.strip() for line in cache.splitlines() if wanted.search(line)],
         "copies": copies,
         "configured": configured,
+        "led": [list(each) for each in _led()],
         "taken": {
             row.split(" ")[0]: os.path.realpath(row.rpartition("=> ")[2])
             for row in reversed(list(filter(wanted.search, map(str.strip, cache.splitlines()))))
         },
         "firmware": names_in("/lib/firmware/nvidia") or names_in("/usr/lib/firmware/nvidia"),
     }
+
+
+def _led() -> "Iterator[Place]":
+    """Yield the libcuda in each folder of a login's LD_LIBRARY_PATH, and the line that states it."""
+    for path in [*LOGIN_FILES, *(each for pattern in LOGIN_PATTERNS for each in sorted(glob.glob(pattern)))]:
+        for place, line in lines_of(path):
+            stated = re.match(r"""(?:export[ \t]+)?LD_LIBRARY_PATH=["']?([^"'#;]*)""", line)
+            for folder in stated[1].split(":") if stated else ():
+                library = folder.strip() + "/libcuda.so.1"
+                if library.startswith("/") and os.path.exists(library):
+                    yield os.path.realpath(library), place
 
 
 SUSPECT = re.compile(

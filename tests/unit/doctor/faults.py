@@ -496,7 +496,8 @@ FAULTS: dict[str, list[Change]] = {
         )
     ],
     "cuda.libcuda_other": [
-        setting("libraries.taken.libcuda\\.so\\.1", "/usr/local/cuda-13.0/compat/libcuda.so.580.95.05")
+        setting("libraries.taken.libcuda\\.so\\.1", "/usr/local/cuda-13.0/compat/libcuda.so.580.95.05"),
+        setting("libraries.led", [["/opt/old/libcuda.so.470.256.02", "/etc/environment:2"]]),
     ],
     "cuda.compat": [login("LD_LIBRARY_PATH", "/usr/local/cuda/compat:/usr/lib")],
     "cuda.stubs": [

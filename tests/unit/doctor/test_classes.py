@@ -83,6 +83,10 @@ def capped(draw: str) -> Change:
 
 
 TWINS: dict[str, list[Change]] = {
+    "cuda.libcuda_other": [
+        setting("libraries.led", [["/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", "/etc/environment:2"]]),
+        setting("libraries.led", [["/opt/program/libcuda.so.1", "/etc/profile.d/program.sh:1"]]),
+    ],
     "driver.vermagic": [
         kernel_says(MAGIC),
         kernel_says("rtl8812au: version magic '6.8.0-80-generic' should be '6.8.0-87-generic'"),
@@ -317,3 +321,16 @@ def test_addresses_that_were_found_later_or_that_no_driver_needs_are_no_fault(li
     healthy = bare_metal()
     log(healthy, "pci 0000:00:07.0: BAR 1: no space for [mem size 0x2000000000 64bit pref]")
     assert "bus.bar_log" not in {fault.rule for fault in diagnose(as_examined(healthy)).faults}
+
+
+def test_folders_of_a_logins_library_path_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/libcuda.so.470.256.02").touch()
+    (tmp_path / "old/libcuda.so.1").symlink_to("libcuda.so.470.256.02")
+    login_file = tmp_path / "environment"
+    login_file.write_text(f'A=b\nexport LD_LIBRARY_PATH="/none:{tmp_path}/old"\n# LD_LIBRARY_PATH=/x\n')
+    monkeypatch.setattr(software, "LOGIN_FILES", (str(login_file),))
+    monkeypatch.setattr(software, "LOGIN_PATTERNS", ())
+    assert list(software._led()) == [(str(tmp_path / "old/libcuda.so.470.256.02"), f"{login_file}:2")]
