@@ -20,7 +20,6 @@ DEBUGGING = (
 
 OVERRULED = (
     *fails("tuning", "tuning.limits", "a later file of security/limits.d"),
-    *mends("tuning", "tuning.limits", "a removed /etc/security/limits.conf"),
     *fails("tuning", "tuning.service_limits", "a later file of systemd/system.conf.d"),
     *mends("tuning", "tuning.sysctl", "sysctl --write by hand"),
     *fails("tuning", "tuning.sysctl_at_boot", "a later file of sysctl.d"),

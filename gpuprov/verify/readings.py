@@ -31,7 +31,9 @@ def unit_state(host: Node, unit: str) -> str:
 
 
 def boot_state(host: Node, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot by its own file; otherwise what is wrong, in drift's terms.
+    """Return `enabled` if a unit starts at boot, from the unit file of its package or of gpuprov.
+
+    Otherwise it returns what is wrong, in drift's terms.
 
     The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them. A
     script in /etc/init.d is no unit of the package.

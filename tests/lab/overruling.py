@@ -486,8 +486,6 @@ ELSEWHERE = {
         "tests/unit/probe/test_effective.py",
     ),
     ("container_toolkit.cdi", BY_HAND): "tests/lab/test_docker.py",
-    # On Debian 12 nobody could log in any more.
-    ("tuning.limits", "a removed /etc/security/limits.conf"): "tests/lab/test_system_tuning.py",
     (
         "container_toolkit.cdi",
         "the same with nvidia-cdi-refresh.service",

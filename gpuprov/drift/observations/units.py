@@ -17,7 +17,7 @@ FURTHER: Mapping[str, tuple[str, ...]] = {
     "container_toolkit.cdi": (CDI_SERVICE,),
     "firewall.unit": BESIDE,
 }
-"""Check → units that it reads beside that of `UNITS`."""
+"""Check → units that it reads in addition to that of `UNITS`."""
 
 
 def unit_state(facts: Facts, expectation: Expectation) -> str:
@@ -109,7 +109,7 @@ def enabled(facts: Facts, unit: str) -> str:
 
 
 def at_boot(facts: Facts, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot, by its own file.
+    """Return `enabled` if a unit starts at boot, from the unit file of its package or of gpuprov.
 
     If another file replaces the unit's own, `enabled, by another unit file`. Otherwise `disabled`, another
     state in systemd's terms such as `masked`, or `not installed`.

@@ -26,6 +26,7 @@ from gpuprov.probe.node.base import (
     read_or_none,
     redact,
     run,
+    run_anyway,
     systemd_lines,
 )
 
@@ -138,6 +139,29 @@ def hugepages(parameters: "Values") -> "Any":
     return {"transparent": read_or_none("/sys/kernel/mm/transparent_hugepage/enabled", 4096)}
 
 
+LIMITS_CONF = "/etc/security/limits.conf"
+PAM_PACKAGES = (
+    ("dpkg-query", "--show", "--showformat=${Version}", "libpam-modules"),
+    ("rpm", "--query", "--queryformat=%{VERSION}", "pam"),
+)
+"""Commands that print the version of Linux-PAM, by package manager."""
+
+
+def _reads_limits() -> bool:
+    """Return whether pam_limits reads any file: without limits.conf it fails before Linux-PAM 1.5.3.
+
+    Source: pull request 418 of linux-pam/linux-pam.
+    """
+    if os.path.exists(LIMITS_CONF):
+        return True
+    for command in PAM_PACKAGES:
+        said = run_anyway(*command)[1] if find_program(command[0]) else ""
+        found = re.match(r"(?:\d+:)?(\d+)\.(\d+)(?:\.(\d+))?", said)
+        if found:
+            return tuple(int(part or 0) for part in found.groups()) >= (1, 5, 3)
+    return False
+
+
 @collector(seconds=10)
 def limits(parameters: "Values") -> "Any":
     """Return lines of pam_limits' files in reading order, and the limits of services with their lines.
@@ -145,9 +169,8 @@ def limits(parameters: "Values") -> "Any":
     The limits are those of a unit that systemd loads now: systemd's defaults, changed by drop-ins for all
     services. Both are reported by the names of the defaults.
     """
-    paths = ["/etc/security/limits.conf"] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
-    # Without the first file pam_limits does not read the others.
-    rows = [list(row) for path in paths if os.path.exists(paths[0]) for row in lines_of(path)]
+    paths = [LIMITS_CONF] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
+    rows = [list(row) for path in paths if _reads_limits() for row in lines_of(path)]
     wanted = [
         name + kind for name in ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE") for kind in ("", "Soft")
     ]

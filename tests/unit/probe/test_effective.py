@@ -8,7 +8,7 @@ from pathlib import Path
 import gpuprov_sources
 import pytest
 
-from gpuprov.probe.node import base, effective, logins
+from gpuprov.probe.node import base, effective, logins, system
 
 TRACE = """\
 +gpuprov:/etc/profile:7: PATH=/usr/bin:/bin
@@ -310,3 +310,25 @@ def test_options_of_a_stanza_are_its_own(tmp_path: Path) -> None:
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    ("manager", "version", "reads"),
+    [
+        ("dpkg-query", "1.5.2-6+deb12u2", False),
+        ("dpkg-query", "1.5.3-5ubuntu5.4", True),
+        ("dpkg-query", "1.7.0-5", True),
+        ("rpm", "1.5.1", False),
+        ("rpm", "1.6.1", True),
+        ("none", "", False),
+    ],
+)
+def test_without_limits_conf_only_a_newer_pam_reads_limits(
+    manager: str, version: str, reads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "LIMITS_CONF", str(tmp_path / "limits.conf"))
+    monkeypatch.setattr(system, "find_program", lambda name: name == manager)
+    monkeypatch.setattr(system, "run_anyway", lambda *_: (0, version, ""))
+    assert system._reads_limits() is reads
+    (tmp_path / "limits.conf").touch()
+    assert system._reads_limits()
