@@ -16,7 +16,7 @@ from gpuprov.upgrade.repair import steps
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.header import repair_header
 from gpuprov.upgrade.repair.result import Result
-from gpuprov.upgrade.repair.state import STEPS, End, Progress, progress_by_node
+from gpuprov.upgrade.repair.state import IDLE, STEPS, End, Progress, progress_by_node
 from gpuprov.upgrade.running import JournalledRun, Outcome
 from gpuprov.upgrade.state import out_of_service
 from gpuprov.upgrade.window import is_open
@@ -102,7 +102,10 @@ class RepairEngine(JournalledRun[RepairContext]):
         if isinstance(result, GpuprovError):
             result = Result(dict.fromkeys(nodes, str(result)))
         for node in nodes:
-            if (reason := result.failed.get(node)) is not None:
+            if (reason := result.busy.get(node)) is not None:
+                self.context.narrate(f"{step} not tried on {node}: {reason}")
+                self.journal.write(f"{IDLE}{step}", "failed", [node], reason)
+            elif (reason := result.failed.get(node)) is not None:
                 self.context.narrate(f"{step} did not help {node}: {reason}")
                 self.journal.write(step, "failed", [node], reason)
             else:

@@ -8,7 +8,12 @@ from typing import Any
 
 @dataclass
 class Result:
-    """Result of a step: node → why it failed, and data of nodes that succeeded."""
+    """Result of a step: node → why it failed, and data of nodes that succeeded.
+
+    Attributes:
+        busy: node → the jobs because of which a rung was not tried, although the wait before it had ended.
+    """
 
     failed: dict[str, str]
     data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    busy: dict[str, str] = field(default_factory=dict)

@@ -59,8 +59,9 @@ class Progress:
 
     @property
     def tried(self) -> tuple[Rung, ...]:
-        """The rungs that have begun, in order."""
-        return tuple(rung for rung in self.patient.rungs if rung in self.begun)
+        """The rungs that have begun, in order, without one before which the node was found in use again."""
+        begun = (rung for rung in self.patient.rungs if rung in self.begun)
+        return tuple(rung for rung in begun if IDLE + rung not in self.failed)
 
     @property
     def next_step(self) -> str | None:

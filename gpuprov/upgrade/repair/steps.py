@@ -141,9 +141,9 @@ def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
 
 def reboot(context: RepairContext, names: list[str], folder: Path) -> Result:
     """Reboot nodes, except those that have booted since the journal has the step."""
-    waiting = _not_booted(context, "reboot", names)
+    waiting, _, busy = _due(context, "reboot", names)
     if not waiting:
-        return Result({})
+        return Result({}, busy=busy)
     run = context.toward(rebooting(context.lock, together=len(waiting)), folder)
     result = reboot_nodes(run, waiting)
     failed = {}
@@ -154,30 +154,38 @@ def reboot(context: RepairContext, names: list[str], folder: Path) -> Result:
             failed[name] = on_one_line(str(said))[:300]
         elif name not in result.rebooted:
             failed[name] = "the node was not rebooted"
-    return Result(failed)
+    return Result(failed, busy=busy)
 
 
 def cycle(context: RepairContext, names: list[str], folder: Path) -> Result:
     """Switch nodes off and on by their BMC, except those that have booted since the journal has the step."""
-    waiting = _not_booted(context, "power", names)
-    answers = use(context, waiting)
-    answering = [name for name, answer in answers.items() if isinstance(answer, Use)]
+    waiting, answering, busy = _due(context, "power", names)
     failed = power.cycle({name: context.bmcs.get(name) for name in waiting}, answering)
     away = [name for name in waiting if name not in failed]
     if away:
         seconds = max(context.groups[name][1].reboot.timeout_s for name in away)
         await_nodes(context.lock, away, context.options, seconds)
-    return Result(failed)
+    return Result(failed, busy=busy)
 
 
-def _not_booted(context: RepairContext, rung: Rung, names: list[str]) -> list[str]:
-    """Return the nodes that have not booted since the wait before a rung, as far as is known."""
-    booted = []
-    for name, answer in use(context, names).items():
+def _due(context: RepairContext, rung: Rung, names: list[str]) -> tuple[list[str], list[str], dict[str, str]]:
+    """Return the nodes on which a rung is due, those of them that answer, and why others are in use.
+
+    It is due on a node that has not booted since the wait before the rung, as far as is known, and is still
+    free: a job can have begun since, while other nodes were waited for or after the controller died.
+    """
+    answers, answering, booted, busy = use(context, names), list[str](), list[str](), dict[str, str]()
+    for name, answer in answers.items():
         before = context.place(name, rung)
-        if isinstance(answer, Use) and before.exists() and before.read_text() not in ("", answer.boot):
+        if not isinstance(answer, Use):
+            continue
+        if before.exists() and before.read_text() not in ("", answer.boot):
             booted.append(name)
-    return [name for name in names if name not in booted]
+        elif why := _in_use(context, name, answer):
+            busy[name] = why
+        else:
+            answering.append(name)
+    return [name for name in names if name not in (*booted, *busy)], answering, busy
 
 
 def look_again(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:

@@ -151,7 +151,7 @@ def test_many_files_are_refused_with_the_user_and_the_process(
     with child(many) as pid, child(opened()) as other:
         assert gpu_files.devices_in_use([pid, other]) == {other: {"nvidia0"}}
         seconds = itertools.count()
-        monkeypatch.setattr(gpu_files.time, "monotonic", lambda: next(seconds))
+        monkeypatch.setattr("gpuprov_gpu_files.time.monotonic", lambda: next(seconds))
         with pytest.raises(TooManyFiles) as error:
             gpu_files.devices_in_use([pid, other])
         assert re.match(rf"user {os.getuid()} has \d{{3}} files open in 2 processes", str(error.value))

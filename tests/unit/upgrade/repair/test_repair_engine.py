@@ -22,7 +22,7 @@ from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.header import RepairHeader
 from gpuprov.upgrade.repair.ladder import LADDERS, Patient, Rung, Verdict
 from gpuprov.upgrade.repair.result import Result
-from gpuprov.upgrade.repair.state import ACCEPT, IDLE, LOOK, RUNGS, End, steps_of
+from gpuprov.upgrade.repair.state import ACCEPT, IDLE, LOOK, RUNGS, End, progress_by_node, steps_of
 from gpuprov.upgrade.running import Outcome
 from gpuprov.upgrade.state import out_of_service
 from tests import RECORDED_LOCK
@@ -247,6 +247,26 @@ def test_a_node_in_use_is_left_as_it_was(tmp_path: Path) -> None:
     outcome = run(world, tmp_path, patients({"n1": "reset"}))
     assert (outcome.ends, world.tried, world.out) == ({"n1": "busy"}, {}, set())
     assert outcome.reasons == {"n1": "idle-reset: the GPUs are in use by python (7)"}
+
+
+def test_a_job_that_begins_after_the_wait_ends_the_repair_of_its_node(tmp_path: Path) -> None:
+    """The rung is not tried, and the node returns to service as it was."""
+
+    class Late(World):
+        """Nodes on which a job starts between the wait and the second rung."""
+
+        def step(self, name: str, context: RepairContext, nodes: list[str], folder: Path) -> Result:
+            if name == "reboot":
+                return Result({}, busy=dict.fromkeys(nodes, "the GPUs are in use by python (7)"))
+            return super().step(name, context, nodes, folder)
+
+    world = Late({"n1": "reboot"})
+    outcome = run(world, tmp_path, patients({"n1": "reset"}))
+    assert (outcome.ends, world.tried, world.out) == ({"n1": "busy"}, {"n1": ["reset"]}, set())
+    assert outcome.reasons == {"n1": "idle-reboot: the GPUs are in use by python (7)"}
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        known = progress_by_node(journal.entries, patients({"n1": "reset"}))
+    assert known["n1"].tried == ("reset",)
 
 
 def test_a_window_that_closes_stops_before_the_next_node(

@@ -21,7 +21,7 @@ from gpuprov.upgrade.repair import power, steps
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.finish import events_of
 from gpuprov.upgrade.repair.header import RepairHeader
-from gpuprov.upgrade.repair.ladder import LADDERS, Patient
+from gpuprov.upgrade.repair.ladder import LADDERS, Patient, Rung
 from gpuprov.upgrade.repair.state import STEPS, progress_by_node
 from tests import RECORDED_LOCK
 
@@ -122,6 +122,50 @@ def test_a_boot_is_not_repeated_after_the_controller_died(
     answering(monkeypatch, used(boot="b3"))
     steps.cycle(context, [NODE], context.folder)
     assert cycled == [{}]
+
+
+@pytest.fixture
+def done(context: RepairContext, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nodes that were rebooted or whose power was cycled."""
+    found: list[str] = []
+
+    def reboot(run: RunContext, names: list[str]) -> Convergence:
+        found.extend(names)
+        return Convergence(rebooted=list(names))
+
+    def cycle(bmcs: Mapping[str, object], answering: list[str]) -> dict[str, str]:
+        found.extend(bmcs)
+        return {}
+
+    monkeypatch.setattr(steps, "reboot_nodes", reboot)
+    monkeypatch.setattr(steps, "await_nodes", lambda *_: None)
+    monkeypatch.setattr(power, "cycle", cycle)
+    context.groups[NODE] = next(iter(context.groups.values()))
+    return found
+
+
+@pytest.mark.parametrize("rung", ["reboot", "power"])
+def test_a_job_that_began_after_the_wait_is_not_ended(
+    context: RepairContext, monkeypatch: pytest.MonkeyPatch, done: list[str], rung: Rung
+) -> None:
+    """Ask again before each rung: others were waited for, or the controller has died since."""
+    answering(monkeypatch, used(boot="b1"))
+    assert steps.idle(rung, context, [NODE], context.folder).failed == {}
+    answering(monkeypatch, used("python (7)", boot="b1"))
+    result = steps.named(rung)(context, [NODE], context.folder)
+    assert (result.failed, done) == ({}, [])
+    assert result.busy == {NODE: "the GPUs are in use by python (7)"}
+    answering(monkeypatch, used("python (7)", boot="b2"))
+    assert steps.named(rung)(context, [NODE], context.folder).busy == {}
+
+
+@pytest.mark.parametrize("rung", ["reboot", "power"])
+def test_a_node_that_does_not_answer_takes_the_rung_that_it_was_free_for(
+    context: RepairContext, monkeypatch: pytest.MonkeyPatch, done: list[str], rung: Rung
+) -> None:
+    answering(monkeypatch, Unreachable("no route"))
+    assert steps.named(rung)(context, [NODE], context.folder).busy == {}
+    assert done == [NODE]
 
 
 def test_a_node_that_does_not_reboot_has_a_reason(
