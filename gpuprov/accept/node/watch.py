@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import time
 from ctypes import byref, c_uint, c_ulonglong
 
-from gpuprov.probe.node.base import Failed, names_in, read_or_none, redact
+from gpuprov.probe.node.base import Failed, link_name, names_in, read_or_none, redact
 from gpuprov.probe.node.gpu_sample import Nvml
 from gpuprov.probe.node.kernel_log import XID, read_log
 
@@ -21,6 +22,7 @@ CORRECTED, UNCORRECTED, VOLATILE = 0, 1, 0
 LINKS = 18
 """Maximum number of NVLinks of a GPU."""
 LINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
+PROC = "/proc"
 SCHEDULERS = {
     "slurmd": "Slurm",
     "kubelet": "Kubernetes",
@@ -158,9 +160,19 @@ def xids() -> "Values":
 
 def schedulers() -> "list[str]":
     """Return the sorted names of schedulers whose program runs on this node."""
-    running = {
-        (read_or_none("/proc/{}/comm".format(pid), 64) or "").strip()
-        for pid in names_in("/proc")
-        if pid.isdigit()
-    }
+    running = {program for program in map(_program_of_root, names_in(PROC)) if program}
     return sorted(name for program, name in SCHEDULERS.items() if program in running)
+
+
+def _program_of_root(pid: str) -> "str | None":
+    """Return the name of a program that root has started; None for others.
+
+    A user can give a process any name, also one with root's rights, by a link to a program such as sudo: the
+    file that it runs has to have that name too, and its real user to be root.
+    """
+    folder = PROC + "/" + pid + "/"
+    if not pid.isdigit() or not re.search(r"(?m)^Uid:\s+0\s", read_or_none(folder + "status", 65536) or ""):
+        return None
+    name = (read_or_none(folder + "comm", 64) or "").strip()
+    file = (link_name(folder + "exe") or "").replace(" (deleted)", "")
+    return name if file == name else None

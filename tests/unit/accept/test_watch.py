@@ -1,0 +1,49 @@
+"""Schedulers of a node before a load test: programs of root, whatever names users give theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuprov.accept.node import watch
+
+ROOT, USER, SETUID = "0\t0\t0\t0", "1000\t1000\t1000\t1000", "1000\t0\t0\t0"
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(watch, "PROC", str(tmp_path))
+    (tmp_path / "self").mkdir()
+    return tmp_path
+
+
+def runs(proc: Path, name: str, uids: str = ROOT, file: str = "") -> None:
+    """Add a process."""
+    folder = proc / str(len(list(proc.iterdir())))
+    folder.mkdir()
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uids}\nGid:\t0\t0\t0\t0\n")
+    (folder / "exe").symlink_to(file or f"/usr/sbin/{name}")
+
+
+@pytest.mark.parametrize("file", ["/usr/sbin/slurmd", "/opt/slurm/sbin/slurmd (deleted)"])
+def test_a_scheduler_is_found(proc: Path, file: str) -> None:
+    runs(proc, "slurmd", file=file)
+    runs(proc, "kubelet")
+    runs(proc, "kubelet")
+    runs(proc, "bash")
+    assert watch.schedulers() == ["Kubernetes", "Slurm"]
+
+
+@pytest.mark.parametrize(
+    ("uids", "file"), [(USER, ""), (SETUID, "/usr/bin/sudo"), (SETUID, ""), (ROOT, "/usr/bin/sudo")]
+)
+def test_a_name_that_a_user_chose_is_no_scheduler(proc: Path, uids: str, file: str) -> None:
+    runs(proc, "slurmd", uids, file)
+    assert watch.schedulers() == []
+
+
+def test_a_process_that_has_ended_is_none(proc: Path) -> None:
+    (proc / "7").mkdir()
+    assert watch.schedulers() == []
