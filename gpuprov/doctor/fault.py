@@ -109,6 +109,22 @@ RULES: dict[str, Rule] = {}
 """Rules by name, in the order of their definition."""
 
 
+OF_GPUS = (
+    *("bus", "refused", "module", "board", "firmware", "driver", "access", "errors", "readings", "memory"),
+    *("fabric", "switches", "cuda"),
+)
+"""Concerns of whose rules each has to judge, or a node is neither healthy nor mended. No user of the node can
+keep them from it; the others are about programs, the host and its software.
+"""
+
+
+def is_of_gpus(name: str) -> bool:
+    """Return whether a rule, or a concern that could not be imported, is one of `OF_GPUS`."""
+    if name not in RULES:
+        return name in OF_GPUS
+    return RULES[name].predicate.__module__.rpartition(".")[2] in OF_GPUS
+
+
 def rule(
     name: str,
     *rows: str,

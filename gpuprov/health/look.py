@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuprov.doctor.collecting import PARAMETERS
 from gpuprov.doctor.examination import Examination
-from gpuprov.doctor.fault import CLASSES, RULES, Class, Fault, Rule
+from gpuprov.doctor.fault import CLASSES, OF_GPUS, RULES, Class, Fault, Rule, is_of_gpus
 from gpuprov.doctor.judge import in_order, judged
 from gpuprov.health.memory import Sight
 from gpuprov.probe.node.main import collect
@@ -22,11 +22,6 @@ COLLECTORS = (
     *("services", "software", "system"),
 )
 """Modules of the probe whose import registers collectors."""
-OF_GPUS = (
-    *("bus", "refused", "module", "board", "firmware", "driver", "access", "errors", "readings", "memory"),
-    *("fabric", "switches", "cuda"),
-)
-"""Concerns of whose rules each has to judge, or the node is not called healthy."""
 CONCERNS = (
     *OF_GPUS,
     *("use", "speed", "containers", "toolkit", "packages", "peers", "network", "nccl", "host", "storage"),
@@ -133,7 +128,7 @@ def judge(seen: Examination, kept: dict[str, Any], classes: Mapping[str, str]) -
     found = [*in_order(found), *map(_fault, software["faults"])]
     unjudged.update(software["unjudged"])
     reasons = [f"{name}: {seen.missing[name]}" for name in _essential(seen) if name in seen.missing]
-    reasons += [f"{rule} could not judge: {why}" for rule, why in unjudged.items() if _is_of_gpus(rule)]
+    reasons += [f"{rule} could not judge: {why}" for rule, why in unjudged.items() if is_of_gpus(rule)]
     return Look(tuple(sights(found, classes)), tuple(reasons), unjudged, seen.seconds)
 
 
@@ -167,13 +162,6 @@ def _essential(seen: Examination) -> tuple[str, ...]:
     if "pci" not in seen.missing and not seen.has_gpus:
         return tuple(name for name in ESSENTIAL if name != "smi")
     return ESSENTIAL
-
-
-def _is_of_gpus(name: str) -> bool:
-    """Return whether a rule, or a concern that could not be imported, is one of `OF_GPUS`."""
-    if name not in RULES:
-        return name in OF_GPUS
-    return RULES[name].predicate.__module__.rpartition(".")[2] in OF_GPUS
 
 
 def _failure(error: Exception) -> str:

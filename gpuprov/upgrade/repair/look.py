@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuprov.doctor.bundle.bundle import Bundle, compose, pack
 from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.fault import RULES, is_of_gpus
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.doctor.look import conclude, examine
 from gpuprov.errors import GpuprovError
@@ -63,10 +64,14 @@ def _judged(name: str, answer: Examination | GpuprovError, reset: Path | None = 
 
 
 def not_mended(before: Patient, now: Patient) -> str:
-    """Return why a node is not mended; empty if it is. A rule must still be able to judge."""
+    """Return why a node is not mended; empty if it is.
+
+    The rules of its faults must still be able to judge, and all rules about GPUs that were.
+    """
     if now.verdict in TREATED or (now.verdict == "unknown" and not now.unknown):  # or nothing was judged
         return f"{now.verdict}: {'; '.join(now.faults)}"
-    blind = [rule for rule in now.unknown if rule not in before.unknown or rule in before.rules]
+    about = {rule for rule in now.unknown if rule not in RULES or is_of_gpus(rule)}
+    blind = [rule for rule in now.unknown if rule in about.difference(before.unknown) or rule in before.rules]
     return f"unknown: {', '.join(blind)} could not judge" if blind else ""
 
 

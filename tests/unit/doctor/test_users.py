@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuprov.doctor.fault import CLASSES, OF_USERS, Fault, Rule, class_of
+from gpuprov.doctor.fault import CLASSES, OF_USERS, Fault, Rule, class_of, is_of_gpus
 from gpuprov.doctor.judge import diagnose, rules
 from tests.unit.doctor.faults import FAULTS, FIRST, all_of, kernel_says, setting
 from tests.unit.doctor.machines import NOW, Change, Collectors, as_examined, bare_metal, holder, log
@@ -100,6 +100,16 @@ def without_users(collected: Collectors) -> Collectors:
 def programs(**values: object) -> Change:
     """Return a change that adds a program."""
     return lambda collected: collected["programs"]["holders"].append(holder(**values))
+
+
+def test_users_keep_no_rule_about_gpus_from_judging() -> None:
+    """Their many files and variables end a collector about them only."""
+    machine = bare_metal()
+    for name in OF_USERS_ONLY:
+        machine[name] = {"error": "user 1000 has 600003 files open"}
+    unknown = [rule for rule, _ in diagnose(as_examined(machine)).unknown]
+    assert "host.limits" in unknown
+    assert [rule for rule in unknown if is_of_gpus(rule)] == []
 
 
 def test_hostile_users_isolate_no_node() -> None:

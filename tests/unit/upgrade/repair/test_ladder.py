@@ -12,7 +12,7 @@ import pytest
 
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault
-from gpuprov.doctor.judge import Diagnosis
+from gpuprov.doctor.judge import Diagnosis, rules
 from gpuprov.doctor.look import conclude
 from gpuprov.doctor.units import concerned, gpu_serial, gpus_of
 from gpuprov.errors import InvalidInput, NodeFailed, Refused, Silent, Unreachable
@@ -224,7 +224,9 @@ def test_a_node_that_nothing_is_known_about_is_not_mended() -> None:
 
 
 def test_a_rule_that_cannot_judge_any_more_has_found_nothing_mended() -> None:
+    rules()  # a rule that is not known counts
     before = Patient("reset", rules=("errors.xid",), unknown=("host.clock", "errors.xid"))
+    assert look.not_mended(before, Patient("unknown", unknown=("host.limits", "cuda.held"))) == ""
     assert look.not_mended(before, Patient("unknown", unknown=("host.clock",))) == ""
     assert (
         look.not_mended(before, Patient("watch", unknown=("bus.lost",)))
