@@ -8,6 +8,8 @@ from typing import Any
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.lock import LockedGroup, Repository
 from gpuprov.model.nodeset import fold
+from gpuprov.roles.manager import manager
+from gpuprov.roles.repositories import KEY_FILE, section
 from gpuprov.upgrade.building import Ahead
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.remote import PACKAGES_S, act
@@ -33,8 +35,9 @@ def fetch(context: UpgradeContext, names: Collection[str], canaries: Collection[
             context.id,
             closure(new),
             sorted(closure(old)),
-            sources(old, new) or None,
+            _sources(old, new) or None,
             *building,
+            *([[new.components.driver.stream]] if new.components.driver.stream else []),
         ]
     said: dict[str, list[str]] = {}
     answers = act(
@@ -64,6 +67,30 @@ def _built(result: Any) -> list[dict[str, Any]]:
         | {"sha256": str(each["sha256"])}
         for each in result["built"]
     ]
+
+
+EXTRA_REPOSITORIES = "/etc/yum.repos.d/gpuprov-upgrade.repo"
+"""File of new repositories on a node with dnf during the download."""
+EXTRA_KEY = "/etc/pki/rpm-gpg/gpuprov-upgrade-{}.asc"
+
+
+def _sources(old: LockedGroup, new: LockedGroup) -> str | dict[str, str]:
+    """Return the new repositories in apt's format, or for dnf path → content of the files that state them."""
+    if manager(new) == "apt":
+        return sources(old, new)
+    added = {
+        name: each
+        for name, each in new.repositories.items()
+        if each.url and old.repositories.get(name) != each
+    }
+    renamed = "\n\n".join(
+        section(name, each)
+        .replace(f"[gpuprov-{name}]", f"[gpuprov-upgrade-{name}]")
+        .replace(KEY_FILE.format(name), EXTRA_KEY.format(name))
+        for name, each in added.items()
+    )
+    keys = {EXTRA_KEY.format(name): each.signed_by for name, each in added.items() if each.signed_by}
+    return {**keys, EXTRA_REPOSITORIES: renamed + "\n"} if added else {}
 
 
 def sources(old: LockedGroup, new: LockedGroup) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from gpuprov.apply.jobs import gpu_users, preflight_values
 from gpuprov.apply.lease import read_lease
 from gpuprov.apply.lease_manager import is_abandoned
+from gpuprov.catalog.platforms import platform
 from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
@@ -25,6 +26,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import PROBE, Payload
 from gpuprov.probe.payload import pack as program
 from gpuprov.roles import expectations
+from gpuprov.roles.manager import Manager, manager
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import PerNode, fan_out, targets
 from gpuprov.untrusted.numbers import finite
@@ -35,6 +37,8 @@ MODULES = (*PROBE[:-1], "gpuprov.upgrade.node.gate", PROBE[-1])
 COLLECTORS = ("gate", "gpu_use", "kernels", "modules", "packages", "secure_boot", "state")
 """Collectors of the gate, in addition to those of drift."""
 AGAIN_S = 2.0
+REPAIRS: dict[Manager, str] = {"apt": "dpkg --configure -a", "dnf": "dnf remove --duplicates"}
+"""Package manager → the command that completes an interrupted transaction."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def _payload(old: LockedGroup, new: LockedGroup, password: str | None) -> Payloa
     asked["packages"] = sorted({*asked["packages"], *moving})
     asked["gate_packages"] = [
         *moving,
-        *(f"linux-headers-{kernel}" for kernel in _named_kernel(new)),
+        *(_headers(new, kernel) for kernel in _named_kernel(new)),
     ]
     return program(MODULES, asked, password=password)
 
@@ -209,15 +213,23 @@ def _packages(
         )
     if broken := facts.packages.broken:
         names = ", ".join(package.name for package in broken[:3])
-        yield Finding("bad", "packages", f"{names} half installed: run `dpkg --configure -a` on the node")
+        mend = REPAIRS[manager(old)]
+        yield Finding("bad", "packages", f"{names} half installed: run `{mend}` on the node")
     if busy := facts.state.package_manager_busy:
         yield Finding("bad", "packages", f"{busy} holds the package manager's lock")
 
 
 def _files(name: str, version: str, arch: str) -> set[str]:
     """Return the names of files that contain a version of a package, for the architecture and for all."""
+    plain = version.rpartition(":")[2]
+    rpms = {f"{name}-{plain}.{each}.rpm" for each in (arch, "noarch")}
     version = version.replace(":", "%3a")
-    return {f"{name}_{version}_{each}.deb" for each in (arch, "all")}
+    return rpms | {f"{name}_{version}_{each}.deb" for each in (arch, "all")}
+
+
+def _headers(group: LockedGroup, kernel: str) -> str:
+    """Return the name of the package with a kernel's headers."""
+    return f"{platform(group.os).headers_prefix}{kernel}"
 
 
 def _room(facts: Facts) -> Iterator[Finding]:
@@ -238,7 +250,7 @@ def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
         return
     offered = {name for name, _ in facts.raw("gate")["offered"]}
     for kernel in sorted(_named_kernel(new) or facts.kernels.counting):
-        if kernel not in facts.kernels.headers and f"linux-headers-{kernel}" not in offered:
+        if kernel not in facts.kernels.headers and _headers(new, kernel) not in offered:
             yield Finding("bad", "headers", f"no headers of kernel {kernel}, to build the module against")
     if facts.state.secure_boot:
         yield from _trust(facts, new.secure_boot if new.components.driver.shared else None)

@@ -15,6 +15,8 @@ FILES = (
     "/etc/apt/preferences.d/*gpuprov*",
     "/etc/apt/keyrings/*gpuprov*",
     "/etc/apt/apt.conf.d/*gpuprov*",
+    "/etc/yum.repos.d/*gpuprov*",
+    "/etc/pki/rpm-gpg/*gpuprov*",
     "/etc/default/grub.d/*gpuprov*",
     "/etc/dracut.conf.d/*gpuprov*",
     "/etc/kernel/header_postinst.d/*gpuprov*",
@@ -39,11 +41,17 @@ FILES = (
     "/var/lib/gpuprov/containerd.json",
 )
 """Patterns as in the shell."""
-EXCEPTED = r"~$|ssh|firewall|gpuprov-upgrade\.sources$|gpuprov-dead"
+EXCEPTED = r"~$|ssh|firewall|gpuprov-upgrade[.-]|gpuprov-dead"
 """Pattern of Ansible's backups, files under the dead man's switch, and temporary files of an upgrade."""
 
 
-def managed(group: LockedGroup) -> dict[str, Any]:
-    """Return `files` (patterns), `excepted` files (a pattern) and `units` that nodes record and restore."""
-    units = [unit for unit in parameters(group).units if "firewall" not in unit]
-    return {"files": list(FILES), "excepted": EXCEPTED, "units": units}
+def managed(old: LockedGroup, new: LockedGroup) -> dict[str, Any]:
+    """Return what a node of both locks records and restores.
+
+    These are `files` (patterns), `excepted` files (a pattern), `units`, and `dnf_modules`: the modules of dnf
+    that have a stream in one of the locks.
+    """
+    units = [unit for unit in parameters(old).units if "firewall" not in unit]
+    streams = {group.components.driver.stream or "" for group in (old, new)}
+    modules = sorted({stream.partition(":")[0] for stream in streams} - {""})
+    return {"files": list(FILES), "excepted": EXCEPTED, "units": units, "dnf_modules": modules}

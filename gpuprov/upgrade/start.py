@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpuprov.catalog.platforms import tested
 from gpuprov.errors import Refused
 from gpuprov.files.runs import started_by
 from gpuprov.model.lock import Lock
@@ -14,8 +15,6 @@ from gpuprov.upgrade.batches import Batch, batches
 from gpuprov.upgrade.context import UpgradeContext, pack
 from gpuprov.upgrade.header import Header
 from gpuprov.upgrade.journal import NAME, Journal
-
-DEBIANS = ("debian", "ubuntu")
 
 
 def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
@@ -28,15 +27,16 @@ def upgrade_order(context: UpgradeContext, names: Sequence[str]) -> list[Batch]:
     """
     if missing := [name for name in names if name not in context.groups]:
         raise Refused(f"the new lock has no {fold(missing)}", do="name the nodes that are in both locks")
+    supported = tested()
     for name in names:
         old, new = context.groups[name]
         if (old.os, old.arch) != (new.os, new.arch):
             raise Refused(
                 f"{name} would go from {old.os} {old.arch} to {new.os} {new.arch}", do="reinstall it"
             )
-        if not old.os.startswith(DEBIANS):
+        if old.os not in supported:
             raise Refused(
-                f"{name} runs {old.os}", expected=f"{' or '.join(DEBIANS)}, which gpuprov can upgrade"
+                f"{name} runs {old.os}", expected=f"one of {', '.join(supported)}, which gpuprov can upgrade"
             )
     order = batches(_grouped(context.lock, names), context.rollout, domains(context.lock))
     hooks.check_hooks(context)

@@ -37,7 +37,7 @@ def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     arguments = {}
     for name in names:
         alone = context.old.model_copy(update={"groups": _only(context.old, name)})
-        arguments[name] = [context.id, render_lock(alone), managed(context.groups[name][0])]
+        arguments[name] = [context.id, render_lock(alone), managed(*context.groups[name])]
     answers = act(context.old, "record", arguments, context.options, holds=context.leases)
     for name, answer in answers.items():
         if not isinstance(answer, GpuprovError):
@@ -98,7 +98,7 @@ def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures
     for name in names:
         spare = context.source / RECORDS / f"{name}.json"
         known = json.loads(spare.read_text()) if spare.exists() else None
-        arguments[name] = [context.source.name, known, managed(context.groups[name][0])]
+        arguments[name] = [context.source.name, known, managed(*context.groups[name])]
     answers = act(
         context.old, "restore", arguments, context.options, holds=context.leases, seconds=PACKAGES_S
     )

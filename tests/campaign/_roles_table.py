@@ -15,7 +15,7 @@ SEEN = "seen"
 PLAYED_ONLY = (
     f"Nodes of {', '.join(OF_DNF)} are played ({', '.join(IMAGES[each] for each in OF_DNF)}): docs/proof.md"
     " has what they do not show. `tests/lab/test_rhel_9_chain.py` has all roles but containerd and imex on a"
-    " fresh node, and their second run."
+    " fresh node, their second run, an upgrade and its rollback."
 )
 Cell = tuple[str, str, str]
 """Role, system, column."""

@@ -1,4 +1,4 @@
-"""A node that plays Rocky Linux 9 by the command line: from bootstrap to a node in sync.
+"""A node that plays Rocky Linux 9 by the command line: from bootstrap to an upgrade and its rollback.
 
 The tests build on each other. What such a node does not show is in docs/proof.md.
 """
@@ -6,7 +6,9 @@ The tests build on each other. What such a node does not show is in docs/proof.m
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from gpuprov_lab import Lab, Node
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.variants import with_control_groups, with_network_parameters
-from tests.lab.command_line import gpuprov
+from tests.lab.command_line import gpuprov, start
 from tests.systems import IMAGES
 
 pytestmark = pytest.mark.slow
@@ -53,6 +55,10 @@ SETTINGS = {
     "firewall": {"open": [{"ports": [8888]}]},
 }
 SWITCH = node_script("gpuprov.access", "node/deadman.sh")
+DRIVERS = ("3:580.126.16-1.el9", "3:595.71.05-1.el9")
+"""Versions of the driver's packages before and after the upgrade."""
+STREAM = "cat /etc/dnf/modules.d/nvidia-driver.module"
+UNTIL_JUDGED = "timeout 150 sh -c 'until test -e /run/gpuprov/health; do sleep 1; done'"
 FIREWALLD = "systemctl is-enabled firewalld; systemctl is-active firewalld"
 
 
@@ -86,6 +92,15 @@ class Chain:
         """Return drift as check → actual value."""
         [node] = json.loads(self.gpuprov("drift", "-o", "json", code=None).stdout)["nodes"]
         return {each["check"]: each["actual"] for each in node["drift"]}
+
+    def journal(self) -> str:
+        """Return the text of all journals of upgrades."""
+        paths = (self.folder / "state/gpuprov/runs").glob("*-upgrade-*/journal.jsonl")
+        return "".join(path.read_text() for path in paths)
+
+    def installed(self, name: str) -> str:
+        """Return the version of an installed package."""
+        return self.node.run(f"rpm -q --qf '%{{EVR}}' {name}", check=False).stdout
 
 
 @pytest.fixture(scope="module")
@@ -172,9 +187,41 @@ def test_the_dead_mans_switch_starts_firewalld_again(chain: Chain, end: str) -> 
         chain.node.run(f"timeout 60 sh -c 'until test -e {HOME}/restored; do sleep 1; done'")
     else:
         chain.node.reboot()
-        chain.node.run("systemctl is-system-running --wait", check=False)
+        chain.node.run(f"systemctl is-system-running --wait; {UNTIL_JUDGED}", check=False)
     assert chain.node.run(FIREWALLD, check=False).stdout.split() == ["enabled", "active"]
     chain.node.run("systemctl -q disable --now firewalld")
     assert f"run {token}: " in chain.drift()["ssh.undone"]
     chain.node.run(f"rm {HOME}/undone")
     assert chain.drift() == {}
+
+
+def test_an_upgrade_whose_controller_dies_is_resumed(chain: Chain) -> None:
+    chain.state("next.lock.yml", driver="595.71.05", docker="29.5")
+    plan = json.loads(chain.gpuprov("upgrade", "--to", "next.lock.yml", "--plan", "-o", "json").stdout)
+    assert plan["nodes"][0]["moves"]["nvidia-driver-cuda"]["to"] == DRIVERS[1]
+    process = start(chain.folder, "upgrade", "--to", "next.lock.yml", "--yes", "-o", "json")
+    while '"apply"' not in chain.journal():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    time.sleep(20)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = chain.gpuprov("upgrade", "--resume", "-o", "json", code=None)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert chain.installed("nvidia-driver-cuda") == DRIVERS[1]
+    assert chain.installed("docker-ce").startswith("3:29.5")
+    assert "stream=595-open" in chain.node.run(STREAM).stdout
+    assert chain.failed() == {}
+
+
+def test_a_rollback_needs_no_repository(chain: Chain) -> None:
+    chain.node.run("echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages")
+    kept = "/var/lib/gpuprov/lastgood/packages/libnccl-2*.rpm"  # in two versions, as after a killed rollback
+    chain.node.run(f"rpm --install --oldpackage --force --nodeps --force-debian {kept}")
+    back = chain.gpuprov("rollback", "--yes", "-o", "json", code=None)
+    chain.node.run("sed -i /^proxy=/d /etc/dnf/dnf.conf")
+    assert back.returncode == 0, back.stdout + back.stderr
+    assert chain.installed("nvidia-driver-cuda") == DRIVERS[0]
+    assert chain.installed("docker-ce").startswith("3:28.5")
+    assert "stream=580-open" in chain.node.run(STREAM).stdout
+    assert chain.drift() == chain.failed() == {}

@@ -43,6 +43,7 @@ ALLOWED = {
     "gpuprov/upgrade/journal.py": "appends to its own journal",
     "gpuprov/upgrade/node/modules.py": "an empty mark that a reboot removes",
     "gpuprov/upgrade/node/packages.py": "packages whose sums are compared before they are used",
+    "gpuprov/upgrade/node/rpms.py": "packages whose checksums rpmkeys compares before they are used",
     "gpuprov/verify/event_log.py": LOG,
     "plugins/callback/gpuprov_jsonl.py": LOG,
     "plugins/module_utils/gpuprov_debconf.py": TEMPORARY,

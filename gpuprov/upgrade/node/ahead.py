@@ -5,17 +5,20 @@ import os
 import re
 import shutil
 
+from gpuprov_node import has_dpkg
 from gpuprov_replace import replace
 
 from gpuprov.apply.node import built
 from gpuprov.probe.node.base import Failed, names_in, read_or_none, run, run_anyway
-from gpuprov.upgrade.node import modules, packages
+from gpuprov.upgrade.node import modules, packages, rpms
 from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, POOL, apt, file_name, installed, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
+
+    from gpuprov_node import Changes
 
 SOURCE = re.compile(r"(?<!no)-dkms|kernel-source")
 """Packages that may contain a module's source for DKMS; Ubuntu has it in separate kernel-source packages."""
@@ -29,9 +32,10 @@ def fetch(
     run_id: str,
     wanted: "dict[str, str]",
     known: "list[str]",
-    sources: "str | None",
+    sources: "str | dict[str, str] | None",
     kernels: "list[str]",
     shares: bool,
+    streams: "tuple[str, ...] | list[str]" = (),
 ) -> "dict[str, Any]":
     """Download what an upgrade and its rollback need. Installed packages are not changed.
 
@@ -40,9 +44,11 @@ def fetch(
     Args:
         wanted: package → exact version.
         known: packages of the old lock; the upgrade removes those that are not wanted, and no others.
-        sources: repositories that the node does not have yet, in apt's format; they are removed at the end.
+        sources: repositories that the node does not have yet, in apt's format, or path → content of dnf's
+            files; they are removed at the end.
         kernels: kernels to try the new module's build for; `running` is the running one.
         shares: whether the build is for other nodes; then a compiler is installed if it is missing.
+        streams: dnf's module streams of the new packages.
 
     Returns:
         `moves`, the number of packages that the upgrade changes, `kept`, the number of kept files, and
@@ -52,8 +58,11 @@ def fetch(
         Failed: something cannot be downloaded, apt would remove other packages, or the module does not build.
     """
     os.makedirs(POOL, mode=0o700, exist_ok=True)
+    if not has_dpkg():
+        changes = rpms.prepare(wanted, known, sources if isinstance(sources, dict) else {}, streams)
+        return _kept_and_built(run_id, changes, kernels, shares)
     try:
-        if sources:
+        if isinstance(sources, str):
             replace(EXTRA_SOURCES, sources.encode(), 0o644)
         apt("update", "--option=APT::Update::Error-Mode=any")
         there = {name.split(":")[0] for name in installed()}
@@ -61,14 +70,19 @@ def fetch(
         # apt removes a held package only if the command names it.
         targets += [name + "-" for name in known if name in there and name not in wanted]
         changes = packages.simulated(targets, known)
-        kept = packages.keep({name: change[0] for name, change in changes.items() if change[0]})
-        kept.update(modules.keep())
         apt("install", "--download-only", *targets)
-        coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}
-        shared = _build_ahead(coming, kernels, shares)
+        return _kept_and_built(run_id, changes, kernels, shares)
     finally:
         if sources and os.path.lexists(EXTRA_SOURCES):
             os.unlink(EXTRA_SOURCES)
+
+
+def _kept_and_built(run_id: str, changes: "Changes", kernels: "list[str]", shares: bool) -> "dict[str, Any]":
+    """Keep what a rollback of the changes needs, and build the module; return the result of `fetch`."""
+    kept = packages.keep({name: change[0] for name, change in changes.items() if change[0]})
+    kept.update(modules.keep())
+    coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}
+    shared = _build_ahead(coming, kernels, shares)
     write(os.path.join(HOME, run_id + ".kept.json"), kept)
     return {"moves": len(changes), "kept": len(kept), "built": shared}
 
@@ -93,11 +107,9 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
         return shared
     if shares:
         _have_compiler(kernels)
-    architecture = run("dpkg", "--print-architecture").strip()
     with _emptied(os.path.join(HOME, "ahead")) as folder:
         for name, version in versions.items():
-            names = [file_name(name, version, each) for each in (architecture, "all")]
-            run("dpkg-deb", "--extract", _fetched(f"{name}={version}", names, folder), folder, seconds=120)
+            _unpack(name, version, folder)
         for source in names_in(os.path.join(folder, "usr/src")):
             if not os.path.isfile(os.path.join(folder, "usr/src", source, "dkms.conf")):
                 continue
@@ -107,6 +119,20 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
                     archive = built.packed(modules_folder, f"{source}-{kernel}")
                     shared.append(dict(archive, kernel=kernel))
     return shared
+
+
+def _unpack(name: str, version: str, folder: str) -> None:
+    """Unpack the files of a package into a folder.
+
+    Raises:
+        Failed: its file cannot be fetched, or has an error.
+    """
+    if not has_dpkg():
+        rpms.unpack(name, version, folder)
+        return
+    architecture = run("dpkg", "--print-architecture").strip()
+    names = [file_name(name, version, each) for each in (architecture, "all")]
+    run("dpkg-deb", "--extract", _fetched(f"{name}={version}", names, folder), folder, seconds=120)
 
 
 def _fetched(target: str, names: "list[str]", folder: str) -> str:
@@ -148,6 +174,9 @@ def _have_compiler(kernels: "list[str]") -> None:
     Raises:
         Failed: it cannot be installed, or other packages would be removed.
     """
+    if not has_dpkg():
+        rpms.have_compiler(kernels)
+        return
     there = {name.split(":")[0] for name in installed()}
     missing = [
         name for name in TOOLS + ["linux-headers-" + kernel for kernel in kernels] if name not in there

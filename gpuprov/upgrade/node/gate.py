@@ -2,9 +2,11 @@
 
 import os
 
+from gpuprov_node import has_dpkg
+
 from gpuprov.apply.node import lease
 from gpuprov.probe.node.base import collector, find_program, names_in, read, run
-from gpuprov.upgrade.node import packages
+from gpuprov.upgrade.node import packages, rpms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +25,11 @@ def gate(parameters: "Values") -> "Any":
     offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""
     rows = {tuple(part.strip() for part in line.split("|")[:2]) for line in offered.splitlines()}
     kept = [name for folder in (packages.POOL, packages.ARCHIVES) for name in names_in(folder)]
+    if names and not has_dpkg():
+        rows, kept = set(rpms.offered(names)), [*kept, *rpms.cached()]
     return {
         "offered": sorted(rows),
-        "kept": sorted(name for name in kept if name.endswith(".deb")),
+        "kept": sorted(name for name in kept if name.endswith((".deb", ".rpm"))),
         "lease": lease.current(),
         "awake_s": _awake_s(),
         "architecture": run("dpkg", "--print-architecture").strip()

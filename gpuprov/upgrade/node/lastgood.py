@@ -9,10 +9,11 @@ import os
 import time
 
 import gpuprov_initramfs as initramfs
+from gpuprov_node import has_dpkg
 
 from gpuprov.probe.node.base import Failed, names_in, run, run_anyway
 from gpuprov.probe.node.system import lock_holder
-from gpuprov.upgrade.node import files, modules
+from gpuprov.upgrade.node import files, modules, rpms
 from gpuprov.upgrade.node.modules import MODULE_S
 from gpuprov.upgrade.node.packages import (
     HOME,
@@ -20,10 +21,12 @@ from gpuprov.upgrade.node.packages import (
     apt,
     digest,
     file_name,
+    holds,
     installed,
     kept_sums,
     read_document,
     simulated,
+    streams,
     write,
 )
 
@@ -37,6 +40,8 @@ RUNS_KEPT = 3
 """Number of records that are kept."""
 PATIENCE_S = 600.0
 """Seconds to wait for another package manager."""
+ENTRY_HOOK = "/etc/kernel/install.d/95-gpuprov.install"
+"""gpuprov's choice of the next kernel on a node with boot entries."""
 GRUB_CONFIG = "/boot/grub/grub.cfg"
 
 
@@ -50,7 +55,7 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
 
     Args:
         lock: text of the lock that the node has now.
-        managed: patterns of `files`, `excepted`, and names of `units`.
+        managed: patterns of `files`, `excepted`, and names of `units` and of `dnf_modules`.
 
     Raises:
         Failed: a managed file is too large, or a command fails.
@@ -65,7 +70,8 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
         "at": time.time(),
         "lock": lock,
         "packages": installed(),
-        "holds": run("apt-mark", "showhold").split(),
+        "holds": holds(),
+        "streams": streams(managed["dnf_modules"]),
         "files": files.files(managed["files"], managed["excepted"]),
         "units": files.units(managed["units"]),
         "modules": modules.modules(),
@@ -103,15 +109,25 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
         raise Failed(f"no record of run {run_id} on this node")
     _wait_for_packages()
     with modules.builds_prevented(known["modules"]):
-        run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # failed packages are replaced below
+        if has_dpkg():
+            run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # failed ones are replaced below
+        else:
+            rpms.complete()  # before the packages are compared with the record
         changed = files.put_back(known["files"], managed["files"], managed["excepted"])
-        moved = _packages_back(known, _moved_since(known))
+        if has_dpkg():
+            moved = _packages_back(known, _moved_since(known))
+        else:
+            sums = kept_sums()
+            names, with_streams = _moved_since(known), managed["dnf_modules"]
+            moved = rpms.back(known, names, with_streams, POOL, lambda path: _is_intact(path, sums))
     switched = files.restore_units(known["units"])
     modules.put_back(known["modules"])
     if any(path.startswith(("/etc/modprobe.d/", "/etc/dracut.conf.d/")) for path in changed):
         _make_images()
     if any(path.startswith("/etc/default/grub.d/") for path in changed) and os.path.exists(GRUB_CONFIG):
         run("update-grub", seconds=MODULE_S)  # the module may be in another kernel now
+    if os.access(ENTRY_HOOK, os.X_OK):
+        run(ENTRY_HOOK, "choose", seconds=MODULE_S)
     return {"packages": moved, "files": changed, "units": switched}
 
 
@@ -195,6 +211,11 @@ def _hold(wanted: "set[str]", ours: "set[str]") -> None:
             run("apt-mark", verb, *sorted(names), seconds=60)
 
 
+def _is_intact(path: str, sums: "dict[str, str]") -> bool:
+    """Return whether a file in the pool has its recorded checksum."""
+    return os.path.isfile(path) and digest(path) == sums.get(os.path.basename(path))
+
+
 def _kept_file(file: str, sums: "dict[str, str]") -> str:
     """Return the path of a kept package if its checksum is right; otherwise apt's NAME=VERSION.
 
@@ -203,7 +224,7 @@ def _kept_file(file: str, sums: "dict[str, str]") -> str:
         sums: file → its SHA-256.
     """
     path = os.path.join(POOL, file)
-    if os.path.isfile(path) and digest(path) == sums.get(file):
+    if _is_intact(path, sums):
         return path
     name, version, _ = file.rsplit("_", 2)
     return "{}={}".format(name, version.replace("%3a", ":"))

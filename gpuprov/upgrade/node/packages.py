@@ -6,15 +6,18 @@ import os
 import re
 import tempfile
 
+import gpuprov_dnf
+import gpuprov_versionlock
 from gpuprov_apt import NO_TERMINAL, changes, errors_of
-from gpuprov_node import foreign_removals
+from gpuprov_node import foreign_removals, has_dpkg
 from gpuprov_replace import replace
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
+from gpuprov.upgrade.node import rpms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from typing import Any
 
     from gpuprov_node import Changes
@@ -37,12 +40,28 @@ ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
 
 
 def installed() -> "Installed":
-    """Return package as apt names it → `[version, architecture]`, including half-installed packages."""
+    """Return package as apt names it → `[version, architecture]`, including half-installed packages.
+
+    On a node with dnf they are rpm's.
+    """
+    if not has_dpkg():
+        return rpms.installed()
     text = run(
         "dpkg-query", "-W", "-f", "${binary:Package}\t${Version}\t${Architecture}\t${db:Status-Status}\n"
     )
     rows = [line.split("\t") for line in text.splitlines()]
     return {row[0]: row[1:3] for row in rows if row[3] not in ("config-files", "not-installed")}
+
+
+def holds() -> "list[str]":
+    """Return the held packages; on a node with dnf the patterns of its version locks."""
+    return run("apt-mark", "showhold").split() if has_dpkg() else gpuprov_versionlock.locks()
+
+
+def streams(modules: "Collection[str]") -> "list[str]":
+    """Return the enabled streams of these modules of dnf; empty with apt."""
+    found = [] if has_dpkg() else gpuprov_dnf.enabled_streams()
+    return [stream for stream in found if stream.partition(":")[0] in modules]
 
 
 def file_name(package: str, version: str, architecture: str) -> str:
@@ -89,6 +108,8 @@ def keep(versions: "dict[str, str]") -> "dict[str, str]":
     Raises:
         Failed: a package is not installed, or its file cannot be fetched.
     """
+    if not has_dpkg():
+        return {file: digest(os.path.join(POOL, file)) for file in rpms.keep(versions, POOL)}
     there = installed()
     names = {name: name if name in there else _qualified(name, there) for name in versions}
     files = {name: file_name(name, versions[name], there[names[name]][1]) for name in versions}

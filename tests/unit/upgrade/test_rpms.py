@@ -1,0 +1,247 @@
+"""Packages of a node with dnf in an upgrade and a rollback, from recorded lines of rpm and a fake dnf."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import gpuprov_dnf as dnf
+import gpuprov_versionlock as versionlock
+import pytest
+from gpuprov_failures import Failed as DnfFailed
+
+from gpuprov.probe.node.base import Failed
+from gpuprov.upgrade.node import lastgood, rpms
+
+LISTED = """\
+gpg-pubkey\t350d275d-6279464b\t(none)
+libnccl\t2.28.9-1+cuda13.0\tx86_64
+nvidia-driver-cuda\t3:580.95.05-1.el9\tx86_64
+glibc\t2.34-168.el9_6\ti686
+kernel-core\t5.14.0-570.12.1.el9_6\tx86_64
+kernel-core\t5.14.0-570.17.1.el9_6\tx86_64
+dkms\t0:3.2.2-1.el9\tnoarch
+"""
+DRIVER = ["3:580.95.05-1.el9", "x86_64"]
+LOCK = "nvidia-driver-cuda-3:580.95.05-1.el9.*"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    (tmp_path / "pool").mkdir()
+    return tmp_path / "pool"
+
+
+def test_names_are_those_of_the_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpms, "run", lambda *_, **__: LISTED)
+    monkeypatch.setattr(rpms.os, "uname", lambda: type("Machine", (), {"machine": "x86_64"}))
+    found = rpms.installed()
+    assert found == {
+        "libnccl": ["2.28.9-1+cuda13.0", "x86_64"],
+        "nvidia-driver-cuda": DRIVER,
+        "glibc:i686": ["2.34-168.el9_6", "i686"],
+        "kernel-core-5.14.0-570.12.1.el9_6.x86_64": ["5.14.0-570.12.1.el9_6", "x86_64"],
+        "kernel-core-5.14.0-570.17.1.el9_6.x86_64": ["5.14.0-570.17.1.el9_6", "x86_64"],
+        "dkms": ["3.2.2-1.el9", "noarch"],
+    }
+    assert [rpms.file_name(name, *about) for name, about in found.items()] == [
+        "libnccl-2.28.9-1+cuda13.0.x86_64.rpm",
+        "nvidia-driver-cuda-580.95.05-1.el9.x86_64.rpm",
+        "glibc-2.34-168.el9_6.i686.rpm",
+        "kernel-core-5.14.0-570.12.1.el9_6.x86_64.rpm",
+        "kernel-core-5.14.0-570.17.1.el9_6.x86_64.rpm",
+        "dkms-3.2.2-1.el9.noarch.rpm",
+    ]
+
+
+def test_what_a_rollback_needs_is_copied_from_the_cache_or_downloaded(
+    monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
+) -> None:
+    cached = tmp_path / "nvidia-driver-cuda-580.95.05-1.el9.x86_64.rpm"
+    cached.write_text("cached")
+    asked: list[list[str]] = []
+
+    def download(names: list[str], folder: str) -> None:
+        asked.append(names)
+        Path(folder, "libnccl-2.28.9-1.x86_64.rpm").write_text("fetched")
+
+    there = {"nvidia-driver-cuda": DRIVER, "libnccl": ["2.28.9-1", "x86_64"]}
+    monkeypatch.setattr(rpms, "installed", lambda: there)
+    monkeypatch.setattr(rpms, "cached", lambda: {cached.name: str(cached)})
+    monkeypatch.setattr(rpms, "is_whole", lambda path: Path(path).is_file())
+    monkeypatch.setattr(rpms, "_download", download)
+    wanted = {name: version for name, (version, _) in there.items()}
+    assert rpms.keep(wanted, str(pool)) == [cached.name, "libnccl-2.28.9-1.x86_64.rpm"]
+    assert asked == [["libnccl-2.28.9-1.x86_64"]]
+    assert {path.name: path.read_text() for path in pool.iterdir()} == {
+        cached.name: "cached",
+        "libnccl-2.28.9-1.x86_64.rpm": "fetched",
+    }
+    with pytest.raises(Failed, match=r"libnccl 2.27.1-1 is not installed"):
+        rpms.keep({"libnccl": "2.27.1-1"}, str(pool))
+
+
+def test_a_package_that_cannot_be_fetched_leaves_no_way_back(
+    monkeypatch: pytest.MonkeyPatch, pool: Path
+) -> None:
+    monkeypatch.setattr(rpms, "installed", lambda: {"libnccl": ["2.28.9-1", "x86_64"]})
+    monkeypatch.setattr(rpms, "cached", dict)
+    monkeypatch.setattr(
+        rpms, "run_anyway", lambda *_, **__: (1, "", "No package libnccl-2.28.9-1 available.\n")
+    )
+    with pytest.raises(
+        Failed, match=r"no rollback possible: libnccl-2.28.9-1.x86_64 cannot be fetched \(No pa"
+    ):
+        rpms.keep({"libnccl": "2.28.9-1"}, str(pool))
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """The transaction of a rollback, and the list of version locks."""
+    locks, settings = tmp_path / "versionlock.list", tmp_path / "versionlock.conf"
+    settings.write_text(f"[main]\nenabled = 1\nlocklist = {locks}\n")
+    now = {
+        "nvidia-driver-cuda": ["3:590.48.01-1.el9", "x86_64"],
+        "libnccl": ["2.29.7-1", "x86_64"],
+        "libnvidia-new": ["590.48.01-1.el9", "x86_64"],
+        "site": ["2-1", "noarch"],
+    }
+    locks.write_text(
+        "# locks\nnvidia-driver-cuda-3:590.48.01-1.el9.*\nlibnvidia-new-0:590.48.01-1.el9.*\nsite-0:2-1.*\n"
+    )
+    found: dict[str, Any] = {"locks": locks, "now": now}
+    monkeypatch.setattr(versionlock, "SETTINGS", str(settings))
+    monkeypatch.setattr(rpms, "installed", lambda: now)
+    monkeypatch.setattr(dnf, "enabled_streams", lambda: ["nvidia-driver:590-open", "php:8.1"])
+    monkeypatch.setattr(rpms, "run", lambda *_, **__: "nvidia-driver-cuda=3:580.95.05-1.el9\n")
+    monkeypatch.setattr(rpms, "change", lambda command, own: found.update(command=command, own=own))
+    return found
+
+
+def record(**streams: Any) -> dict[str, Any]:
+    before = {"nvidia-driver-cuda": DRIVER, "libnccl": ["2.28.9-1", "x86_64"], "site": ["1-1", "noarch"]}
+    return {"packages": before, "holds": [LOCK], **streams}
+
+
+NAMES = {"nvidia-driver-cuda", "libnccl", "libnvidia-new"}
+
+
+def test_a_rollback_is_one_transaction_of_kept_files_and_names(restored: dict[str, Any], pool: Path) -> None:
+    kept = pool / "nvidia-driver-cuda-580.95.05-1.el9.x86_64.rpm"
+    kept.write_text("kept")
+    (pool / "libnccl-2.28.9-1.x86_64.rpm").write_text("damaged")
+    stated = record(streams=["nvidia-driver:580-open"])
+    moved = rpms.back(stated, NAMES, ["nvidia-driver"], str(pool), lambda path: path == str(kept))
+    assert moved == ["libnccl", "nvidia-driver-cuda", "libnvidia-new"]
+    command = restored["command"]
+    assert list(command.lines) == [
+        "module enable nvidia-driver:580-open",
+        "install libnccl-2.28.9-1",
+        "remove libnvidia-new",
+        f"install {kept}",
+        "run",
+    ]
+    assert "--cacheonly" not in command.options
+    assert set(restored["own"]) == NAMES
+    assert restored["locks"].read_text() == f"# locks\nsite-0:2-1.*\n{LOCK}\n"
+
+
+def test_a_rollback_from_kept_files_needs_no_repository(restored: dict[str, Any], pool: Path) -> None:
+    rpms.back(record(), NAMES, ["nvidia-driver"], str(pool), lambda path: True)
+    assert "--cacheonly" in restored["command"].options
+    assert {"nvidia-driver-cuda=3:580.95.05-1.el9", "libnvidia-new-"} <= set(restored["command"].words)
+
+
+def test_where_nothing_moved_only_locks_are_restored(restored: dict[str, Any], pool: Path) -> None:
+    restored["now"].update(record()["packages"])
+    del restored["now"]["libnvidia-new"]
+    assert rpms.back(record(), NAMES, ["nvidia-driver"], str(pool), lambda path: False) == []
+    assert "command" not in restored
+    assert LOCK in restored["locks"].read_text()
+
+
+def test_an_upgrade_is_simulated_with_the_new_repositories_which_go_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    extra = tmp_path / "yum.repos.d/gpuprov-upgrade.repo"
+    commands: list[Any] = []
+
+    def refuse(command: Any, own: Any, seconds: int) -> Any:
+        assert extra.read_text() == "[gpuprov-upgrade-nvidia]\n"
+        commands.append(command)
+        return {"libnccl": ("2.28.9-1", "2.29.7-1"), "site": ("1-1", "1-1")}
+
+    monkeypatch.setattr(
+        rpms, "installed", lambda: {"libnccl": ["2.28.9-1", "x86_64"], "old": ["1", "x86_64"]}
+    )
+    monkeypatch.setattr(dnf, "read_lists", lambda *_: None)
+    monkeypatch.setattr(dnf, "refuse", refuse)
+    monkeypatch.setattr(dnf, "fetch_packages", lambda *_: None)
+    arguments = (
+        {"libnccl": "2.29.7-1"},
+        ["libnccl", "old", "gone"],
+        {str(extra): "[gpuprov-upgrade-nvidia]\n"},
+    )
+    assert rpms.prepare(*arguments, ["nvidia-driver:590-open"]) == {"libnccl": ("2.28.9-1", "2.29.7-1")}
+    assert list(commands[0].lines) == [
+        "module enable nvidia-driver:590-open",
+        "install libnccl-2.29.7-1",
+        "remove old",
+        "run",
+    ]
+    assert not extra.exists()
+
+    def fails(*_: Any) -> None:
+        raise DnfFailed("dnf would remove site")
+
+    monkeypatch.setattr(dnf, "refuse", fails)
+    with pytest.raises(Failed, match="dnf: dnf would remove site"):
+        rpms.prepare(*arguments, [])
+    assert not extra.exists()
+
+
+def test_versions_on_offer_have_no_epoch_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "libnccl|0:2.28.9-1|x86_64\nnvidia-driver-cuda|3:580.95.05-1.el9|x86_64\n"
+    text += "kernel-devel|5.14.0-570.12.1.el9_6|x86_64\n"
+    monkeypatch.setattr(rpms, "run_anyway", lambda *_, **__: (0, text, ""))
+    assert rpms.offered(["libnccl"]) == {
+        ("libnccl", "2.28.9-1"),
+        ("nvidia-driver-cuda", "3:580.95.05-1.el9"),
+        ("kernel-devel-5.14.0-570.12.1.el9_6.x86_64", "5.14.0-570.12.1.el9_6"),
+    }
+    monkeypatch.setattr(rpms, "run_anyway", lambda *_, **__: (1, text, ""))
+    assert rpms.offered(["libnccl"]) == set()
+
+
+def test_both_simulations_of_a_transaction_know_its_own_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate twice: a version lock of a package that moves is no reason to refuse."""
+    seen: list[set[str]] = []
+    monkeypatch.setattr(dnf, "fetch_packages", lambda _command, own, _seconds: seen.append(set(own)))
+    monkeypatch.setattr(dnf, "transact", lambda _command, _residue, own=(): seen.append(set(own)))
+    rpms.change(dnf.installation(["libnccl=2.28.9-1"], 0, True), ["libnccl"])
+    assert seen == [{"libnccl"}, {"libnccl"}]
+
+
+def test_a_killed_transaction_is_completed_before_packages_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Complete first: of a package in two versions, the comparison would see either."""
+    steps: list[str] = []
+    known = {"modules": [], "files": {}, "units": {}}
+    for module, name, answer in (
+        (lastgood, "read_document", known),
+        (lastgood, "has_dpkg", False),
+        (lastgood, "_wait_for_packages", None),
+        (lastgood.modules, "builds_prevented", contextlib.nullcontext()),
+        (lastgood.modules, "put_back", None),
+        (lastgood.files, "put_back", []),
+        (lastgood.files, "restore_units", []),
+        (lastgood, "kept_sums", {}),
+        (rpms, "complete", None),
+        (lastgood, "_moved_since", set()),
+        (rpms, "back", []),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, n=name, a=answer: steps.append(n) or a)
+    lastgood.restore("run", None, {"files": [], "excepted": "", "dnf_modules": []})
+    assert steps.index("complete") < steps.index("_moved_since") < steps.index("back")
