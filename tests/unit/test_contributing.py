@@ -18,7 +18,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SETTING, ROLE = "profiling_counters", "profiling_tools"
 CHECK, VARIABLE = "profiling.counters", "profiling_tools_counters"
 NO_CHECKS = {
-    *("containerd.service", "docker.service", "gpuprov.prom", "kernel.numa_balancing"),
+    *("containerd.service", "docker.service", "firewalld.service", "gpuprov.prom", "kernel.numa_balancing"),
     *("ssh.service", "ssh.socket", "sshd.service", "sshd.socket"),
 }
 """Strings in `gpuprov/roles` that look like the id of a check."""
