@@ -18,6 +18,8 @@ from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's messages for a server that did not answer in time; the shorter time limit decides which."""
 
+UNOPENED = "Timeout opening channel"
+"""Paramiko's message for a jump host that answers, while the host behind it does not."""
 _SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN)
 """Errors of a connection to a host that sends nothing back."""
 
@@ -67,7 +69,7 @@ def _is_silence(error: BaseException) -> bool:
         return error.text.lower() in {os.strerror(number).lower() for number in _SILENT}
     if isinstance(error, OSError):
         return isinstance(error, TimeoutError) or error.errno in _SILENT
-    return ENDLESS not in str(error) and any(words in str(error) for words in SILENCE)
+    return ENDLESS not in str(error) and any(words in str(error) for words in (*SILENCE, UNOPENED))
 
 
 def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:

@@ -52,6 +52,7 @@ def of_kernel(number: int) -> OSError:
         (of_kernel(errno.ETIMEDOUT), True),
         (paramiko.ssh_exception.NoValidConnectionsError({("n", 22): of_kernel(errno.ETIMEDOUT)}), True),
         (paramiko.ChannelException(2, "Connection timed out"), True),
+        (paramiko.SSHException("Timeout opening channel."), True),
         (paramiko.SSHException("Error reading SSH protocol banner"), True),
         (paramiko.ChannelException(2, "Connection refused"), False),
         (paramiko.ChannelException(1, "administratively prohibited"), False),
