@@ -13,6 +13,7 @@ import paramiko
 from gpuprov.bootstrap.contact import Login, reach
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint, host_keys
 from gpuprov.errors import InvalidInput
+from gpuprov.files.writing import replace_file
 from gpuprov.ssh.transport import Target
 
 
@@ -53,7 +54,7 @@ class UnknownKey:
         with tempfile.TemporaryDirectory(prefix="gpuprov-up-") as folder:
             path = Path(folder) / "known_hosts"
             if self.target.connection.known_hosts is not None:
-                path.write_bytes(_content(Path(self.target.connection.known_hosts).expanduser()))
+                replace_file(path, _content(Path(self.target.connection.known_hosts).expanduser()))
             self._pin(HostKeys(path, None))
             yield path
 

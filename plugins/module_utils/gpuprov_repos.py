@@ -35,7 +35,7 @@ class Repository(NamedTuple):
     """A section of a file: its id, addresses without a slash at the end, and the options that count.
 
     Attributes:
-        open_key: an address of `gpgkey` that anybody on the network can answer for; "" without one.
+        open_key: an address of `gpgkey` over http or ftp, where no certificate is checked; "" without one.
     """
 
     path: str

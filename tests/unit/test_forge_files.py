@@ -212,7 +212,7 @@ def test_installations_have_the_limits_of_a_wheel() -> None:
 
 
 def test_host_keys_of_earlier_jobs_are_not_kept() -> None:
-    """A job's variable may lack a key that was removed: what the job before it wrote must be gone."""
+    """Look for lines that are added: a variable may lack a key that was removed since the job before."""
     texts = [(ROOT / name).read_text("utf-8") for name in ("action.yml", "templates/review.yml")]
     texts += [forges.GITHUB.template, forges.GITLAB.template]
     assert all("known_hosts" in text for text in texts)

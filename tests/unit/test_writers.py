@@ -29,7 +29,6 @@ ALLOWED = {
     "gpuprov/cli/common/group.py": "/dev/null",
     "gpuprov/cli/common/logs.py": LOG,
     "gpuprov/doctor/bundle/bundle.py": "a new file, made exclusively",
-    "gpuprov/health/output.py": "a new file, made exclusively; if it fails, the old verdict is removed",
     "gpuprov/inventory/firstboot/node/first_boot.py": "sent in user-data: no room for the primitive",
     "gpuprov/probe/node/launcher.py": "a folder of modules that is renamed when all are there",
     "gpuprov/files/resources.py": "an empty file " + TEMPORARY,

@@ -304,7 +304,7 @@ def _limit(sources: Sized) -> None:
 
 @dataclass
 class _Stanza:
-    """What counts of a stanza; of thousands of fields the others are not kept."""
+    """Values of a stanza that count; of thousands of fields the others are not kept."""
 
     uris: set[str] = field(default_factory=set)
     enabled: bool = True
