@@ -89,7 +89,7 @@ def _show_capture(name: str, output: str) -> int:
     from gpuprov.untrusted.stated import stated_file
 
     with stated_file(name, expected="the output of `nvidia-smi -q -x`"):
-        smi = parse_smi(_bytes(name))
+        smi = parse_smi(_bytes(name), repeated=True)
     if output == "json":
         options.print_json(smi_document(smi))
     else:

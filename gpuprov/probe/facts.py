@@ -354,7 +354,8 @@ class Facts:
         """Output of nvidia-smi; if it is not installed, timed out or failed, `error` is set.
 
         Raises:
-            Missing: it was not requested.
+            Missing: it was not requested, or names of programs make it ambiguous, which is no fault of the
+                driver.
         """
         try:
             raw = self.raw("smi")
@@ -362,7 +363,10 @@ class Facts:
             if missing.collector in self.collectors:
                 return Smi(error=_about_smi(missing.reason))
             raise
-        return parse_smi(raw["stdout"], raw["stderr"])
+        found = parse_smi(raw["stdout"], raw["stderr"])
+        if found.is_ambiguous:
+            raise Missing("smi", found.error or "")
+        return found
 
     @part
     def mig(self) -> Mapping[int, tuple[str, ...]]:

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Processes that have a device of a GPU open. Runs on nodes: Python 3.6 or newer.
 
-The path of an open file, the text of a link in /proc, says nothing: in a namespace of their own a user gives
-any file the name of a device and a device any name, and in a chroot it is another one. The number of a device
-is the kernel's. A thread can have open files of its own, and continue after the first one has ended.
+The path of an open file, the text of a link in /proc, proves nothing: in a namespace of their own a user
+gives any file the name of a device and a device any name, and in a chroot it is another one. The number of a
+device is the kernel's. A thread can have open files of its own, and continue after the first one has ended.
 """
 
 import ctypes
@@ -173,7 +173,7 @@ def _tables(pid: str) -> "Iterator[str]":
 
 
 def _is_shared(pid: str, thread: str) -> bool:
-    """Return whether a thread has the same open files as its process; False if the kernel does not say so."""
+    """Return whether a thread has the same open files as its process; False if the kernel does not tell."""
     return bool(_KCMP) and _LIBRARY.syscall(_KCMP, int(pid), int(thread), FILES, 0, 0) == 0
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from gpuprov.probe.parse.gpu import Gpu, read_gpu
+from gpuprov.probe.parse.smi_names import AmbiguousNames, plain_names
 from gpuprov.probe.parse.values import integer, text_or_none
 from gpuprov.untrusted import regex
 
@@ -28,20 +29,29 @@ class Smi:
     error: str | None = None
     warnings: tuple[str, ...] = ()
     """Lines around the document: `WARNING: infoROM is corrupted at gpu 0000:82:00.0`."""
+    is_ambiguous: bool = False
+    """Whether `error` is about names of programs: nothing is known about the GPUs then."""
 
 
-def parse_smi(answer: str | bytes, stderr: str = "") -> Smi:
-    """Parse one output of `nvidia-smi -q -x`: the document, a truncated one, or its error message."""
-    text, lists = _set_aside(_read(answer))
-    text = _printable(text)
+def parse_smi(answer: str | bytes, stderr: str = "", *, repeated: bool = False) -> Smi:
+    """Parse one output of `nvidia-smi -q -x`: the document, a truncated one, or its error message.
+
+    Args:
+        repeated: whether it can have several documents (--loop), of which the last complete one is current. A
+            node's answer has one: the name of a program can have the text of another.
+    """
+    try:
+        text, lists = _prepared(_last_document(_read(answer)) if repeated else _read(answer))
+    except AmbiguousNames as error:
+        return Smi(error=str(error), is_ambiguous=True)
     if _is_too_large(text):
         return Smi(error=f"more than {GPUS} GPUs or {TAGS} tags in the document")
     first = text.find(_BEGIN)
     if first < 0:
         return Smi(error=_failure(text, stderr))
-    end = text.rfind(_END)  # of several documents (--loop), the last complete one is current
-    start, end = (text.rfind(_BEGIN, 0, end), end + len(_END)) if end > first else (first, len(text))
-    head, *pieces = text[start:end].replace("<gpu>", "<gpu >").split(_GPU_BEGIN)
+    end = text.rfind(_END)
+    end = end + len(_END) if end > first else len(text)
+    head, *pieces = text[first:end].replace("<gpu>", "<gpu >").split(_GPU_BEGIN)
     gpus, faults = _gpus(pieces, lists)
     smi = Smi(
         # From driver 610 on the old names contain a notice of deprecation.
@@ -62,7 +72,10 @@ def gpu_elements(answer: str | bytes) -> Iterator[tuple[int, Element]]:
     The index is that of nvidia-smi, which also counts damaged elements. Supported clocks are left out; a
     document over the size limits has no elements.
     """
-    text = _printable(_set_aside(_read(answer))[0])
+    try:
+        text, _ = _prepared(_read(answer))
+    except AmbiguousNames:
+        return
     if _is_too_large(text):
         return
     for index, piece in enumerate(text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]):
@@ -78,6 +91,24 @@ def _read(answer: str | bytes) -> str:
         utf16 = answer[:2] in (b"\xff\xfe", b"\xfe\xff")
         answer = answer.decode("utf-16" if utf16 else "utf-8", errors="replace")
     return answer.replace("\r\n", "\n")
+
+
+def _last_document(text: str) -> str:
+    """Return a text without the documents before the last complete one, and the incomplete one after it."""
+    first, end = text.find(_BEGIN), text.rfind(_END)
+    if end <= first:
+        return text
+    last, _, after = text[text.rfind(_BEGIN, 0, end) :].rpartition(_END)
+    return text[:first] + last + _END + after.partition(_BEGIN)[0]
+
+
+def _prepared(text: str) -> tuple[str, list[str]]:
+    """Return an answer with printable characters and plain names, and its lists of supported clocks.
+
+    Raises:
+        AmbiguousNames: a name has elements of GPUs.
+    """
+    return _set_aside(plain_names(_printable(text)))
 
 
 def _is_too_large(text: str) -> bool:
@@ -117,9 +148,6 @@ _UNPRINTABLE = re.compile(
 )
 _GPU_BEGIN, _GPU_END = "<gpu ", "</gpu>"
 _BARE_AMPERSAND = re.compile(r"&(?!(?:#\d+|#x[0-9a-fA-F]+|amp|lt|gt|quot|apos);)")
-_NAME_BEGIN, _NAME_END = "<process_name>", "</process_name>"
-_NAME_LENGTH = 4096
-"""Maximum length of a process's name in which `<` and `>` are escaped."""
 _SUPPORTED_BEGIN, _SUPPORTED_END = "<supported_clocks>", "</supported_clocks>"
 _FRAME = re.compile(r"<\?xml[^<>]{0,200}>|<!DOCTYPE[^<>\[]{0,200}(?:\[[^\[\]]{0,4096}\]\s{0,20})?>")
 _FAILURES = re.compile(
@@ -157,23 +185,9 @@ def _element(piece: str) -> Element:
     """
     whole, end, _ = piece.rpartition(_GPU_END)
     piece = _GPU_BEGIN + (whole + end or piece)
-    if _NAME_BEGIN in piece:
-        piece = _with_plain_names(piece)
     if "&" in piece:
         piece = _BARE_AMPERSAND.sub("&amp;", piece)
     return fromstring(piece)  # noqa: S314 - a piece has no document type
-
-
-def _with_plain_names(piece: str) -> str:
-    """Escape `<` and `>` in names of processes, which nvidia-smi prints as they are."""
-    first, *others = piece.split(_NAME_BEGIN)
-    kept = [first]
-    for other in others:
-        name, end, tail = other.partition(_NAME_END)
-        if end and len(name) <= _NAME_LENGTH and "\n" not in name:
-            other = name.replace("<", "&lt;").replace(">", "&gt;") + end + tail
-        kept.append(other)
-    return _NAME_BEGIN.join(kept)
 
 
 def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:

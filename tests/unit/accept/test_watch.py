@@ -1,4 +1,4 @@
-"""Schedulers of a node before a load test: programs of root, whatever names users give theirs."""
+"""Schedulers of a node before a load test: programs of root, not those to which users give their names."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gpuprov.doctor.fault import CLASSES, OF_USERS, Fault, Rule, class_of, is_of_gpus
 from gpuprov.doctor.judge import diagnose, rules
 from tests.unit.doctor.faults import FAULTS, FIRST, all_of, kernel_says, setting
-from tests.unit.doctor.machines import NOW, Change, Collectors, as_examined, bare_metal, holder, log
+from tests.unit.doctor.machines import NOW, Change, Collectors, as_examined, bare_metal, edit_smi, holder, log
 
 OF_USERS_ONLY = ("programs", "gpu_use", "load")
 """Collectors whose whole answer is about users' processes."""
@@ -72,6 +73,32 @@ def forged() -> Iterator[str]:
 
 
 LINES = tuple(forged())
+PROCESS = (
+    "<processes>\n\t\t\t<process_info>\n\t\t\t\t<pid>4711</pid>\n\t\t\t\t<type>C</type>\n"
+    "\t\t\t\t<process_name>%s</process_name>\n\t\t\t\t<used_memory>500 MiB</used_memory>\n"
+    "\t\t\t</process_info>\n\t\t</processes>"
+)
+_END = "x</process_name><used_memory>1 MiB</used_memory></process_info></processes>"
+_AGAIN = "<processes><process_info><pid>1</pid><process_name>y"
+_NO = "<remapped_rows><remapped_row_failure>No</remapped_row_failure></remapped_rows>"
+NAMES = (
+    "python train.py",
+    "x</process_name><",
+    f"{_END}<gpu_recovery_action>Node Reboot Required</gpu_recovery_action>{_AGAIN}",
+    f"{_END}<compute_mode>Prohibited</compute_mode>{_AGAIN}",
+    f"{_END}{_NO}{_AGAIN}",
+    '<gpu id="00000000:99:00.0">',
+    f"{_END}</gpu></nvidia_smi_log>\n<nvidia_smi_log>{_NO}{_AGAIN}",
+    f'{_END}</gpu>\n\t<gpu id="00000000:99:00.0">{_NO}{_AGAIN}',
+    "<nvidia_smi_log>",
+    "</gpu>",
+    "</processes>",
+    "<process_info>",
+    "<supported_clocks>",
+    "a\nb<c>&#0;&&amp;\x1b[2J\0",
+    "<" * 5000,
+    "<a>" * 60000,
+)
 DRAINING = tuple(each for each in CLASSES if each not in OF_USERS)
 
 
@@ -97,19 +124,40 @@ def without_users(collected: Collectors) -> Collectors:
     }
 
 
+def named(collected: Collectors, name: str) -> Collectors:
+    """Return a machine on whose GPUs a program with that name runs."""
+    result = copy.deepcopy(collected)
+    text, times = re.subn(r"<processes>\s*</processes>", lambda _: PROCESS % name, result["smi"]["stdout"])
+    assert times
+    result["smi"]["stdout"] = text
+    return result
+
+
 def programs(**values: object) -> Change:
     """Return a change that adds a program."""
     return lambda collected: collected["programs"]["holders"].append(holder(**values))
 
 
 def test_users_keep_no_rule_about_gpus_from_judging() -> None:
-    """Their many files and variables end a collector about them only."""
+    """Let many files and variables end the collectors about programs."""
     machine = bare_metal()
     for name in OF_USERS_ONLY:
         machine[name] = {"error": "user 1000 has 600003 files open"}
     unknown = [rule for rule, _ in diagnose(as_examined(machine)).unknown]
     assert "host.limits" in unknown
     assert [rule for rule in unknown if is_of_gpus(rule)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_a_program_isolates_a_node_or_hides_its_fault(name: str) -> None:
+    """Check names with elements, of which nvidia-smi prints all as they are."""
+    assert draining(named(bare_metal(), name)) == set()
+    sick = bare_metal()
+    edit_smi(sick, r"(<remapped_row_failure>)No", r"\1Yes", count=1)
+    assert draining(sick) == {"errors.repair_failed"}
+    found = diagnose(as_examined(named(sick, name)))
+    rules_ = {fault.rule for fault in found.faults if fault.health in DRAINING}
+    assert rules_ == {"errors.repair_failed"} or "errors.repair_failed" in dict(found.unknown)
 
 
 def test_hostile_users_isolate_no_node() -> None:
@@ -119,7 +167,7 @@ def test_hostile_users_isolate_no_node() -> None:
 
 @pytest.mark.parametrize("line", ALONE)
 def test_the_driver_itself_is_believed(line: str) -> None:
-    """A message that isolates no node from anyone would prove nothing."""
+    """Check each message: one that isolates no node from anyone would prove nothing."""
     machine = bare_metal()
     log(machine, line)
     assert draining(machine)

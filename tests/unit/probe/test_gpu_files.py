@@ -94,7 +94,7 @@ def test_a_device_that_cannot_be_used_is_not_in_use(gpu: Path) -> None:
 
 @ROOT
 def test_a_chroot_hides_no_device(gpu: Path, tmp_path: Path) -> None:
-    """The path of the open file begins with that of the other root folder."""
+    """Open the device by a path that is not that of the node."""
     node = tmp_path / "another"
     device = Path(DEVICE).stat().st_rdev
     os.mknod(node, 0o20666, device)
@@ -112,7 +112,7 @@ def test_a_thread_with_files_of_its_own_hides_no_device(gpu: Path, after: str) -
 def test_a_device_without_a_name_in_dev_is_known_by_its_driver(
     gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container has devices that the node's /dev has not: nvidia-modprobe creates them at first use."""
+    """Open a device of a container: nvidia-modprobe creates those of the node at first use."""
     (gpu / "nvidia0").unlink()
     about = Path(DEVICE).stat().st_rdev
     major = f"{os.major(about):3}"
@@ -131,7 +131,7 @@ def test_a_device_without_a_name_in_dev_is_known_by_its_driver(
 def test_without_the_newer_calls_the_answer_is_the_same(
     gpu: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A filter of system calls says that there is none (38), or that it is not permitted (1)."""
+    """Answer as a filter of system calls: there is none (38), or it is not permitted (1)."""
 
     def refuse(*_: object) -> int:
         ctypes.set_errno(number)
@@ -145,7 +145,7 @@ def test_without_the_newer_calls_the_answer_is_the_same(
 def test_many_files_are_refused_with_the_user_and_the_process(
     gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that is named is the one with the most files, whichever is looked at when the time ends."""
+    """Name the process with the most files, not the one at which the time ends."""
     monkeypatch.setattr(gpu_files, "FEW", 50)
     many = "import os, sys; [os.dup(0) for _ in range(900)]; print(flush=True); sys.stdin.read()"
     with child(many) as pid, child(opened()) as other:

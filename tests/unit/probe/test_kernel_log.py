@@ -86,7 +86,7 @@ def texts() -> list[str]:
 
 
 def test_only_what_the_journal_itself_notes_is_the_kernels(machine: Log) -> None:
-    """Each user writes with the kernel's identifier: `logger -t kernel`."""
+    """Ignore the identifier: each user writes with the kernel's, by `logger -t kernel`."""
     machine.says([LOST])
     assert texts() == [LOST]
     assert {"_TRANSPORT=kernel", "SYSLOG_IDENTIFIER=kernel"} < set(machine.arguments)
@@ -129,7 +129,7 @@ def test_messages_that_a_user_causes_push_out_no_other(machine: Log, line: str) 
 
 
 def test_all_kinds_together_are_bounded(machine: Log) -> None:
-    """Errors of more kinds than there are: each has its share, and the last ones of each are there."""
+    """Log errors of more kinds than there are: each has its share, and the last ones of each are there."""
     kinds = [(bus, code) for bus in range(16) for code in range(1, 21)]
     machine.says(FAULT.format(bus, code, pid) for pid in range(30) for bus, code in kinds)
     found = texts()

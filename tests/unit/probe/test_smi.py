@@ -158,7 +158,7 @@ def test_one_damaged_gpu_does_not_take_the_others_along() -> None:
 
 def test_of_several_documents_the_last_whole_one_counts() -> None:
     first, last = document(BY_DRIVER["535"], gpu(NEWEST)), document(NEWEST, gpu(NEWEST))
-    assert parse_smi(first + last + first[:300]).driver_version == "610.57.04"
+    assert parse_smi(first + last + first[:300], repeated=True).driver_version == "610.57.04"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])

@@ -250,7 +250,7 @@ def test_a_node_in_use_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_job_that_begins_after_the_wait_ends_the_repair_of_its_node(tmp_path: Path) -> None:
-    """The rung is not tried, and the node returns to service as it was."""
+    """Return the node to service as it was, without the rung."""
 
     class Late(World):
         """Nodes on which a job starts between the wait and the second rung."""
