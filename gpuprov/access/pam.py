@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuprov.errors import NodeFailed
-from gpuprov.untrusted.kept import SHORT, kept
+from gpuprov.untrusted.kept import kept
 
 KINDS = {"auth": "auth_err", "account": "perm_denied"}
 """Type of line → the answer of a module that refuses."""
@@ -144,7 +144,7 @@ def _joined(rows: Iterable[tuple[str, str]], numbers: Iterator[int]) -> Iterator
         yield begun, " ".join(parts)
 
 
-@kept(512, SHORT)
+@kept(64, CHARACTERS_AT_MOST)
 def _actions(control: str) -> Mapping[str, str]:
     """Return answer of a module → action of PAM; an unknown word counts as `required`, as in libpam."""
     if control.startswith("["):

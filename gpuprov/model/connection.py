@@ -14,9 +14,10 @@ from pydantic import AfterValidator, Field, field_validator
 from gpuprov.model.documents import Strict
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1"})
+NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1", "image"})
 """Names that a host must not have: Ansible's groups of all hosts, and its names for the controller
-(`LOCALHOST` in its constants). A host of such a name would get the variables and data of others.
+(`LOCALHOST` in its constants), whose variables and data it would get; and `image`, which as the builder of
+a group's module is no host (`stack.IMAGE`).
 """
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?")
 BRACKETS = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?")
@@ -35,7 +36,7 @@ def host_name(name: str) -> str:
     if not HOST_NAME.fullmatch(name):
         raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
     if name in NOT_A_HOST:
-        raise ValueError(f"host names other than {name!r}, which has a meaning in Ansible: {{NAME: {name}}}")
+        raise ValueError(f"host names other than {name!r}, which has a meaning of its own: {{NAME: {name}}}")
     return name
 
 

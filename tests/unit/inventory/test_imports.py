@@ -667,3 +667,18 @@ def test_a_profile_is_read_once_for_all_machines(monkeypatch: pytest.MonkeyPatch
     made += [Machine(f"t{n}", instance="aws:p5.48xlarge") for n in range(20)]
     groups_of(made, ImportHints({}, {"": "ubuntu24.04"}), catalog)
     assert len(read) == len(set(read)) > 0
+
+
+@pytest.mark.parametrize(
+    "address", ["local", "localhost", "127.0.0.1", "127.1", "0", "::1", "[::]", "::ffff:127.0.0.1"]
+)
+def test_this_machine_is_no_machine_of_a_list(address: str) -> None:
+    machines = [Machine("gpu01", "10.0.0.1", gpu="H100"), Machine("gpu02", address, gpu="H100")]
+    with pytest.raises(InvalidInput, match=f"gpu02 has the address '{re.escape(address)}', which is this"):
+        groups_of(machines, ALL, load())
+
+
+@pytest.mark.parametrize("name", ["local", "image"])
+def test_reserved_words_are_no_names_of_machines(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=f"{name}"):
+        imported(tmp_path / "hosts.txt", f"gpu01\n{name}\n")

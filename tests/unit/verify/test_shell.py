@@ -83,12 +83,12 @@ def test_endless_answer_is_cut() -> None:
 
 def test_an_answer_that_goes_on_ends_with_the_time_of_a_command() -> None:
     """Send on without a pause: a look at the time only when nothing is ready would never come."""
-    shell = Shell(["/bin/sh"], timeout_s=0.5)
+    shell = Shell(["/bin/sh"], timeout_s=2)
     shell.open()
     started = time.monotonic()
     with pytest.raises(NoAnswer, match="did not end; expected at most 8 MiB"):
         shell.ask("while :; do printf x; done")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
 
 
 def test_words_of_ssh_are_the_reason() -> None:
