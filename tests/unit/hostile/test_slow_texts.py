@@ -100,6 +100,8 @@ SIGNS = (
 )
 NOISE = 16 << 20
 """Memory in bytes that a reader may take without a longer text being tried."""
+MEASURABLE = 0.005
+"""Processor time in seconds that is exact enough for a comparison with a longer text's."""
 MARK = "0123456789abcdef"
 """The mark of a question to a node, which sees it."""
 LONG_BLANK, LONG_OPTION = "deb" + 4000 * " " + "\n", "deb [a]" + 4000 * "\t" + "\n"
@@ -414,13 +416,26 @@ def _texts(module: ModuleType) -> Iterator[tuple[str, str, str]]:
 def _slowest(reader: Reader, text: tuple[str, str, str], full: int = FULL) -> tuple[int, Cost]:
     """Return the size of the largest text that was needed, and its cost."""
     before, repeated, after = text
-    size = full >> 6
+    size, last = full >> 6, Cost(0.0, 0)
     while True:
         cost = cost_of(partial(reader, before + repeated * (size // len(repeated)) + after))
         quick = cost.seconds * (full / size) ** 2 < SECONDS and cost.memory < NOISE
-        if size == full or cost.seconds > SECONDS or cost.memory > MEMORY or quick:
+        ends = cost.seconds > SECONDS or cost.memory > MEMORY or _grows_little(last, cost, full // size)
+        if size == full or quick or ends:
             return size, cost
-        size *= 4
+        size, last = size * 4, cost
+
+
+def _grows_little(last: Cost, cost: Cost, times: int) -> bool:
+    """Return whether the last step to a text of the full size, `times` as long, cannot reach a limit.
+
+    The cost grows in it as in the step before, and half as much again.
+    """
+    if times != 4 or last.seconds < MEASURABLE or last.memory < NOISE / 16 < cost.memory:
+        return False
+    seconds = cost.seconds * cost.seconds / last.seconds
+    memory = cost.memory * cost.memory / last.memory if cost.memory > NOISE / 16 else cost.memory * 16
+    return 1.5 * seconds < SECONDS and 1.5 * memory < MEMORY
 
 
 @pytest.mark.parametrize("name", READERS)
