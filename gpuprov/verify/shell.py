@@ -166,10 +166,11 @@ class Shell:
             while out is None or err is None:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 late = not ready or time.monotonic() >= deadline  # a node that sends on is ready for ever
-                if late or len(self._out.data) + len(self._err.data) > MAX_ANSWER_BYTES:
+                begun = len(self._out.data) + len(self._err.data)
+                if late or begun > MAX_ANSWER_BYTES:
                     self.close()
                     raise NoAnswer(
-                        f"the answer of `{command}` did not end" if ready else f"no answer to `{command}`",
+                        f"the answer of `{command}` did not end" if begun else f"no answer to `{command}`",
                         expected=f"at most {MAX_ANSWER_BYTES >> 20} MiB within {self.timeout_s:g} s",
                     )
                 if not all(key.data.read() for key, _ in ready if key.data):

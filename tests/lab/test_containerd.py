@@ -18,6 +18,7 @@ from tests import ROOT
 from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
+from tests.systems import DEBIAN
 
 AREA = "containerd."
 CONFIG = "/etc/containerd/config.toml"
@@ -44,7 +45,7 @@ WRITE = "Write the merged configuration"
 RUN = "Run the daemon, now and at every boot"
 
 
-@pytest.fixture(scope="module", params=slow_ones(["debian12", "debian13"], {"debian13"}))
+@pytest.fixture(scope="module", params=slow_ones(DEBIAN, DEBIAN[1:]))
 def driven(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[StubDriverNode]:

@@ -12,6 +12,7 @@ from gpuprov_lab.variants import with_control_groups
 from tests.lab.pod import gpus_of_a_pod, prepare
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
 from tests.lab.test_containerd import AREA, CONFIG, CRI, PROGRAMS, TOOLKIT
+from tests.systems import DEBIAN
 
 pytestmark = pytest.mark.slow
 # A node's root is an overlay, on which no other overlay can be; and this machine may forbid root to lower the
@@ -35,7 +36,7 @@ CDI = {
 }
 
 
-@pytest.fixture(scope="module", params=["debian12", "debian13"])
+@pytest.fixture(scope="module", params=DEBIAN)
 def driven(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[StubDriverNode]:

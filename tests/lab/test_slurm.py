@@ -25,6 +25,7 @@ from gpuprov_lab.variants import with_control_groups
 from tests.lab.command_line import gpuprov
 from tests.lab.marks import slow_ones
 from tests.lab.stub_driver_node import StubDriverNode, drive
+from tests.systems import DEBIAN
 
 PACKAGES = "slurmctld slurmd slurm-client munge"
 # The site's own file; each other file in /etc/slurm is the export's.
@@ -110,7 +111,7 @@ class SlurmNode(StubDriverNode):
         return job
 
 
-@pytest.fixture(scope="module", params=slow_ones(["debian12", "debian13"], {"debian13"}))
+@pytest.fixture(scope="module", params=slow_ones(DEBIAN, DEBIAN[1:]))
 def cluster(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[SlurmNode]:
