@@ -43,6 +43,7 @@ def measure_across(
         InvalidInput: fewer than two nodes, or workers are stated.
     """
     from gpuprov.accept import program
+    from gpuprov.accept.across.meeting import known_addresses
     from gpuprov.accept.across.mesh import Mesh
     from gpuprov.accept.across.nodes import over_ssh
     from gpuprov.accept.across.run import search_across
@@ -65,7 +66,12 @@ def measure_across(
     payload = program.fabric(password=dispatch.password, folders=folders, drained=drained)
     with Mesh(names, over_ssh(nodes, payload)) as mesh:
         outcome = search_across(
-            mesh, names, fabric, options.note, {name: {**of_node.get(name, {}), **floors} for name in names}
+            mesh,
+            names,
+            fabric,
+            options.note,
+            {name: {**of_node.get(name, {}), **floors} for name in names},
+            known_addresses(nodes),
         )
     result, judged = across_document(outcome), outcome.judged()
     folder = new_run("accept")

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.meeting import INTERFACES, Address, Meeting, interfaces_of
 from gpuprov.accept.across.mesh import Mesh, Result, failed
 from gpuprov.accept.across.rounds import Group, tournament
 from gpuprov.accept.across.search import FEW, Search
@@ -35,8 +36,6 @@ SHORT_S = 0.01
 REDUCED_BYTES, REDUCED_TURNS = 256 * MIB, 8
 INDICES, PORTS = 1024, 1024
 """Limits of a node's description of itself: of an index or a number of links, and of its RDMA ports."""
-ID = re.compile(r"[0-9a-f]{256}")
-"""The id of a communicator, 128 bytes in hexadecimal: the only text of a node that others receive."""
 Note = Callable[[str], None]
 
 
@@ -89,6 +88,7 @@ def search_across(
     inter: Inter | None = None,
     note: Note = lambda _: None,
     floors: Mapping[str, Mapping[str, float]] | None = None,
+    known: Mapping[str, Collection[Address]] | None = None,
 ) -> Outcome:
     """Find the node or link that slows the others.
 
@@ -99,6 +99,7 @@ def search_across(
         inter: the fabric that must carry the traffic; None: RDMA if all nodes have an active port.
         note: called with a line of progress.
         floors: node → measurement → the site's own floor.
+        known: node → addresses to which the controller connects, see `meeting.known_addresses`.
     """
     looks = mesh.ask({name: {"do": "look"} for name in names}, START_S)
     outcome = Outcome(Search([]))
@@ -110,7 +111,8 @@ def search_across(
             outcome.documents[name] = description
     outcome.search = Search([name for name in names if name in outcome.documents])
     wanted = inter or expected_fabric(outcome.documents.values())
-    conductor = _Conductor(mesh, outcome, wanted)
+    stated = {name: interfaces_of(document) for name, document in outcome.documents.items()}
+    conductor = _Conductor(mesh, outcome, wanted, Meeting(known or {}, stated))
     while groups := outcome.search.next():
         size = ", ".join(f"{count} of {nodes}" for nodes, count in _sizes(groups).items())
         note(f"round {outcome.search.rounds}: {size}")
@@ -147,6 +149,9 @@ def _objection(document: Mapping[str, Any]) -> str | None:
         return f"nvlinks is not a number from 0 to {INDICES - 1}"
     if not isinstance(ports, list) or len(ports) > PORTS:
         return f"rdma is not a list of at most {PORTS} ports"
+    addresses = document.get("addresses", [])
+    if not isinstance(addresses, list) or len(addresses) > INTERFACES:
+        return f"addresses is not a list of at most {INTERFACES} addresses"
     return None
 
 
@@ -222,8 +227,8 @@ def _sizes(groups: list[Group]) -> dict[int, int]:
 class _Conductor:
     """Runner of rounds."""
 
-    def __init__(self, mesh: Mesh, outcome: Outcome, inter: Inter | None) -> None:
-        self._mesh, self._outcome, self._inter = mesh, outcome, inter
+    def __init__(self, mesh: Mesh, outcome: Outcome, inter: Inter | None, meeting: Meeting) -> None:
+        self._mesh, self._outcome, self._inter, self._meeting = mesh, outcome, inter, meeting
         self._bytes = FIRST_BYTES
 
     def round(self, groups: list[Group]) -> dict[str, Heard]:
@@ -234,7 +239,7 @@ class _Conductor:
         orders: dict[str, Mapping[str, Any]] = {}
         heard: dict[str, Heard] = {}
         for group in groups:
-            made = contained(group.nodes[0], partial(_id, ids[group.nodes[0]]))
+            made = contained(group.nodes[0], partial(self._id, group.nodes[0], ids))
             if isinstance(made, GpuprovError):
                 heard |= {node: Heard(error=f"{group.nodes[0]} made no id") for node in group.nodes}
                 heard[group.nodes[0]] = Heard(lost=shortened(str(made)))
@@ -253,6 +258,16 @@ class _Conductor:
             )
         self._paths(groups, answers)
         return heard
+
+    def _id(self, node: str, results: Mapping[str, Result]) -> str:
+        """Return the id of a communicator that a node made.
+
+        Raises:
+            GpuprovError: the node made no id, or its answer has none that other nodes may receive.
+        """
+        if (failure := failed(results[node])) is not None:
+            raise failure
+        return self._meeting.check(node, part(results[node]).get("value"))
 
     def _orders(self, group: Group, made: str) -> dict[str, Mapping[str, Any]]:
         """Return node → order to join the group's communicator with the id `made`, exchange and reduce."""
@@ -325,20 +340,6 @@ _OF_NODE = {"intra.transport", "inter.gdrdma", "interface.local", "version.mixed
 _HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
 """Host name at the start of a line of NCCL's log; replaced by the inventory's name, as host names may repeat.
 """
-
-
-def _id(result: Result) -> str:
-    """Return the id of a communicator that a node made.
-
-    Raises:
-        GpuprovError: the node made no id, or its answer has no valid one.
-    """
-    if (failure := failed(result)) is not None:
-        raise failure
-    made = part(result).get("value")
-    if not isinstance(made, str) or not ID.fullmatch(made):
-        raise NodeFailed("its id of a communicator is invalid", expected="256 hexadecimal digits")
-    return made
 
 
 def _heard(result: Result, group: Group, node: str) -> Heard:

@@ -15,12 +15,33 @@ from gpuprov.accept.node.main import START_S, read_nvml, refusal
 from gpuprov.accept.node.member import Member
 from gpuprov.accept.node.storage import rdma_ports
 from gpuprov.accept.node.workers import Crew, Gone, Worker
-from gpuprov.probe.node.base import Failed
+from gpuprov.probe.node.base import Failed, names_in
 from gpuprov.probe.node.main import say
+from gpuprov.probe.node.network import interface_addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
+
+
+def hardware_addresses(root: str = "/sys") -> "list[str]":
+    """Return ADDRESS/PREFIX of every interface of hardware, also through bonds, VLANs and bridges.
+
+    The networks of containers and virtual machines, which other nodes have, too, are left out.
+    """
+    try:
+        found = interface_addresses()
+    except OSError:
+        return []
+    return [address for name in sorted(found) if _is_hardware(name, root) for address in found[name]]
+
+
+def _is_hardware(name: str, root: str, depth: int = 4) -> bool:
+    """Return whether an interface, or one of those below it, belongs to a device."""
+    folder = "{}/class/net/{}".format(root, name)
+    lower = [each[len("lower_") :] for each in names_in(folder) if each.startswith("lower_")]
+    device = os.path.exists(folder + "/device")
+    return device or (depth > 0 and any(_is_hardware(each, root, depth - 1) for each in lower))
 
 
 class Node:
@@ -83,6 +104,7 @@ class Node:
             "names": [row["name"] for row in before["gpus"]],
             "nvlinks": min(links) if links else 0,
             "rdma": rdma_ports(),
+            "addresses": hardware_addresses(),
         }
 
 

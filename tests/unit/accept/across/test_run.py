@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from typing import Any, TextIO
 
 import pytest
@@ -28,6 +29,7 @@ from gpuprov.nccl.log import NcclLog, read_log
 from gpuprov.nccl.verdict import Inter
 from gpuprov.report.across import across_document, across_lines
 from gpuprov.ssh.conversation import Conversation, PipeConversation
+from tests.unit.accept.across.test_meeting import handle
 from tests.unit.accept.recorded import recorded
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -60,6 +62,11 @@ class Pretended(Conversation):
         pass
 
 
+ADDRESS = ip_address("192.0.2.2")
+"""The address of all nodes here, as in the recordings: those are of two nodes on one machine."""
+MADE = handle(ADDRESS)
+
+
 LOOK = {"gpus": [0, 1], "host": "localhost", "names": ["NVIDIA H200"] * 2, "nvlinks": 18, "rdma": []}
 
 
@@ -68,9 +75,9 @@ def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
     if order["do"] == "look":
         return LOOK
     if order["do"] == "id":
-        return {"value": "00" * 128}
+        return {"value": MADE}
     wanted = order["with"]
-    assert wanted["id"] == "00" * 128
+    assert wanted["id"] == MADE
     assert [first for first, _ in wanted["members"]] == [2 * place for place in range(len(wanted["members"]))]
     exchange = [
         {
@@ -85,6 +92,7 @@ def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def search(names: list[str], answer: Answer, **others: Any) -> Outcome:
+    others.setdefault("known", {name: [ADDRESS] for name in names})
     with Mesh(names, here(names, lambda name: Pretended(name, answer))) as nodes:
         return search_across(nodes, names, **others)
 
@@ -137,6 +145,8 @@ def test_a_node_in_use_is_refused_and_the_others_are_measured() -> None:
     [
         ({"gpus": None}, "gpus is not a list of 1 to 64 numbers"),
         ({"gpus": []}, "gpus is not a list"),
+        ({"addresses": {"192.0.2.2/24": 1}}, "addresses is not a list of at most 256 addresses"),
+        ({"addresses": ["192.0.2.2/24"] * 257}, "addresses is not a list of at most 256 addresses"),
         ({"gpus": {"0": 1}}, "gpus is not a list"),
         ({"gpus": list(range(65))}, "gpus is not a list"),
         ({"gpus": [0, "1"]}, "gpus has an index that is not a number from 0 to 1023"),
@@ -422,7 +432,7 @@ def with_log(**stated: dict[str, str]) -> Answer:
         if order["do"] == "look":
             return {**LOOK, "gpus": [0]}
         if order["do"] == "id":
-            return {"value": "00" * 128}
+            return {"value": MADE}
         count = len(order["with"]["members"])
         log = logged(order["with"]["me"], count, **{"transport": "NET/IB/0", **stated.get(name, {})})
         exchange = [
@@ -489,6 +499,43 @@ def test_an_id_that_is_none_is_sent_to_no_other_node(made: object) -> None:
     [verdict] = outcome.verdicts
     assert (verdict.rule, verdict.nodes) == ("lost", ("gpu01",))
     assert verdict.text == ("gpu01: its id of a communicator is invalid; expected 256 hexadecimal digits")
+
+
+@pytest.mark.parametrize("leads_to", ["10.0.0.99", "127.0.0.1", "169.254.169.254"])
+def test_an_id_that_leads_elsewhere_is_sent_to_no_other_node(leads_to: str) -> None:
+    """Refuse an id with which all members would connect, as root, to an address that is not its maker's."""
+    sent: set[str] = set()
+
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        if order["do"] == "join":
+            sent.add(order["with"]["id"])
+        return (
+            {"value": handle(ip_address(leads_to))}
+            if (name, order["do"]) == ("gpu01", "id")
+            else sound(name, order)
+        )
+
+    outcome = search(NAMES, answer)
+    assert rejected(outcome) == ["gpu01"]
+    assert sent == {MADE}
+    [verdict] = outcome.verdicts
+    assert f"its id of a communicator leads to {leads_to}; expected 192.0.2.2, or an address" in verdict.text
+
+
+def test_ids_of_a_network_of_their_own_are_taken() -> None:
+    """Take ids with addresses of a fabric in which gpuprov does not log in, as with IPoIB."""
+
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        last = int(name[-1])
+        if order["do"] == "id":
+            return {"value": handle(ip_address(f"198.51.100.{last}"))}
+        if order["do"] == "look":
+            return {**LOOK, "addresses": [f"192.0.2.{last}/24", f"198.51.100.{last}/24"]}
+        order["with"]["id"] = MADE
+        return sound(name, order)
+
+    known = {name: [ip_address(f"192.0.2.{name[-1]}")] for name in NAMES}
+    assert rejected(search(NAMES, answer, known=known)) == []
 
 
 def test_several_versions_of_nccl_in_one_log_count_for_that_node_alone() -> None:
