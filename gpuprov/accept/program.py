@@ -14,7 +14,7 @@ ACROSS = ("gpuprov.accept.node.fabric",)
 ALL_REDUCE = ("gpuprov.accept.node.allreduce",)
 FRAMEWORK = ("gpuprov.accept.node.framework",)
 FRAMEWORK_S = 600
-ACROSS_S = 1800
+ACROSS_S = 4000
 """Seconds after which a program that waits for orders ends itself."""
 KINDS = ("bf16", "fp16", "tf32", "fp8", "fp64")
 """Number formats; the load is held under the first."""

@@ -16,7 +16,11 @@ FEWEST = 8
 
 
 class Crowd:
-    """Search by all-reduces: of all nodes, of nodes that share a digit, then of all but the suspect.
+    """Search by all-reduces: of all nodes, of nodes that share a digit, then of both halves of the others,
+    each once with the suspect and once without.
+
+    A node is blamed only if it slows both halves: one of the others can slow, or say that it slows, any group
+    that it shares with the suspect, but is in one half only.
 
     Args:
         nodes: nodes without a fault in pairs.
@@ -31,7 +35,9 @@ class Crowd:
         self.nodes, self.usual, self.whole = list(nodes), usual, whole
         self.verdict: Verdict | None = None
         self._slow: list[set[int]] = []
-        self._left_out: str | None = None
+        self._suspect: str | None = None
+        self._halves: list[bool] = []
+        """For each examined half, whether the suspect slows it."""
         self._over = len(nodes) < FEWEST or self._sound()
 
     def next(self) -> list[Group]:
@@ -44,21 +50,39 @@ class Crowd:
             return [Group(nodes, exchange=False) for nodes in self._digits().values() if len(nodes) > 1]
         suspects = [node for number, node in enumerate(self.nodes) if self._matches(number)]
         if len(suspects) == 1:
-            self._left_out = suspects[0]
-            return [Group(tuple(node for node in self.nodes if node not in suspects), exchange=False)]
+            self._suspect = suspects[0]
+            return [Group(nodes, exchange=False) for nodes in self._trial()]
         self._conclude(None)
         return []
 
     def take(self, reduced: Mapping[Group, float]) -> None:
         """Process the last round's bandwidths in GB/s by group; 0 means that the group did not finish."""
-        if self._left_out is not None:
-            sound = min(reduced.values(), default=0.0) >= TOGETHER * self.usual
-            self._conclude(self._left_out if sound else None)
+        if self._suspect is not None:
+            self._halves.append(self._is_slowed(reduced))
+            if not all(self._halves) or len(self._halves) > 1:
+                self._conclude(self._suspect if all(self._halves) else None)
         elif self.whole is None:
             self.whole = min(reduced.values(), default=0.0)
         else:
             self._slow.append(self._slow_digits(reduced))
         self._over = self._over or self._sound()
+
+    def _trial(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return a half of the other nodes with the suspect, and the other half: another one each time."""
+        others = [node for node in self.nodes if node != self._suspect]
+        halves = tuple(others[0::2]), tuple(others[1::2])
+        tried = len(self._halves)
+        return (*halves[tried], str(self._suspect)), halves[1 - tried]
+
+    def _is_slowed(self, reduced: Mapping[Group, float]) -> bool:
+        """Return whether the half with the suspect is slow, and the other as fast as pairs."""
+        slowed, sound = (reduced.get(Group(nodes, exchange=False), 0.0) for nodes in self._trial())
+        return sound >= TOGETHER * self.usual and slowed < APART * sound
+
+    def end(self) -> None:
+        """End the search without a further round: a group that is slow has a verdict in any case."""
+        if not self._over:
+            self._conclude(None)
 
     def _slow_digits(self, reduced: Mapping[Group, float]) -> set[int]:
         """Return the digits of slow groups; if no measured group is slow, those of the nodes that have none.
@@ -90,11 +114,10 @@ class Crowd:
     def _conclude(self, node: str | None) -> None:
         """End the search: set `verdict` against this node, or against the group if it is None."""
         self._over = True
-        text = (
-            f"all-reduce reaches {self.whole:.1f} GB/s on {len(self.nodes)} nodes, {self.usual:.1f} on pairs"
-        )
+        reached = f"{self.whole or 0.0:.1f} GB/s on {len(self.nodes)} nodes"
+        text = f"all-reduce reaches {reached}, {self.usual:.1f} on pairs"
         if node is None:
             self.verdict = Verdict("bad", "group", (), f"{text}; no single node explains it")
         else:
-            text = f"{node}: {text}; without this node it is as fast as on pairs: the node slows large groups"
+            text = f"{node}: {text}; each half of the others is as fast, and slow with it"
             self.verdict = Verdict("bad", "group", (node,), text)

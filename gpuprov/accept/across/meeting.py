@@ -53,7 +53,7 @@ class Meeting:
 
     Args:
         known: node → addresses to which the controller connects; empty for a name that it cannot resolve.
-        stated: node → addresses and networks of its interfaces, in its own words.
+        stated: node → addresses and networks of its interfaces, as it states them itself.
     """
 
     known: Mapping[str, Collection[Address]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Meeting:
 
         The address in it is one to which the controller connects for this node, or is in a network where
         most other nodes have an interface, and no node the address to which the controller connects: there
-        a node's own address is known. A node's own word about its interfaces does not count.
+        a node's own address is known. What the node itself states about its interfaces does not count.
 
         Raises:
             NodeFailed: it is no id, or its address may not be the node's.

@@ -399,7 +399,7 @@ def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
     reduced = [each.reduced for each in result if each.reduced is not None]
     return {
         "nodes": list(group.nodes),
-        "all_reduce": min(reduced, default=None),
+        "all_reduce": median(reduced) if reduced else None,
         "slowest": min(rates, default=None),
         "middle": median(rates) if rates else None,
         "us": median(times) if times else None,

@@ -8,17 +8,20 @@ of the nodes' numbers. Nothing here connects to a node.
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from gpuprov.accept.across.crowd import Crowd
+from gpuprov.accept.across.crowd import APART, Crowd
 from gpuprov.accept.across.evidence import Evidence, Heard, Middle, Seen, is_late, is_slow
+from gpuprov.accept.across.narrowing import Narrowing
 from gpuprov.accept.across.rounds import Group, all_together, pairs
 from gpuprov.accept.across.verdicts import Verdict, components, verdicts
 
-MOST = 8
-"""Most rounds of a search."""
+MOST, AFTER = 14, 4
+"""Most rounds of a search, and more of them if a node was found that ends large groups."""
 FEW = 3
 """Most nodes of a group that counts as a pair: three when the count is odd or a trusted node is added."""
 
@@ -46,20 +49,47 @@ class Search:
         """Nodes that must first be tested with a trusted node."""
         self._met: set[str] = set()
         """Nodes that took part in a round of all nodes."""
-        self._together: dict[Group, float] = {}
-        self._parts = 1
+        self._together: dict[frozenset[str], float] = {}
+        self._whole: list[Group] = []
+        """Groups of the last round of all nodes."""
+        self._narrowing = Narrowing(FEW)
+        self._begun = 0
+        """How often the search among many has begun again."""
+        self._apart: dict[str, list[str]] = defaultdict(list)
+        """Node → the all-reduces of which it stated much less than the others of its group."""
+        self._over = False
         self._since: dict[object, int] = {}
 
     def verdicts(self) -> list[Verdict]:
         """Return all verdicts known now, each with the round in which it was first known."""
         alive = tuple(node for node in self.nodes if node not in self.lost)
         found = verdicts(self.evidence, self.lost, self.nodes)
+        found += self._narrowing.verdicts.values()
+        found += (self._stated_less(node) for node in self._apart)
         if self.crowd is not None and self.crowd.verdict is not None:
             found.append(self.crowd.verdict)
+        if self._over:
+            found += self._unmeasured(alive)
         if self.rounds and len(alive) > 1 and not any(seen.kind == "fine" for seen in self.evidence.seen):
             found = [each for each in found if each.rule == "lost"]
             found.append(Verdict("bad", "group", alive, "no group finished: test one pair by hand"))
         return [self._completed(each) for each in found]
+
+    def _stated_less(self, node: str) -> Verdict:
+        """Return the verdict about a node that stated much less of an all-reduce than the others."""
+        text = f"{node}: states {', '.join(self._apart[node])} for an all-reduce that ends for all at once"
+        return Verdict("bad" if len(self._apart[node]) > 1 else "warn", "reduced", (node,), text)
+
+    def _unmeasured(self, alive: Sequence[str]) -> Iterator[Verdict]:
+        """Yield a verdict about sound nodes that never finished a round of all nodes: they are not accepted
+        with less than the whole test.
+        """
+        sound = self._sound(alive)
+        without = tuple(node for node in sound if node not in self._met)
+        if len(sound) > 1 and without:
+            words = [f"{node}: {self.errors[node]}" for node in without if node in self.errors]
+            text = f"no group of all {len(sound)} nodes finished in {self.rounds} rounds, only smaller ones"
+            yield Verdict("bad", "group", without, "; ".join([text, *words[:FEW]]))
 
     def _completed(self, verdict: Verdict) -> Verdict:
         """Add the first round to a verdict, and the nodes' own messages where exchanges died."""
@@ -74,8 +104,13 @@ class Search:
     def next(self) -> list[Group]:
         """Return the groups of the next round; an empty list ends the search."""
         alive = [node for node in self.nodes if node not in self.lost]
-        self._groups = [] if self.rounds >= MOST or len(alive) < 2 else self._plan(alive)
+        self._whole = []
+        most = MOST + (AFTER if self._narrowing.verdicts else 0)
+        self._groups = [] if self.rounds >= most or len(alive) < 2 else self._plan(alive)
         self.rounds += bool(self._groups)
+        self._over = not self._groups
+        if self._over and self.crowd is not None:
+            self.crowd.end()
         return self._groups
 
     def _plan(self, alive: list[str]) -> list[Group]:
@@ -93,20 +128,22 @@ class Search:
         if self.rounds == 1:
             return [*tests, *pairs(rest, len(rest) // 2 + 1)]
         if whole:
-            return [*tests, *all_together(rest, self._parts)]
+            narrowed = self._narrowing.next(rest)
+            self._whole = [] if narrowed else all_together(rest)
+            return [*tests, *(narrowed or self._whole)]
         if tests:
             return [*tests, *pairs(rest)]  # these pairs give the reference values of this round
         return self._many(alive)
 
     def _sound(self, alive: Iterable[str]) -> list[str]:
-        """Return nodes with which a group can finish: no node that hangs, and only one
+        """Return nodes with which a group can finish: no node that hangs or ends large groups, and only one
         end of each dead link.
         """
         dead = {each.link for each in self.evidence.seen if each.kind == "dead"}
         hung = {node for node in self.evidence.bad_nodes() if any(node in link for link in dead)}
         confirmed = (link for link in dead if self._confirmed(link) and not link & hung)
         apart = {max(link, key=self.nodes.index) for link in confirmed}
-        return [node for node in alive if node not in hung | apart]
+        return [node for node in alive if node not in hung | apart | self._narrowing.verdicts.keys()]
 
     def _confirmed(self, link: frozenset[str]) -> bool:
         """Return whether a link was bad in more than one round."""
@@ -155,10 +192,12 @@ class Search:
         """
         if self.crowd is None:
             blamed = self._blamed()
-            good = tuple(node for node in alive if node not in blamed)
+            good = [node for node in alive if node not in blamed]
             if not self.pairwise:
                 return []
-            whole = self._together.get(Group(good))
+            whole = self._together.get(frozenset(good))
+            if self._begun:
+                random.Random(self._begun).shuffle(good)  # noqa: S311 - other groups, no secret
             self.crowd = Crowd(good, median(self.pairwise), whole)
         return self.crowd.next()
 
@@ -170,7 +209,7 @@ class Search:
         for each in self.verdicts():
             if each.rule in ("link", "between") and (each.others or each.rule == "link"):
                 blamed |= set(each.others or each.nodes[1:])
-            elif each.rule != "once":
+            elif each.level == "bad" and each.rule != "once":
                 blamed |= set(each.nodes)
         return blamed
 
@@ -191,10 +230,10 @@ class Search:
             of_group = {node: result[node] for node in group.nodes}
             if any(each.error or each.lost for each in of_group.values()):
                 self._failed(of_group)
+                reduced[group] = 0.0
             else:
                 self._ended(group)
-            values = [each.reduced for each in of_group.values()]
-            reduced[group] = min((0.0 if value is None else value for value in values), default=0.0)
+                reduced[group] = self._all_reduced(of_group)
         self._reduced(reduced)
         for verdict in self.verdicts():
             self._since.setdefault(verdict.key, self.rounds)
@@ -216,19 +255,33 @@ class Search:
                 yield seen
 
     def _ended(self, group: Group) -> None:
-        """Record that a group finished: its nodes need no test with a trusted node; those of more than `FEW`
-        nodes, or of all, with exchange took part in a round of all.
+        """Record that a group finished: its nodes need no test with a trusted node; those of a group of all
+        took part in a round of all, and those of more than `FEW` end no large group.
         """
         self._alone -= set(group.nodes)
-        if group.exchange and (len(group.nodes) > FEW or len(group.nodes) == len(self.nodes)):
+        if group in self._whole or len(group.nodes) == len(self.nodes):
             self._met |= set(group.nodes)
+        if group.exchange and len(group.nodes) > FEW:
+            self._narrowing.ended(group.nodes)
+
+    def _all_reduced(self, result: Mapping[str, Heard]) -> float:
+        """Return the bandwidth of a group's all-reduce in GB/s, and record nodes that state much less.
+
+        An all-reduce ends for all members at the same time, so their median counts, not what one states.
+        """
+        stated = {node: each.reduced for node, each in result.items() if each.reduced is not None}
+        value = median(stated.values()) if 2 * len(stated) > len(result) else 0.0
+        for node, each in stated.items():
+            if len(stated) > 2 and each < APART * value:
+                self._apart[node].append(f"{each:.1f} of {value:.1f} GB/s in round {self.rounds}")
+        return value
 
     def _failed(self, result: Mapping[str, Heard]) -> None:
         """Record a group that did not finish; a lost node explains it without dead links.
 
         Links at the earliest step at which nodes are stuck are dead. Without such a step: the link of a pair
-        is dead and its nodes need a test with a trusted one, more than `FEW` nodes are split into more
-        groups, other nodes need such a test.
+        is dead and its nodes need a test with a trusted one, more than `FEW` nodes are narrowed down, other
+        nodes need such a test.
         """
         if any(each.lost for each in result.values()):
             return
@@ -245,9 +298,19 @@ class Search:
                 result
             )  # a node that was already tested with a trusted one needs no second test
         elif len(result) > FEW:
-            self._parts *= 2
+            self._narrowing.failed({node: each.error for node, each in result.items()})
+            if self.crowd is not None:
+                self._begin_again(result)
         else:
             self._alone |= set(result)
+
+    def _begin_again(self, nodes: Iterable[str]) -> None:
+        """Return from the search among many to a round of all, as one of these nodes ended a group of it; the
+        next search has other groups.
+        """
+        self.crowd = None
+        self._met -= set(nodes)
+        self._begun += 1
 
     def _dead(self, link: frozenset[str]) -> None:
         """Add a link to the evidence as dead in both directions."""
@@ -263,6 +326,6 @@ class Search:
             return
         for group, value in reduced.items():
             if len(group.nodes) > FEW:
-                self._together[group] = value
+                self._together[frozenset(group.nodes)] = value
             elif value and not any(self.evidence.of_link(frozenset(group.nodes[:2])).values()):
                 self.pairwise.append(value)

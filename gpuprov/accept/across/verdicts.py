@@ -19,7 +19,8 @@ class Verdict:
     """Fault of nodes or links, with the evidence.
 
     Args:
-        rule: `node`, `link`, `between` (two sets of nodes), `group` (only many at once), `lost`, `once`.
+        rule: `node`, `link`, `between` (two sets of nodes), `group` (only many at once), `reduced`
+            (states less of an all-reduce than the others), `lost`, `once`.
         nodes: the node, the ends of the link, or one side of a faulty path.
         others: the other side; empty for `between` when that is all other nodes.
         round: after which it was known.

@@ -1,0 +1,161 @@
+"""Statements of one node decide for no other: neither that it is sound, nor that it is at fault."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.rounds import Group
+from gpuprov.accept.across.run import Outcome
+from gpuprov.accept.across.search import AFTER, MOST, Search
+
+RATE, SLOW = 49.0, 20.0
+Word = Callable[[int, Group, Heard], Heard]
+"""Function that returns the statement of a node in a round of a group, from the true one."""
+
+
+def so(number: int, group: Group, heard: Heard) -> Heard:
+    return heard
+
+
+def judged(
+    count: int,
+    who: int,
+    word: Word,
+    slowed: Callable[[Group], bool] = lambda group: False,
+) -> tuple[list[str], list[str], Outcome]:
+    """Search among `count` nodes of which one states what `word` returns; groups are slow as `slowed` says.
+
+    Returns the rejected nodes, those with a warning alone, and the outcome.
+    """
+    names = [f"n{number:03}" for number in range(count)]
+    search = Search(names)
+    outcome = Outcome(search)
+    while groups := search.next():
+        result: dict[str, Heard] = {}
+        for group in groups:
+            rates = {node: {peer: RATE for peer in group.nodes if peer != node} for node in group.nodes}
+            value = SLOW if slowed(group) else RATE
+            heard = {
+                node: Heard(rates=rates[node] if group.exchange else {}, reduced=value)
+                for node in group.nodes
+            }
+            if names[who] in heard:
+                heard[names[who]] = word(search.rounds, group, heard[names[who]])
+            if any(each.error for each in heard.values()):
+                heard = {node: Heard(error=each.error or "it ended") for node, each in heard.items()}
+            result |= heard
+        search.take(result)
+    assert search.rounds <= MOST + AFTER
+    verdicts = outcome.judged()
+    rejected = [each.node for each in verdicts if each.verdict == "rejected"]
+    warned = [each.node for each in verdicts if each.verdict != "rejected" and each.findings]
+    return rejected, warned, outcome
+
+
+def ends_large(number: int, group: Group, heard: Heard) -> Heard:
+    return Heard(error="ncclSystemError") if len(group.nodes) > 3 else heard
+
+
+@pytest.mark.parametrize("count", [5, 6, 7, 8, 9, 11, 16, 33, 64])
+def test_a_node_that_ends_each_large_group_is_found_and_the_others_are_tested(count: int) -> None:
+    for who in sorted({0, 1, count // 2, count - 1}):
+        rejected, warned, outcome = judged(count, who, ends_large)
+        assert (rejected, warned) == ([f"n{who:03}"], []), (who, outcome.verdicts)
+        [verdict] = outcome.verdicts
+        assert f"with it do not finish, others do; n{who:03}: ncclSystemError" in verdict.text
+        assert len(outcome.search._met) == count - 1
+
+
+@pytest.mark.parametrize("count", [16, 33, 64])
+def test_a_node_that_ends_large_groups_hides_no_other_fault(count: int) -> None:
+    """Find a node that slows large groups in addition to one that ends them: only these two are rejected."""
+    slowed = lambda group: "n005" in group.nodes and len(group.nodes) > 3  # noqa: E731
+    assert judged(count, 3, so, slowed)[0] == ["n005"]
+    assert judged(count, 3, ends_large, slowed)[0] == ["n003", "n005"]
+
+
+@pytest.mark.parametrize("count", [9, 16, 64])
+def test_a_node_that_ends_some_large_groups_gets_no_other_one_rejected(count: int) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)  # noqa: S311
+
+        def some(number: int, group: Group, heard: Heard, chance: random.Random = chance) -> Heard:
+            return Heard(error="reset") if len(group.nodes) > 3 and chance.random() < 0.6 else heard
+
+        rejected, _, outcome = judged(count, 3, some)
+        assert rejected in ([], ["n003"]), (seed, outcome.verdicts)
+
+
+def test_nodes_that_never_finish_a_group_of_all_are_not_accepted() -> None:
+    """Reject four nodes with a group of all that never finishes: no smaller one shows whose."""
+    rejected, _, outcome = judged(4, 2, ends_large)
+    assert rejected == ["n000", "n001", "n002", "n003"]
+    [verdict] = outcome.verdicts
+    assert "no group of all 4 nodes finished in 14 rounds, only smaller ones; n000: it" in verdict.text
+
+
+def test_a_group_too_large_for_all_is_no_ones_fault_and_accepts_none() -> None:
+    """Reject all, with the reason, where no group of more than 32 finishes with any nodes."""
+    names = [f"n{number:03}" for number in range(64)]
+    search = Search(names)
+    while groups := search.next():
+        result = {}
+        for group in groups:
+            whole = len(group.nodes) <= 32
+            for node in group.nodes:
+                rates = {peer: RATE for peer in group.nodes if peer != node}
+                result[node] = Heard(rates=rates, reduced=RATE) if whole else Heard(error="out of memory")
+        search.take(result)
+    [verdict] = search.verdicts()
+    assert verdict.nodes == tuple(names)
+    assert "no group of all 64 nodes finished in 14 rounds" in verdict.text
+    assert verdict.text.count("out of memory") == 3
+
+
+def test_one_error_is_repeated_and_forgotten() -> None:
+    once = judged(16, 3, lambda at, group, heard: Heard(error="reset") if at == 3 else heard)
+    assert once[:2] == ([], [])
+
+
+@pytest.mark.parametrize("count", [8, 9, 16, 17, 64])
+def test_one_low_word_about_a_group_rejects_nobody(count: int) -> None:
+    def low(number: int, group: Group, heard: Heard) -> Heard:
+        return replace(heard, reduced=SLOW) if number == 3 else heard
+
+    rejected, warned, outcome = judged(count, 3, low)
+    assert (rejected, warned) == ([], ["n003"])
+    [verdict] = outcome.verdicts
+    assert verdict.text.startswith("n003: states 20.0 of 49.0 GB/s in round 3 for an all-reduce that ends")
+
+
+def test_low_words_about_more_than_one_group_are_a_fault_of_the_node_that_states_them() -> None:
+    def low(number: int, group: Group, heard: Heard) -> Heard:
+        return replace(heard, reduced=SLOW) if len(group.nodes) > 2 else heard
+
+    slowed = lambda group: "n005" in group.nodes and len(group.nodes) > 3  # noqa: E731
+    rejected, _, outcome = judged(16, 3, low, slowed)
+    assert rejected == ["n003", "n005"], outcome.verdicts
+
+
+@pytest.mark.parametrize(("count", "victim"), [(9, "n008"), (17, "n016"), (16, "n005")])
+def test_a_node_that_slows_the_groups_of_another_does_not_get_it_rejected_alone(
+    count: int, victim: str
+) -> None:
+    """Blame no node alone where a node really slows each group that it shares with its victim."""
+    rejected, _, outcome = judged(
+        count, 0, so, lambda group: {"n000", victim} <= set(group.nodes) and group.nodes[2:] != ()
+    )
+    assert rejected != [victim], outcome.verdicts
+    assert len(rejected) in (0, count)
+
+
+@pytest.mark.parametrize("count", [65, 70, 130, 256])
+def test_a_node_that_slows_many_is_found_or_all_are_rejected(count: int) -> None:
+    """Never accept all where a group is slow, also where there are more nodes than rounds can tell apart."""
+    rejected, _, outcome = judged(count, 0, so, lambda group: "n007" in group.nodes and len(group.nodes) > 3)
+    assert rejected == ["n007"], outcome.verdicts
