@@ -33,7 +33,7 @@ def measure_across(
         nodes: nodes to measure between.
         folders: folders of libraries on the nodes.
         drained: whether to measure although a scheduler is installed.
-        fabric: required transport; None requires RDMA if all nodes have an active port.
+        fabric: required transport; None requires RDMA if most nodes have an active port.
         output: `json`, or `table` for lines.
         fleet: path of the lock, for the history; empty without a lock.
         floors: measurement → minimum from the command line, for all nodes.

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.fabric import expected_fabric, missing_port
 from gpuprov.accept.across.meeting import INTERFACES, Address, Meeting, interfaces_of
 from gpuprov.accept.across.mesh import Mesh, Result, failed
 from gpuprov.accept.across.rounds import Group, tournament
@@ -96,7 +97,7 @@ def search_across(
 
     Args:
         names: nodes of `mesh`, neighbours next to each other.
-        inter: the fabric that must carry the traffic; None: RDMA if all nodes have an active port.
+        inter: the fabric that must carry the traffic; None: see `expected_fabric`.
         note: called with a line of progress.
         floors: node → measurement → the site's own floor.
         known: node → addresses to which the controller connects, see `meeting.known_addresses`.
@@ -110,9 +111,11 @@ def search_across(
         else:
             outcome.documents[name] = description
     outcome.search = Search([name for name in names if name in outcome.documents])
-    wanted = inter or expected_fabric(outcome.documents.values())
+    wanted, without = (inter, []) if inter else expected_fabric(outcome.documents)
+    for name in without:
+        outcome.blame(missing_port(name, wanted, len(outcome.documents) - len(without)), [name])
     stated = {name: interfaces_of(document) for name, document in outcome.documents.items()}
-    conductor = _Conductor(mesh, outcome, wanted, Meeting(known or {}, stated))
+    conductor = _Conductor(mesh, outcome, wanted, Meeting(known or {}, stated), without)
     while groups := outcome.search.next():
         size = ", ".join(f"{count} of {nodes}" for nodes, count in _sizes(groups).items())
         note(f"round {outcome.search.rounds}: {size}")
@@ -203,19 +206,6 @@ def _at_fault(low: Collection[tuple[str, ...]], nodes: Sequence[str]) -> list[st
     return [node for node in nodes if node in blamed]
 
 
-def expected_fabric(documents: Any) -> Inter | None:
-    """Return InfiniBand or RoCE if every node has an active port of it (traffic must not use sockets then),
-    or None.
-    """
-    kinds = []
-    for result in documents:
-        layers = {str(port.get("layer")) for port in rows(result, "rdma") if port.get("active") is True}
-        kinds.append("ib" if "InfiniBand" in layers else "roce" if "Ethernet" in layers else None)
-    if not kinds or None in kinds:
-        return None
-    return "ib" if set(kinds) == {"ib"} else "roce" if set(kinds) == {"roce"} else None
-
-
 def _sizes(groups: list[Group]) -> dict[int, int]:
     """Return number of nodes in a group → number of such groups."""
     sizes: dict[int, int] = {}
@@ -227,8 +217,16 @@ def _sizes(groups: list[Group]) -> dict[int, int]:
 class _Conductor:
     """Runner of rounds."""
 
-    def __init__(self, mesh: Mesh, outcome: Outcome, inter: Inter | None, meeting: Meeting) -> None:
-        self._mesh, self._outcome, self._inter, self._meeting = mesh, outcome, inter, meeting
+    def __init__(
+        self,
+        mesh: Mesh,
+        outcome: Outcome,
+        inter: Inter | None,
+        meeting: Meeting,
+        without: Collection[str],
+    ) -> None:
+        self._mesh, self._outcome, self._meeting = mesh, outcome, meeting
+        self._inter, self._without = inter, frozenset(without)
         self._bytes = FIRST_BYTES
 
     def round(self, groups: list[Group]) -> dict[str, Heard]:
@@ -297,34 +295,39 @@ class _Conductor:
 
     def _judge_paths(self, logs: Mapping[str, str]) -> None:
         """Add the findings from the logs of a group's nodes. What a log shows of its node, such as several
-        versions, is judged for that node alone; only what several logs show together counts for all.
+        versions, is judged for that node alone; only what several logs show together counts for all. Sockets
+        with a node that has no port of the fabric are that node's fault, which has its finding.
         """
+        excused = bool(self._without & logs.keys())
         ranks = [node for node in logs for _ in self._outcome.documents[node]["gpus"]]
         versions: dict[str, str | None] = {}
         for node, text in logs.items():
-            version = contained(node, partial(self._judge_node, node, text, ranks))
+            version = contained(
+                node, partial(self._judge_node, node, text, ranks, None if excused else self._inter)
+            )
             if isinstance(version, GpuprovError):
                 self._outcome.blame(Finding("bad", "nccl.log.unread", f"NCCL's log: {version}"), [node])
             else:
                 versions[node] = version
         stated = {node: version for node, version in versions.items() if version is not None}
         self._blame(mixed_versions(stated.values()), {"version.mixed"}, stated)
-        if self._inter is None:
+        if self._inter is None and not excused:
             whole = read_log(io.StringIO(logs[node]) for node in versions)
             self._blame(judge_log(whole), {"inter.transport"}, versions)
 
-    def _judge_node(self, node: str, text: str, ranks: Sequence[str]) -> str | None:
+    def _judge_node(self, node: str, text: str, ranks: Sequence[str], inter: Inter | None) -> str | None:
         """Add the findings from one node's log and return its version of NCCL; None if it has not one.
 
         Args:
             ranks: the node of each rank of the group.
+            inter: the fabric that must carry its traffic; None for any.
         """
         log = read_log([io.StringIO(text)])
         log.communicators.place(ranks)
         document = self._outcome.documents[node]
         linked = len(document["gpus"]) > 1 and document.get("nvlinks", 0) > 0
-        expected = ExpectedPaths("nvlink" if linked else None, self._inter)
-        rules = _OF_NODE | ({"inter.transport"} if self._inter else set())
+        expected = ExpectedPaths("nvlink" if linked else None, inter)
+        rules = _OF_NODE | ({"inter.transport"} if inter else set())
         self._blame(judge_log(log, expected), rules, [node])
         versions = {version for version, _cuda in log.versions}
         return versions.pop() if len(versions) == 1 else None

@@ -19,8 +19,9 @@ from typing import Any, TextIO
 import pytest
 
 from gpuprov.accept.across import mesh, run
+from gpuprov.accept.across.fabric import expected_fabric
 from gpuprov.accept.across.mesh import Mesh, here
-from gpuprov.accept.across.run import Outcome, expected_fabric, search_across
+from gpuprov.accept.across.run import Outcome, search_across
 from gpuprov.accept.node.nccl import LOG_LIMIT
 from gpuprov.accept.program import fabric
 from gpuprov.errors import Unreachable
@@ -252,22 +253,52 @@ def test_a_node_that_never_joins_says_why_itself() -> None:
     assert "ncclCommInitRank: error 5 (invalid usage)" in line
 
 
+IB, ROCE = {"layer": "InfiniBand", "active": True}, {"layer": "Ethernet", "active": True}
+DOWN = {"layer": "InfiniBand", "active": False}
+
+
 @pytest.mark.parametrize(
-    ("ports", "expected"),
+    ("ports", "expected", "without"),
     [
-        ([["InfiniBand"], ["InfiniBand"]], "ib"),
-        ([["Ethernet"], ["Ethernet"]], "roce"),
-        ([["InfiniBand"], []], None),
-        ([["InfiniBand"], ["Ethernet"]], None),
+        ([[IB], [IB]], "ib", []),
+        ([[ROCE], [ROCE, DOWN]], "roce", []),
+        ([[IB], []], None, []),
+        ([[IB], [ROCE]], None, []),
+        ([[DOWN], [DOWN]], None, []),
+        ([[IB, ROCE], [IB], [DOWN]], "ib", ["n2"]),
+        ([[IB], [ROCE], [IB]], "ib", ["n1"]),
+        ([[], [], [IB]], None, []),
     ],
 )
-def test_what_has_to_carry_the_traffic(ports: list[list[str]], expected: str | None) -> None:
-    result = [{"rdma": [{"layer": layer, "active": True} for layer in layers]} for layers in ports]
-    assert expected_fabric(result) == expected
-    for row in result:
-        for port in row["rdma"]:
-            port["active"] = False
-    assert expected_fabric(result) is None
+def test_the_fabric_of_most_nodes_has_to_carry_the_traffic(
+    ports: list[list[dict[str, object]]], expected: str | None, without: list[str]
+) -> None:
+    result = {f"n{at}": {"rdma": rdma} for at, rdma in enumerate(ports)}
+    assert expected_fabric(result) == (expected, without)
+
+
+@pytest.mark.parametrize("stated", [[], [DOWN], [ROCE]])
+def test_a_node_without_a_port_takes_no_requirement_from_the_others(stated: list[dict[str, object]]) -> None:
+    """Reject a node without an active port, and others on sockets; sockets with it are no fault of others."""
+
+    def answer(on_sockets: set[str]) -> Answer:
+        def answered(name: str, order: dict[str, Any]) -> dict[str, Any]:
+            if order["do"] == "look":
+                return {**LOOK, "gpus": [0], "rdma": stated if name == "gpu03" else [IB]}
+            sockets = {name: {"transport": "NET/Socket/0"}} if name in on_sockets else {}
+            return with_log(**sockets)(name, order)
+
+        return answered
+
+    alone = search(NAMES, answer({"gpu03"}))
+    assert rejected(alone) == ["gpu03"]
+    [text] = [path.text for path in alone.paths if path.rule == "across.fabric"]
+    assert text.startswith(
+        "gpu03: no active InfiniBand port; 7 of the other nodes have one; run `gpuprov doctor`"
+    )
+    assert rejected(search(NAMES, answer({"gpu03", "gpu05"}))) == ["gpu03", "gpu05"]
+    together = ["gpu01", "gpu02", "gpu03"]  # one group, in which all must use sockets
+    assert rejected(search(together, answer(set(together)))) == ["gpu03"]
 
 
 class Waiting(Pretended):
