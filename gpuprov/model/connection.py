@@ -12,12 +12,13 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, Field, field_validator
 
 from gpuprov.model.documents import Strict
+from gpuprov.model.stack import IMAGE
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1", "image"})
-"""Names that a host must not have: Ansible's groups of all hosts, and its names for the controller
-(`LOCALHOST` in its constants), whose variables and data it would get; and `image`, which as the builder of
-a group's module is no host (`stack.IMAGE`).
+NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1", IMAGE})
+"""Names that a host must not have: Ansible's groups of all hosts, its names for the controller
+(`LOCALHOST` in its constants), and the builder that is no host. A host of such a name would get the variables
+and data of others, or its kernel modules would be installed on all nodes that trust those of an image.
 """
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?")
 BRACKETS = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?")
@@ -36,7 +37,9 @@ def host_name(name: str) -> str:
     if not HOST_NAME.fullmatch(name):
         raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
     if name in NOT_A_HOST:
-        raise ValueError(f"host names other than {name!r}, which has a meaning of its own: {{NAME: {name}}}")
+        raise ValueError(
+            f"host names other than {name!r}, which has a meaning in Ansible or gpuprov: {{NAME: {name}}}"
+        )
     return name
 
 

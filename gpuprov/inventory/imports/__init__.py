@@ -12,6 +12,7 @@ from gpuprov.inventory.imports import lists, metadata, outputs, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
 from gpuprov.inventory.imports.left_out import leave_out
 from gpuprov.inventory.imports.machine import ImportHints, groups_of, of_groups
+from gpuprov.inventory.imports.this_machine import refuse_this_machine
 from gpuprov.model.documents import read_text
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.stated import stated_file, stated_json
@@ -44,7 +45,9 @@ def import_fleet(
     with stated_file(
         names, expected="one of the formats of `gpuprov inventory import`", do="give its format: --from"
     ):
-        return leave_out(_read(paths, said, form, wanted, narrate), str(paths[0]), narrate)
+        fleet = leave_out(_read(paths, said, form, wanted, narrate), str(paths[0]), narrate)
+        refuse_this_machine(fleet, str(paths[0]))
+        return fleet
 
 
 def _read(

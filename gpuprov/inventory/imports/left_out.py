@@ -172,11 +172,12 @@ def _reason(name: str, value: object) -> str:
 
 
 def _prefixes() -> tuple[str, ...]:
-    """Return the starts of names of variables that Ansible, gpuprov or its roles read.
+    """Return the starts of names of variables that Ansible, Mitogen (the extra `fast`), gpuprov or its roles
+    read.
 
     Names with a leading `_` are internal: `__docker_configured` is a result of a task of the role docker.
     """
-    return ("_", "ansible_", "gpuprov_", *role_prefixes())
+    return ("_", "ansible_", "gpuprov_", "mitogen_", *role_prefixes())
 
 
 @cache

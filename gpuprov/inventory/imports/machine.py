@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +15,6 @@ from gpuprov.catalog.gpu_names import find_gpu, instance_named
 from gpuprov.catalog.identity import find_system
 from gpuprov.errors import InvalidInput, NodeFailed, did_you_mean
 from gpuprov.inventory.instances import find_instance, instance_hardware
-from gpuprov.model.connection import LOCAL
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.nodeset import LARGEST, expand, fold
 from gpuprov.model.profile import load_profile, profile_paths
@@ -133,12 +130,6 @@ def groups_of(
             host_name(machine.name)
         except NodeFailed as error:
             raise InvalidInput(error.seen, expected=error.expected) from None
-        if this := next(filter(_is_of_this_machine, (machine.name, machine.address)), ""):
-            raise InvalidInput(
-                f"{machine.name} has the address {this!r}, which is this machine's own",
-                expected="the address of another machine",
-                do="correct the list; a fleet.yml of this machine is written by `gpuprov init --local`",
-            )
     twice = [name for name, times in Counter(machine.name for machine in listed).items() if times > 1]
     if twice or not listed:
         seen = f"{', '.join(twice)} appears twice in the list" if twice else "the list names no machine"
@@ -159,21 +150,6 @@ def groups_of(
     _tell_of_one_profile(listed, said, narrate)
     folded = {name: group | _reached(group["hosts"]) for name, group in groups.items()}
     return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
-
-
-def _is_of_this_machine(address: str) -> bool:
-    """Return whether an address leads to the machine that gpuprov runs on, also by a short form (`127.1`)."""
-    if address in (LOCAL, "localhost"):
-        return True
-    try:
-        found = ipaddress.ip_address(socket.inet_ntoa(socket.inet_aton(address)))
-    except OSError:
-        try:
-            found = ipaddress.ip_address(address.strip("[]"))
-        except ValueError:
-            return False
-    mapped = getattr(found, "ipv4_mapped", None) or found
-    return found.is_loopback or found.is_unspecified or mapped.is_loopback or mapped.is_unspecified
 
 
 def _with_gpus(

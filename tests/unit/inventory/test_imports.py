@@ -430,6 +430,38 @@ def test_an_ansible_cfg_of_the_working_directory_is_not_read(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["local", "root@local", "local:22", "127.0.0.1", "127.1", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]",  # noqa: S104
+     "ip6-localhost", "x.localhost", "2130706433"],
+)  # fmt: skip
+def test_an_import_does_not_make_the_controller_a_node(tmp_path: Path, address: str) -> None:
+    """Refuse addresses of this machine in lists, inventories and metadata; a person may add them."""
+    with pytest.raises(InvalidInput, match=r"this machine; expected the address of another machine"):
+        imported(tmp_path / "hosts", f"gpu01\ngpu02 {address}\n", form="hosts")
+    to = address.rpartition("@")[2].removesuffix(":22").strip("[]")
+    with pytest.raises(InvalidInput, match=r"the address of gpu02 is .*: this machine"):
+        imported(tmp_path / "hosts.ini", f"[g]\ngpu01\ngpu02 ansible_host={to}\n", form="ansible")
+    aws = {"instanceId": "i-0abc", "privateIp": to, "instanceType": "p5.48xlarge", "architecture": "x86_64"}
+    with pytest.raises(InvalidInput, match=r"the address of i-0abc is .*: this machine|privateIp"):
+        imported(tmp_path / "meta.json", json.dumps(aws), form="metadata")
+
+
+def test_a_plain_name_of_this_machine_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="the address of local is local: this machine"):
+        imported(tmp_path / "hosts", "gpu01\ngpu02\nlocal\n", form="hosts")
+    assert imported(tmp_path / "hosts", "local1\nlocalhost1 128.0.0.1\n", form="hosts").groups
+
+
+@pytest.mark.parametrize("form", ["hosts", "metadata"])
+def test_an_import_cannot_name_a_host_as_the_builder_that_is_no_host(tmp_path: Path, form: Any) -> None:
+    """Refuse a host `image`: its kernel modules would go to all nodes that trust those of an image."""
+    aws = {"instanceId": "image", "privateIp": "10.0.0.6", "instanceType": "p5.48xlarge"}
+    text = json.dumps({**aws, "architecture": "x86_64"}) if form == "metadata" else "gpu01\nimage\n"
+    with pytest.raises(InvalidInput, match="'image', which has a meaning in Ansible or gpuprov"):
+        imported(tmp_path / "file", text, form=form)
+
+
 HOSTILE = {
     "g": {
         "hosts": {"n1": {"ansible_python_interpreter": "/tmp/x", "deep": {"a": ["{{ x }}"]}}, "n2": {"k": 1}},
@@ -437,6 +469,7 @@ HOSTILE = {
             "ansible_ssh_common_args": "-oProxyCommand=x",
             "ansible_host": "-x",
             "{{ k }}": 1,
+            "mitogen_via": "evil.example.org",
             "rack": 1,
         },
     },
@@ -462,7 +495,7 @@ def test_what_runs_something_is_named_and_left_out(tmp_path: Path, capsys: Any) 
     assert (fleet.rollout, fleet.secure_boot, fleet.also["more"].vars) == (None, None, {})
     runs, expands, _ = capsys.readouterr().err.splitlines()
     assert "runs or installs, or contain passwords: rollout, secure_boot, ansible_" in runs
-    for name in ("ansible_ssh_common_args (group g)", "ansible_host (group g)",
+    for name in ("mitogen_via (group g)", "ansible_ssh_common_args (group g)", "ansible_host (group g)",
                  "ansible_connection (group more)", "ansible_python_interpreter (n1)"):  # fmt: skip
         assert name in runs
     assert "templates, which Ansible expands: {{ k }} (group g), deep (n1); check them in " in expands
@@ -667,18 +700,3 @@ def test_a_profile_is_read_once_for_all_machines(monkeypatch: pytest.MonkeyPatch
     made += [Machine(f"t{n}", instance="aws:p5.48xlarge") for n in range(20)]
     groups_of(made, ImportHints({}, {"": "ubuntu24.04"}), catalog)
     assert len(read) == len(set(read)) > 0
-
-
-@pytest.mark.parametrize(
-    "address", ["local", "localhost", "127.0.0.1", "127.1", "0", "::1", "[::]", "::ffff:127.0.0.1"]
-)
-def test_this_machine_is_no_machine_of_a_list(address: str) -> None:
-    machines = [Machine("gpu01", "10.0.0.1", gpu="H100"), Machine("gpu02", address, gpu="H100")]
-    with pytest.raises(InvalidInput, match=f"gpu02 has the address '{re.escape(address)}', which is this"):
-        groups_of(machines, ALL, load())
-
-
-@pytest.mark.parametrize("name", ["local", "image"])
-def test_reserved_words_are_no_names_of_machines(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=f"{name}"):
-        imported(tmp_path / "hosts.txt", f"gpu01\n{name}\n")

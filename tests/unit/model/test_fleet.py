@@ -57,7 +57,8 @@ def test_a_mapping_gives_addresses(tmp_path: Path) -> None:
         ("gpu[01-", "gpu[01-03]", 4, ["hosts is \"gpu[01-\"", "host names such as gpu[01-08]"]),
         ("'gpu; reboot'", "gpu[01-03]", 4, ["host names of letters, digits"]),
         ("[localhost]", "gpu[01-03]", 4, ["host names other than 'localhost', which has a meaning"]),
-        ("{all: 10.0.0.1}", "gpu[01-03]", 4, ["host names other than 'all', which has a meaning of its own"]),
+        ("[image]", "gpu[01-03]", 4, ["host names other than 'image', which has a meaning"]),
+        ("{all: 10.0.0.1}", "gpu[01-03]", 4, ["host names other than 'all', which has a meaning in Ansible"]),
         ("[gpu01, 7]", "gpu[01-03]", 4, ["a mapping of name to address"]),
         (
             "debian12\n    stack: {repository: distributon}", "debian12", 6,

@@ -1,0 +1,66 @@
+"""Addresses of this machine in an imported fleet: only a person makes the controller a node."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpuprov.errors import InvalidInput
+from gpuprov.model.connection import LOCAL
+from gpuprov.model.fleet import Group
+from gpuprov.untrusted import on_one_line
+
+NAMES = re.compile(r"(?i)(?:.*\.)?(?:localhost|localhost\.localdomain|ip6-localhost|ip6-loopback)\.?")
+"""Names of this machine in /etc/hosts of Debian and Red Hat, and those below `localhost` (RFC 6761)."""
+
+
+def refuse_this_machine(fleet: Mapping[str, Any], source: str) -> None:
+    """Refuse a host whose address is this machine: its group's lock would be applied to the controller.
+
+    Args:
+        fleet: keys of a fleet, from an untrusted file.
+        source: name of the file.
+
+    Raises:
+        InvalidInput: with the host and its address.
+    """
+    groups = fleet.get("groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        for host, address in _hosts(group).items():
+            if is_this_machine(address):
+                raise InvalidInput(
+                    on_one_line(f"{source}: the address of {host} is {address}: this machine"),
+                    expected="the address of another machine",
+                    do=f"if this machine is a node, add `{LOCAL}` to fleet.yml after the import",
+                )
+
+
+def _hosts(group: object) -> Mapping[str, str]:
+    """Return the hosts of a group and their addresses; none for a group that the fleet's model refuses."""
+    stated = group.get("hosts") if isinstance(group, Mapping) else None
+    try:
+        return Group.model_validate({"profile": "p", "os": "o", "hosts": stated}).hosts
+    except ValidationError:
+        return {}
+
+
+def is_this_machine(address: str) -> bool:
+    """Return whether an address is `local`, a loopback address or name, or an unspecified address, which
+    Linux takes for loopback.
+    """
+    if address == LOCAL or NAMES.fullmatch(address):
+        return True
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        try:
+            ip = ipaddress.IPv4Address(socket.inet_aton(address))  # the short forms: 127.1, 0x7f000001
+        except (OSError, UnicodeError):
+            return False
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.is_loopback or ip.is_unspecified
