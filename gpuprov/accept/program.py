@@ -14,8 +14,6 @@ ACROSS = ("gpuprov.accept.node.fabric",)
 ALL_REDUCE = ("gpuprov.accept.node.allreduce",)
 FRAMEWORK = ("gpuprov.accept.node.framework",)
 FRAMEWORK_S = 600
-ACROSS_S = 4000
-"""Seconds after which a program that waits for orders ends itself."""
 KINDS = ("bf16", "fp16", "tf32", "fp8", "fp64")
 """Number formats; the load is held under the first."""
 
@@ -90,6 +88,8 @@ def fabric(
         gpus: indices of GPUs that take part; all when None.
         environment: variables of NCCL.
     """
-    plan = {"folders": list(folders), "drained": drained, "busy": False, "seconds": ACROSS_S}
+    from gpuprov.accept.across.run import LONGEST_S
+
+    plan = {"folders": list(folders), "drained": drained, "busy": False, "seconds": LONGEST_S}
     plan |= {"gpus": None if gpus is None else list(gpus), "environment": dict(environment or {})}
     return pack(ACROSS, plan, password=password)

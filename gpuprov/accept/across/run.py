@@ -14,9 +14,9 @@ from typing import Any
 from gpuprov.accept.across.evidence import Heard
 from gpuprov.accept.across.fabric import expected_fabric, missing_port
 from gpuprov.accept.across.meeting import INTERFACES, Address, Meeting, interfaces_of
-from gpuprov.accept.across.mesh import Mesh, Result, failed
+from gpuprov.accept.across.mesh import BEYOND_S, Mesh, Result, failed
 from gpuprov.accept.across.rounds import Group, tournament
-from gpuprov.accept.across.search import FEW, Search
+from gpuprov.accept.across.search import AFTER, FEW, MOST, Search
 from gpuprov.accept.across.verdicts import Verdict
 from gpuprov.accept.judge import Acceptance, refusal
 from gpuprov.accept.node.nccl import LOG_LIMIT
@@ -31,6 +31,11 @@ from gpuprov.ssh.contained import contained
 MIB = 2**20
 START_S, ROUND_S = 90.0, 120.0
 """Time limits in seconds for the first access to a node's GPUs, and for a round."""
+LONGEST_S = START_S + BEYOND_S + (MOST + AFTER) * (START_S + ROUND_S + 2 * BEYOND_S)
+"""Longest search in seconds, if a node answers each order just in time: the first access, then an id and a
+measurement in each round. A program that waits for orders ends itself after it, not before: the other nodes
+would be lost.
+"""
 FIRST_BYTES, TURNS = 16 * MIB, 4
 SHORT_S = 0.01
 """Target duration in seconds of one direction of an exchange, once its rate is known."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
+from gpuprov.accept import program
+from gpuprov.accept.across import mesh
 from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.mesh import Mesh
 from gpuprov.accept.across.rounds import Group
-from gpuprov.accept.across.run import Outcome
+from gpuprov.accept.across.run import ROUND_S, START_S, Outcome, search_across
 from gpuprov.accept.across.search import AFTER, MOST, Search
+from gpuprov.errors import Unreachable
+from tests.unit.accept.across.test_meeting import handle
 
 RATE, SLOW = 49.0, 20.0
 Word = Callable[[int, Group, Heard], Heard]
@@ -152,6 +159,43 @@ def test_a_node_that_slows_the_groups_of_another_does_not_get_it_rejected_alone(
     )
     assert rejected != [victim], outcome.verdicts
     assert len(rejected) in (0, count)
+
+
+@pytest.mark.parametrize("who", [3, None])
+def test_a_node_that_answers_just_in_time_has_no_other_one_lost(
+    monkeypatch: pytest.MonkeyPatch, who: int | None
+) -> None:
+    """Add up the times that the controller waits: no node's program ends itself before the search does."""
+    names, passed, plans = [f"n{at:03}" for at in range(16)], [0.0], []
+    monkeypatch.setattr(program, "pack", lambda modules, plan, **_: plans.append(plan))
+    program.fabric()
+
+    class JustInTime(Mesh):
+        """Nodes of which one uses up each limit of time, and ends large groups."""
+
+        def ask(self, orders: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+            slow = None if who is None else names[who]
+            passed[0] += seconds + mesh.BEYOND_S if slow in orders else 1.0
+            if passed[0] > plans[0]["seconds"]:
+                lost = Unreachable("the connection broke: the program has ended (SIGALRM)")
+                return {node: {"error": "late"} if node == slow else lost for node in orders}
+            return {node: self._answer(order, node == slow) for node, order in orders.items()}
+
+        def _answer(self, order: Mapping[str, Any], slow: bool) -> dict[str, Any]:
+            if order["do"] == "look":
+                return {"gpus": [0], "nvlinks": 0, "rdma": []}
+            if order["do"] == "id":
+                return {"value": handle(ip_address("192.0.2.2"))}
+            peers = [at for at in range(len(order["with"]["members"])) if at != order["with"]["me"]]
+            rows = [{"member": at, "value": RATE, "us": 9.0} for at in peers]
+            ended = {"error": "reset"} if slow and len(peers) > 2 else {}
+            return ended or {"value": {"exchange": rows, "reduced": {"value": RATE}}}
+
+    known = {name: [ip_address("192.0.2.2")] for name in names}
+    outcome = search_across(JustInTime(names, lambda _: None), names, known=known)
+    assert not outcome.search.lost
+    each_round = START_S + ROUND_S + 2 * mesh.BEYOND_S
+    assert plans[0]["seconds"] >= START_S + mesh.BEYOND_S + (MOST + AFTER) * each_round
 
 
 @pytest.mark.parametrize("count", [65, 70, 130, 256])
