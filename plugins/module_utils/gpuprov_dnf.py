@@ -201,12 +201,13 @@ def without_open_keys() -> "list[str]":
     """Return options with which dnf takes no key over http or ftp, as `--assumeyes` would without a question.
 
     A key that is installed already still counts. Without any installed key dnf refuses every command if an
-    enabled repository states none, so that nothing is changed then.
+    enabled repository states none, so such repositories are left out then: a package that only they have is
+    missing until `rpm --import` has installed their key.
     """
     found = [each.id for each in repositories() if each.enabled and each.open_key]
     found = [each for each in found if re.match(r"[\w.:-]+\Z", each)]
-    if not found or run("rpm", "-q", "gpg-pubkey")[0] != 0:
-        return []
+    if found and run("rpm", "-q", "gpg-pubkey")[0] != 0:
+        return [f"--disablerepo={each}" for each in found]
     return [f"--setopt={each}.gpgkey=" for each in found]
 
 
