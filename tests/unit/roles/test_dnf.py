@@ -95,12 +95,15 @@ def test_a_transaction_is_a_script_of_dnfs_shell() -> None:
     assert "--disableplugin=versionlock" in command.options
 
 
-@pytest.mark.parametrize(("status", "expected"), [(0, ["--setopt=site.gpgkey="]), (1, ["--disablerepo=site"])])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(0, ["--setopt=site.gpgkey="]), (1, ["--disablerepo=site"])]
+)
 def test_no_key_is_taken_over_http(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, expected: list[str]
 ) -> None:
-    """With an empty gpgkey, real dnf 4.14 refuses a package whose key is not installed, and fetches no key. On a
-    node without any installed key, where it would refuse each command, the repository is left out.
+    """With an empty gpgkey, real dnf 4.14 refuses a package whose key is not installed, and fetches no key.
+
+    On a node without any installed key, where it would refuse each command, the repository is left out.
     """
     (tmp_path / "a.repo").write_text(
         "[site]\nbaseurl=https://s/\ngpgcheck=1\ngpgkey=https://s/a\n  HTTP://s/key\n"
