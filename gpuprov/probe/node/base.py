@@ -146,6 +146,31 @@ def _find(path: str) -> int:
     return here
 
 
+def path_of_root(path: str) -> "str | None":
+    """Return the real path of a file whose place root alone decides; None if it does not exist, or if another
+    user could put another file or link there. A link of another user is not followed: it could lead to a file
+    system that does not answer.
+    """
+    try:
+        found = _find(path)
+        try:
+            real = os.readlink(f"/proc/self/fd/{found}")
+        finally:
+            os.close(found)
+        places = [real, *_folders(path), *_folders(real)]
+        alone = all(is_ours(each) and not each.st_mode & 0o022 for each in map(os.stat, places))
+    except OSError:
+        return None
+    return real if alone else None
+
+
+def _folders(path: str) -> "Iterator[str]":
+    """Yield each folder above a path, `/` last."""
+    while path.strip("/"):
+        path = os.path.dirname(path)
+        yield path
+
+
 def text_in(path: str) -> str:
     """Return the stripped text of a short file, such as one of sysfs; "" if it cannot be read."""
     return (read_or_none(path, 4096) or "").strip()

@@ -17,6 +17,7 @@ from gpuprov.probe.node.base import (
     lines_of,
     link_name,
     names_in,
+    path_of_root,
     read_of_users,
     read_or_none,
     redact,
@@ -104,14 +105,18 @@ def libraries(parameters: "Values") -> "Any":
 
 
 def _led() -> "Iterator[Place]":
-    """Yield the libcuda in each folder of a login's LD_LIBRARY_PATH, and the line that states it."""
+    """Yield the libcuda in each folder of a login's LD_LIBRARY_PATH, and the line that states it.
+
+    A folder that users can write is left out: one of them could have the node isolated by a link there.
+    """
     for path in [*LOGIN_FILES, *(each for pattern in LOGIN_PATTERNS for each in sorted(glob.glob(pattern)))]:
         for place, line in lines_of(path):
             stated = re.match(r"""(?:export[ \t]+)?LD_LIBRARY_PATH=["']?([^"'#;]*)""", line)
             for folder in stated[1].split(":") if stated else ():
                 library = folder.strip() + "/libcuda.so.1"
-                if library.startswith("/") and os.path.exists(library):
-                    yield os.path.realpath(library), place
+                real = path_of_root(library) if library.startswith("/") else None
+                if real is not None:
+                    yield real, place
 
 
 SUSPECT = re.compile(

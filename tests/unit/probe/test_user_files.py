@@ -243,3 +243,26 @@ def test_a_link_that_changes_leads_to_no_device(tmp_path: Path, witness: str) ->
         finally:
             ended.set()
     assert not opened
+
+
+def test_a_libcuda_where_users_can_write_is_none_of_the_logins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave out a folder of LD_LIBRARY_PATH in which a user chooses the version that logins take."""
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o777)
+    (folder / "libcuda.so.300.1").touch()
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.300.1")
+    profile = tmp_path / "site.sh"
+    profile.write_text(f"export LD_LIBRARY_PATH={folder}:/usr/local/x\n")
+    monkeypatch.setattr(software, "LOGIN_FILES", [str(profile)])
+    monkeypatch.setattr(software, "LOGIN_PATTERNS", [])
+    assert list(software._led()) == []
+
+
+def test_a_place_that_root_alone_decides_is_led_to(tmp_path: Path) -> None:
+    assert base.path_of_root("/etc/passwd") == "/etc/passwd"
+    assert base.path_of_root("//etc/passwd") == "/etc/passwd"
+    assert base.path_of_root("/etc/none") is None
+    (tmp_path / "file").touch()  # below /tmp, in which each user can write
+    assert base.path_of_root(str(tmp_path / "file")) is None
