@@ -75,6 +75,7 @@ def framework(python: str) -> Payload:
 
 def fabric(
     *,
+    seconds: float,
     password: str | None = None,
     folders: Sequence[str] = (),
     drained: bool = False,
@@ -84,12 +85,11 @@ def fabric(
     """Return the program of one node among several; it receives the rest as orders.
 
     Args:
+        seconds: after which the program ends itself: `across.run.LONGEST_S`.
         password, folders, drained: as `program`.
         gpus: indices of GPUs that take part; all when None.
         environment: variables of NCCL.
     """
-    from gpuprov.accept.across.run import LONGEST_S
-
-    plan = {"folders": list(folders), "drained": drained, "busy": False, "seconds": LONGEST_S}
+    plan = {"folders": list(folders), "drained": drained, "busy": False, "seconds": seconds}
     plan |= {"gpus": None if gpus is None else list(gpus), "environment": dict(environment or {})}
     return pack(ACROSS, plan, password=password)

@@ -46,7 +46,7 @@ def measure_across(
     from gpuprov.accept.across.meeting import known_addresses
     from gpuprov.accept.across.mesh import Mesh
     from gpuprov.accept.across.nodes import over_ssh
-    from gpuprov.accept.across.run import search_across
+    from gpuprov.accept.across.run import LONGEST_S, search_across
     from gpuprov.files.runs import new_run
     from gpuprov.history import keep
     from gpuprov.history.record import of_acceptance
@@ -63,7 +63,7 @@ def measure_across(
         )
     if len(names) < 2:
         raise InvalidInput(f"--across with {len(names)} node", expected="two or more nodes")
-    payload = program.fabric(password=dispatch.password, folders=folders, drained=drained)
+    payload = program.fabric(seconds=LONGEST_S, password=dispatch.password, folders=folders, drained=drained)
     with Mesh(names, over_ssh(nodes, payload)) as mesh:
         outcome = search_across(
             mesh,

@@ -17,7 +17,11 @@ from gpuprov.accept.across.mesh import Mesh
 from gpuprov.accept.across.rounds import Group
 from gpuprov.accept.across.run import ROUND_S, START_S, Outcome, search_across
 from gpuprov.accept.across.search import AFTER, MOST, Search
+from gpuprov.cli import accept_across
 from gpuprov.errors import Unreachable
+from gpuprov.model.connection import Connection
+from gpuprov.ssh.dispatch import Dispatch
+from gpuprov.ssh.transport import Target
 from tests.unit.accept.across.test_meeting import handle
 
 RATE, SLOW = 49.0, 20.0
@@ -161,14 +165,22 @@ def test_a_node_that_slows_the_groups_of_another_does_not_get_it_rejected_alone(
     assert len(rejected) in (0, count)
 
 
+def stopped(*_: Any) -> Mesh:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("who", [3, None])
 def test_a_node_that_answers_just_in_time_has_no_other_one_lost(
     monkeypatch: pytest.MonkeyPatch, who: int | None
 ) -> None:
     """Add up the times that the controller waits: no node's program ends itself before the search does."""
-    names, passed, plans = [f"n{at:03}" for at in range(16)], [0.0], []
-    monkeypatch.setattr(program, "pack", lambda modules, plan, **_: plans.append(plan))
-    program.fabric()
+    names, passed, given = [f"n{at:03}" for at in range(16)], [0.0], {}
+    monkeypatch.setattr(program, "fabric", lambda **stated: given.update(stated))
+    monkeypatch.setattr(mesh, "Mesh", stopped)
+    nodes = [Target(name, name, Connection()) for name in names]
+    stated = {"folders": (), "drained": False, "fabric": None, "output": "json", "fleet": "", "floors": {}}
+    with pytest.raises(KeyboardInterrupt):
+        accept_across.measure_across(nodes, dispatch=Dispatch(), of_node={}, **stated)
 
     class JustInTime(Mesh):
         """Nodes of which one uses up each limit of time, and ends large groups."""
@@ -176,7 +188,7 @@ def test_a_node_that_answers_just_in_time_has_no_other_one_lost(
         def ask(self, orders: Mapping[str, Any], seconds: float) -> dict[str, Any]:
             slow = None if who is None else names[who]
             passed[0] += seconds + mesh.BEYOND_S if slow in orders else 1.0
-            if passed[0] > plans[0]["seconds"]:
+            if passed[0] > given["seconds"]:
                 lost = Unreachable("the connection broke: the program has ended (SIGALRM)")
                 return {node: {"error": "late"} if node == slow else lost for node in orders}
             return {node: self._answer(order, node == slow) for node, order in orders.items()}
@@ -195,7 +207,7 @@ def test_a_node_that_answers_just_in_time_has_no_other_one_lost(
     outcome = search_across(JustInTime(names, lambda _: None), names, known=known)
     assert not outcome.search.lost
     each_round = START_S + ROUND_S + 2 * mesh.BEYOND_S
-    assert plans[0]["seconds"] >= START_S + mesh.BEYOND_S + (MOST + AFTER) * each_round
+    assert given["seconds"] >= START_S + mesh.BEYOND_S + (MOST + AFTER) * each_round
 
 
 @pytest.mark.parametrize("count", [65, 70, 130, 256])

@@ -21,7 +21,7 @@ import pytest
 from gpuprov.accept.across import mesh, run
 from gpuprov.accept.across.fabric import expected_fabric
 from gpuprov.accept.across.mesh import Mesh, here
-from gpuprov.accept.across.run import Outcome, search_across
+from gpuprov.accept.across.run import LONGEST_S, Outcome, search_across
 from gpuprov.accept.node.nccl import LOG_LIMIT
 from gpuprov.accept.program import fabric
 from gpuprov.errors import Unreachable
@@ -361,7 +361,7 @@ def test_a_node_that_connects_after_an_interruption_gets_no_order() -> None:
 
 
 def real(name: str) -> PipeConversation:
-    payload = fabric()
+    payload = fabric(seconds=LONGEST_S)
     return PipeConversation(["/bin/sh", "-c", payload.command], payload.stdin, 1 << 20)
 
 
@@ -375,7 +375,7 @@ def test_a_machine_without_a_driver_says_so() -> None:
 
 
 def test_the_program_ends_with_its_input() -> None:
-    payload = fabric()
+    payload = fabric(seconds=LONGEST_S)
     process = subprocess.Popen(
         ["/bin/sh", "-c", payload.command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
