@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuprov.bootstrap.run import KEY_ONLY
 from gpuprov_lab import Lab, Node
 from tests.lab.command_line import PROGRAM, gpuprov
 from tests.lab.terminal import typed
@@ -134,7 +135,8 @@ def test_a_password_alone_is_asked_for_once_and_switched_off(site: Site) -> None
     assert "password logins switched off" in said
     assert PASSWORD not in said
     site.ready("password")
-    assert "permitrootlogin without-password" in node.run("sshd -T").stdout
+    # The lab's own key is gone with root's authorized_keys.
+    assert "PermitRootLogin prohibit-password" in (node.root / KEY_ONLY.lstrip("/")).read_text()
     attempt = ["ssh", "-o", "BatchMode=no", "-o", "PreferredAuthentications=password", "-o"]
     refused = subprocess.run(
         [*attempt, f"UserKnownHostsFile={site.folder}/known_hosts", f"root@{node.address}", "true"],
