@@ -18,6 +18,7 @@ from gpuprov_lab import Lab, Node
 from tests.campaign._small_driver import play_source
 from tests.lab.command_line import gpuprov
 
+pytestmark = pytest.mark.slow
 PROBE = """#!/bin/sh
 case "$*" in *=device*) echo /dev/sda1 ;; *fs_uuid*) echo 0123-abcd ;; *=fs*|*"-t fs"*) echo ext2 ;; esac
 """
