@@ -86,7 +86,7 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _read_version(raw: object) -> Version:
-    """Return the version in a string; BadField if it is none."""
+    """Return the version in a string; BadField if it is not a version."""
     try:
         return version(str(raw) if isinstance(raw, str) else "")
     except ValueError:

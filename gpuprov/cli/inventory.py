@@ -197,7 +197,7 @@ def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
 
 
 def _read_lock(fleet_path: Path, lock_path: Path | None) -> Lock | None:
-    """Return the lock at the stated path, else the one next to the fleet, or None if there is none."""
+    """Return the lock at the stated path, else the one next to the fleet, or None without a lock."""
     from gpuprov.model.lock import lock_beside, read_lock
 
     path = lock_path or lock_beside(fleet_path)

@@ -237,7 +237,7 @@ class Watch:
         return [self._fresh(each.name) for each in self.targets]
 
     def _fresh(self, name: str) -> NodeNow:
-        """Return a node's last reading, or a failure if there is none or it is outdated."""
+        """Return a node's last reading, or a failure without one, or if it is outdated."""
         last = self.now.get(name, NodeNow(name, failure="not read yet"))
         age = time.time() - last.read_at
         if last.failure is None and age > STALE * self.interval + LIMITS.connect_s:

@@ -39,7 +39,7 @@ def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
 
 
 def _compared(name: str, aspects: Aspects, common: Mapping[tuple[str, str], str | None]) -> NodeDrift:
-    """Return a node's differences from the common values; where there is none, every value differs."""
+    """Return a node's differences from the common values; without a common value, every value differs."""
     odd: dict[str, dict[str, tuple[Any, Any]]] = {}
     order = {aspect: at for at, aspect in enumerate(ASPECTS)}
     for aspect, key in sorted(dict.fromkeys((*common, *aspects)), key=lambda name: order[name[0]]):

@@ -62,7 +62,7 @@ class _Nameless:
     def next_of(self, rank: int) -> tuple[int, Communicator | None]:
         """Return the first communicator that a rank has not joined yet, with its number.
 
-        None if there is none: a new one gets this number. A rank's search continues where the last one ended.
+        None without one: a new one gets this number. A rank's search continues where the last one ended.
         """
         at = self._from(self._reached.get(rank, 0))
         while at < len(self._found) and rank in self._found[at].hosts:

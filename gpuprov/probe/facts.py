@@ -274,7 +274,7 @@ class Facts:
     def candidates(self) -> Candidates:
         """Versions that apt prefers to the held packages' installed ones by a higher priority.
 
-        A newer version of the same priority is none.
+        A newer version of the same priority does not count.
         """
         return parse_candidates(self.raw("candidates"))
 

@@ -173,7 +173,7 @@ def _all_hold(checks: Sequence[str], seen: Evidence, verb: str, since: str) -> t
 
 
 def _accepted(seen: Evidence, since: str) -> tuple[Result, str]:
-    """Return `fail` if a node's last load test failed, however old, or none is since `since` (ISO 8601, UTC);
+    """Return `fail` if a node's last load test failed, however old, or it was before `since` (ISO 8601, UTC);
     else `pass`; and a text that names the nodes.
     """
     last: dict[str, Event] = {}

@@ -47,7 +47,7 @@ def live_line(line: Callable[[], str]) -> Iterator[None]:
 
 
 def print_above(text: str) -> bool:
-    """Print text above the updated line; return False if there is none, and nothing was printed."""
+    """Print text above the updated line; return False without one, and nothing was printed."""
     if not _shown:
         return False
     from rich.text import Text

@@ -36,7 +36,7 @@ def clients(group: LockedGroup) -> list[str]:
 
 
 def _clients(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages of network storage clients; [] if none is stated."""
+    """Return the expected packages of network storage clients; [] if no client is stated."""
     names = clients(group)
     return [Expectation("storage.clients", names, "storage")] if names else []
 

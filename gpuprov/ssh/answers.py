@@ -55,7 +55,7 @@ Failure = Annotated[GpuprovError, PlainValidator(read_error), PlainSerializer(er
 
 
 def require_stated(checks: Iterable[str], stated: Container[str]) -> None:
-    """Check that all checks in a worker's result are checks of the lock, and none is there twice.
+    """Check that all checks in a worker's result are checks of the lock, and no check is there twice.
 
     Checks of the lock may be missing: results name only what differs, or what was done before an error.
 

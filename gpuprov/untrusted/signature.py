@@ -126,7 +126,7 @@ def verify_detached(text: bytes, signature: bytes, keyring: Keys, name: str) -> 
 
 
 def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None:
-    """Run gpgv with one keyring only; return if at least one signature is valid and none is bad.
+    """Run gpgv with one keyring only; return if at least one signature is valid and no signature is bad.
 
     A signature that does not match the file, or is not by a primary key of the keyring, is bad. One by an
     unknown, expired or revoked key, one with a weak hash, and an expired one are neither valid nor bad.

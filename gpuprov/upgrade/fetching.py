@@ -96,7 +96,7 @@ def _sources(old: LockedGroup, new: LockedGroup) -> str | dict[str, str]:
 def sources(old: LockedGroup, new: LockedGroup) -> str:
     """Return the repositories of the new lock that are not the same in the old one, in apt's deb822 format.
 
-    Empty if there are none. Repositories without a URL are left out.
+    Empty without such repositories. Repositories without a URL are left out.
     """
     added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
     return "\n".join("\n".join(stanza(each)) + "\n" for each in added if each.url)

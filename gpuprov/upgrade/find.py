@@ -78,7 +78,7 @@ def _returned_by(upgrade: Path, node: str) -> str:
     """Return the rollback that returned a node to its state before an upgrade.
 
     Returns:
-        its id; empty if there is none, or if a later upgrade or rollback has changed the node since.
+        its id; empty without one, or if a later upgrade or rollback has changed the node since.
     """
     for run in _with_journal("upgrade", "rollback")[::-1]:
         if run == upgrade:

@@ -170,7 +170,7 @@ def _who(job: Job) -> str:
 
 
 def _cron(job: Job, program: str) -> dict[str, str]:
-    """Return file name → text of a crontab; cron mails each output, so there is none if nothing differs."""
+    """Return file name → text of a crontab; cron mails each output, so nothing if nothing differs."""
     hour, minute = job.at.split(":")
     days = "*" if len(job.days) == len(DAYS) else ",".join(job.days)
     # In a crontab % ends the command.

@@ -108,14 +108,14 @@ def led_to(made: bytes) -> Address:
     """Return the address in an id of 128 bytes.
 
     Raises:
-        NodeFailed: it is none of NCCL's: an unknown family, no port, or other bytes than its address.
+        NodeFailed: it is not one of NCCL's: an unknown family, no port, or other bytes than its address.
     """
     magic, family, port = HANDLE.unpack_from(made)
     place = FAMILIES.get(family)
     address = made[place] if place else b""
     if place is None or port == b"\0\0" or made != _handle(magic, family, port, place, address):
         raise NodeFailed(
-            "its id of a communicator is none of NCCL's",
+            "its id of a communicator is not one of NCCL's",
             expected="a magic number, an IP address, a port, and zeros",
         )
     return ip_address(address)

@@ -83,7 +83,7 @@ def _append(file: int, lines: bytes) -> None:
 
 
 def read() -> list[Signed]:
-    """Return all entries, oldest first; an incomplete line is skipped. Without a journal there are none.
+    """Return all entries, oldest first; an incomplete line is skipped. Empty without a journal.
 
     Raises:
         GpuprovError: the journal exists and cannot be read.

@@ -17,5 +17,5 @@ names_who("monitoring.dcgm")(replaced_by)
 
 @observes("monitoring.textfile", "files")
 def _textfile(facts: Facts, expectation: Expectation) -> Any:
-    """Return the SHA-256 of the textfile on the node, None if there is none."""
+    """Return the SHA-256 of the textfile on the node, None without one."""
     return facts.files[str(expectation.subject)].sha256

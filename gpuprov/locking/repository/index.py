@@ -116,7 +116,7 @@ class Index:
         """Combine the packages of repositories.
 
         Raises:
-            InvalidInput: they are of different packaging systems, or there are none.
+            InvalidInput: they are of different packaging systems, or there is no package.
         """
         if len({part.order.name for part in records}) != 1:
             raise InvalidInput("apt and rpm repositories cannot share one index")

@@ -25,4 +25,4 @@ ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 MigProfile = Annotated[str, Field(pattern=r"^[1-7]g\.\d+gb(\+me)?$")]
 """A GPU instance's profile as `nvidia-smi mig -lgip` names it, such as 3g.40gb."""
 ImexMode = Annotated[Literal["service", "dra", "dra-host", "off"], BeforeValidator(_without_boolean)]
-"""Where the daemons of IMEX come from: each host, the DRA driver of Kubernetes, or there are none."""
+"""Where the daemons of IMEX come from: each host, the DRA driver of Kubernetes, or no daemons."""

@@ -29,7 +29,7 @@ class Holding:
 
 
 def parse_holding(raw: Mapping[str, Any]) -> Holding:
-    """Parse the lease's file and the time at which the switch was armed; a damaged lease is none.
+    """Parse the lease's file and the time at which the switch was armed; a damaged lease does not count.
 
     Raises:
         NodeFailed: one of the two times of the probe is not a number.

@@ -66,7 +66,7 @@ class Redfish(AbstractContextManager["Redfish"]):
         status, headers, _ = self._send("POST", SESSIONS, said)
         if token := headers.get("x-auth-token"):
             self._headers = {"X-Auth-Token": token}
-            with suppress(ValueError):  # a location that is none: the session expires
+            with suppress(ValueError):  # not a location: the session expires
                 self._session = urlsplit(headers.get("location", "")).path
         elif status in _NO_SESSIONS:
             pair = f"{said['UserName']}:{said['Password']}".encode()

@@ -52,7 +52,7 @@ class Server(Observed):
         """PCI devices: folder → `class` and `vendor`.
 
         Raises:
-            NodeFailed: there is none.
+            NodeFailed: there is no PCI device.
         """
         return _by_place(self.ask(CLASSES))
 

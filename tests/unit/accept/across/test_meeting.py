@@ -95,7 +95,7 @@ def test_a_nodes_own_word_about_its_networks_does_not_count() -> None:
     ids=["more", "no port", "a path", "flow", "zeros"],
 )
 def test_what_is_none_of_nccls_ids_is_refused(made: str) -> None:
-    with pytest.raises(NodeFailed, match="none of NCCL's; expected a magic number, an IP address, a port"):
+    with pytest.raises(NodeFailed, match="not one of NCCL's; expected a magic number, an IP address, a port"):
         Meeting({"n1": [ip_address("10.0.0.1"), ip_address("2001:db8::1")]}).check("n1", made)
 
 
