@@ -104,7 +104,7 @@ class Exposure:
     Attributes:
         version: as the lock or the node states it.
         release: its upstream version.
-        nearest: the oldest newer version of the same line that no bulletin concerns; None without a known one.
+        nearest: the oldest newer version of the same line that no bulletin concerns; None if not known.
     """
 
     component: str
@@ -134,7 +134,7 @@ def exposure(catalog: Catalog, component: str, text: str) -> Exposure | None:
 
 
 def nearest_fixed(catalog: Catalog, component: str, release: Version) -> Version | None:
-    """Return the oldest newer version of the same line that no bulletin concerns; None without a known one.
+    """Return the oldest newer version of the same line that no bulletin concerns; None if not known.
 
     Versions are those of the catalog's lists and those that bulletins name as fixed.
     """
