@@ -169,8 +169,8 @@ def limits(parameters: "Values") -> "Any":
     The limits are those of a unit that systemd loads now: systemd's defaults, changed by drop-ins for all
     services. Both are reported by the names of the defaults.
     """
-    paths = [LIMITS_CONF] + sorted(glob.glob("/etc/security/limits.d/*.conf"))
-    rows = [list(row) for path in paths if _reads_limits() for row in lines_of(path)]
+    paths = [LIMITS_CONF] + sorted(glob.glob("/etc/security/limits.d/*.conf")) if _reads_limits() else []
+    rows = [list(row) for path in paths for row in lines_of(path)]
     wanted = [
         name + kind for name in ("MEMLOCK", "NOFILE", "STACK", "NPROC", "CORE") for kind in ("", "Soft")
     ]
