@@ -29,7 +29,7 @@ def flavour_fits(release: Version | None, flavour: Flavour | None) -> bool:
     return flavour != "proprietary" or (release is not None and release < OPEN_FROM)
 
 
-def for_data_centers(gpu: GpuModel) -> bool:
+def vendor_supports(gpu: GpuModel) -> bool:
     """Return whether the vendor supports GPUDirect Storage on a GPU: data-centre and workstation boards."""
     return gpu.segment in ("data-center", "workstation")
 

@@ -210,13 +210,14 @@ def _needs_open_modules(seen: Examination, release: str) -> Iterator[Fault]:
 def _known_failure(release: str, uname: str) -> KnownIssue | None:
     """Return the catalog's record of a failed build of nvidia-fs against a kernel, or None."""
     from gpuprov.catalog.rules.issues import build_outcome, kernel_version
+    from gpuprov.catalog.rules.storage import failed_builds
     from gpuprov.catalog.version import version
 
     kernel = kernel_version(uname)
     if kernel is None or not RELEASE.fullmatch(release):
         return None
-    own = (each for each in catalog().known_issues if version(release) in each.nvidia_fs)
-    return next((each for each in own if build_outcome(each, kernel) == "fails"), None)
+    known = failed_builds(catalog().known_issues, version(release))
+    return next((each for each in known if build_outcome(each, kernel) == "fails"), None)
 
 
 @rule("storage.network", "D114", source="gpud gcm")

@@ -27,7 +27,7 @@ def gds(case: Case, draft: Draft) -> Findings:
         yield violation(case, "gds-flavour", text, *rules.SOURCE, "fs-48")
     yield from _compiled(case, draft, what)
     for gpu in case.gpus:
-        if not rules.for_data_centers(gpu):
+        if not rules.vendor_supports(gpu):
             text = f"{gpu.id}: the vendor supports GPUDirect Storage on data-centre and workstation boards"
             yield warning(case, "gds-gpu", text, *rules.SOURCE)
     for issue in rules.failed_builds(case.catalog.known_issues, release) if release else ():
