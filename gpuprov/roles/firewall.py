@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from gpuprov.access.ruleset import by_number
@@ -48,6 +49,15 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         Expectation("firewall.input", by_number(rules["input"]), role),
         Expectation("firewall.forward", by_number(rules["forward"]), role),
     ]
+
+
+def firewall_state(own: str, beside: Collection[str]) -> str:
+    """Return the state of gpuprov's unit, with a note about other firewalls that run or start at boot.
+
+    Args:
+        beside: those of `BESIDE` that run, are about to run, or start at boot.
+    """
+    return f"{own}, beside {', '.join(beside)}" if beside else own
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

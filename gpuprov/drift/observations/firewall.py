@@ -9,16 +9,15 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.drift.observations.units import commanded_by, own_unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.firewall import BESIDE, FIREWALL_DROP_IN, FIREWALL_RULES
+from gpuprov.roles.firewall import BESIDE, FIREWALL_DROP_IN, FIREWALL_RULES, firewall_state
 
 
 @observes("firewall.unit", "units")
 def _unit(facts: Facts, expectation: Expectation) -> str:
-    """Return the state of gpuprov's unit, with a note about other firewalls that run or start at boot."""
-    state = own_unit_state(facts, expectation)
+    """Return the state of gpuprov's unit, see `firewall_state`."""
     known = filter(None, map(facts.units.get, BESIDE))
     beside = [unit.name for unit in known if unit.active or unit.starting or unit.enabled]
-    return f"{state}, beside {', '.join(beside)}" if beside else state
+    return firewall_state(own_unit_state(facts, expectation), beside)
 
 
 names_who("firewall.unit")(commanded_by)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuprov.roles.firewall import BESIDE, FIREWALL_RULES, FIREWALL_UNIT
+from gpuprov.roles.firewall import BESIDE, FIREWALL_RULES, FIREWALL_UNIT, firewall_state
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.readings import own_unit_state
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def test_rules_come_back_at_boot(host: Node, node: NodeUnderTest, expected: str) -> None:
     """Check that the unit that loads the rules is enabled and active, with gpuprov's command, and alone."""
     command = node.wanted["firewall.unit"].subject
-    beside = host.firewall.beside(BESIDE)
-    state = own_unit_state(host, FIREWALL_UNIT, command)
-    assert (f"{state}, beside {', '.join(beside)}" if beside else state) == expected
+    own = own_unit_state(host, FIREWALL_UNIT, command)
+    assert firewall_state(own, host.firewall.beside(BESIDE)) == expected
 
 
 @pytest.mark.check("firewall.survives", "systemctl cat nftables.service")
