@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from gpuprov.probe.parse.gpu import Gpu, read_gpu
-from gpuprov.probe.parse.smi_names import AmbiguousNames, plain_names
+from gpuprov.probe.parse.smi_names import GPU_BEGIN, AmbiguousNames, gpu_pieces, plain_names
 from gpuprov.probe.parse.values import integer, text_or_none
 from gpuprov.untrusted import regex
 
@@ -51,7 +51,7 @@ def parse_smi(answer: str | bytes, stderr: str = "", *, repeated: bool = False) 
         return Smi(error=_failure(text, stderr))
     end = text.rfind(_END)
     end = end + len(_END) if end > first else len(text)
-    head, *pieces = text[first:end].replace("<gpu>", "<gpu >").split(_GPU_BEGIN)
+    head, *pieces = gpu_pieces(text[first:end])
     gpus, faults = _gpus(pieces, lists)
     smi = Smi(
         # From driver 610 on the old names contain a notice of deprecation.
@@ -78,7 +78,7 @@ def gpu_elements(answer: str | bytes) -> Iterator[tuple[int, Element]]:
         return
     if _is_too_large(text):
         return
-    for index, piece in enumerate(text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)[1:]):
+    for index, piece in enumerate(gpu_pieces(text)[1:]):
         try:
             yield index, _element(piece)
         except ParseError:
@@ -113,7 +113,7 @@ def _prepared(text: str) -> tuple[str, list[str]]:
 
 def _is_too_large(text: str) -> bool:
     """Return whether the trees of the GPUs would take too much time and memory."""
-    return text.count("<") > TAGS or text.count(_GPU_BEGIN) + text.count("<gpu>") > GPUS
+    return text.count("<") > TAGS or text.count(GPU_BEGIN) + text.count("<gpu>") > GPUS
 
 
 def _set_aside(text: str) -> tuple[str, list[str]]:
@@ -146,7 +146,7 @@ _BEGIN, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
 _UNPRINTABLE = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\ufeff"
 )
-_GPU_BEGIN, _GPU_END = "<gpu ", "</gpu>"
+_GPU_END = "</gpu>"
 _BARE_AMPERSAND = re.compile(r"&(?!(?:#\d+|#x[0-9a-fA-F]+|amp|lt|gt|quot|apos);)")
 _SUPPORTED_BEGIN, _SUPPORTED_END = "<supported_clocks>", "</supported_clocks>"
 _FRAME = re.compile(r"<\?xml[^<>]{0,200}>|<!DOCTYPE[^<>\[]{0,200}(?:\[[^\[\]]{0,4096}\]\s{0,20})?>")
@@ -184,7 +184,7 @@ def _element(piece: str) -> Element:
         ParseError: the piece is truncated or damaged.
     """
     whole, end, _ = piece.rpartition(_GPU_END)
-    piece = _GPU_BEGIN + (whole + end or piece)
+    piece = GPU_BEGIN + (whole + end or piece)
     if "&" in piece:
         piece = _BARE_AMPERSAND.sub("&amp;", piece)
     return fromstring(piece)  # noqa: S314 - a piece has no document type

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-_GPU_BEGIN = "<gpu "
+GPU_BEGIN = "<gpu "
+"""Begin of a GPU's element, as `gpu_pieces` leaves it."""
 _REGIONS = (("<processes>", "</processes>"), ("<compute_processes>", "</compute_processes>"))
 """Elements with the processes of a GPU; the second was that of drivers before 340."""
 _ONE = "<process_info>"
@@ -32,14 +33,19 @@ def plain_names(text: str) -> str:
     """
     if _NAME_BEGIN not in text:
         return text
-    head, *pieces = text.replace("<gpu>", "<gpu >").split(_GPU_BEGIN)
+    head, *pieces = gpu_pieces(text)
     stated = _ATTACHED.search(head)
     if stated and len(pieces) > int(stated[1]):
         raise AmbiguousNames(
             f"nvidia-smi states {stated[1]} GPUs and lists {len(pieces)}: the name of a program has `<gpu `; "
             "expected names without XML; find it: nvidia-smi --query-compute-apps=pid,name --format=csv"
         )
-    return _GPU_BEGIN.join([head, *map(_plain, pieces)])
+    return GPU_BEGIN.join([head, *map(_plain, pieces)])
+
+
+def gpu_pieces(text: str) -> list[str]:
+    """Split a document at the elements of its GPUs: the text before them, and the text after each begin."""
+    return text.replace("<gpu>", "<gpu >").split(GPU_BEGIN)
 
 
 def _plain(piece: str) -> str:
