@@ -78,11 +78,7 @@ def _sources(old: LockedGroup, new: LockedGroup) -> str | dict[str, str]:
     """Return the new repositories in apt's format, or for dnf path → content of the files that state them."""
     if manager(new) == "apt":
         return sources(old, new)
-    added = {
-        name: each
-        for name, each in new.repositories.items()
-        if each.url and old.repositories.get(name) != each
-    }
+    added = _added(old, new)
     renamed = "\n\n".join(
         section(name, each)
         .replace(f"[gpuprov-{name}]", f"[gpuprov-upgrade-{name}]")
@@ -98,8 +94,16 @@ def sources(old: LockedGroup, new: LockedGroup) -> str:
 
     Empty without such repositories. Repositories without a URL are left out.
     """
-    added = (each for name, each in new.repositories.items() if old.repositories.get(name) != each)
-    return "\n".join("\n".join(stanza(each)) + "\n" for each in added if each.url)
+    return "\n".join("\n".join(stanza(each)) + "\n" for each in _added(old, new).values())
+
+
+def _added(old: LockedGroup, new: LockedGroup) -> dict[str, Repository]:
+    """Return name → repository of the new lock that is not the same in the old one and has a URL."""
+    return {
+        name: each
+        for name, each in new.repositories.items()
+        if each.url and old.repositories.get(name) != each
+    }
 
 
 def stanza(repository: Repository) -> Iterator[str]:
