@@ -77,7 +77,7 @@ def repair_plan_document(
 
 
 def repair_outcome_lines(outcome: Outcome[End]) -> Iterator[str]:
-    """Return the lines of `outcome_lines`."""
+    """Return the end of every node of a repair, see `outcome_lines`; a reason is one line."""
     reasons: dict[str, str] = {node: on_one_line(reason) for node, reason in outcome.reasons.items()}
     return outcome_lines(replace(outcome, reasons=reasons), ENDS)
 

@@ -83,7 +83,7 @@ def _lines(finding: RuleFinding) -> Iterator[str]:
 
 
 def _nearest(answer: Answer) -> Iterator[str]:
-    """Yield the alternatives of a refusal, or a line without alternatives."""
+    """Yield the alternatives of a refusal, or one line if it has none."""
     yield "\nwhat would work, with one change"
     for each in answer.nearest:
         note = "" if each.verdict == "ok" else f"  ({each.verdict})"
