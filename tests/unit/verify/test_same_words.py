@@ -15,11 +15,13 @@ from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.node import services
 from gpuprov.probe.node import sshd as probe_sshd
+from gpuprov.probe.parse import packages
 from gpuprov.probe.parse.units import parse_units
 from gpuprov.roles import Expectation
 from gpuprov.roles.container_toolkit import CDI_SERVICE, CDI_UNIT
 from gpuprov.roles.gpu_settings import PERSISTENCE_UNIT
 from gpuprov.verify import readings
+from gpuprov.verify.observers import dnf
 from gpuprov.verify.observers import sshd as observer_sshd
 from gpuprov.verify.readings import unit_state
 from gpuprov.verify.suite import test_container_toolkit as suite
@@ -240,3 +242,7 @@ def test_a_command_in_our_own_file_is_ours_only_as_stated(
 
 def test_an_sshd_that_could_not_run_prints_one_message() -> None:
     assert probe_sshd.NO_FOLDER == observer_sshd.NO_FOLDER
+
+
+def test_packages_that_may_have_several_versions_have_the_same_names() -> None:
+    assert packages.SEVERAL == dnf.SEVERAL
