@@ -12,10 +12,10 @@ from gpuprov_lab.node import Node
 
 
 def fleet_text(nodes: Sequence[Node], profile: str, identity_file: Path, known_hosts: Path) -> str:
-    """Return a fleet.yml with one group for each kind of node, its kernel stated.
+    """Return a fleet.yml with one group for each combination of system and kernel, named after the system.
 
-    A lab node runs this machine's kernel, so the kernel to build for is the one installed on it; its apt
-    only reaches the distribution's own archive.
+    A lab node runs this machine's kernel, so the kernel to build for is the one installed on it; its apt only
+    reaches the distribution's own archive.
     """
     groups: dict[str, dict[str, Any]] = {}
     for node in nodes:
@@ -32,4 +32,5 @@ def fleet_text(nodes: Sequence[Node], profile: str, identity_file: Path, known_h
 
 
 def _names(os: str) -> list[str]:
+    """Return candidates for a group's name: `debian12`, `debian12-2`, …, `debian12-999`."""
     return [os, *(f"{os}-{number}" for number in range(2, 1000))]
