@@ -33,7 +33,7 @@ MODPROBE_FOLDERS = tuple(
 
 @collector(seconds=30)
 def smi(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi -q -x`, also if it failed."""
+    """Return `rc`, `stdout` and `stderr` of `nvidia-smi -q -x`, also if it failed."""
     code, out, err = run_anyway("nvidia-smi", "-q", "-x", seconds=29)
     return {"rc": code, "stdout": out, "stderr": err}
 
