@@ -89,7 +89,7 @@ def match_hosts(
     payload = build(Parameters(), password=dispatch.password)
 
     def probe(session: Session) -> tuple[Facts, Match]:
-        """Return a node's facts and the kinds of server that match them.
+        """Return a node's facts and the nearest of the kinds.
 
         Raises:
             NodeFailed: the name of its system or architecture is malformed.
