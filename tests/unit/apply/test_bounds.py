@@ -64,6 +64,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def message(outcome: NodeOutcome) -> str:
+    """Return the message of an outcome's only failure."""
     assert outcome.unreachable is None
     [event] = outcome.failed
     return str(event["msg"])
@@ -185,6 +186,7 @@ def test_ansible_without_events_is_ended_and_the_nodes_that_it_waits_for_are_nam
 
 
 def defaults(path: Path) -> dict[str, Any]:
+    """Return the defaults of the role to which a task file belongs."""
     found = path.parents[1] / "defaults/main.yml"
     return yaml.safe_load(found.read_text()) if found.exists() else {}
 

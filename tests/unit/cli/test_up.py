@@ -60,9 +60,11 @@ class Site:
 
     @property
     def pinned(self) -> bool:
+        """Return whether the server's host key is in the known-hosts file."""
         return self.known.exists() and self.key.get_base64() in self.known.read_text()
 
     def up(self, *words: str) -> int:
+        """Run `gpuprov up` for the server with more words; return the exit code."""
         return run(["up", self.host, "--known-hosts", str(self.known), *words])
 
 
@@ -107,6 +109,7 @@ def locked(fleet: Path, **_: Any) -> Lock:
 
 @pytest.fixture
 def site(server: tuple[int, paramiko.PKey], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return a site with a real SSH server; its reading, plan and changes are fakes that are recorded."""
     port, key = server
     found = Site(tmp_path, port, key)
 
