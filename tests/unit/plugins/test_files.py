@@ -35,10 +35,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 @pytest.fixture
 def unit(tmp_path: Path) -> dict[str, str]:
+    """Return path and content of a systemd unit that does not exist yet."""
     return {"path": str(tmp_path / "system/our.service"), "content": "[Unit]\nDescription=Größe\n"}
 
 
 def mode(path: str) -> int:
+    """Return the permissions of a file, with its set-id bits."""
     return Path(path).stat().st_mode & 0o7777
 
 

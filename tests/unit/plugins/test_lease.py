@@ -53,12 +53,14 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def leases() -> str:
+    """Return the text of a file of leases: one is valid, one has ended, one was lost."""
     now = uptime()
     until = {"ours": now + 60, "stale": now - 1}
     return json.dumps({"resumable": False, "until": until, "lost": {"taken": "leased by x@y"}})
 
 
 def script(folder: Path) -> list[dict[str, Any]]:
+    """Return the tasks of a play: one that runs the script, which writes a file."""
     asked = {"script": "do.py", "question": f"{folder}/{{{{ inventory_hostname }}}}.done"}
     return [{"name": "Do", SCRIPT: asked, "register": "said", "ignore_errors": True}]
 

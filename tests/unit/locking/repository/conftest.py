@@ -37,6 +37,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog, key: Sign
 
 @pytest.fixture
 def fetcher(tmp_path: Path) -> Fetcher:
+    """Return a client with an own cache, two attempts and no pause."""
     return Fetcher(cache=tmp_path / "cache", attempts=2, pause=0.0, timeout=5.0)
 
 
