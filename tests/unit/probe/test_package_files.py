@@ -68,6 +68,7 @@ def md5(path: Path) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Return a tree with an installed package, whose records the probe reads."""
     tree = Tree(tmp_path / "root")
     monkeypatch.setattr(files, "INFO", str(tree.info))
     monkeypatch.setattr(files, "DIVERSIONS", str(tree.diversions))
@@ -128,10 +129,12 @@ def keep_times(path: Path, change: Callable[[], Any]) -> None:
 
 
 def same_size(tree: Tree) -> None:
+    """Change a file's content without its size and times."""
     keep_times(tree.library, lambda: tree.library.write_text(CONTENT.upper()))
 
 
 def divert(tree: Tree, by: str = ":") -> None:
+    """Divert a program: rename it and record who did so."""
     tree.program.rename(f"{tree.program}.distrib")
     tree.diversions.write_text(f"{tree.program}\n{tree.program}.distrib\n{by}\n")
 

@@ -132,12 +132,14 @@ def both(tree: Tree) -> list[str]:
 
 
 def same_size(tree: Tree) -> None:
+    """Change a file's content without its size and times."""
     about = tree.library.stat()
     tree.library.write_bytes(CONTENT.upper())
     os.utime(tree.library, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 def replaced(path: Path, make: Callable[[Path], object]) -> None:
+    """Remove a file, and make another at its path."""
     path.unlink()
     make(path)
 
