@@ -59,6 +59,7 @@ class Cluster:
 
     @property
     def cordoned(self) -> bool:
+        """Return whether the node accepts no new pods."""
         return bool(self.node["spec"].get("unschedulable"))
 
     @property
@@ -144,11 +145,13 @@ def merge(target: dict[str, Any], patch: dict[str, Any]) -> None:
 
 
 def group(name: str) -> dict[str, Any]:
+    """Return the description of an API group with the version v1."""
     version = {"groupVersion": f"{name}/v1", "version": "v1"}
     return {"name": name, "versions": [version], "preferredVersion": version}
 
 
 def resources(version: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the list of an API version's resources."""
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": listed}
 
 
@@ -179,11 +182,13 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(*self.cluster.evict(urlsplit(self.path).path))
 
     def _document(self, verb: str) -> dict[str, Any]:
+        """Record a request, and return its JSON body."""
         self.cluster.requests.append(f"{verb} {urlsplit(self.path).path}")
         found: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         return found
 
     def _answer(self, code: int, body: dict[str, Any]) -> None:
+        """Send an answer with a status and a JSON body."""
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")

@@ -14,6 +14,7 @@ from gpuprov.upgrade.journal import NAME, Journal
 
 
 def a_run(name: str, changed: Iterable[str] = (), *, over: bool = True) -> Path:
+    """Write the journal of an upgrade that changed these nodes; return its folder."""
     folder = make_folder(state_dir() / "runs" / name)
     with Journal(folder / NAME) as journal:
         journal.write("run", "begun")
@@ -58,6 +59,7 @@ def test_a_rollback_undoes_the_latest_upgrade_that_changed_a_node() -> None:
 
 
 def a_rollback(name: str, source: str, returned: Iterable[str], failed: Iterable[str] = ()) -> Path:
+    """Write the journal of a rollback of a run; return its folder."""
     folder = make_folder(state_dir() / "runs" / name)
     with Journal(folder / NAME) as journal:
         journal.write("run", "begun", data={"source": source})

@@ -364,6 +364,7 @@ def test_every_check_was_seen_failing() -> None:
 
 
 def failed(verdicts: dict[str, NodeVerdict], name: str, check: str) -> CheckResult:
+    """Return a node's failed result of a check, which must be the only one."""
     (found,) = [result for result in verdicts[name].failed_checks if result.check == check]
     return found
 
