@@ -80,7 +80,9 @@ class Paper:
         return build_of(group, kernel, "gcc")
 
     def _needed(self, run: RunContext, names: list[str]) -> dict[str, Need]:
-        """Return what each node needs: its build, whether it has headers, and the builds that it has."""
+        """Return what each node needs: its build, whether it has no module at all, and the builds that it
+        has.
+        """
 
         def need(name: str) -> Need:
             build = self.build(self.kernels[name], run.lock)
