@@ -61,10 +61,12 @@ def wrong_files(trial: Trial, *, kept: bool) -> list[str]:
 
 
 def _empty(file: bytes) -> bool:
+    """Return whether a file of `Trial.files` has no content after its mode and owner."""
     return file.endswith(b" ")
 
 
 def _way(name: str, during: Step | None = None, *, apart: bool = False, fill: str = "", **more: Any) -> Way:
+    """Return a way with a full file system."""
     return Way(f"disk full: {name}", during, small(apart=apart, fill=fill), full=True, **more)
 
 

@@ -88,6 +88,7 @@ def main() -> int:
 
 
 def _recorded(tally: Tally) -> None:
+    """Judge the recorded machines with each fault, and add the results."""
     for name, changes in FAULTS.items():
         for number, change in enumerate(changes):
             result = bare_metal()
@@ -101,6 +102,7 @@ def _recorded(tally: Tally) -> None:
 
 
 def _healthy(tally: Tally, names: list[str]) -> None:
+    """Judge healthy machines whose name matches, and add the results."""
     for name, found in recorded():
         if any(each in name for each in names):
             tally.say("healthy", f"healthy: {name}", alarms(found), _aside(found))
@@ -116,11 +118,13 @@ def _healthy(tally: Tally, names: list[str]) -> None:
 
 
 def _aside(found: Diagnosis) -> str:
+    """Return as text how many rules could not judge, and the risks and hints."""
     rules = sorted({fault.rule for fault in found.faults})
     return f"no alarm; {len(found.unknown)} unknown; risks and hints: {', '.join(rules) or 'none'}"
 
 
 def _seeded(lab: Lab, rules: list[str], tally: Tally, *, health: bool) -> None:
+    """Make each fault on a node of the lab, and add whether the doctor finds it."""
     [node] = lab.up(1, os="debian12", gpu=ON)
     driven(node)
     equip(node)
@@ -190,6 +194,7 @@ def commands(lines: tuple[str, ...]) -> Iterator[str]:
 
 
 def _boot(node: Node) -> None:
+    """Reboot a node and wait until its units have started."""
     node.reboot()
     node.run("systemctl is-system-running --wait", check=False)
 

@@ -172,10 +172,12 @@ def first_boot(field: Field) -> Try:
 
 
 def _digest(machine: Machine) -> str:
+    """Return the SHA-256 of the program that is installed on a machine."""
     return hashlib.sha256((machine.folder / "gpuprov").read_bytes()).hexdigest()
 
 
 def _check_posted(field: Field, machine: Machine, posted: list[bytes]) -> None:
+    """Raise Reached if the secret is in a file that others can read, or in a posted report."""
     for path in machine.folder.rglob("*"):
         readable = path.is_file() and not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o004
         if path != machine.places["ORDER"] and readable and field.secret in path.read_text(errors="replace"):
@@ -185,6 +187,9 @@ def _check_posted(field: Field, machine: Machine, posted: list[bytes]) -> None:
 
 
 def _content(rng: random.Random, field: Field) -> bytes:
+    """Return the content of a download: a zip archive with hostile names and links, hostile text,
+    or nothing.
+    """
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("6.1/x/about.json", "{}")

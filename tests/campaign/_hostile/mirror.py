@@ -97,6 +97,9 @@ def apt(field: Field) -> Try:
 
 
 def _change(rng: random.Random, field: Field, suites: Suites, root: Path) -> None:
+    """Change a random file of a repository: its text or bytes, another repository's file, cut, longer or
+    removed.
+    """
     path = rng.choice(sorted(each for each in (root / "dists").rglob("*") if each.is_file()))
     content, dice = path.read_bytes(), rng.random()
     if dice < 0.25:
@@ -217,6 +220,7 @@ def served(field: Field) -> Try:
 
 
 def _answer(rng: random.Random, field: Field) -> list[tuple[bytes, float]]:
+    """Return a hostile HTTP answer: pieces, each with the pause after it in seconds."""
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
     flood = [(bytes(1 << 20), 0.0)] * 300
     text = payload(rng, field).encode("utf-8", "replace")

@@ -31,11 +31,13 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
+        """Serve each connection in a thread, without end."""
         while True:
             client, _ = self._listener.accept()
             threading.Thread(target=self._one, args=(client, self.serve), daemon=True).start()
 
     def _one(self, client: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        """Serve one connection with a time limit."""
         try:
             with client:
                 client.settimeout(SECONDS * 2)
@@ -63,6 +65,7 @@ def banner(rng: random.Random, field: Field) -> bytes:
 
 
 def _log_in(session: Session) -> int:
+    """Run `true` in a session; return its exit code."""
     return session.run("true").code
 
 

@@ -62,6 +62,7 @@ class Fleet:
         self._plain = {name: json.dumps(each) for name, each in self._collectors().items()}
 
     def _collectors(self) -> dict[str, Any]:
+        """Return kind of question → the answers of a healthy node."""
         return {
             "facts": healthy()["collectors"],
             "doctor": bare_metal(),
@@ -93,11 +94,13 @@ class Fleet:
 
 
 def _facts(collectors: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of the bad node with these answers of collectors."""
     head = {"schema": "gpuprov.facts/1", "host": BAD, "collected_at": "2026-11-22T12:00:00Z", "seconds": 0.4}
     return {**head, "collectors": collectors}
 
 
 def _status() -> dict[str, Any]:
+    """Return the reading of a node with two GPUs and one program."""
     gpus = [{**GPU, "index": index} for index in range(2)]
     return {
         "status": {"gpus": gpus, "programs": {"0": [[4711, "python", "alice", 7300, 80000]]}, "load": "3.1"}

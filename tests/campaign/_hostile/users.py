@@ -68,6 +68,7 @@ def _is_inside_private(path: Path, below: Path) -> bool:
 
 
 def _pin(path: Path) -> None:
+    """Pin a new host key in a file."""
     import paramiko
 
     from gpuprov.bootstrap.hostkeys import HostKeys
@@ -77,6 +78,7 @@ def _pin(path: Path) -> None:
 
 
 def _runs() -> None:
+    """Write a file into the folder of a new run."""
     from gpuprov.files.runs import new_run
 
     (new_run("apply") / "inventory.json").write_text("{}")
@@ -128,6 +130,7 @@ def ports(field: Field) -> Try:
 
 
 def _ask(port: int) -> None:
+    """Send requests of Dask's pages to a port; raise Reached if one is answered."""
     for request in (b"GET /status HTTP/1.0\r\n\r\n", b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as client:
             client.sendall(request)
