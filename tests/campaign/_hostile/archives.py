@@ -273,6 +273,7 @@ def builder(field: Field) -> Try:
     inventories = Inventories(field)
 
     def once(rng: random.Random) -> None:
+        """Make one try: apply with a hostile kernel name or archive of the builder."""
         names = tuple(f"t{field.number}n{each}" for each in (1, 2, 3))
         kernels = dict.fromkeys(names, KERNEL)
         if rng.random() < 0.4:
@@ -299,6 +300,9 @@ def intruder(field: Field) -> Try:
     """Try archives of a node that is not a builder: later nodes with its kernel must not get its modules."""
 
     def once(rng: random.Random) -> None:
+        """Make one try of two applies; raise Reached if a node is offered modules of the node that is no
+        builder.
+        """
         names = tuple(f"t{field.number}n{each}" for each in (1, 2, 3))
         run = Run(field, rng, names[1], {names[0]: KERNEL, names[1]: OWN, names[2]: KERNEL})
         driver = {"build": "once", "builder": names[0]}

@@ -66,6 +66,7 @@ def imported(field: Field) -> Try:
     inventories = Inventories(field)
 
     def once(rng: random.Random) -> None:
+        """Make one try: import a spoiled document, and convert the fleet."""
         document = json.loads(json.dumps(rng.choice(DOCUMENTS)))
         for _ in range(rng.choice((0, 1, 1, 2))):
             spoil(rng, field, document)
@@ -129,6 +130,7 @@ def first_boot(field: Field) -> Try:
     server = Server()
 
     def once(rng: random.Random) -> None:
+        """Make one try: a first boot with a hostile server."""
         machine = Machine(field.work / f"boot-{field.number}")
         url = f"http://127.0.0.1:{server.port}/x?X-Amz-Signature={field.secret}"
         content = _content(rng, field)  # content with the order's checksum equals the export
@@ -209,6 +211,7 @@ def _serving(rng: random.Random, content: bytes, posted: list[bytes]) -> Callabl
     kind = rng.randrange(8)
 
     def serve(client: Any) -> None:
+        """Answer one connection; record what it posts."""
         request = client.recv(65536)
         if request.startswith(b"POST"):
             posted.append(request)

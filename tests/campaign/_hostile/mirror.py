@@ -79,6 +79,7 @@ def apt(field: Field) -> Try:
     suites, root = Suites(field), field.work / "served"
 
     def once(rng: random.Random) -> None:
+        """Make one try: open a changed suite, and raise Reached if its packages are not the mirror's."""
         shutil.rmtree(root, ignore_errors=True)
         kind = rng.choice(("good", "good", "good", *suites.kinds))
         shutil.copytree(suites.kinds[kind], root)
@@ -137,6 +138,7 @@ def rpm(field: Field) -> Try:
     right = opened(good)
 
     def once(rng: random.Random) -> None:
+        """Make one try: open a changed repository, and raise Reached if its packages are not the mirror's."""
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(good, root)
         for _ in range(rng.randint(1, 2)):
@@ -171,6 +173,7 @@ def keyrings(field: Field) -> Try:
     plain = [key.binary() for key in keys]
 
     def once(rng: random.Random) -> None:
+        """Make one try: read a changed file of keys."""
         whole = bytearray(
             rng.choice((plain[0], plain[0] + plain[1], keys[0].public, keys[0].public + keys[1].public))
         )
@@ -194,6 +197,7 @@ def served(field: Field) -> Try:
     field.theirs.chmod(0o644)
 
     def once(rng: random.Random) -> None:
+        """Make one try: fetch a file from a hostile server."""
         size = rng.choice((None, None, 100))
         answer = _answer(rng, field)
 

@@ -79,6 +79,7 @@ def sshd(field: Field) -> Try:
     limits = ConnectionLimits(connect_s=SECONDS, command_s=SECONDS)
 
     def once(rng: random.Random) -> None:
+        """Make one try: connect to a hostile server, and check the time that this takes."""
         said, silent = banner(rng, field), rng.random() < 0.02
 
         def serve(client: socket.socket) -> None:
@@ -114,6 +115,7 @@ def host_keys(field: Field) -> Try:
     known = f"other ecdsa-sha2-nistp256 {good.get_base64()}"
 
     def once(rng: random.Random) -> None:
+        """Make one try: pin a hostile line, and check what other hosts then have."""
         path.write_text(known + "\n")
         evil = rng.choice(
             (

@@ -112,6 +112,7 @@ def enter(name: str, kind: str, lines: Callable[[Fleet, random.Random], list[lis
 
     @way("node", name, "code", "file", "key", share=share)
     def verb(field: Field) -> Try:
+        """Return the try of a verb."""
         fleet = Fleet(field)
         reports = {each: field.work / f"report.{each}" for each in ("html", "junit", "prometheus")}
 
@@ -217,6 +218,7 @@ def nccl(field: Field) -> Try:
     path = field.work / "job.log"
 
     def once(rng: random.Random) -> None:
+        """Make one try: parse a changed log."""
         text = rng.choice(LOGS)
         for _ in range(rng.randint(1, 3)):
             text = around(rng, field, text)
@@ -233,6 +235,7 @@ def derive(field: Field) -> Try:
     whole = json.dumps(_facts(bare_metal()))
 
     def once(rng: random.Random) -> None:
+        """Make one try: derive the environment from spoiled facts."""
         document = json.loads(whole)
         for _ in range(rng.randint(1, 3)):
             area = document["collectors"].get(rng.choice(("hcas", "nics", "system")), document)
@@ -254,6 +257,7 @@ def accept(field: Field) -> Try:
     texts = [text for path in sorted(FOLDER.glob("*.json")) if (text := path.read_text()).startswith("{")]
 
     def once(rng: random.Random) -> None:
+        """Make one try: judge and print a spoiled document."""
         document = json.loads(rng.choice(texts))
         healthy_one = deepcopy(document)
         for _ in range(rng.randint(1, 3)):

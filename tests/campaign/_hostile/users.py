@@ -31,6 +31,7 @@ def modes(field: Field) -> Try:
     known = field.work / "known_hosts"
 
     def once(rng: random.Random) -> None:
+        """Make one try: run a verb, and check the modes of its files."""
         state, cache = field.work / f"state-{field.number}", field.work / f"cache-{field.number}"
         homes = {"XDG_STATE_HOME": str(state), "XDG_CACHE_HOME": str(cache), "XDG_DATA_HOME": str(state)}
         verb = rng.choice(
@@ -93,6 +94,7 @@ def scheduler(field: Field) -> Try:
     make_certificates(folder, ["east"])
 
     def once(rng: random.Random) -> None:
+        """Make one try: connect to a hostile port, and check what was sent."""
         from gpuprov.ssh.workers import hire
 
         first: list[bytes] = []
@@ -119,6 +121,7 @@ def ports(field: Field) -> Try:
     """Try ports of local workers: they must not answer others with pages or in plain text."""
 
     def once(rng: random.Random) -> None:
+        """Make one try: start local workers, and send requests to their ports."""
         from gpuprov.ssh.workers import hire
 
         before = _listening()

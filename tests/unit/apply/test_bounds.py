@@ -41,6 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs tasks on the nodes `good` and `bad`; on the latter `ssh` is a shell command."""
 
     def run(bad: str, tasks: list[dict[str, Any]], **own: Any) -> dict[str, NodeOutcome]:
+        """Run the tasks; return each node's outcome."""
         for folder in ("bin", "run", "home"):
             (tmp_path / folder).mkdir()
         write_program(tmp_path / "bin/ssh", SSH.format(bad=bad, ssh=shutil.which("ssh")))

@@ -80,6 +80,7 @@ def with_pending(mode: str) -> Callable[[Collectors], None]:
     """Return a change of facts: ECC or MIG becomes another after the next reboot."""
 
     def change(collectors: Collectors) -> None:
+        """Change the pending mode of all GPUs."""
         smi = collectors["smi"]
         was, will = ("Enabled", "Disabled") if mode == "ecc" else ("Disabled", "Enabled")
         assert f"<pending_{mode}>{was}" in smi["stdout"]

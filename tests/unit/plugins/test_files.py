@@ -23,6 +23,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     stated = {"mode": "0644", "backup": False, "validate": None, "wanted": True}
 
     def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
+        """Run gpuprov_files with these options; return its answer."""
         asked = {"files": [], "remove": [], "undo": {}, "check": check, **options}
         asked["files"] = [{**stated, **each} for each in asked["files"]]
         monkeypatch.setattr("sys.argv", ["-", json.dumps(asked)])

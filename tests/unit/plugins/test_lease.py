@@ -25,6 +25,7 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Function that runs tasks on all nodes and returns node → registered results, without stopped nodes."""
 
     def play(leases: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Run tasks with a file of leases; return node → registered result."""
         (tmp_path / "roles/asking/files").mkdir(parents=True)
         (tmp_path / "roles/asking/tasks").mkdir()
         (tmp_path / "roles/asking/files/do.py").write_text(DONE)

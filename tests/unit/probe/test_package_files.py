@@ -90,6 +90,7 @@ def asking(tree: Tree) -> verify.PackageFiles:
     """Return verify's observer, whose commands read the tree."""
 
     def run(command: str) -> Any:
+        """Answer a command of verify from the tree."""
         if command == verify.DIVERSIONS:
             lines = tree.diversions.read_text().splitlines() if tree.diversions.exists() else []
             rows = zip(lines[::3], lines[1::3], lines[2::3], strict=True)

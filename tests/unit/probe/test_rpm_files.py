@@ -111,6 +111,7 @@ def asking(tree: Tree) -> rpm_files.RpmFiles:
     user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
 
     def run(command: str) -> Any:
+        """Run a command of verify with the tree's database of packages."""
         command = command.replace("rpm -q ", f"{RPM}{tree.database} -q ")
         command = command.replace("%{FILEUSERNAME} %{FILEGROUPNAME}", f"{user} {group}")
         done = subprocess.run(

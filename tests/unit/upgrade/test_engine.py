@@ -59,6 +59,7 @@ class World:
         """Return the function that does a step on nodes, with the failures that the test wants."""
 
         def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
+            """Do the step; a failed apply leaves a node half changed."""
             failed = {}
             assert isinstance(context.toward(context.lock, folder).leases, PaperLeases)
             for node in nodes:

@@ -45,6 +45,7 @@ def replacing(command: str, old: str, new: str) -> Change:
     """Return a change of text in the answer of every command that contains `command`."""
 
     def change(answers: Answers) -> None:
+        """Replace the text; it must be there."""
         found = {name: answer for name, answer in answers.items() if asks(name, command) and old in answer[1]}
         assert found, f"the recording has no {old!r} in an answer of {command!r}"
         for name, (code, out, err) in found.items():
@@ -57,6 +58,7 @@ def answering(command: str, code: int, out: str = "", err: str = "") -> Change:
     """Return a change of the whole answer of every command that contains `command`."""
 
     def change(answers: Answers) -> None:
+        """Replace the answers; there must be one."""
         found = [name for name in answers if asks(name, command)]
         assert found, f"the recording has no command {command!r}"
         answers.update(dict.fromkeys(found, (code, out, err)))
