@@ -109,7 +109,7 @@ def _try(loopback: Loopback, guard: Guard) -> None:
 
 
 def _target(here: Target, address: str, folder: Path) -> Target:
-    """Return the node at an address of its own sshd, with the key and known_hosts of a folder."""
+    """Return the node at an address where its sshd listens, with the key and known_hosts of a folder."""
     way = Connection(
         user=here.route.login,
         port=here.route.port,

@@ -106,7 +106,7 @@ def _loaded(facts: Facts, expectation: Expectation) -> Any:
     """Return sshd's files that changed after it has read them.
 
     Raises:
-        Missing: there is none, and a listening sshd could not be asked.
+        Missing: without such a file, a listening sshd could not be asked.
     """
     return _known(facts, list(facts.sshd_unread), expectation)
 
