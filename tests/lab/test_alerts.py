@@ -92,7 +92,7 @@ class Site:
             }
         )
         files[f"{FOLDER}/alertmanager.yml"] = _routed(exported["gpuprov.alertmanager.yml"])
-        # Alertmanager looks for a private address of its own unless it is alone.
+        # Alertmanager looks for its own private address unless it has no peers.
         files["/etc/default/prometheus-alertmanager"] = 'ARGS="--cluster.listen-address="\n'
         files["/srv/receiver.py"] = RECEIVER
         files["/srv/dcgm/metrics"] = _of_gpus(self.node.name, 2)

@@ -116,7 +116,7 @@ def _brought(lab: Lab, folder: Path, nodes: list[Node]) -> Fleet:
     """Return a fleet of nodes that were brought to the older of two locks."""
     fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
     [group] = fleet["groups"].values()
-    # A node that compiles for itself can fail alone.
+    # A node that compiles for itself can be the only one to fail.
     group["stack"] = {"repository": "distribution", "module_build": "dkms"}
     write_locks(folder, fleet, (NEWER, OLDER))
     made = Fleet(nodes, folder)

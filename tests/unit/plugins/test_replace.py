@@ -31,7 +31,7 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a file with old content and permissions 0640, in a folder of its own."""
+    """Return a file with old content and permissions 0640, in its own folder."""
     path = tmp_path / "folder/file"
     path.parent.mkdir()
     path.write_bytes(b"old\n")

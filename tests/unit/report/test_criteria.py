@@ -29,7 +29,7 @@ AT, OLD = "2026-01-30T00:00:00+00:00", "2025-12-01T00:00:00+00:00"
 
 
 def judged(result: str, *, at: str = AT, checks: tuple[str, ...] = ("a.b", "c.d")) -> Newest:
-    """Return the results of two nodes, of which the second has this one."""
+    """Return the results of two nodes; the second has this one."""
     differs = (Difference("a.b", 1, 2, "error", None, False),) if result == "differs" else ()
     second = NodeDrift(
         "n2", "drifted" if differs else "in_sync", differs, "no SSH" if result == "lost" else None

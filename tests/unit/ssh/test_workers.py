@@ -218,7 +218,7 @@ BEGUN: list[str] = []
 
 
 def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
-    """Report the worker, and return its name for each node; the first worker waits until it is let go on."""
+    """Report the worker, and return its name for each node; the first worker waits for the test."""
     from tests.unit.ssh import test_workers as own  # this module, not a pickled copy
 
     at = current_attempt()

@@ -40,9 +40,9 @@ def judged(
     word: Word,
     slowed: Callable[[Group], bool] = lambda group: False,
 ) -> tuple[list[str], list[str], Outcome]:
-    """Search among `count` nodes of which one states what `word` returns; groups are slow as `slowed` says.
+    """Search among `count` nodes; one states what `word` returns; groups are slow as `slowed` says.
 
-    Returns the rejected nodes, those with a warning alone, and the outcome.
+    Returns the rejected nodes, those with only a warning, and the outcome.
     """
     names = [f"n{number:03}" for number in range(count)]
     search = Search(names)
