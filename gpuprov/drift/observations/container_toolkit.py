@@ -39,7 +39,7 @@ def _config(facts: Facts, expectation: Expectation) -> Any:
 
 
 @names_who("container_toolkit.config")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str]:
     """Yield the toolkit's configuration file."""
     yield CONFIG
 

@@ -52,7 +52,7 @@ def _known(facts: Facts, found: Any, expectation: Expectation) -> Any:
 
 @names_who("ssh.options")
 @names_who("ssh.logins")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield for each keyword the line that sets it, or sshd's command line, else None."""
     for keyword, answer in _differing(facts, expectation):
         yield answer.places.get(keyword) or answer.places.get(ALIASES.get(keyword, ""))

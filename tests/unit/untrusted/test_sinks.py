@@ -191,7 +191,7 @@ SINKS = {
         (GATES, "gpuprov/doctor/concerns/errors.py"),
     ),
     "a shell on a node": Sink(
-        {"session.run", "self._session.run", "as_root", "_insist", "self._said"},
+        {"session.run", "self._session.run", "as_root", "_insist", "self._output_of", "self._printed"},
         lambda call, source: all(made_of(each, source, QUOTING) for each in call.args),
         "shlex.quote, shlex.join or shell_words for every value",
         ("gpuprov/access/deadman.py", "gpuprov/doctor/look.py", "gpuprov/nccl/shells.py"),
