@@ -21,8 +21,8 @@ RECENT = 2.5
 RECENT_LEAST_S = 120.0
 """Least time for that: a run that waits for nvidia-smi takes half a minute at any interval."""
 APART = 0.5
-"""Intervals that have to pass between these runs: each end of a job starts one, and a job that fails at once is
-followed by the next.
+"""Intervals that have to pass between these runs: each end of a job starts one, and a job that fails at once
+is followed by the next.
 """
 ABSENT = 2
 """Least number of runs without a fault before it is gone, however long they are apart."""
@@ -125,8 +125,8 @@ class Memory:
     ) -> None:
         """Take what a run saw.
 
-        A fault counts from its second sight within `RECENT` intervals on, at least `APART` intervals after its
-        first one. It is gone when no run has seen it for `hold` seconds.
+        A fault counts from its second sight within `RECENT` intervals on, at least `APART` intervals after
+        its first one. It is gone when no run has seen it for `hold` seconds.
 
         Args:
             unknown: rules that could not judge: their faults stay.

@@ -44,9 +44,7 @@ def find_unfinished(name: str, verb: str) -> Path:
     return run
 
 
-def find_upgrade(
-    name: str | None, nodes: Sequence[str], fleet: Path | None = None
-) -> tuple[Path, list[str]]:
+def find_upgrade(name: str | None, nodes: Sequence[str], fleet: Path | None = None) -> tuple[Path, list[str]]:
     """Return an upgrade's folder, and which of the nodes it changed and no rollback has returned since.
 
     Args:

@@ -71,7 +71,7 @@ class Narrowing:
 
     def _is_alone(self, suspect: str) -> bool:
         """Return whether no other node was in all failed groups with an only suspect."""
-        failed = self._alone.get(suspect)
+        failed = self._alone.get(suspect, [])
         return bool(failed) and not set.intersection(*failed)
 
     def ended(self, nodes: Iterable[str]) -> None:

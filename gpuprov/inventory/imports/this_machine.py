@@ -1,4 +1,4 @@
-"""Addresses of this machine in an imported fleet: only a person makes the controller a node, or knows of it."""
+"""Addresses of this machine in an imported fleet: only a person makes the controller a node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def refuse_this_machine(fleet: Mapping[str, Any], source: str, narrate: Callable
                     do=f"if this machine is a node, add `{LOCAL}` to fleet.yml after the import",
                 )
             if address.lower() in own:
-                narrate(on_one_line(f"{host} ({address}) is this machine: remove it if it is not to be a node"))
+                narrate(
+                    on_one_line(f"{host} ({address}) is this machine: remove it if it is not to be a node")
+                )
 
 
 def _own_addresses() -> set[str]:

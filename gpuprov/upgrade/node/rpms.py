@@ -99,7 +99,9 @@ def keep(versions: "Mapping[str, str]", pool: str) -> "list[str]":
     lost = [file for file in files.values() if not is_kept(file)]
     if lost:
         named = ", ".join(lost[:3])
-        raise Failed(f"no rollback possible: dnf has downloaded no {named} with the digests of the installed one")
+        raise Failed(
+            f"no rollback possible: dnf has downloaded no {named} with the digests of the installed one"
+        )
     return list(files.values())
 
 

@@ -207,7 +207,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def unfinished(fleet: Path | None) -> list[Path]:
-    """Return the folders of a fleet's runs that have drained nodes and not returned them, the oldest first."""
+    """Return the folders of a fleet's runs that have drained nodes and not returned them, oldest first."""
     return [folder for folder in run_folders(VERB) if is_of_fleet(folder, fleet) and left_out(folder)]
 
 

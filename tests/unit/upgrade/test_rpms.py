@@ -144,7 +144,7 @@ def test_only_the_installed_package_is_kept_for_a_rollback(
     monkeypatch.setattr(rpms, "installed", lambda: {"libnccl": ["2.28.9-1", "noarch"]})
     monkeypatch.setattr(rpms, "cached", lambda: offered)
     monkeypatch.setattr(rpms, "_download", download)
-    with pytest.raises(Failed, match="no libnccl-2.28.9-1.noarch.rpm with the digests of the installed one"):
+    with pytest.raises(Failed, match=r"no libnccl-2\.28\.9-1\.noarch\.rpm with the digests of the installed"):
         rpms.keep({"libnccl": "2.28.9-1"}, str(pool))
     offered[own.name] = str(own)
     assert rpms.keep({"libnccl": "2.28.9-1"}, str(pool)) == [own.name]
@@ -184,7 +184,7 @@ def test_a_package_of_a_repository_on_the_node_is_taken_from_there_only(
     rpms.unpack("kmod-nvidia-open-dkms", "3:590.48.01-1.el9", str(tmp_path))
     assert asked == [["kmod-nvidia-open-dkms-3:590.48.01-1.el9"], ("--repo=here",)]
     (tmp_path / "all.repo").write_text("[epel]\nbaseurl=https://m/\n")
-    with pytest.raises(Failed, match="no kmod-nvidia-open-dkms 3:590.48.01-1.el9 with a valid signature"):
+    with pytest.raises(Failed, match=r"no kmod-nvidia-open-dkms 3:590\.48\.01-1\.el9 with a valid"):
         rpms.unpack("kmod-nvidia-open-dkms", "3:590.48.01-1.el9", str(tmp_path))
 
 
