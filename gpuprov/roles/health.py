@@ -26,6 +26,9 @@ FAILED = "gpuprov-health-failed.service"
 UNITS = {"health.timer": TIMER}
 VERDICT = "/run/gpuprov/health"
 """The verdict as one line (`gpuprov.health.output.line`)."""
+FIRST_S = 180.0
+"""Seconds after a boot in which the first verdict need not be there: the timer waits for 30 s, a run takes 50 s
+at most, and the timer itself starts late in the boot."""
 TEXTFILE = "gpuprov-health.prom"
 SYSTEMD = "/etc/systemd/system"
 
