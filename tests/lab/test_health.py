@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 
 from gpuprov.roles.health import LIBRARY, PROGRAM, SERVICE, TIMER, VERDICT
 from gpuprov_lab import Lab
-from gpuprov_lab.variants import with_control_groups
 from tests.campaign._doctor_faults import FORGET
-from tests.campaign._doctor_look import driven, equip
-from tests.lab.stub_driver_node import StubDriverNode
-from tests.lab.test_slurm import FIRST_VERSION, PACKAGES
+from tests.lab.health_node import FOLDER, HealthNode, health_node
 
 pytestmark = pytest.mark.slow
-FOLDER = "/var/lib/prometheus/node-exporter"
 INTERVAL, HOLD = 10, 60
 SETTING = {"interval": INTERVAL, "grace": 0, "hold": HOLD, "rules": {}, "command": None}
-SLURM_CONF = f"""\
-ClusterName=lab
-SlurmctldHost={{name}}
-SlurmUser=slurm
-StateSaveLocation=/var/lib/slurm/slurmctld
-SlurmdSpoolDir=/var/lib/slurm/slurmd
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
-ReturnToService=2
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-HealthCheckProgram={LIBRARY}/slurm-health
-HealthCheckInterval=5
-NodeName={{name}} CPUs=1 RealMemory=100 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES
-"""
 FAULTS = [
     ("cuda.exclusive", "isolate", "nvidia-smi -i 1 -c 2", "nvidia-smi -i 1 -c 0"),
     ("driver.smi", "isolate", "gpuprov-sim fault hang", "gpuprov-sim mend"),
@@ -50,51 +29,9 @@ FAULTS = [
 """Rule, class, and the commands that cause and remove the fault."""
 
 
-class HealthNode(StubDriverNode):
-    """A node with the role."""
-
-    roles, areas = ("health",), ("health.",)
-
-    def until(self, test: Callable[[], bool], seconds: float) -> float:
-        """Wait until a test holds; return the seconds, or fail after the limit."""
-        begun = time.monotonic()
-        while not test():
-            assert time.monotonic() - begun < seconds, self.says(f"cat {VERDICT}; scontrol show node")
-            time.sleep(1)
-        return time.monotonic() - begun
-
-    @property
-    def verdict(self) -> str:
-        """The last verdict."""
-        return self.says(f"cut -d' ' -f1 {VERDICT}")
-
-    @property
-    def metrics(self) -> set[tuple[str, str]]:
-        """Rule and class of the faults in the textfile."""
-        text = self.says(f"cat {FOLDER}/gpuprov-health.prom")
-        return set(re.findall(r'gpuprov_health_fault\{rule="([^"]*)",class="([^"]*)"\}', text))
-
-    @property
-    def drained(self) -> str:
-        """The reason of the node's drain, "" if it is not drained."""
-        text = self.says(f"scontrol show node {self.node.name}")
-        reason = re.search(r"Reason=(.*) \[", text)
-        return (reason[1] if reason else "-") if re.search(r"State=\S*DRAIN", text) else ""
-
-    def judge(self) -> None:
-        """Run the program now."""
-        self.node.run(f"systemctl start {SERVICE}", check=False)
-
-
 @pytest.fixture(scope="module")
 def node(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> HealthNode:
-    [plain] = module_lab.up(1, os="debian12", gpu="h100x8", prepare=[with_control_groups])
-    driven(plain)
-    equip(plain)
-    node = HealthNode(module_lab, plain, tmp_path_factory.mktemp("health"))
-    plain.run(f"mkdir -p {FOLDER} && gpuprov-sim log 'nvidia: module loaded'")
-    node.state({"health": SETTING, "monitoring": {"textfile": FOLDER}})
-    return node
+    return health_node(module_lab, tmp_path_factory.mktemp("health"), SETTING)
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +43,7 @@ def applied(node: HealthNode) -> HealthNode:
 
 @pytest.fixture(scope="module")
 def slurm(applied: HealthNode) -> HealthNode:
-    applied.node.run(f"apt-get -q update && apt-get -q -y install --no-install-recommends {PACKAGES}")
-    for path, text in {
-        "/etc/slurm/slurm.conf": SLURM_CONF.format(name=applied.node.name),
-        "/etc/slurm/cgroup.conf": "CgroupPlugin=cgroup/v1\n",
-        "/etc/systemd/system/slurmd.service.d/lab.conf": FIRST_VERSION,
-    }.items():
-        applied.node.run(f"mkdir -p $(dirname {path}) && cat >{path}", input=text)
-    applied.node.run("systemctl daemon-reload && systemctl restart slurmctld slurmd")
-    applied.until(lambda: "State=IDLE" in applied.says("scontrol show node"), 90)
+    applied.install_slurm()
     return applied
 
 
