@@ -1,4 +1,6 @@
-"""The same faults through a node's health check: its timer, then textfile, plugin and Debian's own Slurm."""
+"""The same machines through the health check: faults until textfile, plugin and Debian's own Slurm have them,
+and healthy machines, which must not be drained.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ import re
 import time
 from pathlib import Path
 
+from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import CLASSES
+from gpuprov.health.look import judge
 from gpuprov.health.memory import DRAINING
-from gpuprov.roles.health import LIBRARY, PLUGIN, PROGRAM, SERVICE, TIMER
-from gpuprov_lab import Lab
+from gpuprov.roles.health import LIBRARY, PLUGIN, PROGRAM, TIMER, program
+from gpuprov_lab import Lab, Node
 from tests.campaign._doctor_look import OF_THE_LAB
 from tests.lab.health_node import SLURM_S, HealthNode, health_node
 
@@ -37,11 +41,10 @@ def with_health(lab: Lab, folder: Path) -> HealthNode:
 
 def forget(node: HealthNode) -> None:
     """Remove what the health check and Slurm know of earlier faults; the timer starts anew."""
-    ended = f"until test $(systemctl show -P ActiveState {SERVICE}) != activating; do sleep 0.3; done"
     back = f"scontrol update NodeName={node.node.name}"
+    node.stop()
     node.node.run(
-        f"systemctl stop {TIMER}; {ended}; {PROGRAM} --forget; {back} State=UNDRAIN; {back} Comment=; "
-        f"systemctl start {TIMER}",
+        f"{PROGRAM} --forget; {back} State=UNDRAIN; {back} Comment=; systemctl start {TIMER}",
         check=False,
     )
 
@@ -82,3 +85,22 @@ def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
     if not slurm.startswith(f"gpuprov:health: {worst} {rule}: "):
         return f"Slurm has the drain {node.drained!r} and the comment {node.comment!r}", worst, run_s
     return "", worst, run_s
+
+
+def drains(node: Node) -> str:
+    """Run the program twice on a node without the role; return the verdict if jobs could not start, or "".
+
+    It counts from the node's boot on, and the node may have no line in the kernel's log.
+    """
+    node.run(f"cat >{PROGRAM} && chmod 755 {PROGRAM}", input=program())
+    node.run("cat >/run/health.config", input=json.dumps({"grace": 0}))
+    node.run(f"for each in 1 2; do {PROGRAM} --config /run/health.config; done")
+    document = json.loads(node.run("cat /run/gpuprov/health.json").stdout)
+    found = [each for each in (*document["faults"], *document["suspected"]) if each["health"] in DRAINING]
+    return "; ".join(f"{each['health']} {each['rule']}: {each['text']}" for each in found)
+
+
+def drains_recorded(seen: Examination) -> str:
+    """Judge a recorded machine; return the faults with which no job could start."""
+    found = [each for each in judge(seen, {}, {}).sights if each.health in DRAINING]
+    return "; ".join(f"{each.health} {each.rule}: {each.text}" for each in found)

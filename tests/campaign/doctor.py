@@ -6,8 +6,8 @@ Healthy: lab nodes of every machine and both systems, and recorded machines; no 
 degraded. Seeded: each fault is caused on a node, must be found by name with its cause first, and is corrected
 by running the doctor's printed commands; if these cannot run on such a node, the fault is removed by hand and
 the reason printed. With --health the node has the role health, and each fault also has to reach textfile,
-plugin and Debian's own Slurm with its rule, within two intervals. Recorded: the same faults as changes to
-recorded machines, and public logs. Exit 1 if anything was missed.
+plugin and Debian's own Slurm with its rule, within two intervals; no healthy machine has one that drains it.
+Recorded: the same faults as changes to recorded machines, and public logs. Exit 1 if anything was missed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
     parser.add_argument("rules", nargs="*", metavar="RULE", help="only faults of these")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; repeatable")
     parser.add_argument("--machine", action="append", help="healthy ones with this in their name; repeatable")
-    parser.add_argument("--health", action="store_true", help="seeded faults through the health check, too")
+    parser.add_argument("--health", action="store_true", help="all machines through the health check, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for what went well, too")
     wanted = parser.parse_args()
     parts = wanted.part or (["seeded"] if wanted.rules else ["healthy"] if wanted.machine else PARTS)
@@ -73,7 +73,7 @@ def main() -> int:
     if "recorded" in parts:
         _recorded(tally)
     if "healthy" in parts:
-        _healthy(tally, wanted.machine or [""])
+        _healthy(tally, wanted.machine or [""], health=wanted.health)
     if "seeded" in parts:
         with Lab(f"doctor-{os.getpid()}") as lab:
             _seeded(lab, wanted.rules, tally, health=wanted.health)
@@ -102,19 +102,24 @@ def _recorded(tally: Tally) -> None:
         tally.say("public", f"public {rule}: {text[:60]!r}", wrong)
 
 
-def _healthy(tally: Tally, names: list[str]) -> None:
-    for name, found in recorded():
+def _healthy(tally: Tally, names: list[str], *, health: bool) -> None:
+    for name, found, drained in recorded(health=health):
         if any(each in name for each in names):
-            tally.say("healthy", f"healthy: {name}", alarms(found), _aside(found))
+            _say_healthy(tally, name, found, drained)
     for number, machine in enumerate(of_the_lab()):
         if any(each in machine.name for each in names):
             try:
                 with Lab(f"doctor-{os.getpid()}-{number}") as lab:
-                    found = machine.look(lab)
+                    found, drained = machine.look(lab, health=health)
             except GpuprovError as error:
-                found = Diagnosis(machine.name, failure=error)
+                found, drained = Diagnosis(machine.name, failure=error), ""
             tally.counts["of the lab"] += 1
-            tally.say("healthy", f"healthy: {machine.name}", alarms(found), _aside(found))
+            _say_healthy(tally, machine.name, found, drained)
+
+
+def _say_healthy(tally: Tally, name: str, found: Diagnosis, drained: str) -> None:
+    wrong = alarms(found) or (f"would be drained: {drained}" if drained else "")
+    tally.say("healthy", f"healthy: {name}", wrong, _aside(found))
 
 
 def _aside(found: Diagnosis) -> str:

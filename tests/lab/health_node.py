@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuprov.roles.health import LIBRARY, SERVICE, VERDICT
+from gpuprov.roles.health import LIBRARY, SERVICE, TIMER, VERDICT
 from gpuprov_lab import Lab
 from gpuprov_lab.variants import with_control_groups
 from tests.campaign._doctor_look import driven, equip
 from tests.lab.stub_driver_node import StubDriverNode, with_kernel_lines
 from tests.lab.test_slurm import FIRST_VERSION, PACKAGES
 
+DROP_INS = f"/etc/systemd/system/{SERVICE}.d"
 FOLDER = "/var/lib/prometheus/node-exporter"
 SLURM_S = 5
 """Seconds between two runs of Slurm's HealthCheckProgram."""
@@ -77,6 +79,13 @@ class HealthNode(StubDriverNode):
         """Run the program now."""
         self.node.run(f"systemctl start {SERVICE}", check=False)
 
+    def stop(self, how: str = "stop") -> None:
+        """Stop the timer, and wait for the end of a run: one that is stopped writes that it was."""
+        state = f"systemctl show -P ActiveState {SERVICE}"
+        self.node.run(
+            f"systemctl {how} {TIMER}; until {state} | grep -qx 'inactive\\|failed'; do sleep 0.3; done"
+        )
+
     def install_slurm(self) -> None:
         """Install Slurm, and wait until the node has registered."""
         self.node.run(f"apt-get -q update && apt-get -q -y install --no-install-recommends {PACKAGES}")
@@ -90,6 +99,23 @@ class HealthNode(StubDriverNode):
         self.until(lambda: "State=IDLE" in self.says("scontrol show node"), 90)
 
 
+@contextmanager
+def stuck_nvidia_smi(node: HealthNode) -> Iterator[None]:
+    """Let each nvidia-smi of a node sleep uninterruptibly, until the context ends."""
+    text = (Path(__file__).parent / "stuck_nvidia_smi.py").read_text()
+    node.node.run(
+        "test -e /dev/fuse || mknod /dev/fuse c 10 229; mkdir -p /mnt/stuck; cat >/opt/stuck.py", input=text
+    )
+    node.node.run("systemd-run --quiet --unit=stuck python3 /opt/stuck.py /mnt/stuck")
+    script = "#!/bin/sh\nread -r line </mnt/stuck/driver\n"
+    node.node.run("cat >/opt/nvidia-smi; chmod +x /opt/nvidia-smi", input=script)
+    node.node.run("mount --bind /opt/nvidia-smi $(readlink -f /usr/bin/nvidia-smi)")
+    try:
+        yield
+    finally:
+        node.node.run("umount $(readlink -f /usr/bin/nvidia-smi); systemctl stop stuck; umount /mnt/stuck")
+
+
 def health_node(lab: Lab, folder: Path, setting: Mapping[str, Any]) -> HealthNode:
     """Start a node with a stub driver, and the role's setting in its lock."""
     [plain] = lab.up(1, os="debian12", gpu="h100x8", prepare=[with_control_groups])
@@ -97,6 +123,8 @@ def health_node(lab: Lab, folder: Path, setting: Mapping[str, Any]) -> HealthNod
     equip(plain)
     node = HealthNode(lab, plain, folder)
     with_kernel_lines(plain)
+    # Nodes have no control groups of processors: beside busy ones a run of lowest priority would not end.
+    plain.run(f"mkdir -p {DROP_INS} && printf '[Service]\\nNice=0\\n' >{DROP_INS}/lab.conf")
     plain.run(f"mkdir -p {FOLDER}")
     node.state({"health": dict(setting), "monitoring": {"textfile": FOLDER}})
     return node

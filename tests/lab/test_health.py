@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from gpuprov.roles.health import LIBRARY, PROGRAM, SERVICE, TIMER, VERDICT
+from gpuprov.roles.health import FIRST_S, LIBRARY, PROGRAM, SERVICE, TIMER, VERDICT
 from gpuprov_lab import Lab
 from tests.campaign._doctor_faults import FORGET
-from tests.lab.health_node import FOLDER, HealthNode, health_node
+from tests.lab.health_node import FOLDER, HealthNode, health_node, stuck_nvidia_smi
 
 pytestmark = pytest.mark.slow
 INTERVAL, HOLD = 10, 60
@@ -55,9 +55,9 @@ def test_the_node_is_judged_and_both_witnesses_agree(applied: HealthNode) -> Non
 
 
 def test_both_witnesses_see_changes_and_apply_corrects_them(applied: HealthNode) -> None:
-    # A run that is stopped writes that it was: the one under way has to end.
-    ended = f"until test $(systemctl show -P ActiveState {SERVICE}) = inactive; do sleep 1; done"
-    applied.node.run(f"systemctl disable --now {TIMER}; {ended}")
+    booted = int(applied.says("ps -o etimes= -p 1"))
+    time.sleep(max(0.0, FIRST_S + 2 - booted))  # earlier a verdict may be missing
+    applied.stop("disable --now")
     applied.node.run(f"echo '#' >>{PROGRAM}; rm {LIBRARY}/npd-health {VERDICT}")
     assert set(applied.drift()) == {"health.files", "health.timer", "health.verdict"}
     assert set(applied.failed()) == {"health.files", "health.timer", "health.verdict"}
@@ -99,6 +99,80 @@ def test_a_killed_run_leaves_the_verdict_unknown(applied: HealthNode) -> None:
     applied.until(lambda: "the last run failed or was killed" in applied.says(f"cat {VERDICT}"), 30)
     assert applied.verdict == "unknown"
     applied.node.run("gpuprov-sim mend")
+
+
+def test_a_stuck_nvidia_smi_is_named_and_started_once(applied: HealthNode) -> None:
+    """Watch a process in state D over several runs: there is one of it, and the verdict stays."""
+    with stuck_nvidia_smi(applied):
+        applied.until(lambda: applied.verdict == "isolate", 300)
+        runs = set[str]()
+        begun = time.monotonic()
+        while len(runs) < 4:
+            assert time.monotonic() - begun < 300, applied.says(
+                f"cat {VERDICT}; journalctl -u {SERVICE} -n 40"
+            )
+            verdict, _, at, _, _, rule, *_ = applied.says(f"cat {VERDICT}").split(" ", 6)
+            assert (verdict, rule) == ("isolate", "driver.smi"), applied.says(f"cat {VERDICT}")
+            runs.add(at)
+            assert applied.says("grep -l '(nvidia-smi) D' /proc/[0-9]*/stat 2>/dev/null | wc -l") == "1"
+            time.sleep(1)
+    applied.until(lambda: applied.verdict == "watch", 4 * HOLD)
+
+
+def test_a_full_disk_leaves_the_verdict_unknown(applied: HealthNode) -> None:
+    applied.node.run(
+        "mount -t tmpfs -o size=1m full /run/gpuprov; dd if=/dev/zero of=/run/gpuprov/fill", check=False
+    )
+    applied.judge()
+    assert (
+        applied.says(f"{LIBRARY}/npd-health isolate; echo $?") == f"unknown: {VERDICT} is missing or empty\n2"
+    )
+    assert set(applied.drift()) == set(applied.failed()) == {"health.verdict"}
+    applied.node.run("umount /run/gpuprov")
+    applied.node.run(
+        f"mount -t tmpfs -o size=64k full {FOLDER}; dd if=/dev/zero of={FOLDER}/fill", check=False
+    )
+    applied.judge()
+    assert applied.says(f"ls {FOLDER}") == "fill"
+    applied.node.run(f"umount {FOLDER}")
+    applied.judge()
+    assert applied.verdict == "watch"
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"), [("+2h", "the clock was set by +7"), ("@2001-01-01 00:00:00", "has lost its time")]
+)
+def test_a_broken_clock_leaves_the_verdict_unknown(applied: HealthNode, shown: str, reason: str) -> None:
+    """Show the program another time: a node of the lab has its machine's clock."""
+    applied.node.run("command -v faketime || apt-get -q -y install --no-install-recommends faketime")
+    library = applied.says("find /usr/lib -name libfaketime.so.1")
+    drop_in = f"""[Service]
+Environment=LD_PRELOAD={library} "FAKETIME={shown}" FAKETIME_DONT_FAKE_MONOTONIC=1
+"""
+    folder = f"/run/systemd/system/{SERVICE}.d"
+    applied.until(lambda: applied.verdict == "watch", 60)
+    applied.node.run(f"mkdir {folder} && cat >{folder}/clock.conf && systemctl daemon-reload", input=drop_in)
+    applied.until(
+        lambda: (
+            applied.says(f"cat {VERDICT}").startswith("unknown ") and reason in applied.says(f"cat {VERDICT}")
+        ),
+        60,
+    )
+    applied.node.run(f"rm -r {folder} && systemctl daemon-reload")
+    applied.until(lambda: applied.verdict == "watch", 60)
+    assert (applied.drift(), applied.failed()) == ({}, {})
+
+
+def test_the_first_verdict_after_a_boot_is_not_due_at_once(applied: HealthNode) -> None:
+    applied.node.reboot()
+    applied.stop()
+    applied.node.run(f"rm -f {VERDICT}")
+    assert set(applied.drift()) == set(applied.failed()) == {"health.timer"}
+    booted = int(applied.says("ps -o etimes= -p 1"))
+    time.sleep(max(0.0, FIRST_S + 2 - booted))
+    assert set(applied.drift()) == set(applied.failed()) == {"health.timer", "health.verdict"}
+    applied.node.run(f"systemctl start {TIMER}")
+    applied.until(lambda: applied.verdict == "watch", 90)
 
 
 def test_without_its_program_the_verdict_is_too_old_for_all_readers(applied: HealthNode) -> None:
