@@ -19,6 +19,13 @@ CORE = [
     {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "verbs": ["get", "patch"]},
     {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]},
     {
+        "name": "configmaps",
+        "singularName": "configmap",
+        "namespaced": True,
+        "kind": "ConfigMap",
+        "verbs": ["get"],
+    },
+    {
         "name": "pods/eviction",
         "singularName": "",
         "namespaced": True,
@@ -34,6 +41,15 @@ APPS = [
         "singularName": "daemonset",
         "namespaced": True,
         "kind": "DaemonSet",
+        "verbs": ["get"],
+    }
+]
+RUNTIME = [
+    {
+        "name": "runtimeclasses",
+        "singularName": "runtimeclass",
+        "namespaced": False,
+        "kind": "RuntimeClass",
         "verbs": ["get"],
     }
 ]
@@ -157,11 +173,13 @@ def resources(version: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": listed}
 
 
+GROUPS = [group("apps"), group("node.k8s.io"), group("policy")]
 DISCOVERY = {
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group("apps"), group("policy")]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": GROUPS},
     "/api/v1": resources("v1", CORE),
     "/apis/apps/v1": resources("apps/v1", APPS),
+    "/apis/node.k8s.io/v1": resources("node.k8s.io/v1", RUNTIME),
     "/apis/policy/v1": resources("policy/v1", []),
     "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.2"},
 }
