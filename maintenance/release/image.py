@@ -1,4 +1,4 @@
-"""`gpuprov-image.tar`: a container image with gpuprov, built from packages of Debian without a base image.
+"""`gpuprov-image.tar.gz`: a container image with gpuprov, built from packages of Debian without a base image.
 
 Debian's packages come from a mirror whose index debootstrap verifies, gpuprov and its dependencies from
 wheels by hash. The same packages, wheel and date give the same bytes.
@@ -6,6 +6,7 @@ wheels by hash. The same packages, wheel and date give the same bytes.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from gpuprov.errors import GpuprovError
 from maintenance.release.locked import ROOT, download, read_pins
 from maintenance.release.wheelhouse import LOCK, fill
 
-NAME = "gpuprov-image.tar"
+NAME = "gpuprov-image.tar.gz"
 MIRROR = "http://deb.debian.org/debian"
 SUITE, PYTHON = "trixie", (3, 13)
 """Release of Debian, and the version of its Python."""
@@ -82,9 +83,11 @@ def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: P
         labels = {"title": "gpuprov", "version": version, "licenses": "GPL-3.0-or-later"}
         settings += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
         _said([*buildah, "config", *settings, "image"])
-        target.unlink(missing_ok=True)
-        place = f"docker-archive:{target.absolute()}:localhost/gpuprov:{version}"
+        whole = scratch / "image.tar"
+        place = f"docker-archive:{whole}:localhost/gpuprov:{version}"
         _said([*buildah, "commit", "--quiet", "--timestamp", str(when), "--format=docker", "image", place])
+    with whole.open("rb") as plain, target.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
+        shutil.copyfileobj(plain, packed, 1 << 20)
 
 
 @contextmanager
