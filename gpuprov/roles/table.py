@@ -17,6 +17,7 @@ from gpuprov.roles import (
     fabric_manager,
     firewall,
     gpu_settings,
+    gpudirect,
     hardware,
     health,
     imex,
@@ -126,6 +127,13 @@ ROLES = (
         first={"nccl": "nccl_packages"},
     ),
     Role(
+        "gpudirect",
+        gpudirect.variables,
+        gpudirect.expectations,
+        settings=("peer_memory",),
+        components=("doca_ofed", "gds"),
+    ),
+    Role(
         "container_toolkit",
         container_toolkit.variables,
         container_toolkit.expectations,
@@ -159,7 +167,7 @@ ROLES = (
         settings=("tuning",),
         beside=ASKED_OF_SERVICES,
     ),
-    Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
+    Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients", "client_options")),
     Role(
         "profiling_tools",
         profiling_tools.variables,
@@ -210,6 +218,7 @@ OVERRULED = tuple(
         cuda_toolkit,
         cudnn,
         nccl,
+        gpudirect,
         container_toolkit,
         docker,
         containerd,
