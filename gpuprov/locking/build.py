@@ -17,6 +17,7 @@ from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.builder import check_builders, module_build, with_builder
 from gpuprov.locking.components import Locker, family_pattern
+from gpuprov.locking.confidential import check_confidential
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.gpudirect import check_compilers, with_peer_memory
@@ -201,6 +202,7 @@ class Builder:
         system = self._catalog.systems[answer.stack.os or group.os]
         check_compilers(name, stack)
         gpu = find_gpu(self._catalog, hardware.gpu_model)
+        check_confidential(name, settings, answer, gpu, hardware)
         chosen = with_peer_memory(name, settings, answer, gpu, system, self._catalog)
         granted = self._access(with_clients(chosen, system, self._catalog), system, group)
         return Settled(hardware, settings, granted, system, locked, request, answer, want)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuprov.catalog import Catalog
-from gpuprov.catalog.records import GpuModel, System
+from gpuprov.catalog.records import Flavour, GpuModel, System
 from gpuprov.catalog.rules.issues import kernel_version
 from gpuprov.catalog.rules.rdma import DMA_BUF, KERNEL, PEERMEM, SOURCE, without_dma_buf
 from gpuprov.catalog.version import Version
@@ -25,7 +25,7 @@ def with_peer_memory(
     system: System,
     catalog: Catalog,
 ) -> dict[str, Setting]:
-    """Return the settings with the way in which network cards read the GPUs' memory; unchanged if not stated.
+    """Return the settings with the way in which network cards read GPUs' memory; unchanged if not stated.
 
     `auto` is DMA-BUF, or nvidia-peermem where DMA-BUF is not possible.
 
@@ -41,8 +41,8 @@ def with_peer_memory(
     why = ", ".join(missing)
     if way == DMA_BUF and missing:
         raise Refused(
-            f"{name}: peer_memory is {DMA_BUF}, which needs the open modules, kernel {KERNEL} and Turing or newer,"
-            f" and the group has {why} [peer-memory-dma-buf]",
+            f"{name}: peer_memory is {DMA_BUF}, which needs the open modules, kernel {KERNEL} and Turing or"
+            f" newer, and the group has {why} [peer-memory-dma-buf]",
             do=f"change that, or state peer_memory: {PEERMEM} and stack: {{doca_ofed: auto}}",
         )
     if way == PEERMEM and not ofed:
@@ -65,7 +65,7 @@ def with_peer_memory(
 
 def _missing(answer: Answer, gpu: GpuModel, system: System) -> list[str]:
     """Return what keeps a group from DMA-BUF."""
-    flavour = "proprietary" if answer.stack.module == "proprietary" else "open"
+    flavour: Flavour = "proprietary" if answer.stack.module == "proprietary" else "open"
     return list(without_dma_buf([gpu], flavour, _kernel(answer, system)))
 
 
@@ -83,7 +83,7 @@ def check_compilers(name: str, stated: StackPolicy) -> None:
     wanted = [each for each in ("doca_ofed", "gds") if getattr(stated, each) not in (None, ABSENT)]
     if wanted and stated.compiler == "absent":
         raise Refused(
-            f"{name}: stack.compiler is absent, and DKMS compiles the modules of {' and '.join(wanted)} on each"
-            " node [gpudirect-compiler]",
+            f"{name}: stack.compiler is absent, and DKMS compiles the modules of {' and '.join(wanted)} on"
+            " each node [gpudirect-compiler]",
             do=f"remove compiler, or {' and '.join(wanted)}, from groups.{name}.stack",
         )

@@ -91,7 +91,7 @@ ROLES = (
         components=("driver",),
         beside=ASKED_OF_SERVICES,
     ),
-    Role("hardware", None, hardware.expectations),
+    Role("hardware", None, hardware.expectations, settings=("confidential",)),
     Role("fabric_manager", fabric_manager.variables, fabric_manager.expectations, units=fabric_manager.UNITS),
     Role("imex", imex.variables, imex.expectations, settings=("imex",), units=imex.UNITS),
     Role(
@@ -167,7 +167,12 @@ ROLES = (
         settings=("tuning",),
         beside=ASKED_OF_SERVICES,
     ),
-    Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients", "client_options")),
+    Role(
+        "storage",
+        storage.variables,
+        storage.expectations,
+        settings=("scratch", "storage_clients", "client_options"),
+    ),
     Role(
         "profiling_tools",
         profiling_tools.variables,
@@ -210,6 +215,7 @@ ROLES = (
 OVERRULED = tuple(
     each
     for module in (
+        hardware,
         repositories,
         nvidia_driver,
         fabric_manager,

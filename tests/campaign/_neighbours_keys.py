@@ -161,6 +161,7 @@ REASONS = {
     f"{SET}containers.cgroup_driver": "Docker of a lab node can use one of them only",
     f"{STACK}doca_ofed": GPUDIRECT,
     f"{STACK}gds": GPUDIRECT,
+    f"{SET}confidential": "a lab node has no confidential GPU: tests/unit/locking/test_guests.py",
     f"{SET}peer_memory": GPUDIRECT,
     f"{SET}client_options.**": GPUDIRECT,
     f"{SET}imex": "a lab node has no NVLink to others: tests/unit/roles/test_imex.py",

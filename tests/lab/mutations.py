@@ -249,6 +249,7 @@ ELSEWHERE = {
     "firewall.forward": "tests/lab/test_ssh_hardening.py",
     "repositories.*": "tests/lab/test_nvidia_driver.py",
     "fabric_manager.*": "tests/lab/test_nvidia_driver.py",
+    "gpu.confidential": "tests/unit/locking/test_guests.py",
     "gpudirect.*": "tests/lab/test_gpudirect.py",
     "doca_ofed.*": "tests/lab/test_gpudirect.py",
     "gds.*": "tests/lab/test_gpudirect.py",

@@ -172,9 +172,7 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
             "a defect of the firmware or the card; the driver may have started it again",
             (
                 shell("update the card's firmware: sudo mlxfwmanager, or the server's maker"),
-                shell(
-                    "power off and on if the port is gone; have the card replaced if this recurs"
-                ),
+                shell("power off and on if the port is gone; have the card replaced if this recurs"),
             ),
         )
     lines = seen.log_lines(

@@ -128,8 +128,8 @@ def doca(
     """Return NVIDIA's DOCA-Host repository for one system.
 
     Args:
-        template: `https://…/doca/3.3.0/{folder}/{arch}/`, of one release of DOCA; a URL without the two fields is
-            used unchanged.
+        template: `https://…/doca/3.3.0/{folder}/{arch}/`, of one release of DOCA; a URL without the two
+            fields is used unchanged.
         system: id in the catalog, which is the folder's name: `ubuntu24.04`.
 
     Raises:

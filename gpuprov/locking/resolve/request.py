@@ -59,7 +59,7 @@ class Request:
     gds: str | None = None
     """Version of nvidia-fs, the module of GPUDirect Storage, or `auto`: the newest; None: without it."""
     doca_ofed: str | None = None
-    """Release of DOCA-OFED, or `auto`: the repository's; None: not stated, `none`: the kernel's own drivers."""
+    """Release of DOCA-OFED, or `auto`: the repository's; `none`: the kernel's own drivers."""
     compat: str | None = None
     """A forward-compatibility package, by its CUDA version: `13.0` for `cuda-compat-13-0`."""
     repository: str | None = None

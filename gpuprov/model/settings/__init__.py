@@ -17,7 +17,7 @@ from gpuprov.model.settings.nccl import NcclValue, NcclVariable
 from gpuprov.model.settings.storage import ClientOptions, Scratch, StorageClient
 from gpuprov.model.settings.system_tuning import Tuning
 
-LATER = ("imex", "health", "peer_memory", "client_options")
+LATER = ("imex", "health", "peer_memory", "client_options", "confidential")
 """Keys that came after the first locks."""
 
 __all__ = ["Clocks", "Containers", "Health", "Monitoring", "Scratch", "Settings", "Tuning"]
@@ -47,6 +47,10 @@ class Settings(Strict):
         default=None,
         description="memory exchange between nodes of an NVLink domain: a daemon of each host (`service`),"
         " also for the DRA driver (`dra-host`), daemons of the DRA driver (`dra`), or none (`off`)",
+    )
+    confidential: bool | None = Field(
+        default=None,
+        description="whether the host of the guest has switched confidential computing on; nothing sets it",
     )
     peer_memory: PeerMemoryWay | None = Field(
         default=None,
@@ -92,6 +96,4 @@ class Settings(Strict):
         """Return the keys; one that came after the first locks only if it is stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
-        return {
-            key: value for key, value in written.items() if key not in LATER or value is not None
-        }
+        return {key: value for key, value in written.items() if key not in LATER or value is not None}

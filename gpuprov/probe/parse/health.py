@@ -83,8 +83,6 @@ class Health:
     """How a virtual machine has the GPU: `pass-through`, `vgpu`; None on bare metal."""
     licence: str | None
     """State of the licence of the guest driver (GRID) as printed: `Licensed (Expiry: …)`, `Unlicensed`."""
-    confidential: bool | None
-    """Whether confidential computing is on: part of the GPU's memory is protected."""
 
 
 def parse_health(answer: str | bytes) -> tuple[Health, ...]:
@@ -122,7 +120,6 @@ def _health(index: int, gpu: Element) -> Health:
         ),
         virtualization=_virtualization(gpu.findtext("gpu_virtualization_mode/virtualization_mode")),
         licence=_licence(gpu),
-        confidential=_confidential(gpu),
     )
 
 
@@ -137,12 +134,6 @@ def _licence(gpu: Element) -> str | None:
     products = ("vgpu_software_licensed_product", "grid_licensed_product")
     texts = (text_or_none(gpu.findtext(f"{product}/license_status")) for product in products)
     return next((text for text in texts if text), None)
-
-
-def _confidential(gpu: Element) -> bool | None:
-    """Return whether the driver reports protected memory; None if it does not know the value."""
-    total = integer(gpu.findtext("cc_protected_memory_usage/total"))
-    return None if total is None else total > 0
 
 
 def _sum(element: Element | None, *names: str) -> int | None:

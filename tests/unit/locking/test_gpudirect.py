@@ -28,6 +28,7 @@ def lock(
     doca: bool = True,
     settings: dict[str, Any] | None = None,
     profile: str = "h200",
+    hardware: dict[str, Any] | None = None,
     **stack: Any,
 ) -> LockedGroup:
     """Lock one group with this stack and these settings, from the mirror."""
@@ -42,6 +43,7 @@ def lock(
                 "hosts": {"a": "192.0.2.1"},
                 "stack": {"repository": "nvidia", "driver": "580.126.16", "cuda": "none", **stack},
                 "settings": settings or {},
+                **({"hardware": hardware} if hardware else {}),
             }
         },
     }
@@ -67,14 +69,16 @@ def test_both_are_locked_with_their_packages_repository_and_reason(
     assert gds.version.startswith("2.28.4")
     assert "before NVIDIA's driver" in doca.reason
     assert "loaded after them" in gds.reason
-    assert doca.source and gds.source
+    assert doca.source
+    assert gds.source
     assert group.repositories["doca"].url == mirror.doca().format(folder=os, arch="x86_64")
     assert group.components.driver.module == "open"
 
 
 def test_stated_releases_are_kept(tmp_path: Path, fleet: Path, mirror: nvidia.Mirror) -> None:
     group = lock(tmp_path, fleet, mirror, doca_ofed="3.1", gds="2.25.7")
-    assert group.components.doca_ofed and group.components.gds
+    assert group.components.doca_ofed
+    assert group.components.gds
     assert group.components.gds.closure["nvidia-fs-dkms"] == "2.25.7-1"
     assert group.components.doca_ofed.version.startswith("3.1.0")
 
@@ -152,14 +156,14 @@ def test_what_cannot_work_is_refused_by_name(
 
 
 def test_its_repository_has_to_be_stated(tmp_path: Path, fleet: Path, mirror: nvidia.Mirror) -> None:
-    with pytest.raises(InvalidInput, match="the repository 'doca' has no address.*doca: {url: URL, key: FILE}"):
+    with pytest.raises(InvalidInput, match=r"'doca' has no address.*doca: \{url: URL, key: FILE\}"):
         lock(tmp_path, fleet, mirror, doca=False, doca_ofed="auto")
 
 
 def test_a_release_that_the_repository_lacks_is_refused(
     tmp_path: Path, fleet: Path, mirror: nvidia.Mirror
 ) -> None:
-    with pytest.raises(GpuprovError, match="doca-ofed 3.4"):
+    with pytest.raises(GpuprovError, match=r"doca-ofed 3\.4"):
         lock(tmp_path, fleet, mirror, doca_ofed="3.4")
 
 

@@ -39,7 +39,9 @@ class State:
         rows = [[f"/etc/modprobe.d/x.conf:{n}", line] for n, line in enumerate(self.configured, 1)]
         rows += [[f"{LIST}:{n}", line] for n, line in enumerate(self.listed, 1)]
         proc = "\n".join(f"{name} 16384 0 - Live 0x0" for name in self.loaded)
-        return Facts("node", "", 0, {"modprobe": rows, "modules": {"loaded": proc}, "system": {"cmdline": ""}})
+        return Facts(
+            "node", "", 0, {"modprobe": rows, "modules": {"loaded": proc}, "system": {"cmdline": ""}}
+        )
 
     def run(self, command: str, *words: str) -> Any:
         """Return the output of the commands of verify."""
