@@ -225,6 +225,7 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
         "bus.bar_log",
         "driver.not_loaded",
         "driver.mismatch",
+        "driver.confidential",
         "driver.flavour",
         "driver.too_new",
         "driver.unsupported",
