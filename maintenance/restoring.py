@@ -35,6 +35,7 @@ def restored(found: Mapping[str, Any]) -> Collectors:
 
 
 def _same(value: Any) -> Any:
+    """Return the value unchanged."""
     return value
 
 
@@ -47,12 +48,14 @@ def _lines(value: Any, pattern: str, shape: str) -> str:
 
 
 def _system(value: Any) -> Any:
+    """Restore the text of os-release and the kernel's command line from their rows and words."""
     value["os_release"] = _lines(value["os_release"], r"(ID|VERSION_ID) (.*)", '{}="{}"')
     value["cmdline"] = " ".join(value["cmdline"])
     return value
 
 
 def _hugepages(value: Any) -> Any:
+    """Restore the text of the kernel's setting of transparent huge pages."""
     return {"transparent": " ".join(value["transparent"])}
 
 
@@ -73,6 +76,7 @@ def _smi(value: Any) -> Any:
 
 
 def _fill(parent: Element, values: Mapping[str, Any]) -> None:
+    """Append a child for each value; a list gives several, a mapping nested ones."""
     for tag, value in values.items():
         for each in value if isinstance(value, list) else [value]:
             child = SubElement(parent, tag)
@@ -83,6 +87,7 @@ def _fill(parent: Element, values: Mapping[str, Any]) -> None:
 
 
 def _modules(value: Any) -> Any:
+    """Restore the texts of the loaded driver's version, of /proc/modules and of its parameters."""
     version = value.get("driver")
     flavour = "Open Kernel Module for x86_64" if value.pop("open", False) else "x86_64 Kernel Module"
     value["driver"] = f"NVRM version: NVIDIA UNIX {flavour}  {version}  Release Build" if version else None
@@ -92,6 +97,7 @@ def _modules(value: Any) -> Any:
 
 
 def _disk_modules(value: Any) -> Any:
+    """Restore modinfo's text for each kernel, with paths in its folder of modules."""
     return {
         kernel: "\n".join(lines).replace("filename: ", f"filename: /lib/modules/{kernel}/")
         for kernel, lines in value.items()
@@ -99,6 +105,7 @@ def _disk_modules(value: Any) -> Any:
 
 
 def _dkms_log(value: Any) -> Any:
+    """Restore one log of a build, with an example line of each known cause."""
     examples = {cause.name: cause.example for cause in CAUSES}
     return {"/var/lib/dkms/nvidia/0/build/make.log": [examples[name] for name in value["causes"]]}
 
@@ -107,6 +114,7 @@ def _texts(*names: str) -> Callable[[Any], Any]:
     """Return a restorer of tables of memory: `MemTotal 1 kB` → `MemTotal: 1 kB`."""
 
     def restore(value: Any) -> Any:
+        """Restore the texts of the named fields: `NAME: VALUE` lines."""
         for name in names:
             if name in value:
                 value[name] = _lines(value[name], r"(\w+) (.*)", "{}: {}")
@@ -116,11 +124,13 @@ def _texts(*names: str) -> Callable[[Any], Any]:
 
 
 def _units(value: Any) -> Any:
+    """Restore systemctl's text: lines `NAME=VALUE`, with an empty line between units."""
     text = _lines(value["text"], r"(\w+) (.*)", "{}={}")
     return {"text": re.sub(r"\n(?=Id=)", "\n\n", text)}
 
 
 def _nvlink(value: Any) -> Any:
+    """Restore the text of nvidia-smi's status of links and of their errors."""
     links = {"status": (r"(Link \d+) (.*)", "{}: {}"), "errors": (r"(Link \d+) (.*) (\d+)", "{}: {}: {}")}
     return {
         name: re.sub(r"(?m)^(GPU \d+)$", r"\1: GPU", _lines(value.get(name, ()), *shape))
@@ -129,6 +139,7 @@ def _nvlink(value: Any) -> Any:
 
 
 def _libraries(value: Any) -> Any:
+    """Restore the paths of the driver's libraries from their versions, and the loader's cache from these."""
     taken = {
         name: f"/usr/lib/x86_64-linux-gnu/{name[:-2]}.{version}" for name, version in value["taken"].items()
     }
@@ -140,19 +151,23 @@ def _libraries(value: Any) -> Any:
 
 
 def _packages(value: Any) -> Any:
+    """Restore dpkg's list of installed packages, all for amd64."""
     value["text"] = _lines(value["text"], r"(\S+) (\S+)", "{0}\tamd64\t{1}\t{0}\tinstall ok installed") + "\n"
     return value
 
 
 def _hcas(value: Any) -> Any:
+    """Restore the ports of RDMA devices, with no interfaces and GIDs unless stated."""
     return [{"interfaces": [], "gids": [], **each} for each in value]
 
 
 def _nics(value: Any) -> Any:
+    """Restore the network interfaces, with made-up names and the values of `NIC` unless stated."""
     return [{"name": f"nic{number}", **NIC, **each} for number, each in enumerate(value)]
 
 
 def _container_state(value: Any) -> Any:
+    """Restore paths from whether programs exist, and running containers from their number."""
     for name in ("hook", "runtime"):
         value[name] = (
             f"/usr/bin/nvidia-container-runtime{'-hook' * (name == 'hook')}" if value[name] else None
@@ -163,6 +178,7 @@ def _container_state(value: Any) -> Any:
 
 
 def _gpu_tools(value: Any) -> Any:
+    """Restore paths from whether programs exist, and the number of IMEX nodes as 1 or None."""
     for name, path in (
         ("nvidia_smi", "/usr/bin/nvidia-smi"),
         ("nvidia_modprobe", "/usr/bin/nvidia-modprobe"),
@@ -173,6 +189,7 @@ def _gpu_tools(value: Any) -> Any:
 
 
 def _host_state(value: Any) -> Any:
+    """Restore texts of the kernel from their parts, and /proc/meminfo from its rows."""
     value["file_nr"], value["load"] = (
         "\t".join(value.get(name) or ()).replace(" ", "\t") for name in ("file_nr", "load")
     )
@@ -181,6 +198,7 @@ def _host_state(value: Any) -> Any:
 
 
 def _programs(value: Any) -> Any:
+    """Restore the programs on GPUs, with the values of `HOLDER` unless stated."""
     value["holders"] = [{**HOLDER, **each} for each in value["holders"]]
     return value
 

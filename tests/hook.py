@@ -33,6 +33,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hook
 
     def do_GET(self) -> None:
+        """Send the document, with a pause before each byte if the server has one."""
         self.send_response(self.server.status)
         for name, value in self.server.headers.items():
             self.send_header(name, value)
@@ -45,6 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(bytes([byte]))
 
     def do_POST(self) -> None:
+        """Record the posted document, then answer as to a GET."""
         self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.do_GET()
 

@@ -103,6 +103,7 @@ def table(head: Cells, rows: Iterable[Cells]) -> str:
 
 
 def _cell(text: str) -> str:
+    """Return text for a cell of a Markdown table: on one line, with `|` escaped."""
     return re.sub(r"\s+", " ", str(text)).strip().replace("|", "\\|")
 
 
@@ -145,6 +146,7 @@ def _records_of(shape: Any, records: dict[str, Any]) -> Iterator[str]:
 
 
 def _key(key: str, each: dict[str, Any], needed: bool) -> list[str]:
+    """Return the cells of a key's row: name, description with examples, type with default."""
     shown = " ".join(f"`{json.dumps(one, ensure_ascii=False)}`" for one in each.get("examples", []))
     default = "required" if needed else f"default: {_default(each)}"
     return [
@@ -155,6 +157,7 @@ def _key(key: str, each: dict[str, Any], needed: bool) -> list[str]:
 
 
 def _default(each: dict[str, Any]) -> str:
+    """Return a default as code, `not set` for None or without one, `as below` for a long one."""
     if "default" not in each or each["default"] is None:
         return "not set"
     shown = json.dumps(each["default"], ensure_ascii=False)
@@ -245,11 +248,13 @@ def checks() -> str:
 
 
 def _functions(path: Path) -> Iterator[ast.FunctionDef]:
+    """Yield all functions of a Python file, also nested ones, from its syntax tree."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
 
 
 def _marks(function: ast.FunctionDef) -> Iterator[list[str]]:
+    """Yield the arguments of each `pytest.mark.check` decorator; an argument that is no constant is empty."""
     for each in function.decorator_list:
         if isinstance(each, ast.Call) and ast.unparse(each.func) == "pytest.mark.check":
             yield [arg.value if isinstance(arg, ast.Constant) else "" for arg in each.args]
@@ -284,6 +289,9 @@ def rules() -> str:
 
 
 def _ruled(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """Yield kind (`violation`, `warning`, `reason`) and rule of each such call in a function whose rule is a
+    constant.
+    """
     for each in ast.walk(function):
         if isinstance(each, ast.Call) and ast.unparse(each.func) in ("violation", "warning", "reason"):
             named = each.args[1] if len(each.args) > 1 else None
@@ -453,10 +461,12 @@ def systems() -> str:
 
 
 def _prose(said: str | list[str]) -> str:
+    """Return a text, or several as one."""
     return said if isinstance(said, str) else " ".join(said)
 
 
 def _json(option: dict[str, Any]) -> str:
+    """Return the default of a role's option as JSON in code, or `required`."""
     return "required" if option.get("required") else f"`{json.dumps(option.get('default'))}`"
 
 

@@ -201,8 +201,8 @@ def _of_gpu(gpu: Mapping[str, Any], document: Mapping[str, Any], site: Mapping[s
 
 
 def _link(document: Mapping[str, Any], index: int, known: Reference) -> float | None:
-    """Return the rate in GB/s per direction of the PCIe link in use, or of the GPU's own link if that is
-    unknown.
+    """Return the rate in GB/s per direction of the PCIe link in use, else of the GPU's own link; None if
+    neither is known.
     """
     for row in rows(document, "after", "gpus") or rows(document, "before", "gpus"):
         if row.get("index") == index:

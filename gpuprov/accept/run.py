@@ -19,6 +19,9 @@ BEYOND_S = 60
 def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = False) -> dict[str, Any]:
     """Measure this machine's GPUs and return the document.
 
+    Args:
+        folders, drained: as `gpuprov.accept.program.program`.
+
     Raises:
         NodeFailed: no answer.
     """
@@ -77,7 +80,11 @@ def measure_there(
     folders: Sequence[str] = (),
     drained: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, Any] | GpuprovError]]:
-    """Measure nodes; yield each node's name with its document, or its error, as they arrive."""
+    """Measure nodes; yield each node's name with its document, or its error, as they arrive.
+
+    Args:
+        folders, drained: as `gpuprov.accept.program.program`.
+    """
     payload = program(level, password=dispatch.password, folders=folders, drained=drained)
     limits = ConnectionLimits(
         connect_s=10, command_s=PLANS[level]["seconds"] + BEYOND_S, answer_bytes=ANSWER_LIMIT

@@ -179,8 +179,8 @@ def undo(
         session: a session that was opened before the change.
 
     Returns:
-        The result as an error: `Undone` if SSH and firewall are as before; None if the node reports that the
-        change was kept.
+        The result as an error: `Undone` if SSH and firewall are as before, `NodeFailed` if that is not
+        certain; None if the node reports that the change was kept.
     """
     begun = time.monotonic()
     command = f"sh {SWITCH} undo {shlex.quote(token)} {shlex.quote(why.seen)}"
@@ -229,7 +229,9 @@ def as_root(session: Session, command: str, password: str | None, stdin: bytes =
 
 
 def said(output: Output) -> str:
-    """Return the last line of a command's standard error, or of its output, as printable text."""
+    """Return the last line of a command's standard error, or else of its output: printable, at most 300
+    characters.
+    """
     lines = (output.stderr or output.stdout).decode("utf-8", "replace").strip().splitlines() or [
         "no reason given"
     ]

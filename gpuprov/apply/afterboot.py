@@ -91,7 +91,8 @@ def boot_before() -> str | None:
 def go_down(
     run: str, way: Target, afterwards: Afterwards, changed: Mapping[str, int], *, password: str | None
 ) -> None:
-    """Reboot this machine; the shutdown kills this process.
+    """Install the unit that continues the run, call `leaving`, and reboot this machine; the shutdown kills
+    this process.
 
     Args:
         run: the run's id.

@@ -128,7 +128,8 @@ def _once(run: RunContext, group: LockedGroup, variables: dict[str, Any]) -> Onc
 
 
 def leave_for_first_boot(lock: Lock, group: str) -> None:
-    """Write the files that bring a machine made from this tree to its lock, and enable the first-boot unit.
+    """Write the files that bring a machine made from this tree to its lock, and enable the first-boot unit;
+    remove the state of an earlier first boot.
 
     Args:
         lock: the fleet's lock, in which the machine's own kernel counts and not the tree's.

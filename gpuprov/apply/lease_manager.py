@@ -234,7 +234,9 @@ class LeaseManager:
         return NodeFailed(f"its lease could not be renewed in time: {why}")
 
     def _renew_in_time(self) -> None:
-        """Renew leases until the block ends; nodes that did not answer are asked again at each check."""
+        """Renew each lease once a quarter of its time has passed, until the block ends; nodes that did not
+        answer are asked again at each check.
+        """
         seconds = self.terms.sure_s
         while not self._leaving.wait(seconds / LOOKS):
             old = uptime() + 0.75 * seconds

@@ -71,7 +71,8 @@ def is_kept(file: str) -> bool:
 
 
 def read_event(event: Event) -> Event:
-    """Return an event with only the keys that gpuprov's callback writes, each of its type.
+    """Return an event with only the keys that gpuprov's callback writes, each of its type; `msg` becomes text
+    of at most `FILE_CHARACTERS`.
 
     Raises:
         ValueError: a key has another type.

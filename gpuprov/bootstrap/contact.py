@@ -85,7 +85,8 @@ class Contact:
         return fresh
 
     def log_in(self, login: Login) -> Session:
-        """Log in with the stated key and the password; without both, with the agent's and default keys.
+        """Log in with the stated key or password, without both with the agent's and default keys; return the
+        session.
 
         Raises:
             Unreachable: every login is refused.

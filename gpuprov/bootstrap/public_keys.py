@@ -15,7 +15,7 @@ LARGEST = 64 << 10
 
 
 def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
-    """Return the keys in key files, without duplicates.
+    """Return the keys in key files, as lines without duplicates.
 
     Args:
         way: the fleet's route to a node; its key is used if no files are stated.

@@ -72,7 +72,7 @@ def _words(name: str) -> tuple[str, str, str]:
 
 
 def _number(name: str) -> float:
-    """Return the release in a name as a number, 22.04 of `ubuntu22.04`; 0 without one."""
+    """Return the release in a name as a number, 22.04 of `ubuntu22.04` and of `22.04.3`; 0 without one."""
     found = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", name)
     return float(found[0]) if found else 0.0
 

@@ -140,7 +140,8 @@ def _kept() -> Iterator[Release]:
 
 
 def current() -> Release:
-    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer.
+    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer. Raises:
+        Refused, InvalidInput: as `brought`.
 
     The data files are not checked (see `check`).
     """

@@ -330,7 +330,9 @@ def _of_file(path: Path) -> dict[str, Answer]:
 
 
 def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
-    """Keep the measurements in a new run's folder, for --baseline, and the faults in the history."""
+    """Save the measurements in a new run's folder, for --baseline, and the faults in the history; print
+    where.
+    """
     from gpuprov.files.runs import new_run
     from gpuprov.history import keep
     from gpuprov.history.keeping import keep_acceptances

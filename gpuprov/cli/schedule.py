@@ -135,7 +135,7 @@ def command(
 
 
 def _refuse_mixed(what: str, kind: str, wheel: str | None, metrics: Path | None, page: Path | None) -> None:
-    """Refuse options that the job or the program that runs it does not have."""
+    """Raise InvalidInput for an option that the job or the program that runs it does not have."""
     of_a_forge = kind in FORGES
     if wheel and not of_a_forge:
         raise InvalidInput(

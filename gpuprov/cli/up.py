@@ -97,7 +97,7 @@ def command(
 
 
 def _of_the_fleet(fleet: Path, typed: Target) -> Target:
-    """Return the target as an existing fleet states it, or as typed if there is no fleet yet.
+    """Return the target as an existing fleet of one node states it, or as typed if there is no fleet yet.
 
     Raises:
         InvalidInput: the fleet has other hosts, or is not valid.
@@ -181,7 +181,7 @@ class Server:
         """Print an unknown host key, which the user has to compare; nothing for a known one.
 
         Raises:
-            InvalidInput: an unknown key, and no terminal to compare it on.
+            InvalidInput: an unknown key, and `yes` or no terminal to compare it on.
         """
         if self.unknown is None:
             return

@@ -95,7 +95,7 @@ def _survey_shard(lock: Lock, dispatch: Dispatch, names: Mapping[str, None]) -> 
 def gather_from(
     nodes: list[Target], *, dispatch: Dispatch = DIRECT
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
-    """Yield facts of nodes without a lock, as `gather` does, from every collector."""
+    """Yield name and facts of nodes without a lock, or name and error, as they arrive; all collectors run."""
     payload = build(Parameters(), password=dispatch.password)
     work = partial(_probe, payload=payload)
     for target, answer in fan_out(nodes, work, answer=Facts, dispatch=dispatch, limits=LIMITS):

@@ -101,7 +101,9 @@ def check_rules(config: Config, known: frozenset[str]) -> str:
 
 
 def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
-    """Look at this machine once; return the document, and keep the memory."""
+    """Look at this machine once, and store the memory in `folder`; return the document. A failure gives the
+    verdict `unknown`.
+    """
     began, now, wall = time.monotonic(), machine.uptime(), time.time()
     boot = machine.boot_id()
     memory, kept = _remembered(f"{folder}/{STATE}", boot)
@@ -131,7 +133,7 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
 def _judged(
     config: Config, memory: Memory, kept: dict[str, Any], around: Circumstances, wall: float
 ) -> dict[str, Any]:
-    """Look, judge, remember and conclude."""
+    """Read the machine, judge it, add the faults to `memory`, and return the document of the run."""
     from gpuprov.health import look
 
     look.own_catalog()
@@ -185,7 +187,8 @@ def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
 
 
 def main(argv: list[str] | None = None, program: str = "") -> int:
-    """Run the program; return its exit code.
+    """Run the program: once, or at each interval for `--seconds`; return its exit code, 1 if a file could not
+    be written.
 
     Args:
         program: path of the program's file.
@@ -226,7 +229,9 @@ def main(argv: list[str] | None = None, program: str = "") -> int:
 
 
 def _once(config: Config, wanted: argparse.Namespace, digest: str) -> int:
-    """Do one run under the lock; return the exit code."""
+    """Do one run under the lock, write its files and start the site's program; return 1 if a file cannot be
+    written, else 0. While another run holds the lock, do nothing and return 0.
+    """
     try:
         with mutex.held(f"{wanted.folder}/locks/health", LOCK_S):
             if wanted.failed:

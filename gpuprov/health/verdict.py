@@ -87,7 +87,9 @@ def conclude(memory: Memory, around: Circumstances) -> dict[str, Any]:
 def _verdict(
     counting: Sequence[Remembered], suspected: Sequence[Remembered], around: Circumstances
 ) -> tuple[Verdict, str, str]:
-    """Return verdict, rule and text."""
+    """Return the verdict, its rule and its text; rule and text are empty for `healthy`, the rule also for
+    other reasons of `unknown`.
+    """
     worst = counting[0] if counting else None
     if worst is not None and worst.health in DRAINING:
         verdict: Verdict = "isolate" if any(each.health == "isolate" for each in counting) else "reset"

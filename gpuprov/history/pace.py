@@ -74,7 +74,9 @@ def _installs(plan: NodePlan, role: str) -> bool:
 
 
 def _rough(lock: Lock, running: Iterable[NodePlan], role: str) -> float:
-    """Return rough seconds for the packages of a role: their size, and a module that DKMS compiles."""
+    """Return rough seconds on the slowest node for the packages of a role: their size, and a module that DKMS
+    compiles.
+    """
     hosts, slowest = lock.hosts(), 0.0
     for plan in running:
         own = [each for each in plan.because if each.role == role]

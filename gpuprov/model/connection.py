@@ -29,7 +29,7 @@ NO_JUMP = "none"
 
 
 def host_name(name: str) -> str:
-    """Return the name of a host in a fleet or a lock.
+    """Return a valid host name of a fleet or a lock unchanged.
 
     Raises:
         ValueError: it has other characters, or is one of `NOT_A_HOST`.

@@ -211,7 +211,7 @@ def _expectation(error: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value as JSON of at most 60 characters, with the public form of URLs."""
+    """Return a value as JSON of at most 60 characters, with URLs without logins and tokens."""
     text = public_urls(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "…"
 

@@ -17,10 +17,10 @@ WAIT_S = 60.0
 
 @contextmanager
 def exclusive(path: Path, seconds: float = WAIT_S) -> Iterator[None]:
-    """Hold the lock of a file; the lock itself is in the operator's state folder, where no other user can
-    open it.
+    """Hold the lock of a file in the `with` block; wait for it at most `seconds`.
 
-    The holder may replace the file. `seconds` is the longest wait.
+    The lock itself is in the operator's state folder, where no other user can open it, so that the holder may
+    replace the file.
 
     Raises:
         Refused: another process held it all the time.

@@ -375,7 +375,9 @@ def lock_of(document: Marked) -> Lock:
 
 
 def _how_to_make(path: Path) -> str:
-    """Return what to do about a missing lock: run `gpuprov lock`, or use another lock of the folder."""
+    """Return what to do about a missing lock: run `gpuprov lock`, begin with `gpuprov init`, or use another
+    lock of the folder.
+    """
     if path.name == "fleet.lock.yml":
         if not path.with_name("fleet.yml").exists():
             return f"there is no fleet.yml either: {HOW_TO_BEGIN}"

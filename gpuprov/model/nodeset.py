@@ -43,7 +43,7 @@ def fold_alike(result: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def expand(stated: object) -> list[str]:
-    """Expand `gpu[01-08]`, or a list of such, to single names in order.
+    """Expand `gpu[01-08]`, or a list of such, to single names, sorted and each once.
 
     Raises:
         ValueError: not a node set, or more than `LARGEST` names.

@@ -152,5 +152,5 @@ class Rollout(Strict):
 
 
 def portion(share: int | str, whole: int) -> int:
-    """Return the number of nodes of a share of `whole`, rounded down."""
+    """Return a share as a number of nodes: a number unchanged, a percentage of `whole` rounded down."""
     return share if isinstance(share, int) else whole * int(share.rstrip("%")) // 100

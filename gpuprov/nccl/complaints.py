@@ -70,7 +70,9 @@ class Complaints:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def warned(self, text: str) -> None:
-        """Add the text of an `NCCL WARN`; beyond `_MOST` different texts, new ones are ignored."""
+        """Add the first 400 characters of an `NCCL WARN`; beyond `_MOST` different texts, new ones are
+        ignored.
+        """
         key = _NUMBERS.sub("#", text[:400])
         if key in self._first or len(self._first) < _MOST:
             self._first.setdefault(key, text[:400])

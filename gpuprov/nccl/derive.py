@@ -161,7 +161,9 @@ def _doubts(choice: Choice, rails: Rails, hcas: Sequence[RdmaPort]) -> list[Find
 
 
 def _mtu(choice: Choice, rails: Rails, nics: Sequence[NetworkInterface]) -> list[Finding]:
-    """Warn about a small MTU on fast Ethernet, which costs throughput; the site's switches limit it."""
+    """Return a warning about an MTU below `_JUMBO_MTU` on Ethernet of 10 Gbit/s or more that carries data,
+    which costs throughput; otherwise nothing.
+    """
     roce = {name for hca in rails.hcas for name in hca.interfaces} if rails.roce else set()
     data = [nic for nic in nics if nic.name in roce] or ([] if rails.hcas else list(choice.nics))
     small = [

@@ -123,7 +123,9 @@ def _reasons(nic: NetworkInterface) -> Iterator[tuple[bool, str]]:
 
 
 def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
-    """Choose by the default route: clouds and virtual machines report no meaningful speed."""
+    """Choose the interface of the default route; without a known one the first, with a doubt if there are
+    others. Clouds and virtual machines report no meaningful speed.
+    """
     routed = [nic for nic in left if nic.default_route] or left[:1]
     taken = {nic.name for nic in routed}
     rest = {nic.name: "not on the default route" for nic in left if nic.name not in taken}

@@ -60,6 +60,9 @@ def write_record(fleet: Path, groups: Mapping[str, Mapping[str, Derived]]) -> Pa
 
     Args:
         groups: group → node → its derived values; the nodes of a group agree.
+
+    Raises:
+        InvalidInput: the file exists and is not valid, or cannot be written.
     """
     before = read_record(fleet)
     kept = dict(before.groups) if before else {}

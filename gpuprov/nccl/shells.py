@@ -96,7 +96,7 @@ class Remote:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`; the node enforces the time limit."""
+        """See `Shell`; the node enforces the time limit. Raise NodeFailed for an incomplete answer."""
         stated = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["timeout", "-k", "5", f"{timeout_s:g}", "env", *stated, *command])
         answer = self._session.run(f"{line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
@@ -120,7 +120,7 @@ class Remote:
         return place
 
     def clear(self) -> None:
-        """Remove the placed files."""
+        """Remove the placed files from the node, if there are any."""
         if self._folder:
             self._session.run(f"rm -r {shlex.quote(self._folder)}")
 

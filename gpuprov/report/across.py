@@ -23,8 +23,8 @@ _DRAWN = (
 
 
 def across_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield refused nodes, the findings with faults first, the verdict about all nodes, then a line per
-    round.
+    """Yield refused nodes, the findings with faults first, the verdict if there are several nodes, then a
+    line per round.
     """
     for node, error in outcome.refused.items():
         yield f"{node}: {on_one_line(str(error))}"
@@ -41,8 +41,8 @@ def across_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _reached(groups: Sequence[Mapping[str, Any]]) -> str:
-    """Return the result of a round as text: its groups, the median of each measurement, and unfinished
-    groups.
+    """Return a round as text: its groups, the median of each measurement that was made, and how many groups
+    did not end.
     """
     sizes = sorted({len(group["nodes"]) for group in groups})
     result = (

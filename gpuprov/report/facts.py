@@ -161,7 +161,7 @@ def _machine(facts: Facts) -> Iterator[str]:
 
 
 def _use(facts: Facts) -> Iterator[str]:
-    """Yield the processes and containers that use a GPU."""
+    """Yield one line: the processes and containers that use a GPU, or that none does."""
     use = facts.gpu_use
     holders = [f"{name} ({pid})" for pid, name in use.processes.items()] + list(use.containers)
     yield ", ".join(holders) or "no process uses a GPU"

@@ -113,8 +113,8 @@ def _rows(run: Run, checks: list[str]) -> Iterator[Row]:
 
 
 def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[Cell]:
-    """Return a node's cell for each check; without facts, `NO_ANSWER` for the checks of its group
-    (`stated`).
+    """Return a node's cell for each check: its difference, else `HOLDS`; `OTHER_GROUP` for a check that is
+    not `stated` for its group. Without facts, `NO_ANSWER` for the stated ones.
     """
     if node.reason is not None:
         return [NO_ANSWER if check in stated else OTHER_GROUP for check in checks]
@@ -167,7 +167,9 @@ def causes_of(nodes: Iterable[NodeDrift]) -> list[Cause]:
 
 
 def _remedies(node: NodeDrift) -> Iterator[tuple[Difference, str | None]]:
-    """Yield each difference with the role that corrects it, `reboot`, or None."""
+    """Yield each difference with the role that corrects it, `reboot`, or None; with the role of another one
+    that explains it, if it only needs a reboot.
+    """
     failed = [each.check for each in node.drift]
     roles = {each.check: each.role for each in node.drift}
     for each in node.drift:

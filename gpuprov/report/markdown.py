@@ -22,7 +22,7 @@ MOST = 60_000
 
 
 def plan_markdown(lock: Lock, proposal: Proposal) -> str:
-    """Return the plan of an apply: a sentence, and the whole plan folded below it.
+    """Return the plan of an apply: a sentence, and the plan folded below it, cut after `MOST` characters.
 
     The plan contains text of nodes, which stays text: in a run of backticks, which could end its fence, the
     third and later ones are replaced.

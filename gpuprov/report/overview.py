@@ -166,7 +166,9 @@ def _cells(seen: Overview, node: NodeDrift) -> tuple[str, ...]:
 
 
 def _loaded(node: NodeDrift, locked: str) -> str | None:
-    """Return the version of the loaded driver; None if the node did not answer."""
+    """Return the version of the loaded driver, the locked one without a difference; None if the node did not
+    answer.
+    """
     if node.reason is not None:
         return None
     return next((value(each.actual) for each in node.drift if each.check == LOADED), locked)
@@ -206,7 +208,7 @@ def health_lines(
 
 
 def _event_lines(events: Sequence[Event]) -> Iterator[str]:
-    """Yield events of machines, equal ones of several GPUs of a node once."""
+    """Yield events of the kinds in `SAID`, equal ones of several GPUs of a node once."""
     alike = {(event.node, event.kind, event.what): event for event in events if event.kind in SAID}
     for event in alike.values():
         yield on_one_line(f"{event.node} {SAID[event.kind].format(what=event.what, run=event.run)}")

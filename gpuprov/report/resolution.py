@@ -48,8 +48,8 @@ def describe(answer: Answer) -> Iterator[str]:
 
 
 def _table(answer: Answer) -> Iterator[str]:
-    """Yield a line for each component of the stack with its version, and its packages if the answer names
-    them.
+    """Yield a line for each component that the stack has, with its version, and its packages if the answer
+    names them.
     """
     for name, title in _PARTS:
         value = getattr(answer.stack, name)
@@ -124,7 +124,9 @@ def other_versions(explanation: Explanation, title: str) -> Iterator[str]:
 
 
 def describe_locked(group: str, title: str, locked: Component, other: Explanation | None) -> Iterator[str]:
-    """Yield a locked version of a group with its reason and source, and the other possible versions."""
+    """Yield a locked version of a group with its reason and source, then other versions if
+    `other` is given.
+    """
     yield f"{group}: {title} {locked.version}"
     for word, text in (("because", locked.reason), ("source", locked.source)):
         yield from wrap(f"{word}: {text}", _WIDTH, initial_indent="  ", subsequent_indent="    ")

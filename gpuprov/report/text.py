@@ -160,7 +160,7 @@ def _counted(count: int, word: str) -> str:
 
 
 def _minutes(expected: Pace) -> str:
-    """Return the expected duration; a rough one is marked as such."""
+    """Return the expected duration as text, in minutes, at least 1; a rough one is marked as such."""
     minutes = max(1, round(expected.seconds / 60))
     basis = "" if expected.known else " (rough: no earlier apply is known)"
     return f"about {_counted(minutes, 'minute')}{basis}"

@@ -92,7 +92,9 @@ def program() -> str:
 
 
 def _modules(root: Path, folder: str, without: tuple[str, ...] = ()) -> list[str]:
-    """Return the names of the modules in a folder."""
+    """Return the names of the modules in a folder that begin with a letter, sorted, except those of
+    `without`.
+    """
     stems = sorted(path.stem for path in (root / folder).glob("[a-z]*.py"))
     return [f"{folder.replace('/', '.')}.{stem}" for stem in stems if stem not in without]
 

@@ -72,7 +72,9 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def limits(stated: dict[str, Any]) -> dict[str, int | str]:
-    """Return limits by name: bytes of `memlock` and `stack`, a number of `nofile`, or "unlimited"."""
+    """Return the stated limits by name: bytes of `memlock` and `stack`, a number of `nofile`, or
+    "unlimited".
+    """
     return {name: value for name, value in stated.get("limits", {}).items() if value is not None}
 
 

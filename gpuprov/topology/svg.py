@@ -71,7 +71,7 @@ def _columns(topology: Topology) -> Columns:
 
 
 def _top(topology: Topology) -> int:
-    """Return the height above the GPUs for the title and the arcs between them."""
+    """Return the height in pixels above the GPUs, for the title and the arcs between them."""
     return 110 if len(topology.gpus) < 2 or _uniform(topology) else 70 + 22 * len(topology.gpus)
 
 
@@ -158,7 +158,9 @@ def _tone(kind: str) -> str:
 
 
 def _label(topology: Topology, name: str) -> str:
-    """Return the second line of a device's box: its nearest CPUs, or the RDMA device of a NIC."""
+    """Return the second line of a device's box: its nearest CPUs, or the RDMA device of a NIC; empty without
+    either.
+    """
     if name in topology.affinity:
         cpus = topology.affinity[name].cpus
         return f"CPU {cpus}" if cpus else ""

@@ -132,7 +132,9 @@ def _nics(topology: Topology) -> list[Finding]:
 
 
 def _nic_finding(names: str, kind: str, gpus: list[str]) -> Finding:
-    """Return ok for a path through PCIe bridges only, else a warning."""
+    """Return the finding about GPUs and their nearest NICs: ok for a path through PCIe bridges only, else a
+    warning.
+    """
     who = fold(gpus)
     reach = "reaches its" if len(gpus) == 1 else "reach their"
     text = f"{who} {reach} nearest NIC ({names}) through {_WORDS.get(kind, 'an unknown path')} ({kind})"

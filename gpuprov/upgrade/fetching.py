@@ -75,7 +75,9 @@ EXTRA_KEY = "/etc/pki/rpm-gpg/gpuprov-upgrade-{}.asc"
 
 
 def _sources(old: LockedGroup, new: LockedGroup) -> str | dict[str, str]:
-    """Return the new repositories in apt's format, or for dnf path → content of the files that state them."""
+    """Return the new repositories in apt's format, or for dnf path → content of the files that state them;
+    empty without new ones.
+    """
     if manager(new) == "apt":
         return sources(old, new)
     added = _added(old, new)

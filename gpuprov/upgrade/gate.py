@@ -189,6 +189,9 @@ def _packages(
     kept, arch = set(result["kept"]), result["architecture"]
 
     def missing(versions: Iterable[tuple[str, str | None]]) -> str:
+        """Return as text the first three package versions that no repository offers and the pool does not
+        have, and the number of the others.
+        """
         lacking = [
             f"{name} {version}"
             for name, version in versions

@@ -34,7 +34,11 @@ Rule = Callable[[str, Sequence[str]], bool]
 
 
 def rules(lock: Lock) -> dict[str, Rule]:
-    """Return a rule for each node."""
+    """Return node → function that returns whether a command with its arguments may run on all nodes of its
+    group.
+
+    Each function counts the commands that it has allowed, see `_NodeRule`.
+    """
     found: dict[str, Rule] = {}
     for group in lock.groups.values():
         stated = frozenset(_leaves(group.model_dump(mode="json")))
@@ -57,7 +61,8 @@ class _NodeRule:
     with_words: int = COMMANDS_WITH_WORDS
 
     def is_shared(self, command: str, arguments: Sequence[str]) -> bool:
-        """Return whether a command is a text of the code, with arguments of the code, the lock or words.
+        """Return whether a command is a text of the code, with arguments of the code, the lock or words. It
+        is False once `left` or `with_words` is used up.
 
         Args:
             command: with `%s` for each argument.

@@ -58,7 +58,8 @@ class Archive:
 
 
 def read_archive() -> Archive:
-    """Read this machine's archive from apt's own output, which covers every format of sources.
+    """Return this machine's archive of Debian, found in apt's own output, which covers every format of
+    sources.
 
     Raises:
         InvalidInput: apt has no archive of Debian over HTTP here.
@@ -69,9 +70,15 @@ def read_archive() -> Archive:
 
 
 def parse_archive(uris: str, settings: str, codename: str) -> Archive:
-    """Find Debian's own archives in the output of `apt-get update --print-uris` and `apt-config dump`.
+    """Return Debian's own archives from the output of `apt-get update --print-uris` and `apt-config dump`.
 
     Other archives may have a suite of the same name too; only Debian's also has updates.
+
+    Args:
+        codename: the release of this machine, such as `bookworm`.
+
+    Raises:
+        InvalidInput: no archive over HTTP has that suite.
     """
     indexes = [match.groups() for match in INDEX.finditer(uris)]
     updated = [uri for uri, suite in indexes if suite == f"{codename}-updates"]
@@ -95,6 +102,8 @@ def fetched() -> Path:
 def lend(root: Path) -> None:
     """Link all downloaded packages into the apt cache of a new node; apt accepts those of the right size.
 
+    On another file system they are copied. Folders of the cache are created with mode 0755.
+
     Args:
         root: a folder on the file system itself: a hard link into an overlay from outside is impossible.
     """
@@ -108,13 +117,14 @@ def lend(root: Path) -> None:
 
 
 def harvest(root: Path) -> None:
-    """Keep a node's downloaded packages for later nodes."""
+    """Link or copy a node's downloaded packages into `fetched`, for later nodes."""
     fetched().mkdir(parents=True, exist_ok=True)
     for package in (root / ARCHIVES).glob("*.deb"):
         _link(package, fetched() / package.name)
 
 
 def _link(source: Path, target: Path) -> None:
+    """Hard-link a file, or copy it from another file system; keep an existing target."""
     try:
         os.link(source, target)
     except FileExistsError:

@@ -193,12 +193,14 @@ def mirror(folder: Path, systems: tuple[str, ...], arch: str, port: int, mood: s
 
 
 def _lab(name: str) -> Lab:
+    """Return the lab of that name; the import is late, because it is slow."""
     from gpuprov_lab import Lab
 
     return Lab(name)
 
 
 def _show(labs: dict[str, list[Node]], output: str) -> None:
+    """Print nodes as a table, or with `output` "json" as one document."""
     if output == "json":
         print_json({"schema": SCHEMA, "nodes": [_facts(lab, node) for lab in labs for node in labs[lab]]})
         return
@@ -207,6 +209,7 @@ def _show(labs: dict[str, list[Node]], output: str) -> None:
 
 
 def _facts(lab: str, node: Node) -> dict[str, Any]:
+    """Return the columns of a node for the table and the JSON document; only the latter shows `ssh`."""
     return {
         "lab": lab,
         "name": node.name,

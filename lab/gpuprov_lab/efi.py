@@ -59,7 +59,7 @@ class Firmware:
 
 
 def require_firmware() -> None:
-    """Install the firmware if it is missing.
+    """Install missing tools and the firmware from the machine's package archive.
 
     Raises:
         GpuprovError: not a machine with apt, or virt-firmware is missing.
@@ -70,7 +70,12 @@ def require_firmware() -> None:
 
 
 def write_system_partition(root: Path, disk: Path, first_sector: int) -> None:
-    """Write shim, GRUB and MOK manager to the firmware's default boot path."""
+    """Make a FAT file system on a disk from a sector on, with shim, GRUB and MOK manager at the default boot
+    path.
+
+    Args:
+        root: tree with the signed programs of Debian.
+    """
     place = f"{disk}@@{first_sector * 512}"
     sectors = str(ESP_BYTES // 512)
     execute(
@@ -83,7 +88,8 @@ def write_system_partition(root: Path, disk: Path, first_sector: int) -> None:
 
 
 def write_variables(firmware: Firmware, path: Path) -> None:
-    """Write the firmware's variables: Secure Boot on, its keys enrolled.
+    """Write the firmware's variables: Secure Boot on, a new platform key, Microsoft's keys and those of
+    `firmware` enrolled.
 
     Args:
         path: of the file; if it exists, a virtual node boots by this firmware.

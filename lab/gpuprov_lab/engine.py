@@ -78,7 +78,14 @@ def unmount_below(folder: Path) -> None:
 
 
 def start(command: Sequence[str], machine: str, console: Path) -> None:
-    """Start a node's supervisor as a detached process; its console goes to the file `console`."""
+    """Start a node's supervisor as a detached process, and wait for it up to 5 s; its console is appended to
+    `console`.
+
+    The kernel's limit of inotify instances is raised, and stays so.
+
+    Raises:
+        NodeFailed: the supervisor does not run.
+    """
     with locked(MACHINE_LOCK):
         groups = _make_groups(machine)
         if int(INSTANCES.read_text()) < INSTANCES_AT_LEAST:  # stays raised: an upper bound costs nothing
@@ -111,6 +118,7 @@ def processes(machine: str) -> set[int]:
 
 
 def _members(group: Path) -> set[int]:
+    """Return the process ids in a control group; empty if the group does not exist."""
     try:
         return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
     except OSError as error:
@@ -120,7 +128,7 @@ def _members(group: Path) -> set[int]:
 
 
 def terminate(machine: str) -> None:
-    """Request an orderly shutdown from a node's systemd."""
+    """Request an orderly shutdown from a node's systemd, without waiting for it."""
     for pid in processes(machine):
         if _name(pid) == "systemd-nspawn":
             os.kill(pid, signal.SIGTERM)
@@ -142,7 +150,12 @@ def await_end(machine: str, timeout: float) -> None:
 
 
 def kill(machine: str, root: Path) -> None:
-    """Kill a node in any state, and remove files of it and of systemd-nspawn."""
+    """Kill a node in any state, wait until its processes are gone, and remove files of it and of
+    systemd-nspawn.
+
+    Raises:
+        NodeFailed: a process survives for 30 s.
+    """
     deadline = time.monotonic() + 30
     while not _gone(machine):
         if time.monotonic() > deadline:
@@ -171,6 +184,7 @@ def _gone(machine: str) -> bool:
 
 
 def _kill_process(pid: int) -> None:
+    """Kill a process; it is no error if it has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:  # it ended in the meantime
@@ -178,6 +192,7 @@ def _kill_process(pid: int) -> None:
 
 
 def _name(pid: int) -> str:
+    """Return the name of a process; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except FileNotFoundError:
@@ -191,10 +206,12 @@ def _hierarchies() -> list[Path]:
 
 
 def _groups(machine: str) -> list[Path]:
+    """Return the paths of a node's control groups, one in each hierarchy, existing or not."""
     return [hierarchy / "gpuprov-lab" / machine for hierarchy in _hierarchies()]
 
 
 def _make_groups(machine: str) -> list[Path]:
+    """Create a node's control group in each hierarchy, and return them; existing ones are kept."""
     groups = _groups(machine)
     for group in groups:
         group.parent.mkdir(exist_ok=True)
@@ -209,6 +226,11 @@ def _make_groups(machine: str) -> list[Path]:
 
 
 def _remove_groups(machine: str) -> None:
+    """Remove a node's control groups, and the lab's parent groups if they are empty then.
+
+    Raises:
+        OSError: a process is still in one of them.
+    """
     for group in _groups(machine):
         if not group.exists():
             continue

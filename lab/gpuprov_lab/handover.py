@@ -27,7 +27,7 @@ def fleet_text(
     known_hosts: Path,
     repositories: Mapping[str, Mapping[str, str]] = {},
 ) -> str:
-    """Return a fleet.yml with one group for each kind of node, its kernel stated.
+    """Return a fleet.yml with one group for each combination of system and kernel, named after the system.
 
     A lab node runs this machine's kernel, so the kernel to build for is the one installed on it; its apt
     only reaches the distribution's own archive.
@@ -51,4 +51,5 @@ def fleet_text(
 
 
 def _names(os: str) -> list[str]:
+    """Return candidates for a group's name: `debian12`, `debian12-2`, …, `debian12-999`."""
     return [os, *(f"{os}-{number}" for number in range(2, 1000))]

@@ -95,9 +95,11 @@ def _tell(last: deque[str], every: float, over: Event) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the file lock at `path`; the kernel releases it when the process dies.
+    """Hold the file lock at `path` in the block, and wait for it without limit; the kernel releases it when
+    the process dies.
 
-    Its holder may remove the file; a waiting process then locks the file that exists now.
+    The file and its folder are created if missing. The holder may remove the file; a waiting process then
+    locks the file that exists now.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +172,7 @@ def create_loop_device(number: int) -> None:
 
 
 def require_tools(tools: Mapping[str, str] = TOOLS) -> None:
-    """Install missing tools from the machine's own package archive.
+    """Install missing tools from the machine's own package archive; print their names.
 
     Args:
         tools: program → its Debian package.

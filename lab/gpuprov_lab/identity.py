@@ -17,7 +17,9 @@ def make_key(path: Path, comment: str) -> None:
 
 
 def personalise(root: Path, name: str, public_key: str) -> None:
-    """Set host name, machine id and host key of a fresh root, and authorise the lab's key for root."""
+    """Set host name, machine id and a new host key of a fresh root, and authorise the lab's key, and no
+    other, for root.
+    """
     etc = root / "etc"
     write_whole(etc / "hostname", f"{name}\n")
     write_whole(etc / "hosts", f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n")
@@ -36,6 +38,6 @@ def authorise(home: Path, public_key: str) -> None:
 
 
 def host_key(root: Path) -> str:
-    """Return a node's public host key, as `TYPE BASE64`."""
+    """Return the public Ed25519 host key in a node's root, as `TYPE BASE64`."""
     words = (root / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()
     return " ".join(words[:2])

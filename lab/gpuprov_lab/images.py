@@ -120,7 +120,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Return the first digits of a hash of all that makes the image."""
+        """Return the first eight hexadecimal digits of a hash of all that makes the image."""
         made_of = repr((self.codename, self.first, self.then, APT_SETTINGS, self.finish)) + self.added
         return hashlib.sha256(made_of.encode()).hexdigest()[:8]
 
@@ -139,6 +139,9 @@ class Image:
 
 
 def _recipes() -> dict[str, Recipe]:
+    """Return name → recipe of every base image: full and minimal Debians, and those that
+    play other systems.
+    """
     found = {os: Recipe(os, codename, FIRST_PACKAGES, SERVER_PACKAGES) for os, codename in CODENAMES.items()}
     found |= {
         f"{os}{MINIMAL}": Recipe(os, codename, (), MINIMAL_PACKAGES) for os, codename in CODENAMES.items()
@@ -169,7 +172,7 @@ RECIPES = _recipes()
 
 
 def contained(root: Path, *command: str) -> list[str]:
-    """Return the command that runs a program in a system that is not booted."""
+    """Return the command that runs a program in a system that is not booted, with this machine's network."""
     return [
         *ALONE,
         *("systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--pipe"),
@@ -178,10 +181,12 @@ def contained(root: Path, *command: str) -> list[str]:
 
 
 def find_image(name: str) -> Image:
-    """Return the image of that name: a system, full or minimal (built now if missing), or a saved layer.
+    """Return the image of that name: a base system (built now if missing), or a saved layer and those below
+    it.
 
     Raises:
         InvalidInput: no such image.
+        GpuprovError: the base system cannot be built.
     """
     if name in RECIPES:
         return Image(RECIPES[name].os, (base_image(name),))
@@ -193,7 +198,8 @@ def find_image(name: str) -> Image:
 
 
 def base_image(name: str) -> Path:
-    """Return the root folder of a base system, from the cache or built now (a few minutes).
+    """Return the root folder of a base system, from the cache or built now (a few minutes); wait for another
+    build of it.
 
     The folder's name contains a hash of the recipe: a changed recipe is another image.
     """
@@ -208,6 +214,10 @@ def base_image(name: str) -> Path:
 
 
 def _build(root: Path, recipe: Recipe, archive: Archive) -> None:
+    """Build a base system with debootstrap and apt into `root`, which appears only when it is complete.
+
+    Its downloaded packages are kept in `archive.fetched`, and not in the image.
+    """
     part = root.with_name(f".{root.name}.part")
     remove_tree(part)
     part.mkdir(parents=True)
@@ -233,14 +243,17 @@ def _build(root: Path, recipe: Recipe, archive: Archive) -> None:
 
 
 def saved_images() -> list[str]:
-    """Return names of the saved images."""
+    """Return the names of the saved images, sorted."""
     return sorted(path.parent.name for path in CACHE.glob("saved/*/image.json"))
 
 
 def save_image(name: str, upper: Path, image: Image) -> Image:
     """Move a stopped node's own layer into the cache under `name`, replacing an image of that name.
 
-    Returns the new image; the node continues on it with a new, empty layer.
+    Return the new image; the node continues on it with a new, empty layer.
+
+    Raises:
+        InvalidInput: the name is a system's or not valid, or a node uses the image of that name.
     """
     if name in RECIPES or not name.replace("-", "").replace(".", "").isalnum():
         raise InvalidInput(
@@ -283,10 +296,12 @@ def drop_image(name: str) -> None:
 
 
 def _refuse_in_use(name: str) -> None:
+    """Raise InvalidInput if a mounted root of a node uses a saved image."""
     layer = f"{_saved(name)}/layer"
     if layer in Path("/proc/self/mounts").read_text():
         raise InvalidInput(f"nodes stand on the saved image '{name}'", do="take them down first")
 
 
 def _saved(name: str) -> Path:
+    """Return the folder of a saved image, existing or not."""
     return CACHE / "saved" / name

@@ -40,8 +40,14 @@ Result = TypeVar("Result")
 class Lab(AbstractContextManager["Lab"]):
     """A named lab; labs of different names are independent.
 
+    A `with` block marks the lab as used by this process, unless another process uses it, and removes all
+    nodes at its end.
+
     Args:
         name: up to 30 lower-case letters, digits and hyphens.
+
+    Raises:
+        InvalidInput: another name, or the user is not root.
     """
 
     def __init__(self, name: str = "default") -> None:
@@ -55,7 +61,7 @@ class Lab(AbstractContextManager["Lab"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove every node."""
+        """Remove every node and the mark of use."""
         self.down()
         if self._held:
             self._use.unlink(missing_ok=True)
@@ -67,7 +73,7 @@ class Lab(AbstractContextManager["Lab"]):
 
     @property
     def in_use(self) -> bool:
-        """Whether a living process, such as a test, uses this lab exclusively."""
+        """Whether a living process, such as a test, uses this lab in a `with` block."""
         if not self._use.exists():
             return False
         handle = hold(self._use)
@@ -77,7 +83,9 @@ class Lab(AbstractContextManager["Lab"]):
 
     @property
     def left_behind(self) -> bool:
-        """Whether a process used this lab exclusively and ended without removing it, such as a killed run."""
+        """Whether a process used this lab in a `with` block and ended without removing it, such as a killed
+        run.
+        """
         return self.folder.is_dir() and self._use.exists() and not self.in_use
 
     @property
@@ -91,7 +99,7 @@ class Lab(AbstractContextManager["Lab"]):
         return self.folder / "known_hosts"
 
     def nodes(self) -> list[Node]:
-        """Return the nodes of this lab, in the order of their names."""
+        """Return the complete nodes of this lab, in the order of their names, node2 before node10."""
         return [node for node in self._recorded() if node.complete]
 
     def node(self, name: str) -> Node:
@@ -190,12 +198,13 @@ class Lab(AbstractContextManager["Lab"]):
         return fleet_text(nodes, profile, self.identity_file, self.known_hosts, sources)
 
     def save(self, node: Node, name: str) -> None:
-        """Save a node's changes as an image, for `up(image=name)`.
+        """Save a node's changes as an image, for `up(image=name)`; replace an image of that name.
 
         The node is stopped, and uses that image from now on.
 
         Raises:
-            InvalidInput: the name is a system's, or not valid, or the node is virtual.
+            InvalidInput: the name is a system's, or not valid; a node uses the image of that name; or the
+                node is virtual.
         """
         if node.virtual:
             raise InvalidInput(f"{node.name} is on a disk of its own", do="save a node before it is virtual")
@@ -209,10 +218,11 @@ class Lab(AbstractContextManager["Lab"]):
             node.mount()
 
     def drop(self, name: str) -> None:
-        """Remove a saved image."""
+        """Remove a saved image; raise InvalidInput if there is none, or a node uses it."""
         drop_image(name)
 
     def _recorded(self) -> list[Node]:
+        """Return all nodes of this lab, incomplete ones included, in the order of their names."""
         folders = sorted((self.folder / "nodes").glob("*"), key=lambda folder: _natural(folder.name))
         return [load_node(folder) for folder in folders]
 
@@ -224,6 +234,11 @@ class Lab(AbstractContextManager["Lab"]):
                 node.destroy()
 
     def _names(self, count: int, wanted: Sequence[str] | None) -> list[str]:
+        """Return the names of new nodes: the wanted ones, or `count` free ones of node1, node2, …
+
+        Raises:
+            InvalidInput: a wanted name is invalid, or taken.
+        """
         taken = {node.name for node in self._recorded()}
         if wanted is None:
             fresh = (name for number in counting(1) if (name := f"node{number}") not in taken)
@@ -235,9 +250,11 @@ class Lab(AbstractContextManager["Lab"]):
         return list(wanted)
 
     def _planned(self, name: str, base: Image, gpu: str | None) -> Node:
+        """Return a node that is not made yet, without an address."""
         return Node(name, base.os, gpu, "", tuple(map(str, base.layers)), self.folder / "nodes" / name)
 
     def _boot(self, fresh: list[Node], prepare: Sequence[Callable[[Path], None]]) -> list[Node]:
+        """Make and boot new nodes, wait until each answers SSH, and return them as complete."""
         ports = read_archive().ports()
         identity.make_key(self.identity_file, f"gpuprov-lab-{self.name}")
         public_key = self.identity_file.with_suffix(".pub").read_text()
@@ -250,6 +267,7 @@ class Lab(AbstractContextManager["Lab"]):
     def _virtualise(
         self, nodes: list[Node], kernel: str = "", firmware: efi.Firmware | None = None
     ) -> list[Node]:
+        """Turn nodes into machines with their own kernel, concurrently; install what that needs."""
         require_tools(vm.TOOLS)
         if firmware:
             efi.require_firmware()
@@ -264,23 +282,28 @@ class Lab(AbstractContextManager["Lab"]):
             remove_tree(self.folder)
 
     def _write_known_hosts(self) -> None:
+        """Write the host keys of all complete nodes to `known_hosts`."""
         lines = [f"{node.address} {identity.host_key(node.root)}\n" for node in self.nodes()]
         write_whole(self.known_hosts, "".join(lines))
 
 
 def lab_names() -> list[str]:
-    """Return names of the labs that exist, complete or not."""
+    """Return the names of the labs that exist, complete or not, sorted."""
     require_root()
     return sorted(folder.name for folder in LABS.glob("*") if folder.is_dir())
 
 
 def _side_by_side(work: Callable[[Node], Result], nodes: Sequence[Node]) -> list[Result]:
-    """Call `work` for every node concurrently; all calls end before the first error is raised."""
+    """Call `work` for every node concurrently; return the results in the order of the nodes.
+
+    All calls end before the first error is raised.
+    """
     with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
         return [future.result() for future in [pool.submit(work, node) for node in nodes]]
 
 
 def _valid(name: str, kind: str) -> str:
+    """Return a valid name unchanged; raise InvalidInput for another, with `kind` in the message."""
     if not NAME.fullmatch(name):
         raise InvalidInput(
             f"'{name}' cannot name a {kind}", expected="up to 30 lower-case letters, digits and hyphens"
@@ -289,4 +312,5 @@ def _valid(name: str, kind: str) -> str:
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
+    """Return a sort key by which node2 precedes node10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]

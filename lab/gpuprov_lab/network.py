@@ -50,10 +50,13 @@ class Link:
 
 
 def free_address(taken: Collection[str], choose: Callable[[int], int] = random.randrange) -> str:
-    """Return an address that no node has.
+    """Return an address that no node has; raise GpuprovError if half of all are taken.
 
     It is drawn at random so that the next node does not get the address of the last one, to which clients may
     still keep SSH connections open.
+
+    Args:
+        choose: function that returns a number from 0 to below its argument.
     """
     if len(taken) >= RANGE.num_addresses // 2:
         raise GpuprovError(f"{len(taken)} lab nodes hold addresses of {RANGE}", do="take a lab down")
@@ -74,7 +77,7 @@ def taken_addresses(ip_json: str) -> set[str]:
 
 
 def connect(namespace: str, remember: Callable[[Link], None], ports: Collection[int]) -> Link:
-    """Make a node's namespace, with its own address and a route to the package archive.
+    """Create a node's namespace, with its own address and a route to the package archive; return the link.
 
     Args:
         namespace: name for it, unique on this machine.
@@ -92,6 +95,7 @@ def connect(namespace: str, remember: Callable[[Link], None], ports: Collection[
 
 
 def _host_side(link: Link) -> str:
+    """Return the commands of ip(8) for the host's end of a link."""
     return (
         f"link add {link.veth} type veth peer name eth0 netns {link.namespace}\n"
         f"addr add {GATEWAY} peer {link.address} dev {link.veth}\n"
@@ -100,6 +104,7 @@ def _host_side(link: Link) -> str:
 
 
 def _node_side(link: Link) -> str:
+    """Return the commands of ip(8) for the node's end of a link."""
     return (
         "link set lo up\n"
         f"addr add {link.address} peer {GATEWAY} dev eth0\n"
@@ -148,6 +153,7 @@ table ip {TABLE} {{
 
 
 def _open_gate(ports: Collection[int]) -> None:
+    """Load the lab's nftables table, and enable forwarding."""
     table = _table()
     forwarding = _forwarding_before(table) if table else FORWARDING.read_text().strip()
     execute(["nft", "-f", "-"], input=ruleset(ports, forwarding))
@@ -155,6 +161,7 @@ def _open_gate(ports: Collection[int]) -> None:
 
 
 def _close_gate_if_last() -> None:
+    """Remove the table and restore forwarding, if no link is left."""
     table = _table()
     if not table or any(Path("/sys/class/net").glob("gplab*")):
         return
@@ -164,11 +171,15 @@ def _close_gate_if_last() -> None:
 
 
 def _table() -> str:
+    """Return the lab's table as nft prints it; "" if it does not exist."""
     if f"table ip {TABLE}\n" not in execute(["nft", "list", "tables"]):
         return ""
     return execute(["nft", "list", "table", "ip", TABLE])
 
 
 def _forwarding_before(table: str) -> str:
+    """Return `ip_forward` from before the lab, "0" or "1", as the table's comment states it; else the current
+    value.
+    """
     found = re.search(r"ip_forward was ([01])", table)
     return found.group(1) if found else FORWARDING.read_text().strip()

@@ -113,7 +113,7 @@ class Node:
         return max(releases, key=lambda name: [int(each) for each in re.findall(r"\d+", name)], default="")
 
     def record(self) -> None:
-        """Write the node's record, so that any later run knows the node."""
+        """Write the node's record to node.json in its folder, so that any later run knows the node."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fields = {**asdict(self), "folder": None}
         write_whole(self.folder / "node.json", json.dumps(fields, indent=1) + "\n")
@@ -121,7 +121,8 @@ class Node:
     def make(
         self, public_key: str, ports: Collection[int], prepare: Collection[Callable[[Path], None]] = ()
     ) -> Node:
-        """Create the node from its image and boot it; return it with its address.
+        """Create the node from its image and start its boot; return it with its address, before it answers
+        SSH.
 
         Args:
             public_key: key that may log in as root.
@@ -154,7 +155,8 @@ class Node:
         engine.mount(self.root, [Path(layer) for layer in self.layers], self.upper, self.folder / "work")
 
     def virtualised(self, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
-        """Return the same system as a booted machine with its own kernel; the old tree is left in place.
+        """Stop the node, and return the same system as a booted machine with its own kernel; the old tree is
+        left in place.
 
         Args:
             kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
@@ -207,11 +209,15 @@ class Node:
         return done
 
     def boot_id(self) -> str:
-        """Return the kernel's id of this boot."""
+        """Return the kernel's id of this boot, read over SSH."""
         return self.run(f"cat {BOOT_ID}").stdout.strip()
 
     def start(self, *, wait: bool = True) -> None:
-        """Boot the node if it is off; with `wait`, until it answers SSH."""
+        """Boot the node if it is off; with `wait`, return only when it answers SSH.
+
+        Raises:
+            NodeFailed: it does not start, or does not answer in time.
+        """
         if not self.running:
             self._mark(off=False)
             engine.start(self._boot_command(), self.machine, self.console)
@@ -219,7 +225,11 @@ class Node:
             self.await_ssh()
 
     def stop(self) -> None:
-        """Shut the node down in order; its root and its address stay."""
+        """Shut the node down in order, and kill what remains; its root and its address stay.
+
+        Raises:
+            NodeFailed: it still runs after the time of its kind, 60 s or 900 s.
+        """
         self._mark(off=True)
         if self.running:
             if self.virtual:
@@ -230,7 +240,7 @@ class Node:
         engine.kill(self.machine, self.root)
 
     def reboot(self, *, wait: bool = True) -> None:
-        """Have the node restart itself; with `wait`, until it answers SSH in its next boot.
+        """Have the node restart itself; with `wait`, return only when it answers SSH in its next boot.
 
         Raises:
             NodeFailed: it did not come back as another boot in time.
@@ -253,7 +263,7 @@ class Node:
             time.sleep(0.05)
 
     def await_ssh(self) -> None:
-        """Wait until the node's SSH server greets.
+        """Wait until the node's SSH server greets, for at most 60 s, of a virtual node 900 s.
 
         Raises:
             NodeFailed: it ended meanwhile, or did not greet in time.
@@ -290,13 +300,16 @@ class Node:
         remove_tree(self.folder)
 
     def _mark(self, *, off: bool) -> None:
+        """Record on the disk whether the node is off on purpose."""
         replace(load_node(self.folder), off=off).record()
 
     @property
     def _patience(self) -> Patience:
+        """The time limits of its kind of node."""
         return vm.PATIENCE if self.virtual else PATIENCE
 
     def _boot_command(self) -> list[str]:
+        """Return the command that boots it, by QEMU or systemd-nspawn."""
         if self.virtual:
             return vm.boot_command(self.disk, self.address, self.link.path)
         extra: list[str] = []
@@ -307,6 +320,7 @@ class Node:
         return engine.boot_command(self.root, self.machine, self.name, self.link.path, extra)
 
     def _last_words(self) -> str:
+        """Return the last three lines of its console."""
         return "\n".join(self.console.read_text(errors="replace").strip().splitlines()[-3:])
 
 

@@ -36,7 +36,8 @@ class Tree:
         return path.name
 
     def run(self, command: str) -> str:
-        """Return the output of a shell command; it has this machine's network, and systemd does not run.
+        """Run a shell command as root, for at most an hour, and return its output; systemd does not run, and
+        the network is this machine's.
 
         Raises:
             NodeFailed: it failed.
@@ -45,7 +46,7 @@ class Tree:
         return execute(contained(self.root, *quiet, "sh", "-c", command), timeout=HOUR_S)
 
     def fails(self, command: str) -> str:
-        """Return the error message of a command that must fail."""
+        """Return the error message of a command that must fail; raise NodeFailed if it succeeds."""
         try:
             said = self.run(command)
         except NodeFailed as failure:
@@ -53,7 +54,11 @@ class Tree:
         raise NodeFailed(f"`{command}` did not fail: {said}")
 
     def save(self, name: str) -> None:
-        """Save it as an image, for `Lab.up(image=name)`; the tree cannot be used afterwards."""
+        """Save it as an image, for `Lab.up(image=name)`; the tree cannot be used afterwards.
+
+        Raises:
+            InvalidInput: the name is a system's, or not valid, or a node uses the image of that name.
+        """
         engine.unmount_below(self.root)
         harvest(self.folder / "upper")
         save_image(name, self.folder / "upper", self.base)

@@ -71,7 +71,8 @@ disable_root: false
 
 
 def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
-    """Return a step that gives Debian's own cloud-init a seed; network, login and host key remain the lab's.
+    """Return a step that installs Debian's own cloud-init, if missing, with a seed; network, login and host
+    key remain the lab's.
 
     Args:
         user_data: as from a cloud.
@@ -136,5 +137,5 @@ def at_boot(root: Path, name: str, command: str) -> None:
 
 
 def inside(root: Path, command: str) -> None:
-    """Run a shell command in a system that is not booted."""
+    """Run a shell command in a system that is not booted; raise NodeFailed if it fails."""
     execute(contained(root, "env", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", command))

@@ -64,7 +64,8 @@ NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2
 
 
 def make_disk(root: Path, disk: Path, kernel: str, firmware: efi.Firmware | None = None) -> None:
-    """Make a bootable disk from a tree; the tree is prepared for it, and is not needed afterwards.
+    """Make a bootable disk from a tree, and install what it needs in the tree, which is not needed
+    afterwards.
 
     Args:
         root: of a node that is off.
@@ -117,10 +118,12 @@ def system_sectors() -> bytes:
 
 
 def _table(*partitions: bytes) -> bytes:
+    """Return the end of an MBR: signature, table with up to four partitions, and mark."""
     return bytes(6) + b"".join(partitions).ljust(64, b"\0") + b"\x55\xaa"
 
 
 def _partition(kind: int, first: int, end: int) -> bytes:
+    """Return an entry of an MBR's table, from a sector to the one before `end`; one of Linux is bootable."""
     nowhere = b"\xfe\xff\xff"  # cylinder, head and sector beyond their range
     bootable = 0x80 if kind == LINUX else 0
     return struct.pack("<B3sB3sII", bootable, nowhere, kind, nowhere, first, end - first)
@@ -156,7 +159,9 @@ def press_power_button(disk: Path) -> None:
 
 
 def press_keys(disk: Path, *keys: str) -> None:
-    """Press keys of a running machine's keyboard, by QEMU's names: `ret`, `down`, `a`."""
+    """Press keys of a running machine's keyboard one after another, with a pause of `KEY_PAUSE_S`, by QEMU's
+    names: `ret`, `down`, `a`.
+    """
     for key in keys:
         stroke = {"keys": [{"type": "qcode", "data": key}]}
         _tell(disk, {"execute": "send-key", "arguments": stroke})
@@ -164,6 +169,7 @@ def press_keys(disk: Path, *keys: str) -> None:
 
 
 def _tell(disk: Path, command: dict[str, Any]) -> None:
+    """Send one command to QEMU's monitor, and wait for its answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(_socket(disk)))
         with connection.makefile("rw") as monitor:
@@ -175,4 +181,5 @@ def _tell(disk: Path, command: dict[str, Any]) -> None:
 
 
 def _socket(disk: Path) -> Path:
+    """Return the path of QEMU's monitor."""
     return disk.with_suffix(".qmp")

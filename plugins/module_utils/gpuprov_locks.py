@@ -77,7 +77,9 @@ def conflict_of(handle: int, start: int = 0, length: int = 0) -> "Conflict | Non
 
 
 def running() -> "int | None":
-    """Return the process of the package manager that holds one of `MANAGERS`; None if none does."""
+    """Return the process of the package manager that holds one of `MANAGERS`, with the numbers of `conflict`;
+    None if none does.
+    """
     for path in MANAGERS:
         found = conflict(path)
         if found and found[0] == fcntl.F_WRLCK:

@@ -105,6 +105,7 @@ def packages() -> "list[Package]":
 
 
 def _of_dpkg() -> "list[Package]":
+    """Return dpkg's packages, without the node's own architecture in their names."""
     form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
     native = ":" + database("dpkg", "--print-architecture").strip()
     rows = []

@@ -156,7 +156,7 @@ def _against(file: rpm.File, about: os.stat_result) -> "Iterator[str]":
 
 
 def _of_dpkg(packages: "list[str]") -> "Iterator[Listed]":
-    """Yield dpkg's packages."""
+    """Yield those of the packages that dpkg has installed."""
     lists, diversions = set(os.listdir(INFO)), _diversions()
     architecture = ARCHITECTURES.get(os.uname().machine, os.uname().machine)
     for name in packages:

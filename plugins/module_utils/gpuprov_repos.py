@@ -55,6 +55,7 @@ def repositories(folder: str = FOLDER) -> "list[Repository]":
 
 
 def _parsed(path: str) -> "Iterable[Repository]":
+    """Yield the repositories in a file; none if it cannot be read or parsed."""
     text = text_of(path) or ""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:

@@ -158,6 +158,7 @@ def _installation(group: LockedGroup, chosen: set[str]) -> str:
 
 
 def _file(model: Node, path: str) -> File:
+    """Return a file of the model node: its path, its mode, and its content in base64."""
     mode, content = model.run(f"stat -c %a {path}; base64 -w0 {path}").stdout.split("\n", 1)
     return File(path, mode, content.rstrip())
 
@@ -178,4 +179,5 @@ def _copy(file: File) -> dict[str, Any]:
 
 
 def _shell(command: str) -> dict[str, Any]:
+    """Return a task of Ansible that runs a shell command."""
     return {"ansible.builtin.shell": command, "environment": {"DEBIAN_FRONTEND": "noninteractive"}}

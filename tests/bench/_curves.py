@@ -20,11 +20,13 @@ def draw(title: str, across: str, up: str, curves: Mapping[str, Curve]) -> str:
     y_from, y_to = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
 
     def place(x: float, y: float) -> tuple[float, float]:
+        """Return the pixel of a point of the curves."""
         right = (math.log10(x) - x_from) / (x_to - x_from)
         above = (math.log10(y) - y_from) / (y_to - y_from)
         return LEFT + right * (WIDTH - LEFT - 20), HEIGHT - BOTTOM - above * (HEIGHT - BOTTOM - TOP)
 
     def parts() -> Iterator[str]:
+        """Yield the elements of the file: axes with labels, then curves."""
         yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
         yield f"<title>{escape(title)}</title><style>{STYLE}</style>"
         for power in range(y_from, y_to + 1):

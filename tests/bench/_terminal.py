@@ -79,6 +79,7 @@ class Terminal:
         return time.monotonic() - begun
 
     def _tmux(self, *words: str) -> str:
+        """Run a command of tmux on the own server; return its output."""
         result = subprocess.run(
             ["tmux", "-L", self._server, *words], check=True, capture_output=True, text=True
         )

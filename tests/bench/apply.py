@@ -90,16 +90,19 @@ class Driver:
         self._lab, self._folder = lab, folder
 
     def fresh(self, name: str) -> Node:
+        """Return a new node of the lab."""
         [node] = self._lab.up(gpu="a100x4", names=[name])
         return node
 
     def lock(self, node: Node) -> LockedGroup:
+        """Write a fleet and its lock; return the node's group."""
         (self._folder / "fleet.yml").write_text(self._lab.fleet("hgx-a100-4"))
         gpuprov(self._folder, "lock")
         [group] = read_lock(self._folder / "fleet.lock.yml").groups.values()
         return group
 
     def apply(self) -> None:
+        """Apply the lock; a reboot is left."""
         gpuprov(self._folder, "apply", "--yes", code=Exit.DRIFT)  # a reboot is pending
 
 
@@ -112,16 +115,19 @@ class Full:
         self._fleet: Fleet = fleet_of(stack, lab, folder, {SYSTEM: self._first}, {}, board)
 
     def fresh(self, name: str) -> Node:
+        """Return a new node with the fleet's board; at the first call one that exists already."""
         # Building the mirror needs a node, which is the first one returned.
         node, self._first = self._first, None
         return node or new_node(self._fleet.lab, SYSTEM, name, board=self._fleet.board)
 
     def lock(self, node: Node) -> LockedGroup:
+        """Make a node the fleet's only one; return its group in the first lock."""
         self._fleet.nodes = {SYSTEM: node}
         [group] = self._fleet.state(0).groups.values()
         return group
 
     def apply(self) -> None:
+        """Apply the lock without verification, and print the seconds of its tasks; exit if a role failed."""
         runs = self._fleet.folder / "state/gpuprov/runs"
         before = set(runs.glob("*"))
         start = time.perf_counter()

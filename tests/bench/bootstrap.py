@@ -51,6 +51,7 @@ def _without_keys(root: Path) -> None:
 
 
 def _write_fleet(lab: Lab, folder: Path) -> None:
+    """Write a fleet with the lab's nodes, an operator's key and a copy of the known hosts."""
     make_key(folder / "id_ed25519", "operator")
     shutil.copy(lab.known_hosts, folder / "vouched")
     groups = {

@@ -52,6 +52,7 @@ def main() -> int:
 
 
 def say(what: str, seconds: float) -> None:
+    """Print a line with the seconds of something in milliseconds."""
     print(f"{what:<48}{seconds * 1000:>10.1f} ms")
 
 
@@ -66,14 +67,17 @@ def median(rounds: int, work: Callable[[], object]) -> float:
 
 
 def run(command: list[str]) -> None:
+    """Run a command without its output, with any exit code."""
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
 
 
 def one(catalog: Catalog, gpu: str, os: str, **stated: str) -> None:
+    """Resolve one request for one GPU."""
     resolve(Request(gpus=(gpu,), os=os, **stated), catalog)
 
 
 def whole_command() -> None:
+    """Run `gpuprov resolve` in a new process."""
     run(
         [
             sys.executable,
@@ -104,6 +108,7 @@ def batch(catalog: Catalog, number: int, dice: random.Random) -> None:
 
 
 def product(catalog: Catalog) -> None:
+    """Resolve a request for each GPU on each system."""
     for gpu in catalog.gpus:
         for system in catalog.systems:
             one(catalog, gpu.id, system)

@@ -74,6 +74,7 @@ class Place:
 
 
 def _is_file(path: Path) -> bool:
+    """Return whether a path is a regular file, and not a link."""
     return not path.is_symlink() and path.is_file()
 
 
@@ -105,6 +106,7 @@ class Snapshot:
             self._take(self.root / path.lstrip("/"))
 
     def _take(self, path: Path) -> None:
+        """Record the state of a path, or of its first missing folder; nothing for a path recorded before."""
         if any(kept.path == path for kept in self._kept):
             return
         if not os.path.lexists(path):
@@ -151,6 +153,7 @@ class _Kept:
     copy: Path | None = None
 
     def put_back(self) -> None:
+        """Restore the recorded state of a path: file, link, folder or nothing."""
         if self.about is None:
             _remove(self.path)
         elif stat.S_ISLNK(self.about.st_mode):
@@ -168,6 +171,7 @@ class _Kept:
             self._put_file_back()
 
     def _put_file_back(self) -> None:
+        """Restore the recorded file itself, with its content."""
         assert self.link is not None
         assert self.copy is not None
         if not os.path.lexists(self.path) or not os.path.samestat(self.path.lstat(), self.link.lstat()):
@@ -191,6 +195,7 @@ class _Kept:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder; a missing one is no error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

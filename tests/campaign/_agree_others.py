@@ -52,6 +52,7 @@ UNITS_IN_GENERAL = (
 
 
 def _unknown(kind: str, name: str, do: str, *touches: str, then: str = AFTER) -> Change:
+    """Return a change with an unknown effect, which touches these paths."""
     return Change(kind, name, do, touches, then, effect="unknown")
 
 
@@ -126,10 +127,12 @@ OF_THE_SYSTEM = ("ssh.service", "cron.service", "systemd-journald.service", "sys
 
 
 def _small(name: str, do: str, *touches: str, then: str = "", undo: str = "") -> Change:
+    """Return a benign change of a file that concerns no check."""
     return Change("unrelated", name, do, touches, then, undo, effect="benign")
 
 
 def _line(name: str, path: str, text: str, then: str = "") -> Change:
+    """Return the benign change that puts a text into a file."""
     return _small(name, put(path, text), path, then=then)
 
 

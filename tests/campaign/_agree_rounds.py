@@ -46,6 +46,7 @@ class Outcome:
 
 
 def _listed(checks: Iterable[str]) -> str:
+    """Return the checks in order, or `nothing`."""
     return ", ".join(sorted(checks)) or "nothing"
 
 
@@ -64,6 +65,7 @@ def drawn(seed: int, place: Place, *, benign: bool) -> list[Change]:
 
 
 def _kind(dice: Random, *, benign: bool) -> Draw:
+    """Draw a kind of change: a benign one, or one with a known or (in `UNKNOWN_SHARE`) an unknown effect."""
     if benign:
         return dice.choice(BENIGN)
     return dice.choice(UNKNOWN if dice.random() < UNKNOWN_SHARE else (*OF_THE_SYSTEM, *OF_THE_STACK))
@@ -132,6 +134,7 @@ class Rounds:
         return again
 
     def _enter(self, script: str) -> None:
+        """Run a script on the node; a time-out is no error."""
         with suppress(TimeoutExpired):  # a change may stop what a command waits for
             self.place.enter(script)
 
@@ -173,6 +176,7 @@ def _judged(seed: int, changes: Sequence[Change], heard: Heard) -> list[Outcome]
 
 
 def _result(changes: Sequence[Change], heard: Heard) -> Result:
+    """Return the result of a round, by the changes' effects and the reports of both witnesses."""
     effects = {change.effect for change in changes}
     if effects == {"benign"}:
         return "false alarm" if heard.every else "silent"

@@ -95,6 +95,7 @@ def _read(handle: int, ended: threading.Event, seen: set[str]) -> None:
 
 
 def _is_text(path: Path) -> bool:
+    """Return whether a path is a regular file of at most `TEXT_MAX` bytes without null bytes."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size > TEXT_MAX:
         return False
     return b"\0" not in path.read_bytes()

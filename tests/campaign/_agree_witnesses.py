@@ -91,6 +91,7 @@ class Bench:
         return frozenset({NO_ANSWER} if found.reason else {each.check for each in found.drift})
 
     def _verify(self) -> frozenset[str]:
+        """Return the checks that verify reports; record their values, and an error as a check."""
         with patch.object(runner, "_wait", self._wait):
             [found] = run_verification(self.lock, [self.node]).nodes
         self.values |= {f"verify {each.check}": str(each.actual) for each in found.failed_checks}

@@ -79,15 +79,18 @@ def of_the_lab() -> Iterator[Healthy]:
 
 
 def _with_gpus(system: str, machine: str) -> Up:
+    """Return a function that starts a node with a driver on this machine and system."""
     return lambda lab: _driven(lab.up(1, os=system, gpu=machine)[0])
 
 
 def _driven(node: Node) -> Node:
+    """Give a node its driver, and return it."""
     driven(node)
     return node
 
 
 def _sliced(lab: Lab) -> Node:
+    """Start a node with two MIG instances on GPU 0."""
     node = _with_gpus("debian12", "h100x8")(lab)
     node.run("nvidia-smi -i 0 -mig 1; nvidia-smi mig -i 0 -cgi 3g.40gb,3g.40gb -C")
     return node
@@ -101,6 +104,7 @@ def _tuned(lab: Lab) -> Node:
 
 
 def _for_a_user(lab: Lab) -> Node:
+    """Start a node with a user without rights, who may log in."""
     node = _with_gpus("debian12", "t4x1")(lab)
     node.run(
         "useradd -m -s /bin/bash plain && install -d -o plain -m 700 ~plain/.ssh && "
@@ -110,5 +114,6 @@ def _for_a_user(lab: Lab) -> Node:
 
 
 def _applied(lab: Lab) -> Node:
+    """Start a node that `gpuprov apply` has set up."""
     with tempfile.TemporaryDirectory() as folder:
         return provision(lab, Path(folder))

@@ -198,15 +198,19 @@ def _spoil(document: dict[str, Any], data: st.DataObject) -> None:
 
 
 def packed(text: bytes) -> Answer:
+    """Return an answer of this compressed text in a valid frame."""
     body = base64.b64encode(zlib.compress(text, 1))
     return lambda nonce: framed(body, nonce)
 
 
 def raw(body: bytes) -> Answer:
+    """Return an answer of these bytes in a valid frame."""
     return lambda nonce: framed(body, nonce)
 
 
 def _cut(document: Any, share: float) -> Answer:
+    """Return an answer of which only a share of the bytes comes."""
+
     def answer(nonce: str) -> bytes:
         whole = answering(document)(nonce)
         return whole[: int(len(whole) * share)]

@@ -63,6 +63,7 @@ def killed_before(number: int, work: Callable[[], None]) -> bool:
 
 
 def _kill(traced: set[int]) -> None:
+    """Kill the traced processes, and wait until all children have ended."""
     for pid in traced:
         os.kill(pid, signal.SIGKILL)
     while True:
@@ -83,4 +84,5 @@ def _changes(pid: int) -> bool:
 
 
 def _register(pid: int, offset: int) -> int:
+    """Return a register of a stopped process."""
     return int(_libc.ptrace(PEEKUSER, pid, offset, None))

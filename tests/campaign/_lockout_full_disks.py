@@ -30,6 +30,7 @@ def small(*, apart: bool = False, fill: str = "") -> Step:
     """
 
     def step(trial: Trial) -> None:
+        """Move the node to small disks, look at its files, and fill the disks."""
         move_to_small_disks(trial.node, ROOT_MIB, STATE_MIB if apart else 0)
         trial.before = trial.files()
         trial.console(fill or "true")
@@ -41,6 +42,7 @@ def full(moment: str, fill: str, *commands: str, killed: bool = False) -> Step:
     """Return a step that fills disks at a moment of the change, then runs more commands on the console."""
 
     def step(trial: Trial) -> None:
+        """Wait for the moment, fill the disks, and run the commands; then kill the controller if stated."""
         getattr(trial, f"await_{moment}")()
         trial.console(fill)
         for command in commands:
@@ -61,10 +63,12 @@ def wrong_files(trial: Trial, *, kept: bool) -> list[str]:
 
 
 def _empty(file: bytes) -> bool:
+    """Return whether a file of `Trial.files` has no content after its mode and owner."""
     return file.endswith(b" ")
 
 
 def _way(name: str, during: Step | None = None, *, apart: bool = False, fill: str = "", **more: Any) -> Way:
+    """Return a way with a full file system."""
     return Way(f"disk full: {name}", during, small(apart=apart, fill=fill), full=True, **more)
 
 

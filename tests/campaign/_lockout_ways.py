@@ -80,6 +80,7 @@ class Trial:
         return self.console(f"cat /{path}").strip() if self.has(path) else ""
 
     def _open_session(self) -> list[str]:
+        """Return the ssh command of a session that stays open during the trial."""
         ssh, *words = self.node.ssh_command()
         shared = ("ControlMaster=auto", f"ControlPath={self.folder / 'console'}", "ControlPersist=600")
         return [ssh, *(word for option in shared for word in ("-o", option)), *words]
@@ -105,6 +106,7 @@ class Trial:
         self._await(self._denies, "loaded")
 
     def _denies(self) -> bool:
+        """Return whether the node has gpuprov's firewall, after a short pause."""
         time.sleep(0.1)
         return "inet gpuprov\n" in self.console("nft list tables")
 
@@ -120,9 +122,15 @@ class Trial:
         self.controller.kill()
 
     def _in_network(self, command: str) -> str:
+        """Run a command in the network of the node's link; return its output."""
         return execute(["ip", "netns", "exec", self.node.link.namespace, "sh", "-c", command])
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds, and record that time.
+
+        Raises:
+            GpuprovError: the controller ended before; `what` is the condition in its message.
+        """
         assert self.controller
         while not holds():
             if self.controller.poll() is not None:

@@ -109,6 +109,7 @@ class Trials:
         return cells
 
     def _lock(self, nodes: dict[str, Node]) -> Lock:
+        """Write a fleet of the nodes with the mirror's repositories; return its lock."""
         key = str(self.mirror.key)
         repositories = {
             "nvidia": {"url": self.mirror.cuda(self.server.url), "key": key},
@@ -154,6 +155,7 @@ class Trials:
         return reported
 
     def _verify(self, lock: Lock, nodes: dict[str, Node]) -> dict[str, str]:
+        """Return role → `seen`, or which of its own checks failed or were not run."""
         by_name = {node.name: role for role, node in nodes.items()}
         groups, result = lock.hosts(), {}
         for seen in run_verification(lock, list(by_name), dispatch=Dispatch(forks=FORKS)).nodes:
@@ -171,11 +173,13 @@ class Trials:
         return result
 
     def _drop_images(self) -> None:
+        """Remove the nodes and their images."""
         self.lab.down()
         for name in self._images:
             self.lab.drop(name)
 
     def _say(self, text: str) -> None:
+        """Print a line with the seconds since the start."""
         sys.stdout.write(f"{time.monotonic() - self._began:6.0f} s  {text}\n")
         sys.stdout.flush()
 

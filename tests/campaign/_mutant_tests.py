@@ -40,6 +40,7 @@ class Copy:
     folder: Path
 
     def fill(self) -> None:
+        """Copy the files of the checkout that git knows or does not ignore."""
         listed = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT)
         for name in filter(None, os.fsdecode(listed).split("\0")):
             if (ROOT / name).exists():
@@ -54,6 +55,7 @@ class Copy:
             subprocess.run(["chown", "-R", "nobody:nogroup", str(self.folder)], check=True)
 
     def started(self, *command: str, **said: str) -> subprocess.Popen[bytes]:
+        """Start pytest in the copy with its own environment, without rights of root, and without output."""
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{self.folder}:{self.folder}/plugins/module_utils",
@@ -92,6 +94,9 @@ class Copy:
         return "unstable" if self.exit_code(self.seen().get("failed") or tests, limit) else "killed"
 
     def exit_code(self, tests: list[str], limit: float) -> int:
+        """Run tests in the copy; return pytest's exit code. After `limit` seconds they are killed, and
+        TimeoutExpired is raised.
+        """
         self.seen()
         process = self.started("-x", "-p", "no:xdist", *tests)
         try:
@@ -115,6 +120,7 @@ class Tests:
 
     @staticmethod
     def kept_is_new(copy: Copy) -> bool:
+        """Return whether the stored results are newer than every file of the copy."""
         files = [path for path in copy.folder.rglob("*.py") if not path.is_symlink()]
         newest = max(path.stat().st_mtime for path in files)
         return (KEPT / "seconds.json").exists() and (KEPT / "seconds.json").stat().st_mtime > newest

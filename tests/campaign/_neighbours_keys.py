@@ -39,6 +39,7 @@ class Other:
 
 
 def _others(*values: Any) -> tuple[Other, ...]:
+    """Return values as `Other`."""
     return tuple(each if isinstance(each, Other) else Other(each) for each in values)
 
 
@@ -194,6 +195,7 @@ def schema_keys() -> list[str]:
 
 
 def _keys(record: dict[str, Any], records: dict[str, Any], before: str) -> Iterator[str]:
+    """Yield the dotted keys of a record of the schema, also those of records in it."""
     forms = [record, *record.get("anyOf", [])]  # a record with a short form
     for key, stated in (pair for form in forms for pair in form.get("properties", {}).items()):
         yield before + key

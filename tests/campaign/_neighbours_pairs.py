@@ -45,10 +45,12 @@ def pairs(full: Document, site: Site) -> Iterator[Pair]:
 
 
 def _stated(key: str) -> list[str]:
+    """Return the keys of `CHANGED` that cover a key."""
     return [stated for stated in CHANGED if covers(stated, key)]
 
 
 def _changed(full: Document, key: str, other: Other, site: Site) -> Iterator[Pair]:
+    """Yield the pair of a full fleet and one with another value of a key; none if the key has no place."""
     document = copy.deepcopy(full)
     for each, value in {key: other.value, **other.also}.items():
         place = next(_places(document, each, add=True), None)
@@ -68,6 +70,7 @@ def _changed(full: Document, key: str, other: Other, site: Site) -> Iterator[Pai
 
 
 def _left_out(full: Document, key: str) -> Iterator[Pair]:
+    """Yield a pair for each place of a key in the full fleet, in which it is left out."""
     for number, place in enumerate(_places(full, key)):
         if place.name in place.holder:
             document = copy.deepcopy(full)
@@ -109,6 +112,7 @@ def _places(document: Document, key: str, *, add: bool = False) -> Iterator[_Pla
 
 
 def _below(holder: Any, path: str, part: str, *, add: bool) -> list[tuple[Any, str]]:
+    """Return the holders of a part of a key, each with its path; none if it is missing, unless `add`."""
     if part == "*":
         named = holder.items() if isinstance(holder, dict) else enumerate(holder)
         return [(value, f"{path}{name}.") for name, value in named]

@@ -79,6 +79,7 @@ def by_question(checks: Iterable[str]) -> dict[Question, list[str]]:
 
 
 def _question(check: str) -> Question:
+    """Return the question that a check answers; raise LookupError if there is none."""
     for question in QUESTIONS:
         if any(fnmatchcase(check, pattern) for pattern in question.checks):
             return question

@@ -208,6 +208,7 @@ class Fleet:
         return {"ssh": ssh, "groups": groups, "repositories": repositories}
 
     def _group(self, system: str, step: int) -> dict[str, Any]:
+        """Return the keys of a system's group in the fleet of one step."""
         node = self.nodes[system]
         stack: dict[str, Any] = {"repository": "nvidia", **STACKS[system][min(step, 1)]}
         if step < len(COMMON):

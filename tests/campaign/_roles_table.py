@@ -72,6 +72,7 @@ def lines(table: Table) -> Iterator[str]:
 
 
 def _cell(table: Table, trial: Trial, column: str) -> str:
+    """Return a cell of the table: the number of systems on which a column was seen, `-` if it is moot."""
     if column in trial.moot:
         return "-"
     systems = [system for system in table.systems if not excuse(trial, system, column)]

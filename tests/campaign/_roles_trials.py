@@ -44,10 +44,12 @@ PURGE = "dpkg --purge --force-depends --force-hold $(dpkg-query -W -f '${{Packag
 
 
 def _listed(*patterns: str) -> str:
+    """Return the command that lists files by these patterns."""
     return LISTED.format(" ".join(f"'{pattern}'" for pattern in patterns))
 
 
 def _purge(pattern: str) -> str:
+    """Return the command that purges packages by a pattern."""
     return PURGE.format(f"'{pattern}'")
 
 

@@ -15,12 +15,14 @@ OTHERS: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Record the seconds and the result of a part of a test."""
     SECONDS[report.nodeid] += report.duration
     if not report.passed:
         (FAILED if report.failed else OTHERS).add(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write passed tests with their seconds, and failed ones, to the file that TESTS_SEEN names."""
     if not hasattr(session.config, "workerinput"):
         passed = {name: seconds for name, seconds in SECONDS.items() if name not in FAILED | OTHERS}
         seen = {"passed": passed, "failed": sorted(FAILED)}

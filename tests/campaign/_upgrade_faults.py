@@ -87,6 +87,7 @@ class Fault:
         return None if self.says in seen.screen else f"no word of {self.says!r}: {seen.screen[-900:]}"
 
     def _versions(self, site: Site, text: str) -> str:
+        """Return a text with OLD and NEW replaced by the site's versions."""
         return text.replace("OLD", site.here).replace("NEW", site.there)
 
 

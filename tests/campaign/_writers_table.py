@@ -71,6 +71,7 @@ def sh(text: str, *words: str | Path, stdin: str | None = None) -> None:
 
 
 def _files(path: Path) -> None:
+    """Write a file by gpuprov_files."""
     each = {
         "path": str(path),
         "content": NEW,
@@ -83,6 +84,7 @@ def _files(path: Path) -> None:
 
 
 def _keys(act: str, *words: str) -> Callable[[Path], None]:
+    """Return a function that edits a file of keys by `edit_keys`."""
     text = f'set -eu\n{THROWAWAY.partition("refuse()")[0]}edit_keys {act} "$@"'
 
     def work(path: Path) -> None:
@@ -92,21 +94,25 @@ def _keys(act: str, *words: str) -> Callable[[Path], None]:
 
 
 def _pin(path: Path) -> None:
+    """Write a file of known hosts by pinning a key."""
     HostKeys(path, None).pin("new.example", 22, [f"{HOST_KEY.get_name()} {HOST_KEY.get_base64()}"])
 
 
 def _put_back(path: Path) -> None:
+    """Write a file as the rollback restores it."""
     files._write(
         str(path), {"content": base64.b64encode(NEW.encode()).decode(), "mode": 0o640, "owner": [0, 0]}
     )
 
 
 def _remember(path: Path) -> None:
+    """Write a record of packages."""
     with patch.object(transaction, "RECORDS", path.parent):
         transaction.remember({path.name: {f"package-{n}": "1" for n in range(200)}})
 
 
 def _stand_in(path: Path) -> None:
+    """Write the program in place of update-initramfs, for the time of a transaction."""
     names = {"FOLDER": str(path.parent), "PROGRAM": f"/{path.name}", "shutil": _Keeps}
     names["has_program"] = lambda: True
     with patch.multiple(gpuprov_initramfs, **names), gpuprov_initramfs.postponed():
@@ -120,11 +126,13 @@ class _Keeps:
 
 
 def _switch(path: Path) -> None:
+    """Write a file as the dead man's switch restores it."""
     saved = next(each for each in path.parents if (each / "saved").exists()) / "saved"
     sh(f'{SWITCH}\nset +e\nput_back "$1" "$2"', saved, path)
 
 
 def _replace_file(path: Path) -> None:
+    """Write a file by the shell function `replace_file`."""
     sh(f'{SHELL_FILES}\nreplace_file "$1" 440', path, stdin=NEW)
 
 
@@ -176,10 +184,12 @@ WRITERS = (
 
 
 def _in_place(path: Path) -> None:
+    """Write a file without a temporary one: a control, which must fail."""
     path.write_text(NEW)
 
 
 def _copied_back(path: Path) -> None:
+    """Write a file by copying a changed copy over it: a control, which must fail."""
     sh('rest=$(mktemp); grep -v gpuprov "$1" >"$rest" || :; cat "$rest" >"$1"; rm "$rest"', path)
 
 

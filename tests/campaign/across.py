@@ -32,6 +32,7 @@ def main(places: int) -> int:
 
 
 def _range(numbers: set[int]) -> str:
+    """Return a set of numbers as text: the least and the highest."""
     return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
 
 

@@ -119,6 +119,7 @@ def _reported(rounds: Rounds, before: Iterable[str], seconds: float) -> int:
 
 
 def _listed(title: str, outcomes: Sequence[Outcome | str]) -> None:
+    """Print a title with the number of outcomes, then the outcomes."""
     print(f"{title}: {len(outcomes)}")
     for each in outcomes:
         print(f"    {each}")

@@ -143,6 +143,7 @@ def on_which(fleet: Fleet, name: str) -> str:
 
 
 def _wrong(site: Site, codes: dict[str, int], said: dict[str, str], stands: dict[str, str]) -> list[str]:
+    """Return what is wrong after a round: versions, exit codes, messages, leases that are left."""
     found = [f"{name} is on {version}" for name, version in stands.items() if version not in MIRRORED]
     for verb, code in codes.items():
         if code not in ENDS[verb] or "Traceback" in said[verb]:
@@ -158,6 +159,9 @@ def _wrong(site: Site, codes: dict[str, int], said: dict[str, str], stands: dict
 
 
 def _drawn(site: Site, number: int, lasting: dict[str, float], dice: random.Random) -> Round:
+    """Draw a round: apply's version, the seconds until the second controller starts, and the nodes that lack
+    a package; the rounds alternate between the verbs.
+    """
     first = ("upgrade", "apply")[number % 2]
     names = [node.name for node in site.fleet.nodes]
     lacking = dice.sample(names, dice.randint(1, len(names)))

@@ -110,6 +110,7 @@ def _try(images: dict[str, str], number: int, system: str, way: Way, folder: Pat
 
 
 def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
+    """Try one way on a new node; return its outcome."""
     [node] = lab.up(1, image=image, names=[f"lost{number}"], prepare=[with_admin(ADMIN)])
     own = folder / node.name
     own.mkdir()
@@ -128,6 +129,7 @@ def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Pat
 
 
 def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
+    """Apply with a way's fault; return the outcome, with how the node can be reached again."""
     _fleet(lab, trial, way, system)
     locked = start(trial.folder, "lock").communicate()[1]
     if "no" in way.settings.get("ssh", {}).values():
@@ -175,6 +177,7 @@ def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
 
 
 def _with(wrong: list[str], how: str) -> str:
+    """Return a text, with the files that are not as they were."""
     return f"{how}; not as they were: {', '.join(wrong)}" if wrong else how
 
 
@@ -184,6 +187,7 @@ def _reason(undone: str) -> str:
 
 
 def _fleet(lab: Lab, trial: Trial, way: Way, system: str) -> None:
+    """Write the fleet of a trial with the way's settings."""
     kernel = trial.node.kernel if way.virtual else KERNELS[system]
     settings = {"ssh": {}, "firewall": {"fleet": ["192.0.2.0/24"]}, "kernel": kernel, **way.settings}
     group = {
@@ -224,6 +228,7 @@ def _gets_in(trial: Trial, user: str) -> bool:
 
 
 def _say(outcomes: list[Outcome], seconds: float, guard: int, *, verbose: bool) -> None:
+    """Print a line for each outcome, and the sum."""
     width = max(len(outcome.way.name) for outcome in outcomes)
     for outcome in outcomes:
         verdict = "in again" if outcome.recovered else "LOST" if outcome.tried else "not tried"

@@ -75,6 +75,7 @@ def _try(trials: Trials, system: str, roles: list[str]) -> dict[Cell, str]:
 
 
 def _joined(path: Path, cells: dict[Cell, str]) -> dict[Cell, str]:
+    """Write new cells to the file in addition to its own, and return all; new ones have precedence."""
     rows = json.loads(path.read_text()) if path.exists() else []
     every = {(system, role, column): said for system, role, column, said in rows} | cells
     path.write_text(json.dumps([[*cell, said] for cell, said in every.items()], indent=0) + "\n")
@@ -82,6 +83,7 @@ def _joined(path: Path, cells: dict[Cell, str]) -> dict[Cell, str]:
 
 
 def _markdown(cells: dict[Cell, str]) -> Iterator[str]:
+    """Yield the lines of the page with the table."""
     systems = [system for system in DEBIAN if system in {cell[0] for cell in cells}]
     yield "# Test results of single roles on minimal systems"
     yield ""

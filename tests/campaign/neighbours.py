@@ -155,6 +155,7 @@ class Road:
         return Result(DEAD_END, f"apply: {said}; then in drift: {left}")
 
     def _proposed(self, lock: Lock) -> Proposal:
+        """Return what an apply of the lock would do."""
         return propose(lock, list(lock.hosts()), Options())
 
     def both_ways(self, pair: Pair) -> tuple[Result, Result]:
@@ -176,6 +177,7 @@ class Road:
 
 
 def _refused(by: str, message: str, *, way: bool) -> Result:
+    """Return the result of a refusal: a dead end if its message names no way."""
     return Result(f"refused by {by}", message) if way else Result(DEAD_END, f"{by} names no way: {message}")
 
 

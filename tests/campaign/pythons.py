@@ -59,6 +59,7 @@ def candidates(wanted: list[str]) -> list[str]:
 
 
 def numbers(version: str) -> list[int]:
+    """Return the whole numbers in a version."""
     return [int(number) for number in re.findall(r"\d+", version)]
 
 

@@ -99,6 +99,7 @@ def fleet(count: int) -> Run:
 
 
 def story(name: str, dice: random.Random) -> NodeDrift:
+    """Return a random result of a node: most are in sync."""
     chance = dice.random()
     if chance < 0.04:
         return NodeDrift(name, "unreachable", reason="no SSH on 10.1.2.3 port 22: timed out; is it up?")

@@ -145,6 +145,7 @@ class Campaign:
 
     @property
     def lock(self) -> Lock:
+        """Read the fleet's lock."""
         return read_lock(self.fleet.folder / "fleet.lock.yml")
 
     def node(self, system: str) -> Node:
@@ -196,6 +197,7 @@ class Campaign:
         return _join("--check touched", touched[node])
 
     def _idle(self, trial: Trial, system: str, run: Run) -> str:
+        """Return why a second run of a role was not idle; empty if it was."""
         node = self.node(system).name
         return "; ".join(run.failed[node]) or _join("changed", run.changed[node][trial.role])
 
@@ -219,10 +221,12 @@ def _checks(lock: Lock, system: str, role: str) -> set[str]:
 
 
 def _differing(before: dict[str, str], after: dict[str, str]) -> dict[str, Collection[str]]:
+    """Return node → lines of two texts that are only in one of them."""
     return {node: set(before[node].splitlines()) ^ set(after[node].splitlines()) for node in before}
 
 
 def _join(what: str, items: Collection[str]) -> str:
+    """Return a word with the items in order; empty without items."""
     return f"{what} {', '.join(sorted(items))}" if items else ""
 
 

@@ -65,6 +65,7 @@ class Trial:
             folder = folder.parent
 
     def own(self, path: Path) -> None:
+        """Give a file the owner and the permissions that the writer must keep."""
         os.chown(path, self.writer.owner, self.writer.owner)
         path.chmod(self.writer.mode)
 
@@ -78,6 +79,7 @@ class Trial:
             os._exit(1)
 
     def in_child(self, before: Callable[[], object] = lambda: None) -> None:
+        """Do the work in a child process, after `before`, and wait for it."""
         child = os.fork()
         if not child:
             _quiet()
@@ -115,6 +117,7 @@ class Trial:
 
 
 def _quiet() -> None:
+    """Connect standard input, output and error with /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
@@ -122,6 +125,7 @@ def _quiet() -> None:
 
 @contextmanager
 def trial(writer: Writer, area: Path) -> Iterator[Trial]:
+    """Provide a trial in a new folder; its file systems are unmounted and it is removed at the end."""
     root = Path(tempfile.mkdtemp(dir=area))
     root.chmod(0o755)
     try:
@@ -137,6 +141,7 @@ def trial(writer: Writer, area: Path) -> Iterator[Trial]:
 
 
 def mount(trial: Trial, name: str) -> None:
+    """Mount a file system of 96 kB at a folder of the trial."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "none", trial.root / name], check=True)
 
 
@@ -156,6 +161,8 @@ Fault = Callable[[Trial], None]
 
 
 def full(name: str) -> Fault:
+    """Return a fault: the file system of a folder is full."""
+
     def fault(trial: Trial) -> None:
         mount(trial, name)
         trial.fill_in()
@@ -165,6 +172,7 @@ def full(name: str) -> Fault:
 
 
 def read_only(trial: Trial) -> None:
+    """Make the file system of the file read-only."""
     name = Path(trial.writer.path).parts[0]
     mount(trial, name)
     trial.fill_in()
@@ -172,6 +180,7 @@ def read_only(trial: Trial) -> None:
 
 
 def link_at_folder(trial: Trial) -> None:
+    """Replace the file's folder by a link of another user."""
     trial.fill_in()
     folder = trial.file.parent
     folder.rename(folder.with_name("moved"))
@@ -179,6 +188,7 @@ def link_at_folder(trial: Trial) -> None:
 
 
 def link_at_temporary(trial: Trial) -> None:
+    """Put links of another user at predictable names of a temporary file."""
     trial.fill_in()
     os.chown(trial.file.parent, USER, USER)
     for form in PREDICTABLE:
@@ -186,6 +196,7 @@ def link_at_temporary(trial: Trial) -> None:
 
 
 def _plant(link: Path, target: Path) -> None:
+    """Put a link of another user at a path."""
     link.unlink(missing_ok=True)
     link.symlink_to(target)
     os.chown(link, USER, USER, follow_symlinks=False)
@@ -193,6 +204,7 @@ def _plant(link: Path, target: Path) -> None:
 
 
 def link_at_file(trial: Trial) -> None:
+    """Put a link of another user in the place of the file."""
     trial.fill_in()
     _plant(trial.file, trial.outside / "secret")
 
@@ -210,6 +222,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def tried(writer: Writer, name: str, new: bytes, area: Path) -> Trial:
+    """Do one trial of a writer with a fault, judge what it left, and return it."""
     with trial(writer, area) as one:
         FAULTS[name](one)
         one.in_child(lambda: _own_pid(one) if name == "temp" else None)
@@ -230,6 +243,7 @@ def tried(writer: Writer, name: str, new: bytes, area: Path) -> Trial:
 
 
 def _is_link(one: Trial, name: str) -> bool:
+    """Return whether the file or its folder is a link, by the fault's name."""
     return (one.file if name == "link" else one.file.parent).is_symlink()
 
 

@@ -24,6 +24,7 @@ class _Dumper(yaml.SafeDumper):
     """YAML writer that indents list items below their key, as ansible-lint requires."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indent lists below their key too, as ansible-lint requires."""
         return super().increase_indent(flow, False)
 
 

@@ -25,6 +25,7 @@ Look = dict[str, tuple[object, ...]]
 
 
 def sh(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell command; return its exit code and output."""
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
 
 
@@ -67,6 +68,7 @@ def fill(folder: str, blocks: int) -> None:
 
 
 def empty(folder: str) -> None:
+    """Remove the file that fills a file system."""
     (Path(folder) / "filler").unlink(missing_ok=True)
     os.sync()
 
@@ -81,6 +83,7 @@ def rest() -> list[str]:
 
 
 def arming(folder: str, blocks: int) -> list[str]:
+    """Arm the switch with this many blocks free; return what is wrong after it."""
     before, token = look(), f"arming-{blocks}"
     fill(folder, blocks)
     done = arm(token)
@@ -121,6 +124,7 @@ def change() -> None:
 
 
 def restoring(folder: str, blocks: int) -> list[str]:
+    """Let the switch restore with this many blocks free; return what is wrong after it."""
     before, token = look(), f"restoring-{blocks}"
     if (armed := arm(token)).returncode:
         return [f"cannot be armed: {armed.stderr}"]
@@ -148,10 +152,12 @@ def restoring(folder: str, blocks: int) -> list[str]:
 
 
 def differing(one: Look, other: Look) -> list[str]:
+    """Return the paths that differ between two looks."""
     return sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
 
 
 def main() -> None:
+    """Run a trial for each number of free blocks; print what is wrong as JSON."""
     trial = {"arming": arming, "restoring": restoring}[sys.argv[1]]
     shutil.rmtree(HOME, ignore_errors=True)
     Path("/var/lib/gpuprov").mkdir(exist_ok=True)

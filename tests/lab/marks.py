@@ -18,5 +18,6 @@ def slow_ones(values: Iterable[Any], slow: Collection[Any]) -> list[Any]:
 
 
 def _parameter(value: Any, *, slow: bool) -> Any:
+    """Return a parameter of a test, marked as slow if it is."""
     values = value if isinstance(value, tuple) else (value,)
     return pytest.param(*values, marks=[pytest.mark.slow] if slow else [])

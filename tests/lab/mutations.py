@@ -43,6 +43,7 @@ class Mutation:
 
 
 def _mutation(name: str, checks: str, do: str, **more: Any) -> Mutation:
+    """Return a mutation that must be reported by these checks, separated by blanks."""
     return Mutation(name, tuple(checks.split()), do, **more)
 
 
@@ -351,6 +352,7 @@ def possible(mutations: Iterable[Mutation], group: LockedGroup) -> list[Mutation
 
 
 def _differing(witness: str, seen: set[str], must: set[str]) -> list[str]:
+    """Return what a witness does not name, and what it names beyond that."""
     complaints = []
     if missed := must - seen:
         complaints.append(f"{witness} does not name {', '.join(sorted(missed))}")

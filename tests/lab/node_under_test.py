@@ -51,7 +51,7 @@ class NodeUnderTest:
 
     @property
     def group(self) -> LockedGroup:
-        """The node's group, the only one in the lock."""
+        """Return or replace the only group of the lock."""
         [group] = self.lock.groups.values()
         return group
 

@@ -70,6 +70,7 @@ def _unit(unit: str, text: str = "ExecStart=\\nExecStart=/bin/true") -> dict[str
 
 
 def _library(folder: str, name: str) -> str:
+    """Return the command that puts a file into a folder."""
     return f"mkdir -p {folder}; echo x >{folder}/{name}"
 
 
@@ -596,6 +597,7 @@ def _clash(way: Way, other: Way) -> bool:
 
 
 def _places(way: Way) -> set[str]:
+    """Return the paths that a way's commands contain."""
     return set(re.findall(r"/(?:etc|opt|srv|usr)/[\w./-]+[\w-]", way.do))
 
 

@@ -55,6 +55,7 @@ def provisioned_image() -> str:
 
 
 def _save(name: str) -> None:
+    """Provision a node from nothing, and save it as an image."""
     from tests.lab.conftest import fresh_lab_name
 
     with Lab(fresh_lab_name()) as lab, tempfile.TemporaryDirectory(prefix="gpuprov-provisioned-") as scratch:
@@ -68,6 +69,7 @@ def _save(name: str) -> None:
 
 
 def _state(lab: Lab, folder: Path, settings: dict[str, Any]) -> None:
+    """Write a fleet with settings, and lock it."""
     fleet = yaml.safe_load(lab.fleet(PROFILE))
     [group] = fleet["groups"].values()
     group["settings"] |= settings
@@ -76,6 +78,7 @@ def _state(lab: Lab, folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _digest() -> str:
+    """Return a digest of all files that decide what a provisioned node has."""
     files = (path for part in PARTS for path in sorted((ROOT / part).rglob("*")) if path.is_file())
     digest = hashlib.sha256()
     for path in (*files, Path(__file__)):
@@ -85,6 +88,7 @@ def _digest() -> str:
 
 
 def _drop(name: str) -> None:
+    """Remove an image; a missing one is no error."""
     try:
         drop_image(name)
     except InvalidInput:  # nodes of another run use it

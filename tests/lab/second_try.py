@@ -43,6 +43,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 
 def _try_again(session: pytest.Session) -> None:
+    """Run each file with a failed test once more, and forgive its failures if that passes; nothing if more
+    than `MOST_FILES` files failed.
+    """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     failures = defaultdict(list)
     for report in [*reporter.stats.get("failed", []), *reporter.stats.get("error", [])]:
@@ -66,6 +69,7 @@ def _try_again(session: pytest.Session) -> None:
 def _forgive(
     session: pytest.Session, reporter: pytest.TerminalReporter, reports: list[pytest.TestReport]
 ) -> None:
+    """Remove failures from the report and from the session's result."""
     for kind in ("failed", "error"):
         reporter.stats[kind] = [each for each in reporter.stats.get(kind, []) if each not in reports]
     session.testsfailed -= len(reports)

@@ -76,12 +76,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    """Deselect the tests that are not wanted."""
     dropped = [item for item in items if not wanted(item)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if wanted(item)]
 
 
 def _is_chosen(item: pytest.Item, chosen: Iterable[str]) -> bool:
+    """Return whether a test, or its whole file, is among the chosen ones."""
     test = item.nodeid.partition("::")[2].partition("[")[0]
     return item.path.stem in chosen or f"{item.path.stem}::{test}" in chosen
 
@@ -99,6 +101,7 @@ def changed_files() -> set[str]:
 
 
 def _changed_paths() -> list[str]:
+    """Return the files that differ from the upstream branch, also new ones."""
     base = _git("merge-base", "HEAD", "@{upstream}").strip() or "HEAD"
     return [
         *_git("diff", "--name-only", base).splitlines(),
@@ -142,11 +145,13 @@ def _left_out(reporter: pytest.TerminalReporter) -> dict[str, int]:
 
 
 def _reports(reporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:
+    """Yield all reports of tests."""
     for reports in reporter.stats.values():
         yield from (each for each in reports if isinstance(each, pytest.TestReport))
 
 
 def _store(reporter: pytest.TerminalReporter) -> None:
+    """Store the seconds of each file of tests that was run, next to those of others."""
     seconds: dict[str, float] = defaultdict(float)
     for report in _reports(reporter):
         seconds[Path(report.nodeid.partition("::")[0]).stem] += report.duration

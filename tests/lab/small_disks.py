@@ -40,6 +40,7 @@ def _log_elsewhere(node: Node) -> None:
 
 
 def _mount(image: Path, mib: int, place: Path) -> None:
+    """Mount a new file system of this size, without reserved blocks."""
     execute(["truncate", "-s", f"{mib}M", image])
     execute(["mkfs.ext4", "-q", "-b", "4096", "-m", "0", image])
     place.mkdir(parents=True, exist_ok=True)

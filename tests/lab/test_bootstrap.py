@@ -77,6 +77,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Return servers as clouds provide them, with an operator's folder: keys, and a fleet."""
     folder = tmp_path_factory.mktemp("site")
     nodes = dict(zip(NODES, module_lab.up(len(NODES), names=list(NODES)), strict=True))
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "operator"], check=True)

@@ -66,6 +66,7 @@ def chain(module_lab: Lab, program: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 def failed_checks(chain: Chain) -> set[str]:
+    """Verify the chain's node; return the failed checks."""
     verdict = chain.gpuprov("verify", "-o", "json", code=None)
     [node] = json.loads(verdict.stdout)["nodes"]
     failed = {check["check"] for check in node["checks"] if check["status"] == "failed"}

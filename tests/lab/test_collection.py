@@ -25,12 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def nodes(folder: Path) -> Iterator[list[Node]]:
+    """Provide one provisioned node, whose fleet is in the folder."""
     with Lab(fresh_lab_name()) as lab:
         yield [provision(lab, folder)]
 
 
 @pytest.fixture(scope="module")
 def ansible(folder: Path, nodes: list[Node]) -> PlainAnsible:
+    """Return Ansible with the collection and a generated inventory, without gpuprov."""
     gpuprov(folder, "inventory", "generate", "ansible")
     found = PlainAnsible(folder)
     found.install()

@@ -42,6 +42,7 @@ def node(module_lab: Lab) -> Node:
 
 @pytest.fixture(scope="module")
 def folder(module_lab: Lab, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the lock of a fleet that has a host for each mistake of a connection."""
     folder = tmp_path_factory.mktemp("mistakes")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "other-key"], check=True)
     (folder / "empty").touch()

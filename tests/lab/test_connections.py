@@ -79,12 +79,14 @@ class Site:
 
 
 def make_key(path: Path) -> str:
+    """Make a key at a path; return its public part."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", path], check=True)
     return path.with_name(f"{path.name}.pub").read_text()
 
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Provide a fleet with a node for each kind of connection, and a gate before them."""
     folder = tmp_path_factory.mktemp("site")
     fleet = provisioned(module_lab, tmp_path_factory.mktemp("first"), 1 + len(WAYS))
     nodes = dict(zip([*WAYS, "gate"], fleet.nodes, strict=True))

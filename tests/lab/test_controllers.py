@@ -41,15 +41,18 @@ SAID = "leased by anna@ctl1, run 20260131-142501-apply-9f3a, since "
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Site]:
+    """Provide a site of two nodes for two controllers."""
     with site([(JOINED, 2)], fresh_lab_name()) as found:
         yield found
 
 
 def holds(node: Node) -> bool:
+    """Return whether apt holds libcuda1 on a node."""
     return node.run(HELD, check=False).stdout.strip() == "1"
 
 
 def lease(node: Node) -> dict[str, Any]:
+    """Return the record of a node's lease; empty without one."""
     result = node.run(f"cat {LEASE}", check=False).stdout
     return json.loads(result) if result else {}
 

@@ -67,6 +67,7 @@ def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> StubD
 
 
 def locked(driven: StubDriverNode, toolkit: str, *more: str) -> dict[str, Component]:
+    """Return the components Docker and container toolkit, as a lock has them."""
     docker = driven.candidate("docker.io", "containerd", "runc", *more)
     return {"docker": component(docker), "container_toolkit": component(dict.fromkeys(TOOLKIT, toolkit))}
 
@@ -238,10 +239,12 @@ def test_defaults_that_the_lock_states_no_more_go_and_the_sites_own_stay(driven:
 
 
 def running(driven: StubDriverNode) -> str:
+    """Return the names of the running containers."""
     return driven.says("docker ps --format '{{.Names}}'")
 
 
 def version(driven: StubDriverNode) -> str:
+    """Return the version of the package docker.io."""
     return driven.says("dpkg-query -W -f '${Version}' docker.io")
 
 

@@ -27,6 +27,7 @@ def node(module_lab: Lab) -> Node:
 
 @pytest.fixture(scope="module")
 def driven(node: Node) -> Node:
+    """Return the node with a driver and persistence daemon."""
     drive(node)
     node.run("systemctl enable --now nvidia-persistenced; ldconfig", check=False)
     return node

@@ -131,10 +131,12 @@ def test_bad_days_end_in_a_clear_state_and_are_mended(lab: Lab, folder: Path) ->
 
 
 def small_disk(root: Path) -> None:
+    """Give a machine a small /opt at its boot."""
     at_boot(root, "small-opt", SMALL)
 
 
 def free_port() -> int:
+    """Return the number of a port that is free now."""
     with socket.socket() as found:
         found.bind(("", 0))
         port: int = found.getsockname()[1]

@@ -36,6 +36,7 @@ def node(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> HealthNod
 
 @pytest.fixture(scope="module")
 def applied(node: HealthNode) -> HealthNode:
+    """Return the node after a successful apply of the role health."""
     outcome, _ = node.apply()
     assert outcome.ok, outcome.failed
     return node
@@ -43,6 +44,7 @@ def applied(node: HealthNode) -> HealthNode:
 
 @pytest.fixture(scope="module")
 def slurm(applied: HealthNode) -> HealthNode:
+    """Return the node with Slurm and the health check's programs."""
     applied.install_slurm()
     return applied
 

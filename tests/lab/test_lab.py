@@ -36,6 +36,7 @@ def supervisor(node: Node) -> int:
 
 
 def table() -> bool:
+    """Return whether the lab's nftables table exists on this machine."""
     return "gpuprov_lab" in subprocess.check_output(["nft", "list", "tables"], text=True)
 
 

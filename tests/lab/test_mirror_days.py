@@ -58,6 +58,8 @@ def place(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def of_mood(mood: str) -> Callable[[Place], AbstractContextManager[None]]:
+    """Return a day on which the mirror's server has this mood."""
+
     @contextmanager
     def day(place: Place) -> Iterator[None]:
         place.driven.server.mood = mood
@@ -79,6 +81,7 @@ def rotated_key(place: Place) -> Iterator[None]:
 
 @contextmanager
 def expired_key(place: Place) -> Iterator[None]:
+    """Make a day on which the mirror's key has expired, also in the lock."""
     lock = place.driven.lock
     with signing_key(LONG_AGO, expires="1d") as old:
         place.build(old)
@@ -90,6 +93,7 @@ def expired_key(place: Place) -> Iterator[None]:
 
 @contextmanager
 def another_version_overnight(place: Place) -> Iterator[None]:
+    """Make a day on which the locked packages are gone from the mirror."""
     place.build(without=wanted(place.driven))
     yield
     place.build()

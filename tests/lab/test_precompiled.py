@@ -37,6 +37,7 @@ def archive(kernel: str) -> list[PackageSpec]:
 
 
 def packages(branch: str, kernel: str) -> Iterator[PackageSpec]:
+    """Yield the packages of a precompiled driver of a branch for a kernel."""
     full = f"{DRIVERS[branch]}-0ubuntu0.24.04.1"
     needs = {"Depends": f"libnvidia-compute-{branch}-server (= {full})"}
     for name, relations in (

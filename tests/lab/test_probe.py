@@ -42,6 +42,7 @@ def mended(node: Node) -> Iterator[Node]:
 
 
 def ask(node: Node, *, user: str = "root", password: str | None = None, **parameters: object) -> Facts:
+    """Probe the node as a user; return its facts, or raise the error."""
     connection = Connection(
         user=user,
         identity_file=str(node.lab_folder / "id_ed25519"),

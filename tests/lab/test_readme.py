@@ -52,6 +52,9 @@ class Rented:
 
 
 def rented(lab: Lab, folder: Path) -> Rented:
+    """Return a server as a provider rents it, with another SSH port, and an operator's folder with a key and
+    a profile.
+    """
     [node] = lab.up(1, gpu="a100x4")
     play_compiler(node, NEWER)
     node.run("echo 'Port 40022' >/etc/ssh/sshd_config.d/port.conf && systemctl restart ssh", check=False)

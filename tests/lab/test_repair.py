@@ -56,6 +56,7 @@ class Sick:
 
 @pytest.fixture(scope="module")
 def sick(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Sick:
+    """Return a node on which faults can be made, and a folder with its lock, whose hooks are recorded."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     drive(node)
     with_kernel_lines(node)
@@ -81,6 +82,7 @@ def _new_ledger(sick: Sick) -> None:
 
 @pytest.fixture
 def bmc(sick: Sick) -> Iterator[Power]:
+    """Provide a BMC of the node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

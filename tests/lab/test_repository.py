@@ -65,6 +65,7 @@ class Apt:
     folder: Path
 
     def run(self, *arguments: str) -> str:
+        """Run apt-get with the private configuration; return its output."""
         done = subprocess.run(
             ["apt-get", "-q", *arguments],
             env={"PATH": ROOT_PATH, "LC_ALL": "C", "APT_CONFIG": str(self.folder / "apt.conf")},
@@ -93,6 +94,8 @@ class Apt:
 
 @pytest.fixture(scope="module")
 def private_apt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Apt]:
+    """Return a function that makes an apt with its own folders and sources."""
+
     def make(entries: str, settings: str | None = None) -> Apt:
         folder = tmp_path_factory.mktemp("apt")
         folder.chmod(0o755)
@@ -111,6 +114,7 @@ def private_apt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Apt]:
 
 
 def archive_sources(codename: str) -> str:
+    """Return the sources of a Debian release with all components."""
     return read_archive().sources(codename).replace("Components: main", f"Components: {' '.join(COMPONENTS)}")
 
 
@@ -259,6 +263,7 @@ class Dnf:
         self._command += [f"--setopt={name}={value}" for name, value in settings.items()]
 
     def run(self, *words: str) -> None:
+        """Run dnf with the private configuration."""
         output_of(*self._command, *words)
 
     def installed(self) -> dict[str, str]:
@@ -277,6 +282,7 @@ class Provisioned:
 
 @pytest.fixture
 def rhel9(mirror: nvidia.Mirror, tmp_path: Path) -> Provisioned:
+    """Install the driver's set of packages by dnf from a mirror of RHEL 9; return dnf and the set."""
     spec = sources.nvidia(mirror.cuda(), "rhel9", "x86_64", "rpm", mirror.key)
     index = with_streams(spec.open("x86_64"), "nvidia-driver:580-open")
     roots = ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-fabricmanager")
@@ -306,6 +312,7 @@ def test_dnfs_version_lock_keeps_the_closure_where_it_is_and_nothing_else(rhel9:
 
 
 def output_of(*command: str) -> str:
+    """Run a command, which must succeed; return its output."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

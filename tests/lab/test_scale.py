@@ -28,6 +28,7 @@ class Scale:
 
 @pytest.fixture(scope="module")
 def scale() -> Iterator[Scale]:
+    """Provide a site of two nodes, and two workers on nodes of their own."""
     with site([(JOINED, 2)], fresh_lab_name()) as found, Lab(fresh_lab_name()) as lab:
         state_own_keys(found.fleet.folder)
         nodes = lab.up(names=["ctl1", "ctl2"])

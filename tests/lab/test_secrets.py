@@ -40,6 +40,7 @@ def typed(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 def _read(terminal: int) -> bytes:
+    """Return the next output of a terminal; empty at its end."""
     try:
         return os.read(terminal, 65536)
     except OSError:  # end of file: no process has the terminal open

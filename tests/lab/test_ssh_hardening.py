@@ -39,6 +39,7 @@ FAULTS = {
 
 
 def apply(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Apply the roles of SSH and firewall without verification; any exit code."""
     return gpuprov(folder, "apply", "--yes", "--no-verify", *ROLES, "--guard", "60", code=None)
 
 

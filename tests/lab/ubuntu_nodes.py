@@ -65,6 +65,7 @@ def build_ubuntu(root: Path, node: Node, key: SigningKey) -> None:
 
 
 def _fetched(root: Path, spec: PackageSpec) -> dict[str, str]:
+    """Return the fields of a package's file in an index: name, size and hash."""
     from hashlib import sha256
 
     name = f"pool/{deb_name(spec)}"

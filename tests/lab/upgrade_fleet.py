@@ -113,6 +113,7 @@ def compiled(lab: Lab, folder: Path) -> Fleet:
 
 
 def _brought(lab: Lab, folder: Path, nodes: list[Node]) -> Fleet:
+    """Return a fleet of nodes that were brought to the older of two locks."""
     fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
     [group] = fleet["groups"].values()
     # A node that compiles for itself can fail alone.
@@ -160,6 +161,7 @@ def mirrored(
 
 
 def _group(lab: Lab, kind: Kind) -> dict[str, Any]:
+    """Return the keys of the group of nodes of one kind."""
     nodes = [node for node in lab.nodes() if node.name.rstrip("0123456789") == kind.name]
     return {
         "profile": kind.name,

@@ -28,6 +28,7 @@ def code(text: str) -> str:
 
 
 def _is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is only a text, as a docstring is."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -48,6 +49,7 @@ def differing(revision: str, paths: list[str]) -> tuple[int, list[str]]:
 
 
 def _git(*arguments: str) -> str:
+    """Run git in the repository; return its output."""
     return subprocess.run(
         ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True, encoding="utf-8"
     ).stdout

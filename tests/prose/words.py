@@ -76,6 +76,7 @@ def phrases(text: str) -> list[Place]:
 
 
 def _instead(seen: str) -> str:
+    """Return the plain words for a phrase that was found."""
     return next(plain for phrase, plain in PHRASES.items() if re.fullmatch(phrase, seen, re.IGNORECASE))
 
 
@@ -105,6 +106,7 @@ def _printed(record: ast.ClassDef) -> bool:
 
 
 def _property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is a property or fixture, whose docstring may begin with a noun."""
     called = [each.func if isinstance(each, ast.Call) else each for each in function.decorator_list]
     named = {ast.unparse(each).rpartition(".")[2] for each in called}
     return bool(named & {"property", "cached_property", "fixture", "part"})

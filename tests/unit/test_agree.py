@@ -158,10 +158,12 @@ class PaperRounds(Rounds):
     said: dict[tuple[str, ...], Heard]
 
     def made(self, changes: Sequence[Change]) -> Heard:
+        """Return the recorded reports about these changes."""
         return self.said[tuple(change.name for change in changes)]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, changes: list[Change], **said: Heard) -> list[Outcome]:
+    """Run the rounds with these changes and reports; return their outcomes."""
     nothing: Any = None
     rounds = PaperRounds(nothing, nothing)
     rounds.said = {tuple(names.split("_")): heard for names, heard in said.items()}
@@ -170,6 +172,7 @@ def run(monkeypatch: pytest.MonkeyPatch, changes: list[Change], **said: Heard) -
 
 
 def heard(drift: str = "", verify: str = "", proven: str = "") -> Heard:
+    """Return the reports of drift, verify and proof, each as names separated by blanks."""
     return Heard(*(frozenset(each.split()) for each in (drift, verify, proven)))
 
 
@@ -234,6 +237,7 @@ class Bench:
         self.reports = list(reports)
 
     def hear(self) -> Heard:
+        """Return the next of the prepared reports."""
         return self.reports.pop(0)
 
 

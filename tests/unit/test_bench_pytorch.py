@@ -16,6 +16,7 @@ RATES = {"bf16": {"0": 677.8, "1": 677.0}, "all_reduce": {"all": 353.5}, "memory
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
+    """Write accepted rates and those of PyTorch to files; return the words of the command line."""
     accepted, rates = tmp_path / "accept.json", tmp_path / "rates.json"
     accepted.write_text(json.dumps(document(judge({"gpu01": recorded("quick", "h200x4")}))))
     rates.write_text(json.dumps({"rates": RATES}))

@@ -24,6 +24,7 @@ PAGES = pages()
 
 
 def read(name: str) -> Any:
+    """Return the content of a YAML file of the repository."""
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
 

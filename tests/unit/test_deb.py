@@ -19,6 +19,7 @@ WHO = "Anna Example <anna@example.org>"
 
 @pytest.fixture
 def pyz(tmp_path: Path) -> Path:
+    """Return the path of a small gpuprov.pyz with one wheel."""
     path = tmp_path / "gpuprov.pyz"
     with zipfile.ZipFile(path, "w") as whole:
         whole.writestr("__main__.py", "print('started')")
@@ -27,12 +28,14 @@ def pyz(tmp_path: Path) -> Path:
 
 
 def built(pyz: Path, folder: Path) -> Path:
+    """Build the package in a new folder, and return its path."""
     folder.mkdir()
     deb.build_deb(pyz, folder / deb.NAME, __version__, WHO, folder, WHEN)
     return folder / deb.NAME
 
 
 def shown(*words: str | Path) -> str:
+    """Return the output of dpkg-deb."""
     return subprocess.run(["dpkg-deb", *words], check=True, capture_output=True, text=True).stdout
 
 

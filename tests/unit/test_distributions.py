@@ -37,11 +37,13 @@ def wheel(folder: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def of_gpuprov() -> dict[str, Path]:
+    """Return path in the wheel → file, for gpuprov."""
     return wheel(ROOT)
 
 
 @pytest.fixture(scope="module")
 def of_lab() -> dict[str, Path]:
+    """Return path in the wheel → file, for gpuprov-lab."""
     return wheel(ROOT / "lab")
 
 

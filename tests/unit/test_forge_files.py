@@ -54,13 +54,16 @@ class Runner:
 
     @property
     def calls(self) -> list[str]:
+        """Return the recorded calls of programs."""
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
     def program(self, name: str, more: str = "") -> None:
+        """Replace a program by one that records its calls, and then does more."""
         write_program(self.folder / name, RECORDS + more)
 
     def run(self, step: str, **variables: str) -> int:
+        """Run a step of a job in a shell; return its exit code."""
         known = {"CALLS": f"{self.folder}/calls", "HOME": str(self.folder), "RUNNER_TEMP": str(self.folder)}
         environment = {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
@@ -74,6 +77,7 @@ class Runner:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
+    """Return a runner in which the programs of the steps only record their calls."""
     found = Runner(tmp_path)
     for name in ("gpuprov", "gh", "curl", "ssh-add", "ssh-agent", "apt-get", "pip", "sha256sum"):
         found.program(name)

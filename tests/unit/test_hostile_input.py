@@ -201,6 +201,7 @@ def planted(folder: Path) -> list[str]:
 
 
 def _fleet(folder: Path) -> list[str]:
+    """Write a fleet with one node and a public key; return the options that name them."""
     (folder / "fleet.yml").write_text(
         GOOD.replace("{HOSTS}", "{gpu01: 127.0.0.1}") + f"ssh: {{known_hosts: {folder / 'known'}, port: 9}}\n"
     )

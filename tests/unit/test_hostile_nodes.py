@@ -46,6 +46,7 @@ MALFORMED: dict[str, tuple[Answer, str]] = {
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
+    """Return a fleet of good nodes and one that the test makes faulty."""
     return Fleet(tmp_path)
 
 
@@ -117,6 +118,7 @@ def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:
 
 
 def session(answer: Any) -> PaperSession:
+    """Return a session with the faulty node, which gives this answer."""
     return PaperSession(Target(BAD, "127.0.0.1", Connection()), ConnectionLimits(), answer)
 
 

@@ -30,6 +30,7 @@ HELD = f"gnulinux-advanced-1234>gnulinux-{OLD}-advanced-1234"
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
+    """Return a node's root folder with two kernels."""
     for name in ("boot/grub", "etc/default/grub.d"):
         (tmp_path / name).mkdir(parents=True)
     for release in (OLD, NEW):
@@ -38,6 +39,7 @@ def node(tmp_path: Path) -> Path:
 
 
 def state(node: Path, default: str | None, environment: dict[str, str], made: str | None) -> None:
+    """Write what decides the next kernel: the default, GRUB's environment, and its generated file."""
     (node / "etc/default/grub").write_text("GRUB_DEFAULT=7\n" if default else "")
     (node / SITE).write_text(f'GRUB_DEFAULT="{default}"\n' if default else "")
     block = "".join(f"{name}={value}\n" for name, value in environment.items())

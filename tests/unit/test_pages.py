@@ -95,6 +95,7 @@ class Links(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Record links, and the anchors to which links can lead."""
         for name, value in attrs:
             if name in ("href", "src") and value:
                 self.links.add(value)

@@ -89,6 +89,7 @@ def made(folder: Path, pip: str = INSTALLS, when: int = WHEN) -> File:
 
 @pytest.fixture
 def file(tmp_path: Path) -> File:
+    """Return a new gpuprov.pyz."""
     return made(tmp_path / "one")
 
 

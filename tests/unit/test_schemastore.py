@@ -15,6 +15,7 @@ from maintenance.schemastore import MATCHES, NAMES, entries, write_pull_request
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files for a pull request."""
     path = tmp_path_factory.mktemp("schemastore") / "new"
     write_pull_request(path)
     return path

@@ -62,6 +62,7 @@ BY_ANSIBLE = {
 
 
 def of_ours() -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each file of the project that is not a primitive for writing."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
             name = str(path.relative_to(ROOT))
@@ -70,10 +71,12 @@ def of_ours() -> Iterator[tuple[str, Path]]:
 
 
 def writes(tree: ast.AST) -> bool:
+    """Return whether a syntax tree has a call that writes a file."""
     return any(isinstance(node, ast.Call) and _writes(node) for node in ast.walk(tree))
 
 
 def _writes(call: ast.Call) -> bool:
+    """Return whether a call writes a file: open for writing, or a function that writes."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     library = getattr(getattr(function, "value", None), "id", "")

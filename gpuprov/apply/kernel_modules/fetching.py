@@ -57,7 +57,7 @@ class Archive:
 def fetch(
     way: Target, build: Build, builder: str, password: str | None, about: Mapping[str, Any] | None = None
 ) -> bytes:
-    """Fetch the archive of a build from a builder.
+    """Fetch the archive of a build from a builder, compare it with its checksum, and remove it there.
 
     Args:
         builder: the name of the node as a builder; modules that another builder compiled are refused.

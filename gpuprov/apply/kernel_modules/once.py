@@ -309,6 +309,8 @@ def need_of(group: LockedGroup, facts: Facts) -> Need:
 
 
 def _compiled(outcome: NodeOutcome) -> bool:
-    """Return whether a builder has compiled its module, even if a later role failed."""
+    """Return whether a builder was reachable and ran preflight, repositories and nvidia_driver without a
+    failure, even if a later role failed.
+    """
     there = outcome.unreachable is None and outcome.refused is None
     return there and not any(event.get("role") in (*LEADING, "") for event in outcome.failed)

@@ -79,7 +79,7 @@ def compose(seen: Examination) -> Bundle:
 
 
 def pack(path: Path, bundle: Bundle) -> None:
-    """Write a bundle.
+    """Write a bundle that only its owner may read.
 
     Args:
         path: a `.tar.gz` that does not exist yet.

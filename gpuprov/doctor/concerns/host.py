@@ -85,7 +85,7 @@ def count_cpus(text: str) -> int:
 
 @rule("host.memory", "D110", source="choice")
 def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
-    """Report memory reserved as huge pages that no program uses."""
+    """Report huge pages that no program uses, if they are more than `FREE_HUGE_PAGES` of all memory."""
     info = seen.meminfo
     free, size, total = info.get("HugePages_Free", 0), info.get("Hugepagesize", 0), info.get("MemTotal", 0)
     if total and free * size > FREE_HUGE_PAGES * total:

@@ -66,7 +66,7 @@ def used_gpus(sample: Sample) -> list[GpuLoad]:
 
 
 def starved_gpus(sample: Sample) -> list[GpuLoad]:
-    """Return GPUs in use that are idle for a large part of the time."""
+    """Return GPUs in use that are busy for less than `HALF_BUSY` of the time."""
     return [gpu for gpu in used_gpus(sample) if gpu.busy is not None and gpu.busy < HALF_BUSY]
 
 

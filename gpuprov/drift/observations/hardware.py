@@ -16,7 +16,9 @@ from gpuprov.roles.hardware import CONFIDENTIAL, NOT_CONFIDENTIAL
 
 @observes("gpu.model", "pci")
 def _model(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected PCI ids if all GPUs on the bus have one of them, else all ids found."""
+    """Return the expected PCI ids if every GPU on the bus has one of them, also without a GPU; else all ids
+    found.
+    """
     seen = sorted({device.id for device in facts.pci_gpus})
     return expectation.expected if set(seen) <= set(expectation.expected) else seen
 

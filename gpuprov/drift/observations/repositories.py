@@ -18,7 +18,8 @@ FOLDERS = ("/etc/apt/", "/etc/yum.repos.d/")
 
 
 def _require_readable(facts: Facts) -> None:
-    """Check that apt can read its sources; one conflict of options, and it uses none of them.
+    """Check that apt can read its sources; nothing to check with dnf. With one conflict of options, apt uses
+    none of them.
 
     Raises:
         Missing: it cannot.
@@ -29,7 +30,11 @@ def _require_readable(facts: Facts) -> None:
 
 @observes("repositories.sources", "sources", "candidates", "packages")
 def _sources(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected repositories that an enabled source names, with a note if another file does too."""
+    """Return the expected repositories that an enabled source names, with a note if another file does too.
+
+    Raises:
+        Missing: all is as expected, but apt cannot read its sources.
+    """
     locked, suites = _locked(expectation), {each.rpartition(" ")[2] for each in expectation.expected}
     used = {
         f"{uri} {suite}"
@@ -116,7 +121,11 @@ def _own_file(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("repositories.foreign", "offers", "candidates", "packages")
 def _foreign(facts: Facts, expectation: Expectation) -> Any:
-    """Return the offers of locked packages by other sources, as text."""
+    """Return the offers of locked packages by other sources, as text.
+
+    Raises:
+        Missing: there is none, but apt cannot read its sources.
+    """
     found = [str(offer) for offer in facts.offers]
     if not found:
         _require_readable(facts)

@@ -22,6 +22,9 @@ def _options(facts: Facts, expectation: Expectation) -> Any:
 
     If a listening sshd has another value than the expected one for a user and an address, it is that one.
     Where sshd is not installed, no user logs in.
+
+    Raises:
+        Missing: all is as expected, and a listening sshd could not be asked.
     """
     if not facts.sshd_answers:
         return expectation.expected if expectation.check == "ssh.logins" else {}
@@ -100,7 +103,11 @@ def _admitting(facts: Facts) -> list[Rule]:
 
 @observes("ssh.loaded", "sshd")
 def _loaded(facts: Facts, expectation: Expectation) -> Any:
-    """Return sshd's files that changed after it has read them."""
+    """Return sshd's files that changed after it has read them.
+
+    Raises:
+        Missing: there is none, and a listening sshd could not be asked.
+    """
     return _known(facts, list(facts.sshd_unread), expectation)
 
 

@@ -89,6 +89,11 @@ def match_hosts(
     payload = build(Parameters(), password=dispatch.password)
 
     def probe(session: Session) -> tuple[Facts, Match]:
+        """Return a node's facts and the nearest of the kinds.
+
+        Raises:
+            NodeFailed: the name of its system or architecture is malformed.
+        """
         facts = ask(session, payload)
         system, number, arch = facts.os.id, facts.os.version, facts.arch
         if not (NAME.fullmatch(system) and VERSION.fullmatch(number) and NAME.fullmatch(arch)):

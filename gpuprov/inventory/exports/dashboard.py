@@ -106,7 +106,7 @@ GPUS = (
 
 
 def dashboard() -> str:
-    """Return the dashboard as JSON."""
+    """Return the dashboard of the fleet for Grafana, as JSON text."""
     document = {
         "id": None,
         "uid": UID,

@@ -57,6 +57,11 @@ def _read(
     wanted: Iterable[str],
     narrate: Callable[[str], None],
 ) -> dict[str, Any]:
+    """Return the document of a fleet from files of one format; only `metadata` may be several files.
+
+    Raises:
+        InvalidInput: a file has another format, or lacks a value that a fleet must state.
+    """
     form = form or recognise(paths[0])
     if len(paths) > 1 and form != "metadata":
         raise InvalidInput(f"{len(paths)} files of the format {form}", do="import one at a time")

@@ -209,7 +209,7 @@ def _only(
     said: ImportHints,
     narrate: Callable[[str], None],
 ) -> tuple[AnsibleInventory, dict[str, list[str]]]:
-    """Return the inventory and the owners without hosts that are in no wanted group.
+    """Return the inventory and the owners without hosts that are in no wanted group; report these hosts.
 
     They stay if a profile is stated for their group: a monitoring host is no GPU server.
     """
@@ -240,6 +240,7 @@ def _entry(host: str, stated: Mapping[str, Any], ways: Mapping[str, dict[str, An
 
 
 def _vars(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
+    """Return the variables of a group; none for an unknown one."""
     return inventory.groups.get(name, AnsibleGroup()).vars
 
 
@@ -269,7 +270,11 @@ def _refuse_one_name(inventory: AnsibleInventory, shown: Mapping[str, str]) -> N
 
 
 def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
-    """Return group → its hosts, each host in one group; hosts without a group form another one."""
+    """Return group → its hosts, each host in one group; hosts without a group form another one.
+
+    Raises:
+        InvalidInput: a wanted group does not exist.
+    """
     unknown = [name for name in wanted if name not in inventory.groups]
     if unknown:
         raise InvalidInput(
@@ -290,6 +295,11 @@ def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[st
 
 
 def _said_of(name: str, said: ImportHints) -> dict[str, str]:
+    """Return the stated `profile` and `os` of a group.
+
+    Raises:
+        InvalidInput: one of them is not stated.
+    """
     found = {}
     for what, hint in (
         ("profile", "a name that `gpuprov inventory profiles` lists"),
@@ -308,7 +318,9 @@ def _said_of(name: str, said: ImportHints) -> dict[str, str]:
 
 
 def _own(stated: Mapping[str, Any], lifted: Collection[str], *, ours: bool = False) -> dict[str, Any]:
-    """Return the site's variables, without those that the fleet states in other keys."""
+    """Return the site's variables, without those that the fleet states in other keys; with `ours` also
+    without connection settings and variables of gpuprov's roles.
+    """
     return {
         key: value
         for key, value in stated.items()

@@ -41,7 +41,9 @@ class Fields:
         return ""
 
     def number(self, *names: str) -> int | None:
-        """Return the first of these fields that is stated: a whole number below 10⁹, also as text."""
+        """Return the first of these fields that is stated: a whole number below 10⁹, also as text; None
+        without one.
+        """
         for name in names:
             value = self.values.get(name)
             if value in (None, ""):

@@ -20,6 +20,7 @@ ANY = "*"
 
 
 def _all_of(*names: str) -> Keys:
+    """Return the names as keys without further keys below them."""
     return dict.fromkeys(names)
 
 
@@ -108,6 +109,7 @@ def leave_out(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], No
 
 
 def _refuse_depth(value: object, source: str, depth: int = 0) -> None:
+    """Raise InvalidInput if mappings and lists are nested more than `DEEPEST` deep."""
     if depth > DEEPEST:
         raise InvalidInput(f"{source} is nested too deeply", expected=f"at most {DEEPEST} levels")
     for each in [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ():
@@ -162,10 +164,14 @@ def _variables(fleet: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _mapping(value: object) -> dict[str, Any]:
+    """Return a mapping unchanged, and an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def _reason(name: str, value: object) -> str:
+    """Return why a variable is left out: `RUNS` for one of a role, `EXPANDS` for a template; else an empty
+    string.
+    """
     if name.startswith(_prefixes()) and name not in CONNECTION:
         return RUNS
     return EXPANDS if _has_template({name: value}) else ""
@@ -198,6 +204,7 @@ def _has_template(value: object) -> bool:
 
 
 def _places(where: list[str]) -> str:
+    """Return groups, then folded hosts, as text in brackets; an empty string without any."""
     groups = [place for place in where if place.startswith("group ")]
     hosts = [place for place in where if place not in groups]
     return f" ({', '.join([*groups, *([fold(hosts)] if hosts else [])])})" if where else ""

@@ -41,6 +41,9 @@ def hosts(text: str) -> Iterator[Machine]:
 
 
 def _at(name: str, to: Destination) -> Machine:
+    """Return a machine with the address, and user and port if they are stated; `:` in the name
+    becomes `-`.
+    """
     ssh = {key: value for key, value in (("user", to.user), ("port", to.port)) if value}
     return Machine(name.replace(":", "-").strip("-"), to.host, ssh=ssh)
 
@@ -66,10 +69,16 @@ def slurm(text: str) -> tuple[list[Machine], dict[str, list[str]]]:
 
 
 def _is_heading(line: str) -> bool:
+    """Return whether a line is the heading of sinfo's or scontrol's table."""
     return line.split()[0] in ("NODELIST", "NodeName")
 
 
 def _pairs(line: str) -> dict[str, str]:
+    """Return the words NAME=VALUE of a line without its comment, as name → value.
+
+    Raises:
+        InvalidInput: its quotes do not match.
+    """
     try:
         words = shlex.split(line.partition("#")[0])
     except ValueError as error:
@@ -78,6 +87,11 @@ def _pairs(line: str) -> dict[str, str]:
 
 
 def _nodes(line: dict[str, str]) -> Iterator[Machine]:
+    """Yield the machines of a line `NodeName=…`, one for each name, with the GPUs of `Gres`.
+
+    Raises:
+        InvalidInput: a name or number is malformed, or there are not as many addresses as names.
+    """
     names = _expanded(line["NodeName"], "NodeName")
     addresses = _expanded(line.get("NodeAddr", line["NodeName"]), "NodeAddr")
     if len(addresses) != len(names):
@@ -116,6 +130,11 @@ def _partitions(lines: Iterable[dict[str, str]], known: set[str]) -> dict[str, l
 
 
 def _expanded(text: str, place: str) -> list[str]:
+    """Return the names in a set of nodes such as `gpu[01-08]`; none for an empty text.
+
+    Raises:
+        InvalidInput: it is malformed; the message names `place`.
+    """
     try:
         return expand(text) if text else []
     except ValueError as error:

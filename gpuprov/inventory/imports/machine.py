@@ -55,7 +55,7 @@ class ImportHints:
     os: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, what: str, group: str) -> str | None:
-        """Return the `profile` or `os` that is stated for a group, or for all groups."""
+        """Return the `profile` or `os` that is stated for a group, or for all groups; else None."""
         stated: Mapping[str, str] = getattr(self, what)
         return stated.get(group) or stated.get("")
 
@@ -177,7 +177,7 @@ def _with_gpus(
 def _tell_of_one_profile(
     machines: Iterable[Machine], said: ImportHints, narrate: Callable[[str], None]
 ) -> None:
-    """Name the groups that get the profile which is stated for all groups, if there are several."""
+    """Report the groups that get the profile which is stated for all groups, if there are several."""
     groups = dict.fromkeys(machine.group for machine in machines if machine.group not in said.profile)
     if "" in said.profile and len(groups) > 1:
         narrate(
@@ -222,16 +222,22 @@ def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:
 
 
 def _names(group: str) -> Iterator[str]:
+    """Yield possible names of a group without end: `gpu`, `gpu-2`, `gpu-3`, …"""
     yield group
     yield from (f"{group}-{number}" for number in count(2))
 
 
 def _is(group: dict[str, Any] | None, kind: dict[str, Any]) -> bool:
+    """Return whether a group does not exist yet, or has exactly these keys apart from its hosts."""
     return group is None or {key: value for key, value in group.items() if key != "hosts"} == kind
 
 
 def _kind(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, Any]:
-    """Return the keys of a machine's group in the fleet."""
+    """Return the keys of a machine's group in the fleet.
+
+    Raises:
+        InvalidInput: its system or its kind of server is not stated.
+    """
     kind = _profile(machine, said, catalog)
     os = said.of("os", machine.group) or machine.os
     if os is None:
@@ -246,7 +252,11 @@ def _kind(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, An
 
 
 def _profile(machine: Machine, said: ImportHints, catalog: Catalog) -> dict[str, Any]:
-    """Return the keys with the profile: the stated one, that of the machine type, or one with these GPUs."""
+    """Return the keys with the profile: the stated one, that of the machine type, or one with these GPUs.
+
+    Raises:
+        InvalidInput: no profile is stated, and the machine does not show one.
+    """
     stated = said.of("profile", machine.group)
     if stated:
         return {"profile": stated}

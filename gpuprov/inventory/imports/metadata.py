@@ -50,11 +50,13 @@ def _cloud_init(document: Fields) -> Machine:
 
 
 def _system(said: Fields) -> str | None:
+    """Return the id of the system, such as `ubuntu24.04`; None if a part is missing."""
     distro, version = said.text("distro"), said.text("distro_version")
     return f"{distro}{version}" if distro and version else None
 
 
 def _aws(document: Fields) -> Machine:
+    """Return the machine that a document of AWS's metadata service describes."""
     arch = document.text("architecture")
     return Machine(
         name=document.text("instanceId"),
@@ -66,6 +68,7 @@ def _aws(document: Fields) -> Machine:
 
 
 def _azure(document: Fields) -> Machine:
+    """Return the machine that a document of Azure's metadata service describes."""
     compute = document.part("compute")
     interface = document.part("network").first("interface")
     return Machine(
@@ -77,6 +80,7 @@ def _azure(document: Fields) -> Machine:
 
 
 def _google(document: Fields) -> Machine:
+    """Return the machine that a document of Google Cloud's metadata service describes."""
     own = document.part("instance") if document.values.get("instance") else document
     return Machine(
         name=own.text("name", "hostname"),
@@ -87,6 +91,7 @@ def _google(document: Fields) -> Machine:
 
 
 def _oci(document: Fields) -> Machine:
+    """Return the machine that a document of Oracle Cloud's metadata service describes."""
     own = document.part("instance") if document.values.get("instance") else document
     return Machine(
         name=own.text("hostname", "displayName"),
@@ -96,6 +101,8 @@ def _oci(document: Fields) -> Machine:
 
 
 def _holds(*path: str) -> Callable[[Values], bool]:
+    """Return a predicate: whether a document has a value at a path of nested keys."""
+
     def fits(document: Values) -> bool:
         at: Any = document
         for key in path:

@@ -55,6 +55,9 @@ def machines(document: Values) -> list[Machine]:
 
 
 def _machines(output: str, value: Any) -> Iterator[Machine]:
+    """Yield the machines in the value of an output: an address, an object with an address, or several of them
+    in a list or an object. Other values are ignored.
+    """
     if isinstance(value, str):
         yield from _of_text(output, output, value)
     elif isinstance(value, dict) and _has_address(value):
@@ -80,6 +83,11 @@ def _of_text(output: str, name: str, text: str) -> Iterator[Machine]:
 
 
 def _of_fields(output: str, name: str, values: Values) -> Machine:
+    """Return the machine that an object's fields describe; `name` counts if they state no name.
+
+    Raises:
+        InvalidInput: a field has another form.
+    """
     fields = Fields(values, f"output {output}: {name}")
     kinds = {cloud: fields.text(key) for key, cloud in KIND.items()}
     try:
@@ -103,6 +111,7 @@ def _has_address(values: Values) -> bool:
 
 
 def _ssh(to: Destination) -> dict[str, Any]:
+    """Return user and port, those that are stated."""
     return {key: value for key, value in (("user", to.user), ("port", to.port)) if value}
 
 

@@ -54,6 +54,7 @@ def _resources(state: Fields) -> Iterator[tuple[str, str, str, Fields]]:
 
 
 def _aws(values: Fields, name: str, label: str) -> Machine:
+    """Return the machine of a resource of AWS; `name` counts if it states no name, `label` is its group."""
     return Machine(
         name=values.part("tags").text("Name") or name,
         address=values.text("public_ip", "private_ip"),
@@ -64,6 +65,7 @@ def _aws(values: Fields, name: str, label: str) -> Machine:
 
 
 def _google(values: Fields, name: str, label: str) -> Machine:
+    """Return the machine of a resource of Google Cloud, as `_aws`."""
     interface = values.first("network_interface")
     return Machine(
         name=values.text("name") or name,
@@ -75,6 +77,7 @@ def _google(values: Fields, name: str, label: str) -> Machine:
 
 
 def _azure(values: Fields, name: str, label: str) -> Machine:
+    """Return the machine of a resource of Azure, as `_aws`, with its user for logins."""
     user = values.text("admin_username")
     return Machine(
         name=values.text("computer_name", "name") or name,
@@ -87,6 +90,7 @@ def _azure(values: Fields, name: str, label: str) -> Machine:
 
 
 def _oci(values: Fields, name: str, label: str) -> Machine:
+    """Return the machine of a resource of Oracle Cloud, as `_aws`."""
     return Machine(
         name=values.text("display_name") or name,
         address=values.text("public_ip", "private_ip"),
@@ -97,6 +101,7 @@ def _oci(values: Fields, name: str, label: str) -> Machine:
 
 
 def _lambda(values: Fields, name: str, label: str) -> Machine:
+    """Return the machine of a resource of Lambda, as `_aws`."""
     return Machine(
         name=values.text("name") or name,
         address=values.text("ip"),
@@ -107,6 +112,7 @@ def _lambda(values: Fields, name: str, label: str) -> Machine:
 
 
 def _openstack(values: Fields, name: str, label: str) -> Machine:
+    """Return the machine of a resource of OpenStack, as `_aws`, without its kind."""
     return Machine(
         name=values.text("name") or name,
         address=values.text("access_ip_v4"),

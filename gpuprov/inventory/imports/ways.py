@@ -136,6 +136,7 @@ def _ssh(variables: Mapping[str, Any], left: set[str]) -> Stated:
 
 
 def _without(stated: Stated, above: Stated) -> Stated:
+    """Return the settings whose key is not in `above`."""
     return {key: value for key, value in stated.items() if key not in above}
 
 
@@ -155,7 +156,7 @@ def _words(arguments: str) -> list[str]:
 
 
 def _jump(arguments: str) -> str | None:
-    """Return the jump host in ssh's options, from ProxyJump or from `ssh -W`."""
+    """Return the jump host in ssh's options, from ProxyJump or from `ssh -W`; None without one."""
     for word in _words(arguments):
         name, _, value = word.partition("=")
         jump = {"proxyjump": value, "proxycommand": _hop(value)}.get(name.lower())
@@ -186,6 +187,7 @@ def _hop(command: str) -> str | None:
 
 
 def _split(command: str) -> list[str]:
+    """Return the words of a shell command; none if its quotes do not match."""
     try:
         return shlex.split(command)
     except ValueError:
@@ -193,6 +195,7 @@ def _split(command: str) -> list[str]:
 
 
 def _is_jump(text: str) -> bool:
+    """Return whether a text is one or several destinations of ssh, with commas."""
     try:
         return all(parse_destination(each) for each in text.split(","))
     except ValueError:

@@ -187,7 +187,7 @@ def _users() -> "dict[str, Any]":
 def boot_sysctls(parameters: "Values") -> "Any":
     """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts.
 
-    None if the unit that sets them is masked.
+    Empty if the unit that sets them is masked.
     """
     rows = []  # type: list[list[str]]
     if is_masked("systemd-sysctl.service"):
@@ -297,7 +297,9 @@ def _says_something(path: str) -> bool:
 
 
 def _owned(paths: "list[str]") -> "set[str]":
-    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib."""
+    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib. Empty
+    without paths.
+    """
     if not paths:
         return set()
     if find_program("dpkg-query") is None:

@@ -31,7 +31,7 @@ CONFIGURATION = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 
 @collector(seconds=30)
 def smi(parameters: "Values") -> "Any":
-    """Return the output of `nvidia-smi -q -x`, also if it failed."""
+    """Return `rc`, `stdout` and `stderr` of `nvidia-smi -q -x`, also if it failed."""
     code, out, err = run_anyway("nvidia-smi", "-q", "-x", seconds=29)
     return {"rc": code, "stdout": out, "stderr": err}
 

@@ -22,7 +22,7 @@ PACKED = ""
 
 
 def unpack(folder: str) -> None:
-    """Write all modules below a folder."""
+    """Write all packed modules below a folder."""
     for path, text in json.loads(zlib.decompress(base64.b64decode(PACKED)).decode()).items():
         os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
         with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
@@ -30,9 +30,10 @@ def unpack(folder: str) -> None:
 
 
 def place() -> str:
-    """Return the folder with the modules, unpacked if it is missing; one that others could write ends it.
+    """Return the folder with the modules, unpacked if it is missing; exit if others could write a folder
+    above.
 
-    Modules that an interrupted start left incomplete are not in it: it is renamed when it is complete.
+    It is renamed when it is complete, so that an interrupted start leaves no incomplete modules in it.
     """
     for path in (os.path.dirname(PLACE), PLACE):
         os.makedirs(path, mode=0o755, exist_ok=True)

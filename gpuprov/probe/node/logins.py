@@ -44,6 +44,7 @@ def service_of(names: "tuple[str, ...]") -> "str | None":
 
 
 def _file(service: str) -> "str | None":
+    """Return the path of a PAM service's file, which may also be given itself; None without one."""
     paths = [service] if service.startswith("/") else [f"{root}/{service}" for root in SERVICES]
     return next(filter(os.path.isfile, paths), None)
 

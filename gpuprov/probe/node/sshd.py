@@ -185,6 +185,8 @@ def _ask(
     options: "tuple[str, ...]", user: str, pair: "tuple[str, str]", port: str
 ) -> "tuple[str, list[Any], str]":
     """Return `sshd -T` for a connection, the lines that set it (first those that count), and sshd's trace.
+    Raises:
+        Failed: sshd rejects its configuration, or does not answer.
 
     The trace names each line that sshd reads; with it, sshd prints its own log level as DEBUG3.
     """

@@ -109,6 +109,10 @@ def _signed_by(options: str) -> str:
 
 
 def _deb822(path: str, text: str) -> tuple[Source, ...]:
+    """Parse stanzas of deb822; those without the type `deb` or a URI are left out.
+
+    A key in the file itself becomes `(a key in the file itself)`.
+    """
     sources = []
     for stanza in _stanzas(text):
         if "deb" not in stanza.get("types", "deb").split():
@@ -125,6 +129,7 @@ def _deb822(path: str, text: str) -> tuple[Source, ...]:
 
 
 def _repo(path: str, text: str) -> tuple[Source, ...]:
+    """Parse sections of a .repo file; the id is the suite, and `signed_by` is empty without `gpgcheck`."""
     sources = []
     for section in re.split(r"^\[", text, maxsplit=SECTIONS, flags=re.M)[1:]:
         name, _, body = section.partition("]")

@@ -215,6 +215,9 @@ def _power(gpu: Element) -> Power:
 
 
 def _processes(gpu: Element) -> Iterator[Process]:
+    """Yield the processes of a GPU, in the elements of new and of old drivers; those without a number are
+    left out.
+    """
     new = [(process, "") for process in gpu.findall("processes/process_info")]
     old = [(process, "C") for process in gpu.findall("compute_processes/process_info")]
     for process, kind in new + old:

@@ -91,6 +91,7 @@ def parse_health(answer: str | bytes) -> tuple[Health, ...]:
 
 
 def _health(index: int, gpu: Element) -> Health:
+    """Return the health in a GPU's element; of a recovery action `N/A` None."""
     action = gpu.findtext("gpu_recovery_action")
     return Health(
         index=index,
@@ -161,6 +162,7 @@ def _errors(gpu: Element, block: str) -> Errors:
 
 
 def _repairs(gpu: Element) -> Repairs:
+    """Return the repairs of memory in a GPU's element; None for a value that the driver does not report."""
     rows, pages = "remapped_rows", "retired_pages"
     pending = [
         switch(gpu.findtext(f"ecc_errors/{name}"))
@@ -183,6 +185,7 @@ def _repairs(gpu: Element) -> Repairs:
 
 
 def _link(gpu: Element) -> PcieLink:
+    """Return the PCIe link in a GPU's element; None for a value that the driver does not report."""
     info = "pci/pci_gpu_link_info"
     return PcieLink(
         generation=integer(gpu.findtext(f"{info}/pcie_gen/current_link_gen")),

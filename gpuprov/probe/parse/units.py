@@ -97,6 +97,9 @@ def parse_properties(text: str) -> Mapping[str, str]:
 
 
 def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) -> Unit:
+    """Return the unit in one block; `commanded_by` is the last place that sets its command, from
+    `commands`.
+    """
     files = [_one(values, "FragmentPath"), *_one(values, "DropInPaths").split()]
     last = next((places for path in reversed(files) if (places := commands.get(path))), None)
     return Unit(

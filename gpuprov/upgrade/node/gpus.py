@@ -118,7 +118,7 @@ def _is_active(unit: str) -> bool:
 
 
 def _stopped_before() -> "list[str]":
-    """Return the units that an interrupted reset of this boot has stopped."""
+    """Return the units that an interrupted reset of this boot has stopped; none without such a reset."""
     try:
         return [str(unit) for unit in json.loads(read_or_none(STOPPED) or "[]")]
     except ValueError:

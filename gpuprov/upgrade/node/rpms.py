@@ -129,6 +129,7 @@ def is_whole(path: str, identity: str) -> bool:
 
 
 def _copy(path: str, target: str) -> None:
+    """Copy a file to another path, in one step."""
     with open(path, "rb") as stream:
         replace(target, iter(lambda: stream.read(1 << 20), b""), 0o644)
 
@@ -218,6 +219,7 @@ def unpack(name: str, version: str, folder: str) -> None:
 
 
 def _files(name: str, version: str) -> "list[str]":
+    """Return the possible names of a package's file: for this machine's architecture, and for all."""
     return [file_name(name, version, arch) for arch in (os.uname().machine, "noarch")]
 
 

@@ -98,14 +98,20 @@ class Redfish(AbstractContextManager["Redfish"]):
         self._leave()
 
     def power(self) -> str:
-        """Return the state of power: `On`, `Off`, `PoweringOn`, `PoweringOff`."""
+        """Return the state of power: `On`, `Off`, `PoweringOn`, `PoweringOff`.
+
+        Raises:
+            RedfishError: the BMC states none.
+        """
         state = self._get(self._system).get("PowerState")
         if not isinstance(state, str):
             raise RedfishError(f"{self._bmc.address} states no PowerState of {self._system}")
         return on_one_line(state)[:32]
 
     def resets(self) -> tuple[str, ...]:
-        """Return the kinds of reset that the system states, by the action itself or its ActionInfo."""
+        """Return the kinds of reset that the system states, by the action itself or its ActionInfo; ()
+        without any.
+        """
         action = self._action()
         allowed = action.get("ResetType@Redfish.AllowableValues")
         info = action.get("@Redfish.ActionInfo")
@@ -171,6 +177,10 @@ class Redfish(AbstractContextManager["Redfish"]):
         """Send a request; return status, headers in lower case, and the body, at most `ANSWER_BYTES`.
 
         Redirections are not followed: they could lead the credentials to another host.
+
+        Raises:
+            Unreachable: the BMC does not answer in `TIMEOUT_S`.
+            RedfishError: the path is outside of `ROOT`, or the answer is too large.
         """
         if not _PATH.fullmatch(path):
             raise RedfishError(

@@ -54,7 +54,9 @@ class Progress:
 
     @property
     def mended_by(self) -> Rung | None:
-        """The rung after which the doctor found no reason for a repair and the node was accepted."""
+        """The rung after which the doctor found no reason for a repair and the node was accepted; None
+        without one.
+        """
         return next((rung for rung in self.patient.rungs if ACCEPT + rung in self.done), None)
 
     @property

@@ -120,7 +120,9 @@ def _read_use(answer: Mapping[str, Any]) -> Use:
 
 
 def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile."""
+    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile; store the
+    time of each reset.
+    """
     patients = context.about.patients
     arguments = {
         name: [list(patients[name].gpus), *map(list, (HOLDERS, JOINING, SETTINGS)), RESET_S, UNIT_S]

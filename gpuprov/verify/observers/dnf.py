@@ -166,6 +166,7 @@ def _spellings(name: str, version: str) -> tuple[str, ...]:
 
 
 def _digest(text: str) -> str:
+    """Return the first 16 digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

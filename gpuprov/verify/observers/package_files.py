@@ -122,6 +122,7 @@ class PackageFiles(Observed):
         return self._answer(packages)[1]
 
     def _answer(self, packages: list[str]) -> Compared:
+        """Return the comparison of the packages' files, see `compare`."""
         return compare(self, COMPARED, packages)
 
     def _diverted(self, packages: list[str]) -> list[tuple[str, str, str]]:

@@ -84,6 +84,7 @@ class RpmFiles(Observed):
         return self._answer(packages)[1]
 
     def _answer(self, packages: list[str]) -> Compared:
+        """Return the comparison of the packages' files, see `compare`."""
         return compare(self, COMPARED, packages)
 
     def __repr__(self) -> str:

@@ -55,12 +55,14 @@ def test_module_is_of_the_flavour(host: Node, kernels: list[str], expected: str)
     "driver.loading", "modprobe --showconfig | grep -E '^(install|blacklist|alias|softdep|options).*nvidia'"
 )
 def test_modprobe_loads_the_module(host: Node, kernels: list[str], expected: list[str]) -> None:
+    """Check that nothing keeps modprobe from loading the driver under each kernel that has its module."""
     with_module = [kernel for kernel in kernels if host.nvidia_driver.on_disk(kernel)]
     assert [each for kernel in with_module for each in host.module_loading.hindrances(kernel)] == expected
 
 
 @pytest.mark.check("driver.next_kernel", "ls -l /etc/kernel/*.d /etc/dkms")
 def test_a_new_kernel_gets_its_module(host: Node, node: NodeUnderTest, expected: list[str]) -> None:
+    """Check that hooks and settings let a new kernel get the driver's module."""
     version = node.wanted["driver.next_kernel"].subject
     assert host.module_loading.obstacles(version) == expected
 
@@ -131,6 +133,7 @@ def test_foreign_modules_are_blacklisted(host: Node, expected: list[str]) -> Non
 
 @pytest.mark.check("driver.initramfs", "ls -l /boot")
 def test_initramfs_has_no_older_driver(host: Node, kernels: list[str], expected: list[str]) -> None:
+    """Check that no kernel's initramfs has NVIDIA's modules and is older than its module on disk."""
     assert [path for kernel in kernels for path in host.module_loading.old_initramfs(kernel)] == expected
 
 

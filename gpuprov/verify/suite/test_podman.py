@@ -48,7 +48,9 @@ def test_container_of_root_gets_the_drivers_library_and_controls(host: Node, exp
 def test_container_of_a_user_sees_every_gpu(
     host: Node, expected: int, record_property: Callable[[str, str], None]
 ) -> None:
-    """Check the same in a container of a user without rights, unless the node forbids users to have any."""
+    """Check that a container of a user without rights has a device node for each GPU, unless the node forbids
+    users containers.
+    """
     inside = host.podman_engine.inside_of_user(CDI)
     if isinstance(inside, str):
         record_property("note", f"users have no containers: {inside}")

@@ -37,7 +37,13 @@ def build_suite(
     key: SigningKey | None,
     about: Mapping[str, str] = {},
 ) -> None:
-    """Build a suite below `dists/`, its packages below `pool/`, its index files by hash as well."""
+    """Build a suite below `dists/`, its packages below `pool/`, its index files by hash as well.
+
+    Args:
+        components: component → its packages.
+        key: signs; None leaves the suite unsigned.
+        about: further fields of Release: Origin, Label, Valid-Until.
+    """
     listings = {
         component: "\n".join(_published(root, f"pool/{component}/", spec) for spec in specs)
         for component, specs in components.items()
@@ -53,10 +59,11 @@ def publish_suite(
     key: SigningKey | None,
     about: Mapping[str, str] = {},
 ) -> None:
-    """Write a suite below `dists/` for existing packages.
+    """Write the signed index of a suite below `dists/` for existing packages.
 
     Args:
         components: component → its Packages, whose `Filename`s are below `root`.
+        key: signs; None leaves the suite unsigned.
         about: further fields of Release: Origin, Label, Valid-Until.
     """
     listings = {f"{name}/binary-{architecture}/Packages": text for name, text in components.items()}
@@ -71,7 +78,7 @@ def publish_suite(
 
 
 def _published(root: Path, place: str, spec: PackageSpec) -> str:
-    """Write the package; return its stanza in Packages."""
+    """Write the package below `root` / `place`; return its stanza in Packages."""
     content = build_deb(spec)
     target = root / place / deb_name(spec)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +96,12 @@ def _published(root: Path, place: str, spec: PackageSpec) -> str:
 def _write_index(
     folder: Path, listings: Mapping[str, str], key: SigningKey | None, about: Mapping[str, str]
 ) -> None:
+    """Write listings plain and as .gz and .xz, and the Release file with their checksums, dated a minute ago.
+
+    Args:
+        listings: path below `folder` → text.
+        key: signs Release; None leaves it unsigned.
+    """
     sums: list[str] = []
     for name, listing in listings.items():
         plain = listing.encode()
@@ -110,13 +123,14 @@ def _write_index(
 
 
 def _write_by_hash(target: Path, digest: str, content: bytes) -> None:
+    """Write a copy of an index file that apt finds by its SHA-256."""
     place = target.parent / "by-hash" / "SHA256" / digest
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(content)
 
 
 def sign_release(folder: Path, release: bytes, key: SigningKey | None) -> None:
-    """Write Release and, with a key, InRelease and Release.gpg."""
+    """Write Release into a folder and, with a key, InRelease and Release.gpg."""
     (folder / "Release").write_bytes(release)
     if key:
         (folder / "InRelease").write_bytes(key.clear_signed(release))

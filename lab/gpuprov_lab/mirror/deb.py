@@ -19,7 +19,9 @@ AR_MAGIC = b"!<arch>\n"
 
 
 def deb_name(spec: PackageSpec) -> str:
-    """Return `nvidia-open_580.95.05-0ubuntu1_amd64.deb`; an epoch is left out, as in dpkg."""
+    """Return a package's file name, `nvidia-open_580.95.05-0ubuntu1_amd64.deb`; an epoch is left out, as in
+    dpkg.
+    """
     return f"{spec.name}_{spec.version.partition(':')[2] or spec.version}_{spec.architecture}.deb"
 
 
@@ -49,16 +51,20 @@ def control(spec: PackageSpec) -> dict[str, str]:
 
 
 def stanza(fields: dict[str, str]) -> str:
-    """Return fields as one paragraph, with a final newline."""
+    """Return fields as one paragraph of `NAME: VALUE` lines, with a final newline."""
     return "".join(f"{name}: {value}\n" for name, value in fields.items())
 
 
 def _documentation(spec: PackageSpec) -> dict[str, bytes]:
+    """Return path → content of the stub's own file, which states its name and version."""
     text = f"{spec.name} {spec.version}: a stub of the gpuprov lab mirror.\n"
     return {f"usr/share/doc/{spec.name}/README": text.encode()}
 
 
 def _control_files(spec: PackageSpec, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return name → content of the control archive: control, scripts, and conffiles and triggers if there are
+    any.
+    """
     found = {"control": stanza(control(spec)).encode()}
     configuration = [f"/{path}\n" for path in files if path.startswith("etc/")]
     if configuration:
@@ -69,6 +75,9 @@ def _control_files(spec: PackageSpec, files: dict[str, bytes]) -> dict[str, byte
 
 
 def _tar(files: dict[str, bytes], links: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """Return a tar.gz of files, links and the folders above the files; content that begins with `#!` is
+    executable.
+    """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for folder in _folders(files):
@@ -93,5 +102,6 @@ def _folders(files: dict[str, bytes]) -> list[str]:
 
 
 def _member(name: str, content: bytes) -> bytes:
+    """Return one member of an ar archive, padded to an even size."""
     head = f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
     return head + content + b"\n" * (len(content) % 2)

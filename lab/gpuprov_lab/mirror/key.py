@@ -46,7 +46,7 @@ class SigningKey:
         return self._gpg(["--armor", "--detach-sign"], text)
 
     def of_rpm(self, header: bytes) -> bytes:
-        """Return the signature of an rpm's header, which contains the digest of its payload."""
+        """Return the binary signature of an rpm's header, which contains the digest of its payload."""
         return self._signer.detached(header)
 
     @cached_property
@@ -54,10 +54,11 @@ class SigningKey:
         return Signer(self._gpg(["--passphrase", "", "--export-secret-keys"]), self.fingerprint)
 
     def binary(self) -> bytes:
-        """Return the public key as a keyring file."""
+        """Return the public key as a keyring file, not armored."""
         return self._gpg(["--export"])
 
     def _gpg(self, arguments: Sequence[str], text: bytes = b"") -> bytes:
+        """Run gpg with this key's home; return its stdout. Raise GpuprovError if it fails."""
         command = [
             "gpg",
             "--homedir",

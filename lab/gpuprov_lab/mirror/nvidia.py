@@ -52,11 +52,13 @@ class Mirror:
     key: Path
 
     def cuda(self, base: str = "") -> str:
-        """Return the URL template of the CUDA repositories, below `base` or as `file:`."""
+        """Return the URL template of the CUDA repositories, with `{folder}` and `{arch}`, below `base` or as
+        `file:`.
+        """
         return f"{base or self._folder}/compute/cuda/repos/{{folder}}/{{arch}}/"
 
     def container_toolkit(self, base: str = "") -> str:
-        """Return the URL of the container toolkit's repositories."""
+        """Return the URL of the container toolkit's repositories, below `base` or as `file:`."""
         return f"{base or self._folder}/libnvidia-container/stable"
 
     def urls(self, base: str = "") -> dict[str, str]:
@@ -75,6 +77,7 @@ class Mirror:
 
     @property
     def _folder(self) -> str:
+        """The root as a URL in apt's form, `file:/srv`."""
         return f"file:{self.root}"  # apt's form of a file URL
 
 
@@ -88,7 +91,7 @@ def build(
     key: SigningKey | None = None,
     change: Change = lambda folder, specs: specs,
 ) -> Mirror:
-    """Build the repositories of some systems.
+    """Build the repositories of some systems below `root`, and return the mirror.
 
     Args:
         systems: ids of the catalog: `ubuntu24.04`, `debian12`, `rhel9`.
@@ -117,6 +120,7 @@ def build(
 
 
 def _publish_key(root: Path, key: SigningKey) -> Mirror:
+    """Write the public key below `keys/`, armored and as a keyring; return the mirror."""
     keys = root / "keys"
     keys.mkdir(parents=True, exist_ok=True)
     (keys / "mirror.asc").write_bytes(key.public)
@@ -127,6 +131,7 @@ def _publish_key(root: Path, key: SigningKey) -> Mirror:
 def _build_cuda(
     mirror: Mirror, system: System, catalog: Catalog, arch: str, base: str, key: SigningKey, change: Change
 ) -> None:
+    """Build NVIDIA's CUDA repository of one system; for apt also its keyring package and pin file."""
     place = NVIDIA_FOLDERS[arch]
     folder = mirror.root / "compute/cuda/repos" / system.folder / place
     specs = change(system.folder, _filled(system, cuda_repository(system, arch, catalog)))
@@ -143,6 +148,7 @@ def _build_cuda(
 
 
 def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:
+    """Build the container toolkit's repositories for apt and dnf, with their key."""
     stable = mirror.root / "libnvidia-container/stable"
     deb, rpms = stable / "deb" / ARCHITECTURES["apt"][arch], stable / "rpm" / arch
     apt.build_flat(deb, change("deb", toolkit_repository("apt", arch)), key, {"Origin": "NVIDIA"})
@@ -160,13 +166,14 @@ def _build_doca(mirror: Mirror, system: System, arch: str, key: SigningKey, chan
 
 
 def _build_others(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:
+    """Build the repositories of other publishers, for the RHEL family."""
     for name, (place, specs) in publishers.REPOSITORIES.items():
         folder = place.format(release=publishers.RELEASE, arch=arch)
         rpm.build(mirror.root / folder, change(name, specs()), key)
 
 
 def _filled(system: System, specs: list[PackageSpec]) -> list[PackageSpec]:
-    """Add contents at the paths of the system's family."""
+    """Return the packages with contents at the paths of the system's family."""
     return [with_contents(spec, system.manager) for spec in specs]
 
 

@@ -141,7 +141,7 @@ def stub(
     needs: str = "",
     before: str = "",
 ) -> PackageSpec:
-    """Return a stub package.
+    """Return a stub package for x86_64.
 
     Args:
         programs: paths of wrappers around Debian's programs of these names.

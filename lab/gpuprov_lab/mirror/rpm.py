@@ -51,7 +51,12 @@ def build(folder: Path, specs: Iterable[PackageSpec], key: SigningKey | None) ->
 
 
 def write_repodata(folder: Path, files: dict[str, bytes], key: SigningKey | None) -> None:
-    """Write metadata files, compressed and named by their checksum, and the repomd.xml that lists them."""
+    """Write metadata files, compressed and named by their checksum, and the repomd.xml that lists them.
+
+    Args:
+        files: kind (`primary`, `modules`, …) → content.
+        key: signs repomd.xml, and is written next to it; None leaves it unsigned.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     root = Xml.Element("repomd", {"xmlns": REPO})
     Xml.SubElement(root, "revision").text = str(BUILT)
@@ -76,11 +81,13 @@ def write_repodata(folder: Path, files: dict[str, bytes], key: SigningKey | None
 
 
 def _document(root: Xml.Element) -> bytes:
+    """Return an XML document in UTF-8, with its declaration."""
     document: bytes = Xml.tostring(root, encoding="UTF-8", xml_declaration=True)
     return document
 
 
 def _primary(built: Sequence[tuple[PackageSpec, bytes]]) -> bytes:
+    """Return primary.xml: name, version, checksum and relations of each package."""
     named = {f"xmlns:{prefix}" if prefix else "xmlns": url for prefix, url in NAMESPACES.items()}
     root = Xml.Element("metadata", {**named, "packages": str(len(built))})
     for spec, content in built:
@@ -102,6 +109,7 @@ def _primary(built: Sequence[tuple[PackageSpec, bytes]]) -> bytes:
 
 
 def _format(package: Xml.Element, spec: PackageSpec) -> None:
+    """Add a package's license, source and relations to its element."""
     details = Xml.SubElement(package, "format")
     evr = split(spec.version)
     Xml.SubElement(details, "rpm:license").text = "NVIDIA Proprietary"
@@ -116,6 +124,7 @@ def _format(package: Xml.Element, spec: PackageSpec) -> None:
 
 
 def _attributes(evr: Evr) -> dict[str, str]:
+    """Return a version's attributes `epoch`, `ver` and, unless it is empty, `rel`."""
     stated = {"epoch": str(evr.epoch), "ver": evr.version}
     return {**stated, "rel": evr.release} if evr.release else stated
 
@@ -130,7 +139,7 @@ def _others(kind: str, built: Sequence[tuple[PackageSpec, bytes]]) -> bytes:
 
 
 def _modules(specs: Sequence[PackageSpec]) -> bytes:
-    """Return one modulemd document for each stream, with its packages, and the module's default stream."""
+    """Return one modulemd document for each stream, with its packages; empty if no package is in a stream."""
     streams = sorted({stream for spec in specs for stream in spec.streams})
     return yaml.safe_dump_all(
         [_module(stream, [spec for spec in specs if stream in spec.streams]) for stream in streams],
@@ -141,6 +150,7 @@ def _modules(specs: Sequence[PackageSpec]) -> bytes:
 
 
 def _module(stream: str, specs: Sequence[PackageSpec]) -> dict[str, object]:
+    """Return the modulemd document of a stream, whose default profile is its driver package."""
     flavour = "nvidia-open" if stream.startswith("open") or stream.endswith("-open") else "cuda-drivers"
     return {
         "document": "modulemd",
@@ -161,5 +171,6 @@ def _module(stream: str, specs: Sequence[PackageSpec]) -> dict[str, object]:
 
 
 def _nevra(spec: PackageSpec) -> str:
+    """Return `NAME-EPOCH:VERSION-RELEASE.ARCH` of a package."""
     evr = split(spec.version)
     return f"{spec.name}-{evr.epoch}:{evr.version}-{evr.release}.{spec.architecture}"

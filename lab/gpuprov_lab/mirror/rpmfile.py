@@ -98,20 +98,23 @@ class Evr(NamedTuple):
 
 
 def split(text: str) -> Evr:
-    """Split `3:610.57.04-1.el9` into its parts."""
+    """Split `3:610.57.04-1.el9` into its parts; epoch 0 and an empty release if they are not stated."""
     epoch, colon, rest = text.rpartition(":")
     version, _, release = rest.partition("-")
     return Evr(int(epoch) if colon else 0, version, release)
 
 
 def rpm_name(spec: PackageSpec) -> str:
-    """Return `nvidia-open-610.57.04-1.el9.noarch.rpm`."""
+    """Return a package's file name, `nvidia-open-610.57.04-1.el9.noarch.rpm`, without the epoch."""
     evr = split(spec.version)
     return f"{spec.name}-{evr.version}-{evr.release}.{spec.architecture}.rpm"
 
 
 def relations(spec: PackageSpec) -> dict[str, list[tuple[str, str, Evr]]]:
-    """Return relations in rpm's form: kind -> (name, `EQ` and so on or empty, version to compare with)."""
+    """Return relations in rpm's form: kind → (name, `EQ` and so on or empty, version to compare with).
+
+    A package provides itself. Of alternatives (`a | b`) only the first is kept.
+    """
     kinds = {
         "Provides": "provides",
         "Depends": "requires",
@@ -154,7 +157,7 @@ def build_rpm(spec: PackageSpec, sign: Callable[[bytes], bytes] | None = None) -
 
 
 def _files(spec: PackageSpec) -> dict[str, File]:
-    """Return path → file, sorted by path."""
+    """Return path → file of a package, sorted by path; folders only below usr/local/cuda."""
     regular = {**_documentation(spec), **spec.files}
     found = {path: File(content, _mode(content)) for path, content in regular.items()}
     found |= {path: File(target.encode(), LINK) for path, target in spec.links.items()}
@@ -171,6 +174,7 @@ def _documentation(spec: PackageSpec) -> dict[str, bytes]:
 
 
 def _scripts(spec: PackageSpec) -> dict[Tag, Value]:
+    """Return the header's tags of a package's scripts, which sh runs."""
     found: dict[Tag, Value] = {}
     for name, text in spec.scripts.items():
         body, interpreter = SCRIPTS[name]
@@ -179,6 +183,7 @@ def _scripts(spec: PackageSpec) -> dict[Tag, Value]:
 
 
 def _about(spec: PackageSpec, files: Mapping[str, File], payload: bytes) -> dict[Tag, Value]:
+    """Return the header's tags of name, version, size and payload."""
     evr = split(spec.version)
     epoch: dict[Tag, Value] = {EPOCH: [evr.epoch]} if evr.epoch else {}
     return {
@@ -207,6 +212,7 @@ def _about(spec: PackageSpec, files: Mapping[str, File], payload: bytes) -> dict
 
 
 def _relation_tags(spec: PackageSpec) -> dict[Tag, Value]:
+    """Return the header's tags of the relations, with what every package requires of rpm itself."""
     tags: dict[Tag, Value] = {}
     for kind, entries in relations(spec).items():
         names, senses, versions = RELATION_TAGS[kind]
@@ -224,10 +230,12 @@ def _relation_tags(spec: PackageSpec) -> dict[Tag, Value]:
 
 
 def _text(evr: Evr) -> str:
+    """Return a version as text; an epoch of 0 and an empty release are left out."""
     return (f"{evr.epoch}:" if evr.epoch else "") + evr.version + (f"-{evr.release}" if evr.release else "")
 
 
 def _file_tags(files: Mapping[str, File]) -> dict[Tag, Value]:
+    """Return the header's tags of the files; those below a folder `etc` are configuration."""
     paths = [PurePosixPath("/", path) for path in files]
     each = [*files.values()]
     folders = sorted({f"{path.parent}/" for path in paths})
@@ -252,6 +260,7 @@ def _file_tags(files: Mapping[str, File]) -> dict[Tag, Value]:
 
 
 def _mode(content: bytes) -> int:
+    """Return the mode of a regular file: executable if its content begins with `#!`."""
     return 0o100755 if content.startswith(b"#!") else 0o100644
 
 
@@ -273,7 +282,7 @@ def _header(region: int, tags: Mapping[Tag, Value]) -> bytes:
 
 
 def _packed(kind: int, value: Value) -> tuple[bytes, int]:
-    """Return a value in its stored form, and its count for the index."""
+    """Return a value in its stored form, big-endian, and its count for the index."""
     if isinstance(value, bytes):
         return value, len(value)
     if isinstance(value, str):
@@ -292,6 +301,7 @@ def _cpio(files: Mapping[str, File]) -> bytes:
 
 
 def _cpio_entry(name: str, mode: int, inode: int, content: bytes) -> bytes:
+    """Return one entry of a cpio archive, padded to four bytes."""
     numbers = [inode, mode, 0, 0, 1, BUILT if mode else 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
     head = b"070701" + b"".join(b"%08x" % number for number in numbers) + name.encode() + b"\0"
     return head + b"\0" * (-len(head) % 4) + content + b"\0" * (-len(content) % 4)

@@ -26,7 +26,11 @@ IP_FREEBIND = 15
 
 
 class MirrorServer(ThreadingHTTPServer):
-    """A server of one folder. `mood` may change while it runs."""
+    """A server of one folder on the lab's gateway address.
+
+    `mood` may change while it runs: `well`; `gone` has no packages (404), `broken` sends half of each
+    package, `slow` 16 bytes every 0.5 s, `silent` nothing.
+    """
 
     daemon_threads = True
 
@@ -35,12 +39,12 @@ class MirrorServer(ThreadingHTTPServer):
         super().__init__((str(GATEWAY), port), partial(_Handler, directory=str(root)))
 
     def server_bind(self) -> None:
-        """Bind although no interface may have the address yet."""
+        """Bind to the address although no interface may have it yet."""
         self.socket.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         super().server_bind()
 
     def wait(self) -> None:
-        """Return on a keyboard interrupt."""
+        """Wait for a keyboard interrupt, then return."""
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
 
@@ -64,7 +68,7 @@ class _Handler(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        """Send a body, completely and at once in mood `well`."""
+        """Send a body: completely and at once, slowly, or half of a package, according to `mood`."""
         if self.server.mood == "slow":
             _drip(source, outputfile)
         elif self.server.mood == "broken" and self.path.endswith(PACKAGES):
@@ -78,6 +82,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def _drip(source: BinaryIO, sink: BinaryIO) -> None:
+    """Copy 16 bytes every 0.5 s."""
     while piece := source.read(16):
         sink.write(piece)
         sink.flush()
@@ -86,10 +91,11 @@ def _drip(source: BinaryIO, sink: BinaryIO) -> None:
 
 @contextmanager
 def served(root: Path, port: int = 0, mood: str = "well") -> Iterator[MirrorServer]:
-    """Serve a mirror's folder until the block ends.
+    """Serve a mirror's folder in a thread until the block ends; yield the server.
 
     Args:
-        port: a free one by default.
+        port: 0, the default, takes a free one.
+        mood: one of `MOODS`, see `MirrorServer`.
 
     Raises:
         GpuprovError: the port is taken.

@@ -61,7 +61,8 @@ def releases() -> dict[str, Any]:
 
 
 def read_set(name: str, manager: str, arch: str, branch: int = 0, **words: str) -> list[PackageSpec]:
-    """Return the packages of one set for one architecture and, if the set has a branch, one driver.
+    """Return the packages of one set for one architecture and, if its stanzas name branches, for one driver
+    branch.
 
     Args:
         name: file of `sets/`, without its suffix.
@@ -85,11 +86,13 @@ def read_set(name: str, manager: str, arch: str, branch: int = 0, **words: str) 
 
 @cache
 def _stanzas(name: str) -> tuple[dict[str, str], ...]:
+    """Return the stanzas of a set's file: field → value."""
     text = (DATA / "sets" / f"{name}.control").read_text()
     return tuple(dict(stanza) for stanza in Deb822.iter_paragraphs(text))
 
 
 def _spec(stanza: Mapping[str, str], name: str, architecture: str, words: Mapping[str, str]) -> PackageSpec:
+    """Return the package that a stanza describes, with `words` in place of its placeholders."""
     return PackageSpec(
         name=name.format(**words),
         version=stanza["Version"].format(**words),
@@ -108,7 +111,7 @@ def _covers(branches: str, branch: int) -> bool:
 
 
 def cuda_repository(system: System, arch: str, catalog: Catalog) -> list[PackageSpec]:
-    """Return the packages of NVIDIA's CUDA repository for one system."""
+    """Return the packages of NVIDIA's CUDA repository for one system, each name and version once."""
     found = [spec for release in _drivers(system) for spec in _driver(system, arch, release)]
     found += _toolkits(system, arch, catalog)
     found += _libraries(system, arch, catalog)
@@ -132,14 +135,16 @@ def toolkit_repository(manager: str, arch: str) -> list[PackageSpec]:
 
 @cache
 def contents(package: str) -> dict[str, bytes]:
-    """Return files of a stub that nodes run: path -> content, from `contents/PACKAGE/`."""
+    """Return path → content of a stub's files that nodes run, from `contents/PACKAGE/`; empty without that
+    folder.
+    """
     with as_file(DATA) as folder:
         root = folder / "contents" / package
         return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def _drivers(system: System) -> Iterator[dict[str, Any]]:
-    """Yield the driver releases in the system's repository."""
+    """Yield the driver releases in the system's repository, as in releases.json."""
     for release in releases()["drivers"]:
         branch = int(release["driver"].split(".")[0])
         within = (system.driver_first or 0) <= branch <= (system.driver_last or branch)
@@ -148,8 +153,8 @@ def _drivers(system: System) -> Iterator[dict[str, Any]]:
 
 
 def _driver(system: System, arch: str, release: Mapping[str, Any]) -> list[PackageSpec]:
-    """Return all packages of one driver release; only streams with a kernel module are
-    kept, none on RHEL 10.
+    """Return all packages of one driver release. Of their streams only those with a kernel module are kept,
+    none on RHEL 10.
     """
     driver = release["driver"]
     branch = int(driver.split(".")[0])
@@ -174,6 +179,7 @@ def _dist(system: System) -> str:
 
 
 def _toolkits(system: System, arch: str, catalog: Catalog) -> Iterator[PackageSpec]:
+    """Yield the packages of each CUDA toolkit that the system supports, and of its forward compatibility."""
     known = {str(toolkit.version): toolkit for toolkit in catalog.toolkits}
     for held in releases()["cuda"]:
         toolkit = known[held]
@@ -192,7 +198,7 @@ def _toolkits(system: System, arch: str, catalog: Catalog) -> Iterator[PackageSp
 
 
 def _libraries(system: System, arch: str, catalog: Catalog) -> Iterator[PackageSpec]:
-    """Yield every release of cuDNN and NCCL in the catalog."""
+    """Yield every release of cuDNN and NCCL in the catalog, and cuDNN 8."""
     prefix = "rhel-" if system.manager == "dnf" else ""
     for held in releases()["cudnn8"]:
         yield from read_set(f"{prefix}cudnn8", system.manager, arch, **held)
@@ -208,5 +214,5 @@ def _libraries(system: System, arch: str, catalog: Catalog) -> Iterator[PackageS
 
 
 def _newest_definitions(specs: list[PackageSpec]) -> list[PackageSpec]:
-    """Keep each name and version once: several sets may contain an unpinned package."""
+    """Return the packages with each name, version and architecture once, the last definition of it."""
     return list({(spec.name, spec.version, spec.architecture): spec for spec in specs}.values())

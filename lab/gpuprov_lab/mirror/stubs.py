@@ -68,7 +68,8 @@ DKMS_PREUN = "dkms remove -m nvidia -v {version} --all --rpm_safe_upgrade || :\n
 
 
 def with_contents(spec: PackageSpec, manager: str = "apt") -> PackageSpec:
-    """Return the package with the files of the real package that a node reads.
+    """Return the package with files of the real package that programs on a node read; unchanged if none are
+    known.
 
     Args:
         manager: `apt` or `dnf`.
@@ -80,6 +81,7 @@ def with_contents(spec: PackageSpec, manager: str = "apt") -> PackageSpec:
 
 
 def _upstream(spec: PackageSpec) -> str:
+    """Return a package's version without epoch and revision."""
     return (
         spec.version.partition(":")[2].rsplit("-", 1)[0]
         if ":" in spec.version
@@ -88,24 +90,32 @@ def _upstream(spec: PackageSpec) -> str:
 
 
 def _with(spec: PackageSpec, files: Mapping[str, str | bytes]) -> PackageSpec:
+    """Return the package with further files; text is encoded."""
     added = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
     return replace(spec, files={**spec.files, **added})
 
 
 def _module(spec: PackageSpec) -> PackageSpec:
-    """Add the source that DKMS builds from; building it is copying."""
+    """Return the package with the source that DKMS builds from (building is copying), and a script that
+    removes the module.
+    """
     filled = _source(spec, "/updates/dkms")
     return replace(filled, scripts={"prerm": DKMS_REMOVE.format(version=_upstream(spec))})
 
 
 def _kmod(spec: PackageSpec) -> PackageSpec:
-    """Add the source as `_module`, and the rpm's scripts, which do not look at /etc/dkms/no-autoinstall."""
+    """Return the package with the source as `_module`, and the rpm's scripts, which do not look at
+    /etc/dkms/no-autoinstall.
+    """
     version = _upstream(spec)
     scripts = {"post": DKMS_POST.format(version=version), "preun": DKMS_PREUN.format(version=version)}
     return replace(_source(spec, "/extra"), scripts=scripts)
 
 
 def _source(spec: PackageSpec, location: str) -> PackageSpec:
+    """Return the package with a module's source and dkms.conf; `location` is the folder of
+    the built module.
+    """
     version = _upstream(spec)
     licence = "Dual MIT/GPL" if "open" in spec.name else "NVIDIA"
     folder = f"usr/src/nvidia-{version}"
@@ -115,7 +125,7 @@ def _source(spec: PackageSpec, location: str) -> PackageSpec:
 
 
 def _library(soname: str, manager: str = "apt") -> Callable[[PackageSpec], PackageSpec]:
-    """Return the function that adds a library under its full version, and its link."""
+    """Return the function that adds a library under its full version, its link, and the call of ldconfig."""
     folder = LIBRARIES[manager]
 
     def fill(spec: PackageSpec) -> PackageSpec:
@@ -129,6 +139,8 @@ def _library(soname: str, manager: str = "apt") -> Callable[[PackageSpec], Packa
 
 
 def _daemon(program: str, unit: str, text: str = PROGRAM) -> Callable[[PackageSpec], PackageSpec]:
+    """Return the function that adds a program with this text, and the unit that starts it."""
+
     def fill(spec: PackageSpec) -> PackageSpec:
         started = DAEMON.format(program=program)
         return _with(spec, {f"usr/bin/{program}": text, f"{UNITS}/{unit}": started})
@@ -137,7 +149,7 @@ def _daemon(program: str, unit: str, text: str = PROGRAM) -> Callable[[PackageSp
 
 
 def _hostengine(spec: PackageSpec) -> PackageSpec:
-    """Add DCGM's daemon, which runs and measures nothing."""
+    """Return the package with DCGM's daemon, which runs and measures nothing."""
     unit = DAEMON.format(program="nv-hostengine -n").replace("Type=forking", "Type=simple")
     return _with(
         spec,
@@ -149,14 +161,17 @@ def _hostengine(spec: PackageSpec) -> PackageSpec:
 
 
 def _smi(spec: PackageSpec) -> PackageSpec:
+    """Return the package with an nvidia-smi that fails."""
     return _with(spec, {"usr/bin/nvidia-smi": PROGRAM})
 
 
 def _rpm_smi(spec: PackageSpec) -> PackageSpec:
+    """Return the package with an nvidia-smi that runs the simulator's, or fails without it."""
     return _with(spec, {"usr/bin/nvidia-smi": RPM_PROGRAM})
 
 
 def _toolkit(spec: PackageSpec) -> PackageSpec:
+    """Return the package with a CUDA toolkit's nvcc and version.json."""
     version = _upstream(spec)
     release = ".".join(version.split(".")[:2])
     home = f"usr/local/cuda-{release}"
@@ -166,6 +181,8 @@ def _toolkit(spec: PackageSpec) -> PackageSpec:
 
 
 def _cudnn_headers(path: str) -> Callable[[PackageSpec], PackageSpec]:
+    """Return the function that adds a header at `path` with cuDNN's version."""
+
     def fill(spec: PackageSpec) -> PackageSpec:
         names = ("MAJOR", "MINOR", "PATCHLEVEL")
         lines = zip(names, _upstream(spec).split("."), strict=False)
@@ -175,7 +192,10 @@ def _cudnn_headers(path: str) -> Callable[[PackageSpec], PackageSpec]:
 
 
 def _pin(spec: PackageSpec) -> PackageSpec:
-    """Add the preferences file; the package names in the real file were not read."""
+    """Return the package with its preferences file, unchanged if it pins nothing.
+
+    The package names in the real file were not read.
+    """
     text = f"Package: *nvidia* cuda-drivers* libxnvctrl*\nPin: version {spec.pins}\nPin-Priority: 1000\n"
     return _with(spec, {"etc/apt/preferences.d/nvidia-driver-pin": text}) if spec.pins else spec
 
@@ -220,7 +240,7 @@ _ENTRY = struct.Struct("<QQ")
 
 
 def shared_library(soname: str) -> bytes:
-    """Return an ELF object with nothing but its SONAME, enough for ldconfig (elf(5))."""
+    """Return an ELF object of x86-64 with nothing but its SONAME, enough for ldconfig (elf(5))."""
     names = b"\0" + soname.encode() + b"\0"
     start = _HEADER.size + 2 * _SEGMENT.size
     tags = 6

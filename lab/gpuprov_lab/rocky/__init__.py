@@ -138,6 +138,7 @@ def _sources() -> str:
 
 
 def _kernel_files(name: str) -> dict[str, bytes]:
+    """Return the files of a kernel's package: headers of kernel-devel; {} for others."""
     if name != "kernel-devel":
         return {}
     folder = f"usr/src/kernels/{KERNEL}"
@@ -174,6 +175,7 @@ def _version_lock() -> PackageSpec:
 
 
 def _automatic() -> PackageSpec:
+    """Return the stub of dnf-automatic, with its configuration, program and timer."""
     files = {
         "etc/dnf/automatic.conf": AUTOMATIC,
         "usr/bin/dnf-automatic": RUN_AUTOMATIC,
@@ -185,7 +187,7 @@ def _automatic() -> PackageSpec:
 
 
 def files() -> dict[str, str]:
-    """Return path → content of the files that the node has in addition to the packages."""
+    """Return path → content of the files that the node has in addition to the packages' own."""
     programs = {
         f"usr/sbin/{path.name}": path.read_text()
         for path in (resources("gpuprov_lab.rocky") / "programs").iterdir()
@@ -210,7 +212,9 @@ def files() -> dict[str, str]:
 
 
 def add(root: Path) -> None:
-    """Write the files and the repositories into a root; a new key signs these, and is not kept."""
+    """Write the files (staged, the finish script moves them) and the repositories into a root; a new key
+    signs these, and is not kept.
+    """
     for path, text in files().items():
         staged = root / STAGED / path
         staged.parent.mkdir(parents=True, exist_ok=True)

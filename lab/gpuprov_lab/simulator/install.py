@@ -55,7 +55,8 @@ DPKG = ("var/lib/dpkg", "usr/lib/gpuprov-lab/debian/dpkg")
 
 
 def install(root: Path, machine: str) -> None:
-    """Make the node of this root tree simulate a machine; a repeated call changes the machine.
+    """Install the simulator of a machine into a node's root tree, and divert the programs that it simulates;
+    a repeated call changes the machine.
 
     Raises:
         InvalidInput: no such machine.
@@ -99,6 +100,7 @@ def nspawn_arguments(root: Path, machine: str) -> list[str]:
 
 
 def _copy_program(root: Path) -> None:
+    """Copy the simulator into a root, with its units and one launcher for each simulated program."""
     programs = root / PROGRAMS
     if programs.exists():
         shutil.rmtree(programs)
@@ -121,12 +123,14 @@ def _copy_program(root: Path) -> None:
 
 
 def _kmod_paths(root: Path) -> list[str]:
+    """Return the paths of kmod's programs in a root; empty if the package is not installed."""
     contents = root / _dpkg(root) / "info/kmod.list"
     paths = contents.read_text().splitlines() if contents.exists() else []
     return [path for path in paths if Path(path).name in KMOD_PROGRAMS and "/share/" not in path]
 
 
 def _divert(root: Path, target: str) -> None:
+    """Make dpkg install a program as `TARGET.distrib`, so that the simulator's can be in its place."""
     subprocess.run(
         [
             *("dpkg-divert", "--quiet", "--instdir", str(root), "--admindir", str(root / _dpkg(root))),
@@ -162,10 +166,12 @@ def _write_pci_device(folder: Path, device: dict[str, Any]) -> None:
 
 
 def _write_program(path: Path, text: str) -> None:
+    """Write an executable file."""
     _write(path, text)
     path.chmod(0o755)
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file, and create its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

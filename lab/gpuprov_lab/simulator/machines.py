@@ -36,7 +36,11 @@ def describe(machine: str) -> dict[str, Any]:
 
 
 def for_node(machine: str) -> dict[str, Any]:
-    """Return the content of the node's `machine.json`; see `node.machine.Machine`."""
+    """Return the content of the node's `machine.json`, which `node.machine.Machine` reads.
+
+    Raises:
+        InvalidInput: no such machine.
+    """
     document = describe(machine)
     return {
         "name": machine,
@@ -50,9 +54,10 @@ def for_node(machine: str) -> dict[str, Any]:
 
 
 def pci_devices(machine: str) -> list[dict[str, Any]]:
-    """Return every PCI device as a dictionary.
+    """Return every PCI device of a machine (GPUs, switches, others) as a dictionary.
 
-    Its keys are address, class, vendor, device, subsystem_vendor, subsystem_device (hex, no 0x), numa_node.
+    Its keys are address, class, vendor, device, subsystem_vendor, subsystem_device (hex, no 0x), numa_node
+    (-1 if not stated).
     """
     document = describe(machine)
     gpus = [{**document["model"]["device"], **gpu} for gpu in document["gpus"]]

@@ -14,7 +14,7 @@ ALIAS = "pci:v000010DEd*sv*sd*bc03sc*i00*"
 
 
 def stub_module(version: str, *, kernel: str, name: str = "nvidia", licence: str = "NVIDIA") -> bytes:
-    """Return an ELF object with nothing but a `.modinfo` section.
+    """Return an ELF object with nothing but a `.modinfo` section, which the real modinfo reads.
 
     Args:
         version: the output of `modinfo -F version`.

@@ -34,7 +34,9 @@ IB_LANES = {400: "4X NDR", 200: "4X HDR", 100: "4X EDR"}
 
 
 def write_server(root: Path, machine: dict[str, Any]) -> None:
-    """Write the hardware in the machine's description; all else remains the real machine's."""
+    """Write the hardware in the machine's description, and the unit that mounts it; all else remains the real
+    machine's.
+    """
     folder = root / FOLDER
     if folder.exists():
         shutil.rmtree(folder)
@@ -50,7 +52,7 @@ def write_server(root: Path, machine: dict[str, Any]) -> None:
 
 
 def write_memory(root: Path, gib: int) -> None:
-    """Set a node's memory."""
+    """Write a node's /proc/meminfo, with less than `gib` GiB in total, as the kernel keeps some."""
     kib = int(gib * 1024 * 1024 * OF_KERNEL)
     (root / FOLDER / "meminfo").write_text(
         f"MemTotal:       {kib} kB\nMemFree:        {kib // 2} kB\nMemAvailable:   {kib // 2} kB\n"
@@ -69,7 +71,9 @@ def without_gpu(address: str) -> Callable[[Path], None]:
 
 
 def with_port_speed(name: str, gbits: int) -> Callable[[Path], None]:
-    """Return a step that changes the speed of an interface or RDMA device."""
+    """Return a step for `Lab.up(prepare=...)` that changes the speed of an interface or
+    RDMA device in Gb/s.
+    """
 
     def step(root: Path) -> None:
         classes = root / FOLDER / "class"
@@ -82,11 +86,12 @@ def with_port_speed(name: str, gbits: int) -> Callable[[Path], None]:
 
 
 def with_memory(gib: int) -> Callable[[Path], None]:
-    """Return a step that reduces the memory, as by missing DIMMs."""
+    """Return a step for `Lab.up(prepare=...)` that sets the memory in GiB, such as for missing DIMMs."""
     return lambda root: write_memory(root, gib)
 
 
 def _write_unit(root: Path, names: list[str]) -> None:
+    """Enable the unit that mounts these of `PLACES` at boot; without names, remove it."""
     units = root / "etc/systemd/system"
     unit, wanted = units / "gpuprov-sim-server.service", units / "sysinit.target.wants"
     wanted.mkdir(parents=True, exist_ok=True)
@@ -100,6 +105,12 @@ def _write_unit(root: Path, names: list[str]) -> None:
 
 
 def _cpuinfo(nodes: dict[str, str], threads: int) -> str:
+    """Return the text of /proc/cpuinfo.
+
+    Args:
+        nodes: NUMA node → its CPUs, such as `0-47,96-143`; each is one socket.
+        threads: threads of each core.
+    """
     counts = [sum(_length(part) for part in cpus.split(",")) for cpus in nodes.values()]
     blocks: list[str] = []
     for socket, count in enumerate(counts):
@@ -115,6 +126,7 @@ def _cpuinfo(nodes: dict[str, str], threads: int) -> str:
 
 
 def _length(part: str) -> int:
+    """Return the number of CPUs in `0-47` or `3`."""
     first, _, last = part.partition("-")
     return int(last or first) - int(first) + 1
 
@@ -151,10 +163,12 @@ def _write_port(root: Path, nic: dict[str, Any]) -> None:
 
 
 def _rate(gbits: int) -> str:
+    """Return the content of an InfiniBand port's file `rate`, from Gb/s."""
     return f"{gbits} Gb/sec ({IB_LANES.get(gbits, '4X')})\n"
 
 
 def _write(folder: Path, files: dict[str, Any]) -> None:
+    """Write files of these names and values into a folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in files.items():
         (folder / name).write_text(f"{value}\n")

@@ -237,6 +237,9 @@ def unavailable(names: list[str]) -> list[str]:
 
 
 def main() -> None:
+    """Print the node's state for the role's checks as JSON; wait for cloud-init and the package manager
+    first.
+    """
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 passes numbers as text
     booted = str(asked["booted"]) == "True"

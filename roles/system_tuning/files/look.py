@@ -80,6 +80,7 @@ def settable(name: str, value: int | str) -> bool:
 
 
 def main() -> None:
+    """Print the node's present settings as JSON."""
     asked = json.loads(sys.argv[1])
     paths = [*LOGIN_FILES, *(path for pattern in LOGIN_PATTERNS for path in matching(pattern))]
     look = {

@@ -54,6 +54,7 @@ def tar(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 
 
 def _file(name: str, content: bytes) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a member of an archive with its content."""
     return tarfile.TarInfo(name), content
 
 
@@ -70,15 +71,20 @@ class Builder:
         return rng.choices(kinds, (3, 6, 4, 1, 2))[0]()
 
     def _plain(self) -> bytes:
+        """Return a valid archive of a module."""
         return tar([_file(self.name, module(self._version, f"{self._kernel} SMP mod_unload ") + MARK)])
 
     def _vermagic(self) -> bytes:
+        """Return an archive whose module has hostile text in its vermagic or another field."""
         rng, field = self._rng, self._field
         vermagic = f"{self._kernel} {payload(rng, field, 'ansible', 'ansible', 'shell', 'terminal', 'odd')}"
         fields = {"note": payload(rng, field)} if rng.random() < 0.3 else {}
         return tar([_file(self.name, module(self._version, vermagic.replace("\0", ""), **fields) + MARK)])
 
     def _members(self) -> bytes:
+        """Return an archive with an odd member: of another type than a file, a link in the module's place, or
+        a hostile name.
+        """
         rng, field = self._rng, self._field
         good = module(self._version, f"{self._kernel} SMP mod_unload ") + MARK
         odd = tarfile.TarInfo(payload(rng, field, "path", "shell", "ansible")[:90] or "x")
@@ -101,6 +107,7 @@ class Builder:
         return bomb(self._rng.randrange(4))
 
     def _noise(self) -> bytes:
+        """Return a valid archive that is cut, or in which some bytes are changed."""
         whole = bytearray(self._plain())
         if self._rng.random() < 0.5:
             return bytes(whole[: self._rng.randrange(len(whole))])
@@ -176,17 +183,22 @@ class Run:
         return sorted(set(self.folder.rglob("*inventory*")) - before)
 
     def _wire(self, name: str, command: str, stdin: bytes) -> bytes:
+        """Answer what a node is asked: an act of the program, or its facts."""
         asked = question(stdin)
         result = self._act(name, asked) if "act" in asked else self._facts(name)
         return answer_to(command, document_bytes(result))
 
     def _facts(self, name: str) -> dict[str, Any]:
+        """Return a node's facts with its kernel."""
         document = healthy()
         document["host"] = name
         text = json.dumps(document).replace(KERNEL, self.kernels[name])
         return json.loads(text)  # type: ignore[no-any-return]
 
     def _act(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """Answer an act of the module's transfer; the bad node may state a wrong size, or send
+        single bytes.
+        """
         act, arguments = asked["act"], asked["arguments"]
         if act == "pack":
             packed = self._packed(name)
@@ -207,6 +219,7 @@ class Run:
         return {"result": None}
 
     def _packed(self, name: str) -> bytes:
+        """Return a node's archive; a hostile one of the bad node."""
         builder = Builder(self.field, self.rng, self.version, self.kernels[name])
         if name not in self.archives:
             plain = tar([_file(builder.name, module(self.version, f"{self.kernels[name]} SMP mod_unload "))])
@@ -260,6 +273,7 @@ def builder(field: Field) -> Try:
     inventories = Inventories(field)
 
     def once(rng: random.Random) -> None:
+        """Make one try: apply with a hostile kernel name or archive of the builder."""
         names = tuple(f"t{field.number}n{each}" for each in (1, 2, 3))
         kernels = dict.fromkeys(names, KERNEL)
         if rng.random() < 0.4:
@@ -286,6 +300,9 @@ def intruder(field: Field) -> Try:
     """Try archives of a node that is not a builder: later nodes with its kernel must not get its modules."""
 
     def once(rng: random.Random) -> None:
+        """Make one try of two applies; raise Reached if a node is offered modules of the node that is no
+        builder.
+        """
         names = tuple(f"t{field.number}n{each}" for each in (1, 2, 3))
         run = Run(field, rng, names[1], {names[0]: KERNEL, names[1]: OWN, names[2]: KERNEL})
         driver = {"build": "once", "builder": names[0]}

@@ -24,6 +24,7 @@ def bundle(field: Field) -> Try:
     places = list(leaves(machine()))
 
     def once(rng: random.Random) -> None:
+        """Make one try: put a secret at twelve places, and raise Reached if the bundle contains it."""
         line = rng.choice(SECRETS).replace("SECRET", field.secret)
         noise = payload(rng, field, "odd", "terminal", "page")
         result = machine()

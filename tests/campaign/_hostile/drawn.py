@@ -24,6 +24,7 @@ def enter(name: str, actor: str, *aims: str, share: int) -> None:
 
     @way(actor, f"drawn {name}", *aims, share=share, seconds=60)
     def drawn(field: Field) -> Callable[[random.Random], None]:
+        """Return the try of this way."""
         from hypothesis import HealthCheck, Phase, given, seed, settings
         from hypothesis import strategies as st
 

@@ -184,6 +184,7 @@ def way(
     assert set(aims) <= set(GOALS), aims
 
     def enter(make: Any) -> Any:
+        """Register a function that makes the try of this way, and return it."""
         found = Way(actor, name, (*aims, "hang", "exception"), share, make, seconds, mib)
         assert found.key not in WAYS, found.key
         WAYS[found.key] = found

@@ -66,6 +66,7 @@ def imported(field: Field) -> Try:
     inventories = Inventories(field)
 
     def once(rng: random.Random) -> None:
+        """Make one try: import a spoiled document, and convert the fleet."""
         document = json.loads(json.dumps(rng.choice(DOCUMENTS)))
         for _ in range(rng.choice((0, 1, 1, 2))):
             spoil(rng, field, document)
@@ -129,6 +130,7 @@ def first_boot(field: Field) -> Try:
     server = Server()
 
     def once(rng: random.Random) -> None:
+        """Make one try: a first boot with a hostile server."""
         machine = Machine(field.work / f"boot-{field.number}")
         url = f"http://127.0.0.1:{server.port}/x?X-Amz-Signature={field.secret}"
         content = _content(rng, field)  # content with the order's checksum equals the export
@@ -172,10 +174,12 @@ def first_boot(field: Field) -> Try:
 
 
 def _digest(machine: Machine) -> str:
+    """Return the SHA-256 of the program that is installed on a machine."""
     return hashlib.sha256((machine.folder / "gpuprov").read_bytes()).hexdigest()
 
 
 def _check_posted(field: Field, machine: Machine, posted: list[bytes]) -> None:
+    """Raise Reached if the secret is in a file that others can read, or in a posted report."""
     for path in machine.folder.rglob("*"):
         readable = path.is_file() and not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o004
         if path != machine.places["ORDER"] and readable and field.secret in path.read_text(errors="replace"):
@@ -185,6 +189,9 @@ def _check_posted(field: Field, machine: Machine, posted: list[bytes]) -> None:
 
 
 def _content(rng: random.Random, field: Field) -> bytes:
+    """Return the content of a download: a zip archive with hostile names and links, hostile text,
+    or nothing.
+    """
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("6.1/x/about.json", "{}")
@@ -204,6 +211,7 @@ def _serving(rng: random.Random, content: bytes, posted: list[bytes]) -> Callabl
     kind = rng.randrange(8)
 
     def serve(client: Any) -> None:
+        """Answer one connection; record what it posts."""
         request = client.recv(65536)
         if request.startswith(b"POST"):
             posted.append(request)

@@ -79,6 +79,7 @@ def apt(field: Field) -> Try:
     suites, root = Suites(field), field.work / "served"
 
     def once(rng: random.Random) -> None:
+        """Make one try: open a changed suite, and raise Reached if its packages are not the mirror's."""
         shutil.rmtree(root, ignore_errors=True)
         kind = rng.choice(("good", "good", "good", *suites.kinds))
         shutil.copytree(suites.kinds[kind], root)
@@ -97,6 +98,9 @@ def apt(field: Field) -> Try:
 
 
 def _change(rng: random.Random, field: Field, suites: Suites, root: Path) -> None:
+    """Change a random file of a repository: its text or bytes, another repository's file, cut, longer or
+    removed.
+    """
     path = rng.choice(sorted(each for each in (root / "dists").rglob("*") if each.is_file()))
     content, dice = path.read_bytes(), rng.random()
     if dice < 0.25:
@@ -134,6 +138,7 @@ def rpm(field: Field) -> Try:
     right = opened(good)
 
     def once(rng: random.Random) -> None:
+        """Make one try: open a changed repository, and raise Reached if its packages are not the mirror's."""
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(good, root)
         for _ in range(rng.randint(1, 2)):
@@ -168,6 +173,7 @@ def keyrings(field: Field) -> Try:
     plain = [key.binary() for key in keys]
 
     def once(rng: random.Random) -> None:
+        """Make one try: read a changed file of keys."""
         whole = bytearray(
             rng.choice((plain[0], plain[0] + plain[1], keys[0].public, keys[0].public + keys[1].public))
         )
@@ -191,6 +197,7 @@ def served(field: Field) -> Try:
     field.theirs.chmod(0o644)
 
     def once(rng: random.Random) -> None:
+        """Make one try: fetch a file from a hostile server."""
         size = rng.choice((None, None, 100))
         answer = _answer(rng, field)
 
@@ -217,6 +224,7 @@ def served(field: Field) -> Try:
 
 
 def _answer(rng: random.Random, field: Field) -> list[tuple[bytes, float]]:
+    """Return a hostile HTTP answer: pieces, each with the pause after it in seconds."""
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
     flood = [(bytes(1 << 20), 0.0)] * 300
     text = payload(rng, field).encode("utf-8", "replace")

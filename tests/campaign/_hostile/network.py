@@ -31,11 +31,13 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
+        """Serve each connection in a thread, without end."""
         while True:
             client, _ = self._listener.accept()
             threading.Thread(target=self._one, args=(client, self.serve), daemon=True).start()
 
     def _one(self, client: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        """Serve one connection with a time limit."""
         try:
             with client:
                 client.settimeout(SECONDS * 2)
@@ -63,6 +65,7 @@ def banner(rng: random.Random, field: Field) -> bytes:
 
 
 def _log_in(session: Session) -> int:
+    """Run `true` in a session; return its exit code."""
     return session.run("true").code
 
 
@@ -76,6 +79,7 @@ def sshd(field: Field) -> Try:
     limits = ConnectionLimits(connect_s=SECONDS, command_s=SECONDS)
 
     def once(rng: random.Random) -> None:
+        """Make one try: connect to a hostile server, and check the time that this takes."""
         said, silent = banner(rng, field), rng.random() < 0.02
 
         def serve(client: socket.socket) -> None:
@@ -111,6 +115,7 @@ def host_keys(field: Field) -> Try:
     known = f"other ecdsa-sha2-nistp256 {good.get_base64()}"
 
     def once(rng: random.Random) -> None:
+        """Make one try: pin a hostile line, and check what other hosts then have."""
         path.write_text(known + "\n")
         evil = rng.choice(
             (

@@ -62,6 +62,7 @@ class Fleet:
         self._plain = {name: json.dumps(each) for name, each in self._collectors().items()}
 
     def _collectors(self) -> dict[str, Any]:
+        """Return kind of question → the answers of a healthy node."""
         return {
             "facts": healthy()["collectors"],
             "doctor": bare_metal(),
@@ -93,11 +94,13 @@ class Fleet:
 
 
 def _facts(collectors: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of the bad node with these answers of collectors."""
     head = {"schema": "gpuprov.facts/1", "host": BAD, "collected_at": "2026-11-22T12:00:00Z", "seconds": 0.4}
     return {**head, "collectors": collectors}
 
 
 def _status() -> dict[str, Any]:
+    """Return the reading of a node with two GPUs and one program."""
     gpus = [{**GPU, "index": index} for index in range(2)]
     return {
         "status": {"gpus": gpus, "programs": {"0": [[4711, "python", "alice", 7300, 80000]]}, "load": "3.1"}
@@ -109,6 +112,7 @@ def enter(name: str, kind: str, lines: Callable[[Fleet, random.Random], list[lis
 
     @way("node", name, "code", "file", "key", share=share)
     def verb(field: Field) -> Try:
+        """Return the try of a verb."""
         fleet = Fleet(field)
         reports = {each: field.work / f"report.{each}" for each in ("html", "junit", "prometheus")}
 
@@ -214,6 +218,7 @@ def nccl(field: Field) -> Try:
     path = field.work / "job.log"
 
     def once(rng: random.Random) -> None:
+        """Make one try: parse a changed log."""
         text = rng.choice(LOGS)
         for _ in range(rng.randint(1, 3)):
             text = around(rng, field, text)
@@ -230,6 +235,7 @@ def derive(field: Field) -> Try:
     whole = json.dumps(_facts(bare_metal()))
 
     def once(rng: random.Random) -> None:
+        """Make one try: derive the environment from spoiled facts."""
         document = json.loads(whole)
         for _ in range(rng.randint(1, 3)):
             area = document["collectors"].get(rng.choice(("hcas", "nics", "system")), document)
@@ -251,6 +257,7 @@ def accept(field: Field) -> Try:
     texts = [text for path in sorted(FOLDER.glob("*.json")) if (text := path.read_text()).startswith("{")]
 
     def once(rng: random.Random) -> None:
+        """Make one try: judge and print a spoiled document."""
         document = json.loads(rng.choice(texts))
         healthy_one = deepcopy(document)
         for _ in range(rng.randint(1, 3)):

@@ -32,6 +32,7 @@ def metrics(field: Field) -> Try:
     from gpuprov.inventory.firstboot.node import first_boot as program
 
     def once(rng: random.Random) -> None:
+        """Make one try: write metrics into a folder with a planted link."""
         machine = Machine(field.work / f"boot-{field.number}")
         folder = machine.folder / "metrics"
         folder.mkdir()
@@ -99,6 +100,7 @@ def arguments(field: Field) -> Try:
     certificate: Any = SimpleNamespace(der=b"the certificate", fingerprint="ab" * 32, signer="Site")
 
     def once(rng: random.Random) -> None:
+        """Make one try: run a command with a password, and raise Reached if a command line contains it."""
         session: Any = Overheard(rng.choice(("root", "ops")))
         secret = field.secret + payload(rng, field, "shell", "odd").replace("\n", "").replace("\ud800", "")
         what = rng.choice(("mok", "probe", "prepare", "lease"))

@@ -128,6 +128,7 @@ def trial_key(field: Field) -> Try:
     homes = Homes(field)
 
     def once(rng: random.Random) -> None:
+        """Make one try: add the key and remove it again."""
         user, lines = homes.plant(rng)
         kind, public = OURS.split()[:2]
         session = homes.session
@@ -152,6 +153,7 @@ def first(field: Field) -> Try:
     homes = Homes(field)
 
     def once(rng: random.Random) -> None:
+        """Make one try: run the script, and check the user's files."""
         user, lines = homes.plant(rng)
         home = "/root" if user == "root" else "/home/ops"
         if rng.random() < 0.5 and lines and homes.kind != "home full":
@@ -174,11 +176,13 @@ def leases(field: Field) -> Try:
     arena = Arena(field)
 
     def act(name: str, *arguments: Any) -> Any:
+        """Run an act of the lease program on the node; return its answer."""
         asked = pack(LEASE, {"act": name, "arguments": list(arguments)}, become=False)
         output = arena.shell(asked.command, stdin=asked.stdin, seconds=BOUND_S)
         return asked.answer(output.stdout, output.stderr)
 
     def once(rng: random.Random) -> None:
+        """Make one try: lease the node while another user holds locks."""
         arena.clean()
         act("take", "run-1", "me", 600.0)
         act("release", "run-1")

@@ -84,6 +84,7 @@ class Inventories:
 
     @property
     def _shown(self) -> Path:
+        """The file that exists as soon as a control text was run, which shows that the try works."""
         return self._field.work / "control-ran"
 
     def _check(self, output: str, errors: str) -> None:

@@ -58,6 +58,7 @@ class Trial:
         self._say({"done": True})
 
     def _guarded(self, number: int, work: Callable[[], object]) -> None:
+        """Do work; report a reached goal, a lack of memory, or an unexpected exception."""
         try:
             work()
         except Reached as reached:
@@ -70,10 +71,12 @@ class Trial:
             self._reached(number, "exception", f"{type(error).__name__} in {place}: {str(error)[:300]}")
 
     def _look(self) -> None:
+        """Report the goals of which the field shows signs."""
         for number, goal, seen in self._field.signs():
             self._reached(number, goal, seen)
 
     def _reached(self, number: int, goal: str, seen: str) -> None:
+        """Print a reached goal as a line of JSON."""
         self._say({"reached": goal, "number": number, "seen": seen[:500]})
 
 

@@ -31,6 +31,7 @@ def modes(field: Field) -> Try:
     known = field.work / "known_hosts"
 
     def once(rng: random.Random) -> None:
+        """Make one try: run a verb, and check the modes of its files."""
         state, cache = field.work / f"state-{field.number}", field.work / f"cache-{field.number}"
         homes = {"XDG_STATE_HOME": str(state), "XDG_CACHE_HOME": str(cache), "XDG_DATA_HOME": str(state)}
         verb = rng.choice(
@@ -68,6 +69,7 @@ def _is_inside_private(path: Path, below: Path) -> bool:
 
 
 def _pin(path: Path) -> None:
+    """Pin a new host key in a file."""
     import paramiko
 
     from gpuprov.bootstrap.hostkeys import HostKeys
@@ -77,6 +79,7 @@ def _pin(path: Path) -> None:
 
 
 def _runs() -> None:
+    """Write a file into the folder of a new run."""
     from gpuprov.files.runs import new_run
 
     (new_run("apply") / "inventory.json").write_text("{}")
@@ -91,6 +94,7 @@ def scheduler(field: Field) -> Try:
     make_certificates(folder, ["east"])
 
     def once(rng: random.Random) -> None:
+        """Make one try: connect to a hostile port, and check what was sent."""
         from gpuprov.ssh.workers import hire
 
         first: list[bytes] = []
@@ -117,6 +121,7 @@ def ports(field: Field) -> Try:
     """Try ports of local workers: they must not answer others with pages or in plain text."""
 
     def once(rng: random.Random) -> None:
+        """Make one try: start local workers, and send requests to their ports."""
         from gpuprov.ssh.workers import hire
 
         before = _listening()
@@ -128,6 +133,7 @@ def ports(field: Field) -> Try:
 
 
 def _ask(port: int) -> None:
+    """Send requests of Dask's pages to a port; raise Reached if one is answered."""
     for request in (b"GET /status HTTP/1.0\r\n\r\n", b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as client:
             client.sendall(request)

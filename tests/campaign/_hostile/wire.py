@@ -139,6 +139,7 @@ def check_files(field: Field, **paths: Path) -> None:
 
 class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Raise Reached for an element of a node, a handler of events, or a link that runs code."""
         names = [name for name, _ in attributes if name.startswith("on")]
         values = [
             value for name, value in attributes if name in ("href", "src") and "javascript:" in (value or "")
@@ -148,6 +149,7 @@ class _Page(HTMLParser):
 
 
 def _page(field: Field, text: str) -> None:
+    """Raise Reached if a page contains code of a node."""
     if re.search(r"<script[^>]*>\s*owned\(", text):
         raise Reached("code", "a script of a node is in a page")
     _Page().feed(text)
@@ -155,6 +157,7 @@ def _page(field: Field, text: str) -> None:
 
 
 def _junit(field: Field, text: str) -> None:
+    """Raise Reached if a JUnit file is no XML, or contains an element of a node."""
     try:
         tree = ElementTree.fromstring(text)  # noqa: S314 - written by us
     except ElementTree.ParseError as error:
@@ -164,6 +167,7 @@ def _junit(field: Field, text: str) -> None:
 
 
 def _metrics(field: Field, text: str) -> None:
+    """Raise Reached if metrics cannot be parsed, or contain a metric of a node."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:

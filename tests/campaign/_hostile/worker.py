@@ -42,6 +42,7 @@ def events(field: Field) -> Try:
     run = RunContext(paper_lock(field), folder, narrate=lines.append, listen=heard.append)
 
     def once(rng: random.Random) -> None:
+        """Make one try: process a hostile message."""
         lines.clear()
         heard.clear()
         message: Any = rng.choice(
@@ -73,7 +74,10 @@ def messages(field: Field) -> Try:
     make_certificates(folder, ["east", "west"])
 
     def once(rng: random.Random) -> None:
+        """Make one try: an order to a service that answers with hostile messages."""
+
         def answer(reported: dict[str, Any]) -> bytes:
+            """Return the hostile messages about an order."""
             pickled = pickle.dumps(Evil(field.program), protocol=rng.choice((0, 4)))
             text = pickled.decode("latin-1")
             judged: Any = sync(rng.choice(("n1", "n2", "n3")))
@@ -135,6 +139,7 @@ def certificates(field: Field) -> Try:
     make_certificates(other, ["east", "west"])
 
     def once(rng: random.Random) -> None:
+        """Make one try: raise Reached if a service of another site gets nodes."""
         asked: list[Any] = []
         whose, name = rng.choice(((folder, "west"), (other, "east")))
         with site(whose, name, lambda message: in_sync(message, "n1")) as address, suppress(GpuprovError):

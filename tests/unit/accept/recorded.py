@@ -19,6 +19,7 @@ FOLDER = ROOT / "tests/recorded/accept"
 
 @cache
 def _text(name: str, machine: str) -> str:
+    """Return the recorded output of a program on a machine."""
     return (FOLDER / f"{machine}-{name}.json").read_text(encoding="utf-8")
 
 

@@ -17,6 +17,7 @@ from tests.unit.accept.recorded import recorded
 
 
 def third(status: str = "Pass", **more: Any) -> str:
+    """Return a result in the format of DCGM 3; GPU 1 has the status in the test PCIe."""
     tests = [
         {"name": "Denylist", "results": [{"gpu_ids": "0,1", "status": "Pass"}]},
         None,
@@ -32,6 +33,7 @@ def third(status: str = "Pass", **more: Any) -> str:
 
 
 def fourth(status: str = "Pass", severity: int = 2, said: str = "") -> str:
+    """Return a result in the format of DCGM 4; GPU 1 has the status in one test, with a warning if stated."""
     bad = {"entity_group": "GPU", "entity_id": 1, "status": status}
     if said:
         bad["warnings"] = [{"error_id": 29, "error_category": 8, "error_severity": severity, "warning": said}]
@@ -44,11 +46,13 @@ def fourth(status: str = "Pass", severity: int = 2, said: str = "") -> str:
 
 
 def judged(result: Any) -> Any:
+    """Return the verdict on a node with sound measurements and this result of DCGM."""
     [found] = judge({"gpu01": {**recorded("quick"), "dcgm": result}})
     return found
 
 
 def said(found: Any) -> list[tuple[str, str]]:
+    """Return level and text of each finding about DCGM."""
     return [(each.level, each.text) for each in found.findings if each.rule.startswith("dcgm.")]
 
 

@@ -20,17 +20,20 @@ PYTHON = "/opt/torch/bin/python3"
 
 
 def frameworks(**changes: Any) -> dict[str, Any]:
+    """Return the answer of a node with PyTorch on two H200, with changed keys."""
     rows = [{"name": "NVIDIA H200", "bf16": 690.0} for _ in range(2)]
     torch = {"version": "2.11.0", "cuda": "13.0", "gpus": rows, "nccl": "2.28.3", **changes}
     return {"frameworks": {"torch": torch}}
 
 
 def judged(answer: Any) -> Acceptance:
+    """Return the verdict on a node with sound measurements and this answer about frameworks."""
     [found] = judge({"gpu01": with_frameworks(recorded("quick"), PYTHON, answer)})
     return found
 
 
 def faults(found: Acceptance) -> dict[str, str]:
+    """Return rule → text of each finding about frameworks, also of those that are no fault."""
     return {each.rule: each.text for each in found.findings if each.rule.startswith("framework.")}
 
 

@@ -20,11 +20,13 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def one(measured: Any, **others: Any) -> Acceptance:
+    """Return the verdict on one node with these measurements."""
     [judged] = judge({"gpu01": measured}, **others)
     return judged
 
 
 def rules(judged: Acceptance) -> set[str]:
+    """Return the rules of a node's faults."""
     return {found.rule for found in judged.faults}
 
 
@@ -92,6 +94,7 @@ def test_the_long_level_is_accepted() -> None:
 
 
 def published(judged: Acceptance) -> dict[str, float]:
+    """Return measure → value of the first GPU, its first pair and all GPUs together."""
     return {rate.measure: rate.value for rate in judged.rates if rate.gpu in ("0", "0>1", "all")}
 
 
@@ -168,11 +171,13 @@ def test_a_slow_collective_is_named(name: str) -> None:
 
 
 def gpu(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the first GPU's row of measurements, which can be changed in place."""
     row: dict[str, Any] = measured["gpus"][0]
     return row
 
 
 def after(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the first GPU's counters after the load, which can be changed in place."""
     row: dict[str, Any] = measured["after"]["counters"][0]
     return row
 
@@ -286,6 +291,7 @@ JUNK: list[Any] = [None, [], {}, "x", -1, True, [None], {"error": None}]
 
 
 def places(value: Any) -> list[tuple[Any, ...]]:
+    """Return the path of keys and indexes to each value in nested mappings and lists, also the empty one."""
     found: list[tuple[Any, ...]] = [()]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -413,22 +419,27 @@ def test_a_node_with_many_rows_does_not_outvote_the_others() -> None:
 
 
 def repeated_pairs(measured: dict[str, Any]) -> None:
+    """Replace the pairs by one fast pair, repeated 200 times."""
     measured["between"]["pairs"] = [{"from": 0, "to": 1, "value": 10_000.0, "direct": True}] * 200
 
 
 def invented_pairs(measured: dict[str, Any]) -> None:
+    """Replace the pairs by 200 pairs of which most do not exist."""
     measured["between"]["pairs"] = [{"from": 0, "to": at, "value": 10_000.0} for at in range(200)]
 
 
 def repeated_sizes(measured: dict[str, Any]) -> None:
+    """Repeat the sizes of NCCL's measurement 100 times."""
     measured["between"]["nccl"]["sizes"] *= 100
 
 
 def repeated_gpus(measured: dict[str, Any]) -> None:
+    """Repeat the rows of GPUs 30 times."""
     measured["gpus"] *= 30
 
 
 def repeated_drives(measured: dict[str, Any]) -> None:
+    """Add one fast drive 200 times."""
     measured["host_devices"] = {"drives": [{"name": "nvme0n1", "read": {"value": 99.0}}] * 200}
 
 

@@ -45,6 +45,7 @@ def work(name: str, argument: Any) -> Any:
 
 @pytest.fixture
 def crew() -> Iterator[Crew]:
+    """Provide a crew of processes with a minute of time, which is ended after the test."""
     hired = Crew(time.monotonic() + 60, beat=False)
     yield hired
     hired.end()
@@ -160,6 +161,9 @@ class AllPretended(Pretended):
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """Replace the GPUs and the readings of NVML by recorded ones; return GPU → its fault, to be filled by the
+    test.
+    """
     quick = recorded("quick")
     monkeypatch.setattr(main, "OneGpu", Pretended)
     monkeypatch.setattr(main, "AllGpus", AllPretended)

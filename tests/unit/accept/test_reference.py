@@ -14,6 +14,7 @@ H200 = "NVIDIA H200"
 
 
 def sourced(value: Any) -> Iterator[list[str]]:
+    """Yield each `source` in nested data."""
     if isinstance(value, dict):
         if "source" in value:
             yield value["source"]

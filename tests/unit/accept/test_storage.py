@@ -13,6 +13,7 @@ from tests.unit.accept.recorded import recorded
 
 
 def written(place: Path, values: dict[str, str]) -> Path:
+    """Write files with these values into a new folder, and return the folder."""
     place.mkdir(parents=True)
     for name, value in values.items():
         (place / name).parent.mkdir(exist_ok=True, parents=True)

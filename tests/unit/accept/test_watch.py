@@ -13,6 +13,7 @@ ROOT, USER, SETUID = "0\t0\t0\t0", "1000\t1000\t1000\t1000", "1000\t0\t0\t0"
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make an empty folder the program's /proc, with a folder `self`."""
     monkeypatch.setattr(watch, "PROC", str(tmp_path))
     (tmp_path / "self").mkdir()
     return tmp_path

@@ -47,6 +47,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, *answers: Output | GpuprovError) -> G
 
 
 def says(code: int, line: str = "") -> Output:
+    """Return a command's output: its exit code, and a line of standard error."""
     return Output(code, b"", line.encode())
 
 

@@ -26,6 +26,7 @@ AUTHORIZE = f"set -eu\n{node_script('gpuprov.access', 'node/throwaway.sh').parti
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
+    """Return the path of an authorized_keys with a user's key and gpuprov's."""
     path = tmp_path / "home/.ssh/authorized_keys"
     path.parent.mkdir(parents=True)
     path.write_text(f"{THEIRS}\n{OURS}")
@@ -39,12 +40,14 @@ def no_room() -> None:
 
 
 def throwaway(*words: str | Path, full: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run throwaway.sh with these words; with `full` no file can grow."""
     command = ["sh", "-c", THROWAWAY, "throwaway.sh", *map(str, words)]
     before = no_room if full else None
     return subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=before)
 
 
 def edit(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the shell function `edit_keys` with these words."""
     command = ["sh", "-c", f'{AUTHORIZE}edit_keys "$@"', "sh", *map(str, words)]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 

@@ -29,6 +29,7 @@ def locked(
     hosts: dict[str, str] = HOSTS,
     own: dict[str, Connection] | None = None,
 ) -> dict[str, Any]:
+    """Return the settings `ssh` and `firewall` as the lock records them, those that are stated."""
     stated = {}
     if ssh is not None:
         stated["ssh"] = Ssh.model_validate(ssh).model_dump(exclude_none=True)

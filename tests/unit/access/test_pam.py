@@ -37,6 +37,7 @@ OS_LOGIN = ("[success=done perm_denied=die default=ignore] pam_oslogin_login.so"
 
 
 def files(*lines: str, kind: str = "auth") -> dict[str, list[tuple[str, str]]]:
+    """Return the files of sshd's service, which includes these lines of one type."""
     rows = [(f"/etc/pam.d/common:{at}", f"{kind}\t{line}") for at, line in enumerate(lines, 1)]
     return {"sshd": [("/etc/pam.d/sshd:4", "@include common")], "common": rows}
 

@@ -75,6 +75,7 @@ class PaperNodes:
         return {name: lease["run"] for name, lease in result.items() if lease}
 
     def _answer(self, name: str, asked: dict[str, Any], read: Callable[[Any], Any]) -> Any:
+        """Do what a node is asked, and return its parsed answer."""
         return read(self.do(name, asked["act"], *asked["arguments"]))
 
     def _ask_nodes(
@@ -86,6 +87,7 @@ class PaperNodes:
         read: Callable[[Any], Any],
         **how: Any,
     ) -> dict[str, Any]:
+        """Return each node's answer; `Unreachable` for a dark node or a wrong port."""
         answers = {}
         ways = list(ways)
         for way in ways:

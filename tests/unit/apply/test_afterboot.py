@@ -59,26 +59,31 @@ class Machine:
         monkeypatch.setattr(once, "run_playbook", self._run_playbook)
 
     def converge(self) -> converge.Convergence:
+        """Apply the role nvidia_driver, with a reboot, on this machine and on gpu01."""
         plans = [NodePlan(name, ("nvidia_driver",), True, (), ()) for name in ("here", "gpu01")]
         return converge.converge(self.run, plans)
 
     def _survey(self, lock: Lock, names: list[str], **_: Any) -> list[NodeDrift]:
+        """Return the drift of nodes: a wrong module on those in `wrong`."""
         drift = {name: (MODULE,) if name in self.wrong else () for name in names}
         return [NodeDrift(name, "drifted" if found else "in_sync", found) for name, found in drift.items()]
 
     def _run_playbook(self, playbook: str, nodes: Mapping[str, Any], *_: Any, **__: Any) -> Any:
+        """Record a playbook with its nodes; a reboot corrects their drift."""
         self.played.append([playbook, *sorted(nodes)])
         if playbook == "reboot":
             self.wrong -= set(nodes)
         return {name: NodeOutcome(changed=3) for name in nodes}
 
     def _go_down(self, run: str, way: Any, afterwards: Afterwards, changed: Any, *, password: Any) -> None:
+        """Record that the local machine goes down, or raise `cannot`."""
         if self.cannot:
             raise self.cannot
         assert way.route.local
         self.went_down.append(dict(changed))
 
     def _refuse_running_jobs(self, way: Any, password: str | None) -> None:
+        """Raise Refused if a program uses the GPUs."""
         if self.users:
             raise Refused(f"the GPUs are in use by {self.users[0]}")
 

@@ -32,6 +32,7 @@ class PaperCrew:
     def do(
         self, part: Any, each: Mapping[str, Any], *, answer: Any, hear: Any, changes: bool
     ) -> Iterator[tuple[str, Any]]:
+        """Do the work in this process, with everything pickled as for a worker."""
         packed = cloudpickle.dumps((part(list(each)), dict(each)))
         there, nodes = pickle.loads(packed)  # noqa: S301 - our own
         number = next(self.numbers)
@@ -42,12 +43,14 @@ class PaperCrew:
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaperNodes:
+    """Return the fake nodes n1, n2 and n3; waiting for a lease takes no time."""
     monkeypatch.setattr(lease_manager.time, "sleep", lambda seconds: None)
     return PaperNodes(tmp_path, monkeypatch, "n1", "n2", "n3")
 
 
 @pytest.fixture
 def run(nodes: PaperNodes) -> Iterator[RunContext]:
+    """Provide the context of a run that has leased the nodes."""
     folder = state_dir() / "runs" / RUN
     folder.mkdir(parents=True, exist_ok=True)
     context = RunContext(nodes.lock(), folder, Options(Dispatch(forks=4)))
@@ -62,6 +65,7 @@ def by_workers(run: RunContext, *numbers: int) -> RunContext:
 
 
 def done(own: RunContext, each: Mapping[str, int]) -> dict[str, str]:
+    """Return `done` for each node."""
     return dict.fromkeys(each, "done")
 
 

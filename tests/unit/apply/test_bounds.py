@@ -41,6 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs tasks on the nodes `good` and `bad`; on the latter `ssh` is a shell command."""
 
     def run(bad: str, tasks: list[dict[str, Any]], **own: Any) -> dict[str, NodeOutcome]:
+        """Run the tasks; return each node's outcome."""
         for folder in ("bin", "run", "home"):
             (tmp_path / folder).mkdir()
         write_program(tmp_path / "bin/ssh", SSH.format(bad=bad, ssh=shutil.which("ssh")))
@@ -64,6 +65,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def message(outcome: NodeOutcome) -> str:
+    """Return the message of an outcome's only failure."""
     assert outcome.unreachable is None
     [event] = outcome.failed
     return str(event["msg"])
@@ -185,6 +187,7 @@ def test_ansible_without_events_is_ended_and_the_nodes_that_it_waits_for_are_nam
 
 
 def defaults(path: Path) -> dict[str, Any]:
+    """Return the defaults of the role to which a task file belongs."""
     found = path.parents[1] / "defaults/main.yml"
     return yaml.safe_load(found.read_text()) if found.exists() else {}
 

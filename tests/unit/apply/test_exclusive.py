@@ -29,6 +29,7 @@ NAMES = ("n1", "n2", "n3")
 
 
 def differs(check: str, *, reboot: bool = False) -> Difference:
+    """Return a difference that the role system_tuning corrects."""
     return Difference(check, "this", "that", "high", "system_tuning", reboot)
 
 
@@ -58,6 +59,7 @@ class World:
         monkeypatch.setattr(converging, "SETTLE_S", 0.0)
 
     def converge(self, *roles: str) -> Convergence:
+        """Apply roles to the nodes, by default system_tuning, under the leases."""
         plans = [NodePlan(name, roles or ("system_tuning",), False, (), ()) for name in NAMES]
         with self.leases:
             return exclusive.converge_exclusively(
@@ -65,11 +67,13 @@ class World:
             )
 
     def _survey(self, lock: object, names: list[str], **_: object) -> list[NodeDrift]:
+        """Return the nodes' drift, after what is to happen before this look."""
         self.looks += 1
         self.during.pop(f"look {self.looks}", lambda: None)()
         return [self.found[name] for name in names]
 
     def _do(self, step: str, nodes: Any) -> dict[str, NodeOutcome]:
+        """Record a step with its nodes; first let happen what is to happen before it."""
         self.done.append((step, sorted(nodes)))
         self.during.pop(step, lambda: None)()
         return {name: NodeOutcome(changed=1) for name in nodes}
@@ -81,6 +85,7 @@ class World:
         return self._do("guarded", nodes)
 
     def take_over(self, name: str) -> None:
+        """Let a node's lease end, and give it to another run."""
         self.nodes.now += 700
         self.nodes.give(name, OTHER)
 

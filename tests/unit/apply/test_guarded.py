@@ -22,6 +22,7 @@ from tests import RECORDED_LOCK
 
 
 def group(*hosts: str, **settings: Any) -> LockedGroup:
+    """Return the recorded group with these hosts and settings."""
     (recorded,) = read_lock(RECORDED_LOCK).groups.values()
     stated = {name: Setting(value=value, reason="", source="") for name, value in settings.items()}
     return recorded.model_copy(update={"hosts": dict.fromkeys(hosts, "127.0.0.1"), "settings": stated})
@@ -52,22 +53,26 @@ class Fleet:
         return "127.0.0.1"
 
     def _arm(self, session: Any, guard: Guard, token: str) -> None:
+        """Raise NodeFailed on a node whose switch cannot be armed."""
         if session.name in self.fails["arm"]:
             raise NodeFailed("no room")
 
     def _run_playbook(self, playbook: str, nodes: dict[str, Any], run: RunContext, **how: Any) -> Any:
+        """Record the nodes of a playbook; return a failure for those on which a role fails."""
         self.ran.append(sorted(nodes))
         assert {each["ssh_hardening_guard"] for each in nodes.values()} == {run.id}
         failed = [{"msg": "a role failed"}]
         return {name: NodeOutcome(failed=failed * (name in self.fails["role"])) for name in nodes}
 
     def _prove_and_disarm(self, target: Any, ports: list[int], guard: Guard, token: str) -> None:
+        """Raise Unreachable for a node whose new login fails, or whose answer is lost."""
         if target.name in self.fails["prove"] | self.fails["answer"]:
             raise Unreachable("timed out")
 
     def _undo(
         self, session: Any, target: Any, guard: Guard, token: str, why: GpuprovError
     ) -> GpuprovError | None:
+        """Return None for a node that kept the change; record any other as undone."""
         if target.name in self.fails["answer"]:
             return None
         self.undone.append(target.name)
@@ -124,6 +129,7 @@ def test_a_change_that_the_node_says_it_kept_is_no_failure(
 
 
 def rules(**networks: list[str]) -> dict[str, Any]:
+    """Return the setting `firewall` with sets of networks and without rules."""
     return {"trusted_interfaces": [], "ruleset": {"networks": networks, "input": [], "forward": []}}
 
 

@@ -27,6 +27,7 @@ SCRATCH = [{"mount": "/scratch", "filesystem": "xfs", "devices": ["/dev/nvme0n1"
 
 
 def lock_for(kernel: str, **settings: object) -> Lock:
+    """Return the recorded lock with another kernel and other settings."""
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
     stated = {
@@ -111,6 +112,7 @@ class Played:
     def _run(
         self, playbook: str, nodes: dict[str, dict[str, Any]], run: object, part: str
     ) -> dict[str, NodeOutcome]:
+        """Record the node's variables, and check that systemd is offline."""
         assert os.environ["SYSTEMD_OFFLINE"] == "1"
         self.results.append(nodes["here"])
         return {"here": NodeOutcome(changed=3)}
@@ -121,6 +123,7 @@ def differs(check: str, role: str | None) -> Difference:
 
 
 def run_of(lock: Lock, folder: Path) -> RunContext:
+    """Return the context of a run that makes an image of the group `train`."""
     return RunContext(image_lock(lock, "train"), folder)
 
 

@@ -29,16 +29,19 @@ UPGRADE = "20260131-142503-upgrade-0003"
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaperNodes:
+    """Return the fake nodes n1, n2 and n3."""
     return PaperNodes(tmp_path, monkeypatch, "n1", "n2", "n3")
 
 
 def run_folder(name: str) -> Path:
+    """Return the folder of a run, created if needed."""
     folder = state_dir() / "runs" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def leases_of(nodes: PaperNodes, name: str = MINE, **terms: Any) -> LeaseManager:
+    """Return the manager of a run's leases on the nodes, by default of the run `MINE`."""
     return LeaseManager([nodes.lock()], run_folder(name), terms=Terms(**terms))
 
 

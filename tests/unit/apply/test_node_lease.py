@@ -20,6 +20,7 @@ from gpuprov.apply.node import lease
 
 @pytest.fixture(autouse=True)
 def _own_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have the lease program use a temporary folder."""
     monkeypatch.setattr(lease, "FOLDER", str(tmp_path))
     monkeypatch.setattr(lease, "PATH", str(tmp_path / "lease.json"))
     monkeypatch.setattr(lease, "RUN", str(tmp_path / "run"))
@@ -32,15 +33,18 @@ class Clock:
         self.boot, self.awake, self.day = "first", 5000.0, 1_000_000.0
 
     def go(self, seconds: float) -> None:
+        """Let time pass."""
         self.awake += seconds
         self.day += seconds
 
     def reboot(self, seconds: float = 60.0) -> None:
+        """Begin another boot, 20 seconds after its start."""
         self.boot, self.awake, self.day = self.boot + "'", 20.0, self.day + seconds
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Replace the lease program's clocks by one that the test sets."""
     found = Clock()
     monkeypatch.setattr(lease, "now", lambda: (found.boot, found.awake))
     monkeypatch.setattr(lease, "time", SimpleNamespace(time=lambda: found.day))

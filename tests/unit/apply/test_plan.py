@@ -20,6 +20,7 @@ Collectors = dict[str, Any]
 
 
 def plan(*roles: str | None, reboot: bool = False) -> NodePlan:
+    """Return the plan for differences that these roles correct."""
     found = tuple(Difference("check", "this", "that", "error", role, reboot) for role in roles)
     return plan_node(NodeDrift("gpu01", "drifted", found))
 
@@ -65,16 +66,21 @@ def test_only_versions_are_compared(expected: Any, actual: Any, newer: list[str]
 
 
 def with_another_module(collectors: Collectors) -> None:
+    """Load a driver of another version than the lock's."""
     modules = collectors["modules"]
     modules["driver"] = modules["driver"].replace("535.309.01", "535.261.03")
 
 
 def with_nouveau(collectors: Collectors) -> None:
+    """Load nouveau too."""
     collectors["modules"]["loaded"] += "nouveau 2400256 - - Live 0xffffffffc0400000\n"
 
 
 def with_pending(mode: str) -> Callable[[Collectors], None]:
+    """Return a change of facts: ECC or MIG becomes another after the next reboot."""
+
     def change(collectors: Collectors) -> None:
+        """Change the pending mode of all GPUs."""
         smi = collectors["smi"]
         was, will = ("Enabled", "Disabled") if mode == "ecc" else ("Disabled", "Enabled")
         assert f"<pending_{mode}>{was}" in smi["stdout"]

@@ -31,6 +31,7 @@ def lock() -> Lock:
 
 
 def verdict(lock: Lock, *failed: tuple[str, Any, Any], status: str = "failed") -> Verdict:
+    """Return a verdict on the lock's only node, with failed checks: name, expected and actual value."""
     [name] = lock.hosts()
     checks = [CheckResult(check, "failed", expected, actual, "", 0.1) for check, expected, actual in failed]
     return Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict(name, status, checks, "lost")])  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ class Run:
         self.hearing = WorkerMessages(run)
 
     def take(self, result: Any) -> None:
+        """Process an event of attempt 7 for the nodes n1 and n2."""
         self.hearing.take(("n1", "n2"), 7, result)
 
 

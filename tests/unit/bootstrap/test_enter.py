@@ -33,6 +33,7 @@ class Door:
         return replace(self, user=user)
 
     def log_in(self, login: Login) -> Any:
+        """Record a try; raise Unreachable unless this user logs in this way."""
         how = f"{self.user} by {'password' if login.password else 'key'}"
         self.tried.append(how)
         if how != self.opens.get(self.user):
@@ -45,6 +46,7 @@ class Door:
 
 
 def come(door: Door, login: Login | None = None, system: str = "debian12") -> Any:
+    """Enter through a door; return the session, which says how."""
     return enter(door, login or Login(), system).session  # type: ignore[arg-type]
 
 

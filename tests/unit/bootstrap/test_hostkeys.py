@@ -24,11 +24,13 @@ KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 
 
 def words(key: paramiko.PKey) -> str:
+    """Return a key as `TYPE BASE64`."""
     return f"{key.get_name()} {key.get_base64()}"
 
 
 @pytest.fixture
 def pinned(tmp_path: Path) -> HostKeys:
+    """Return host keys whose file does not exist yet."""
     return HostKeys(tmp_path / "ssh/known_hosts", None)
 
 

@@ -50,6 +50,7 @@ def come(monkeypatch: pytest.MonkeyPatch, folder: Path, mokutil: str = "", **see
     monkeypatch.setattr(secure_boot, "collect", lambda session, parameters: facts)
 
     def run(session: Any, command: str, password: str | None, stdin: bytes = b"") -> Output:
+        """Run the node's command on this machine, with the fake mokutil."""
         (folder / "mokutil").write_text(f"#!/bin/sh\n{mokutil or 'exit 9'}\n")
         (folder / "mokutil").chmod(0o755)
         environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}

@@ -175,6 +175,7 @@ def test_counts(text: str, expected: tuple[int | None, str]) -> None:
 
 
 def _written() -> list[tuple[str, str]]:
+    """Return pairs from the file of names: a GPU as people write it, and the one that is meant."""
     text = (Path(__file__).parent / "names_of_gpus.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(written, meant) for written, _, meant in (line.rpartition(" = ") for line in lines)]

@@ -21,6 +21,7 @@ OWN = {"own": {"title": "our own tests", "dated": "2026-11"}}
 
 
 def _site(folder: Path, name: str, **sections: Any) -> Path:
+    """Write a site's file with sections of the catalog; return its folder."""
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps({"as_of": "2026-11-21", "sources": OWN, **sections}))
     return folder

@@ -25,6 +25,7 @@ def saved(folder: Path, collectors: Collectors) -> str:
 
 
 def sick() -> Collectors:
+    """Return the facts of a machine whose libraries differ from its driver."""
     result = bare_metal()
     FAULTS["driver.mismatch"][0](result)
     return result

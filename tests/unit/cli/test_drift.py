@@ -25,6 +25,7 @@ Answers = dict[str, Facts | GpuprovError]
 
 
 def facts(**collectors: Any) -> Facts:
+    """Return the recorded facts of a node with H200, with other answers of collectors."""
     answer = json.loads((H200 / "facts.json").read_text())
     smi = {"rc": 0, "stdout": (H200 / "q.xml").read_text(), "stderr": ""}
     answer["collectors"] |= {"smi": smi, **copy.deepcopy(collectors)}
@@ -52,11 +53,13 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: Exit = Exit.OK) -> str:
+    """Run a command line, check its exit code, and return its standard output."""
     assert run(list(words)) == code
     return capsys.readouterr().out
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str, code: Exit = Exit.OK) -> dict[str, Any]:
+    """Run a command line with JSON output, check its exit code, and return the document."""
     result: dict[str, Any] = json.loads(said(capsys, *words, "-o", "json", code=code))
     return result
 

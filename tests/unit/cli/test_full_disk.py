@@ -32,6 +32,7 @@ LEVELS = (0, 600, 40_000)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return a folder with a lock whose node cannot be reached."""
     recorded = read_lock(RECORDED_LOCK)
     [(name, group)] = recorded.groups.items()
     way = group.connection.model_copy(update={"port": 1})
@@ -46,6 +47,8 @@ def folder(tmp_path: Path) -> Path:
 def called(
     folder: Path, *words: str, limit: int | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
+    """Run gpuprov in the folder, in a new process; `limit` is the largest file in bytes that it can write."""
+
     def limited() -> None:
         if limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -67,6 +70,7 @@ def called(
 
 
 def in_words(done: subprocess.CompletedProcess[str]) -> None:
+    """Check that a process ended with one of gpuprov's exit codes and a message, without a traceback."""
     result = done.stdout + done.stderr
     assert "Traceback" not in result, result
     assert "Exception ignored" not in result, result

@@ -13,6 +13,7 @@ NAMES = ("Ansible", "Slurm", "JSON", "SSH", "GPU", "PCI", "JUnit", "NCCL", "Ctrl
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield the words of each command line and its command, below a group."""
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return

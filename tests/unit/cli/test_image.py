@@ -22,12 +22,14 @@ WRONG = CheckResult("pins.hold", "failed", ["a"], [], "$ apt-mark showhold\ngpup
 
 
 def verdict(*checks: CheckResult) -> Verdict:
+    """Return a verdict on the node `here` with these checks."""
     failed = any(check.status == "failed" for check in checks)
     return Verdict("2026-01-31", [NodeVerdict("here", "failed" if failed else "passed", list(checks))])
 
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a lock with the groups `train` and `infer`; the tree has the lock's kernel."""
     recorded = read_lock(RECORDED_LOCK)
     [group] = recorded.groups.values()
     path = tmp_path / "fleet.lock.yml"
@@ -51,6 +53,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def made(monkeypatch: pytest.MonkeyPatch, image: Image) -> None:
+    """Make `apply --image` return this image without doing anything."""
     monkeypatch.setattr(making, "make_image", lambda _: image)
 
 

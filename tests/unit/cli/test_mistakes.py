@@ -29,6 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def screen(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """Run a command line, check its exit code, and return its standard error."""
     assert run(line.split()) == code
     return capsys.readouterr().err
 

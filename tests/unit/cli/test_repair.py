@@ -40,6 +40,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """Return a fleet whose nodes the doctor finds as its `found` says."""
     monkeypatch.chdir(tmp_path)
     fleet = Fleet(tmp_path)
     monkeypatch.setattr(look, "first", lambda lock, names, _: dict.fromkeys(names, fleet.found))

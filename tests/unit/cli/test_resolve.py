@@ -14,6 +14,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def _json(capsys: Capture, *arguments: str) -> tuple[int, Any]:
+    """Run a command line with JSON output; return exit code and document."""
     code = run([*arguments, "-o", "json"])
     return code, json.loads(capsys.readouterr().out)
 

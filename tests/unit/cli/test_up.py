@@ -60,9 +60,11 @@ class Site:
 
     @property
     def pinned(self) -> bool:
+        """Return whether the server's host key is in the known-hosts file."""
         return self.known.exists() and self.key.get_base64() in self.known.read_text()
 
     def up(self, *words: str) -> int:
+        """Run `gpuprov up` for the server with more words; return the exit code."""
         return run(["up", self.host, "--known-hosts", str(self.known), *words])
 
 
@@ -107,27 +109,32 @@ def locked(fleet: Path, **_: Any) -> Lock:
 
 @pytest.fixture
 def site(server: tuple[int, paramiko.PKey], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return a site with a real SSH server; its reading, plan and changes are fakes that are recorded."""
     port, key = server
     found = Site(tmp_path, port, key)
 
     def match_hosts(hosts: list[str], way: Any, *_: Any, **__: Any) -> Iterator[Any]:
+        """Record the known hosts; yield the server's facts, or a refused login at first."""
         found.read.append(Path(way.known_hosts).read_text())
         refused, found.refuses = found.refuses, False
         yield hosts[0], REFUSED if refused else (simulated("a100x4", name="gpu1"), Match("hgx-a100-4", ()))
 
     def propose(lock: Lock, names: list[str], *_: Any, **__: Any) -> Proposal:
+        """Record the known hosts; return a plan with the role docker if the site is `busy`."""
         [group] = lock.groups.values()
         found.planned.append(Path(str(group.connection_of(names[0]).known_hosts)).read_text())
         plan = NodePlan(names[0], ("docker",) if found.busy else (), reboot=False, because=(), beyond=())
         return Proposal([NodeDrift(names[0], "drifted" if found.busy else "in_sync")], [plan])
 
     def carry_out(chosen: Any, proposal: Proposal, _: Any, consent: Any, *__: Any) -> Exit:
+        """Record the nodes of the plan; the host key must be pinned, and a reboot allowed."""
         assert found.pinned
         assert consent.reboot
         found.applied.append([plan.name for plan in proposal.busy])
         return Exit.OK
 
     def bootstrap(targets: Any, *_: Any, **__: Any) -> list[NodeResult]:
+        """Record the prepared nodes; the host key must be pinned."""
         assert found.pinned
         found.prepared += [each.name for each in targets]
         return [NodeResult("gpu1", targets[0], changed=["the key may log in"])]

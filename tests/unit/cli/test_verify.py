@@ -16,6 +16,7 @@ from tests.unit.verify.nodes_on_paper import lock_of
 
 @pytest.fixture
 def lock(tmp_path: Path) -> str:
+    """Return the path of a lock with the nodes gpu1 and gpu2."""
     path = tmp_path / "fleet.lock.yml"
     write_lock(lock_of("gpu1", "gpu2"), path)
     return str(path)

@@ -19,6 +19,7 @@ PLAIN = "tcp://192.0.2.1:8786"
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
+    """Return the path of the recorded lock with workers that use no TLS."""
     path = tmp_path / "fleet.lock.yml"
     write_lock(read_lock(RECORDED_LOCK).model_copy(update={"controllers": PLAIN}), path)
     return path

@@ -92,6 +92,7 @@ def reports(name: str) -> list[Report]:
 
 
 def _rows(document: Any) -> Iterator[dict[str, Any]]:
+    """Yield the items of a list, or the document itself if it is none."""
     yield from document if isinstance(document, list) else [document]
 
 
@@ -113,6 +114,7 @@ def judged(report: Report) -> tuple[str, tuple[Fault, ...]]:
 
 
 def _text(fault: Fault) -> str:
+    """Return text and cause of a fault."""
     return " ".join((fault.text, fault.cause))
 
 
@@ -155,6 +157,7 @@ def _kernel(result: Collectors, value: str) -> None:
 
 
 def _answer(result: Collectors, value: str) -> None:
+    """Make nvidia-smi fail with this output."""
     result["smi"] = {"rc": 9, "stdout": value, "stderr": ""}
 
 
@@ -176,22 +179,27 @@ def _each(change: Callable[..., None]) -> Callable[[Collectors, Any], None]:
 
 
 def _set(result: Collectors, path: str, value: Any) -> None:
+    """Set the value at a dotted path."""
     setting(path, value)(result)
 
 
 def _package(result: Collectors, name: str, value: Any) -> None:
+    """Install a package, in a version if the value is a list."""
     package(result, name, *(value if isinstance(value, list) else [value]))
 
 
 def _replace(result: Collectors, pattern: str, text: str) -> None:
+    """Replace the first match in nvidia-smi's output."""
     edit_smi(result, pattern, text, count=1)
 
 
 def _replace_all(result: Collectors, pattern: str, text: str) -> None:
+    """Replace all matches in nvidia-smi's output."""
     edit_smi(result, pattern, text)
 
 
 def _login(result: Collectors, name: str, value: str) -> None:
+    """Set a variable for every login."""
     result["environment"].setdefault("/etc/profile.d/gpu.sh", {})[name] = value
 
 
@@ -201,15 +209,18 @@ def _append_smi(result: Collectors, text: str) -> None:
 
 
 def _lost(result: Collectors, value: str) -> None:
+    """Make a device on the bus unreadable, by default the first GPU."""
     result["pci_links"][value or FIRST][0].update(lost=True)
 
 
 def _switches(result: Collectors, count: int) -> None:
+    """Leave only the first `count` NVSwitches on the bus."""
     rows = [row for row in result["pci"] if row[3] == "0x068000"]
     result["pci"] = [row for row in result["pci"] if row not in rows[count:]]
 
 
 def _bound(result: Collectors, driver: str) -> None:
+    """Bind all GPUs on the bus to a driver."""
     for row in result["pci"]:
         if row[3].startswith("0x03"):
             row[7] = driver

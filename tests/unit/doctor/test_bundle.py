@@ -48,6 +48,7 @@ FREE = {
 
 
 def machine() -> dict[str, Any]:
+    """Return a healthy machine's facts with free text in the collectors that have some."""
     result = bare_metal()
     for name, value in FREE.items():
         result[name] = deepcopy(value)
@@ -67,6 +68,7 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Place]:
 
 
 def put(result: dict[str, Any], path: tuple[str | int, ...], text: str) -> None:
+    """Replace the value at a path of keys and indexes."""
     inner: Any = result
     for step in path[:-1]:
         inner = inner[step]
@@ -90,6 +92,7 @@ PLACES = [path for path, _ in leaves(machine())]
 
 
 def texts(result: dict[str, Any]) -> str:
+    """Return the text of all files of a bundle."""
     return "\n".join(compose(as_examined(result)).files.values())
 
 
@@ -132,6 +135,7 @@ def test_no_shape_of_a_secret_enters_from_any_place(way: str) -> None:
 
 
 def one(path: tuple[str | int, ...], shape: str, way: Callable[[str, str], str]) -> dict[str, Any]:
+    """Return a machine's facts with one value replaced: `way` gets the old one and a shape."""
     result = machine()
     old = dict(leaves(result))[path]
     put(result, path, way(old, shape))
@@ -231,6 +235,7 @@ class Sysfs:
             (folder / path).write_text(text)
 
     def glob(self, pattern: str) -> list[str]:
+        """Return matching paths below the folder, as if it were the root."""
         return ["/" + str(path.relative_to(self.folder)) for path in self.folder.glob(pattern[1:])]
 
     def below(self, read: Callable[..., Any]) -> Callable[..., Any]:

@@ -52,11 +52,13 @@ PRIVATE = "corp-gpu-17.example"
 
 
 def bundled(path: Path, collectors: Collectors) -> Path:
+    """Write the bundle of a machine to a path, and return it."""
     pack(path, compose(as_examined(collectors, PRIVATE)))
     return path
 
 
 def faulty(change: Change) -> Collectors:
+    """Return a healthy machine's facts with a change."""
     result = bare_metal()
     change(result)
     return result

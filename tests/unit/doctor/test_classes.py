@@ -151,6 +151,7 @@ TWINS["containers.config"][0] = all_of(
 
 
 def faults_of(*changes: Change) -> tuple[Fault, ...]:
+    """Return the faults of a healthy machine with changes; no rule may fail to read a value."""
     result = bare_metal()
     all_of(*changes)(result)
     found = diagnose(as_examined(result))

@@ -12,6 +12,7 @@ from gpuprov.doctor.lines import without_folder, without_line, without_text, wit
 
 
 def typed(line: str) -> None:
+    """Run a command in a shell, without its `sudo`."""
     subprocess.run(line.removeprefix("sudo "), shell=True, check=True)  # noqa: S602 - it is meant to be typed
 
 

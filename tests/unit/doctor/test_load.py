@@ -24,6 +24,7 @@ RECORDED = {
 
 
 def recorded(name: str) -> Raw:
+    """Return the recorded sample of a load."""
     answer = json.loads((ROOT / f"tests/recorded/doctor/load-{name}.json").read_text())
     result: Raw = answer["collectors"]["load"]
     return result
@@ -53,6 +54,7 @@ def processor_time(result: Raw, share: float) -> None:
 
 
 def full_cores(result: Raw) -> None:
+    """Make all processors busy."""
     processor_time(result, 0.5)
     for name, ticks in result["second"]["cpus"].items():
         before = result["first"]["cpus"][name]
@@ -61,36 +63,44 @@ def full_cores(result: Raw) -> None:
 
 
 def swapping(result: Raw) -> None:
+    """Make the host swap out 90,000 pages."""
     processor_time(result, 0.1)
     result["second"]["vm"]["pswpout"] = str(int(result["first"]["vm"]["pswpout"]) + 90000)
 
 
 def small_kernels(result: Raw) -> None:
+    """Make GPU 0 fully used at low power."""
     gpus(result, 0, gpu=100, memory=2, power_w=180)
 
 
 def all_wait(result: Raw) -> None:
+    """Make GPU 1 fully used at low power, without use of its memory."""
     gpus(result, 1, gpu=100, memory=0, power_w=130)
 
 
 def bandwidth(result: Raw) -> None:
+    """Make GPU 0's memory the limit."""
     gpus(result, 0, gpu=99, memory=95, power_w=420)
 
 
 def copies(result: Raw) -> None:
+    """Make GPU 0 receive 52 GB/s over PCIe."""
     gpus(result, 0, gpu=70, received_kb=52e6, power_w=250)
 
 
 def hot(result: Raw) -> None:
+    """Throttle GPU 0 for heat."""
     gpus(result, 0, reasons=64)
 
 
 def idle(result: Raw) -> None:
+    """Make GPU 0 idle with memory in use, and its program too."""
     gpus(result, 0, gpu=0, used_mib=70000)
     processor_time(result, 0.0)
 
 
 def hanging(result: Raw) -> None:
+    """Make GPU 0 idle, and its programs sleep in the kernel in each reading."""
     gpus(result, 0, gpu=0)
     processor_time(result, 0.0)
     for pid, states in result["states"].items():
@@ -98,6 +108,7 @@ def hanging(result: Raw) -> None:
 
 
 def two_programs(result: Raw) -> None:
+    """Put a second working program on GPU 0."""
     gpus(result, 0, gpu=80, power_w=300)
     for look in ("first", "second"):
         [(pid, row)] = list(result[look]["programs"].items())[:1]
@@ -106,12 +117,14 @@ def two_programs(result: Raw) -> None:
 
 
 def one_of_two(result: Raw) -> None:
+    """Make the program hold both GPUs and use only GPU 0."""
     gpus(result, 0, gpu=80, power_w=300)
     [(pid, _)] = list(result["second"]["programs"].items())[:1]
     result["processes"] = {"0": [[int(pid), 600]], "1": [[int(pid), 600]]}
 
 
 def at_line_rate(result: Raw) -> None:
+    """Send 6.1 GB/s through a bond of 50 Gbit/s while InfiniBand is quiet."""
     for look, count in (("first", 0), ("second", int(6.1e9 * result["seconds"]))):
         result[look]["network"] = {"bond0": [count, 0, 50 * 10**9], "mlx5_0/1": [0, 0, 400 * 10**9]}
 

@@ -41,4 +41,5 @@ def _renamed(facts: Any, word: str) -> Any:
 
 
 def _key(key: str, word: str) -> str:
+    """Return the key with hostile text after a word, if it is one that the machine chooses."""
     return key.replace(word, word + HOSTILE) if not key.islower() or "/" in key else key

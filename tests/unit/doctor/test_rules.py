@@ -121,6 +121,7 @@ def test_a_collector_that_sends_nonsense_is_unknown_and_nothing_worse(name: str)
 
 
 def judged(*changes: Change) -> list[tuple[str, str, str]]:
+    """Return severity, rule and text of each fault of a healthy machine with changes."""
     result = bare_metal()
     all_of(*changes)(result)
     return [(fault.severity, fault.rule, fault.text) for fault in diagnose(as_examined(result)).faults]

@@ -46,6 +46,7 @@ GPU = {
 
 
 def facts(*gpus: dict[str, Any], **programs: Any) -> Facts:
+    """Return the facts of a node with these GPUs and programs."""
     raw = {
         "gpus": [{**GPU, "index": n, **each} for n, each in enumerate(gpus)],
         "programs": programs,
@@ -55,6 +56,7 @@ def facts(*gpus: dict[str, Any], **programs: Any) -> Facts:
 
 
 def nodes() -> list[NodeNow]:
+    """Return the readings of three nodes: a usual one, one that is throttled, one without an answer."""
     return [
         read_node("gpu01", facts({}, {}, **{"0": [[4711, "python", "alice", 7300, 80000]]})),
         read_node("gpu02", facts({}, {"limit_w": 500.0, "reasons": 64, "ecc": 2})),

@@ -26,11 +26,13 @@ def group() -> LockedGroup:
 
 @pytest.fixture
 def answer() -> dict[str, Any]:
+    """Return the recorded facts of a real node, to be changed."""
     document: dict[str, Any] = json.loads((RECORDED_FACTS).read_text())
     return copy.deepcopy(document)
 
 
 def found(answer: dict[str, Any], group: LockedGroup) -> dict[str, Difference]:
+    """Return check → difference of an answer from its lock."""
     return {each.check: each for each in judge("node1", Facts.from_answer(answer), expectations(group)).drift}
 
 

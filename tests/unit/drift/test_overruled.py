@@ -40,11 +40,13 @@ COMMANDS = {
 
 
 def seen(check: str, expected: Any, **collectors: Any) -> Difference | None:
+    """Return the difference of a check by these answers of collectors, or None."""
     found = judge("node", Facts("node", "", 0.0, collectors), [Expectation(check, expected, "role")]).drift
     return found[0] if found else None
 
 
 def given(whose: str, name: str, value: str) -> dict[str, Any]:
+    """Return the variables of a node on which one kind of process gets a variable."""
     return {**NOBODY, whose: {name: [value, SITE]}}
 
 

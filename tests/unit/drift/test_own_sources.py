@@ -37,6 +37,7 @@ OUR_FILE = "/etc/apt/sources.list.d/gpuprov.sources"
 
 @pytest.fixture(scope="module")
 def group() -> LockedGroup:
+    """Return a group with these repositories."""
     return locked_group("node").model_copy(update={"repositories": REPOSITORIES})
 
 

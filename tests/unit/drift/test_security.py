@@ -25,6 +25,7 @@ def notes(*drift: Difference, **changed: Any) -> list[tuple[str, bool, tuple[str
 
 
 def differs(check: str, actual: Any) -> Difference:
+    """Return a difference of a check, with this actual value."""
     return Difference(check, "locked", actual, "error", "nvidia_driver", reboot=False)
 
 

@@ -21,16 +21,19 @@ SITE = "/etc/ssh/sshd_config.d/site.conf:2"
 
 
 def asked(*more: list[Any], text: str = TEXT, lines: Any = (), **other: Any) -> dict[str, Any]:
+    """Return the collector's answer about sshd, with more answers for users and addresses."""
     empty: dict[str, Any] = {"unread": [], "unclear": []}
     return {"text": text, "lines": list(lines), "answers": [FIRST, *more], **empty, **other}
 
 
 def seen(check: str, expected: Any, **collectors: Any) -> Difference | None:
+    """Return the difference of a check by these answers of collectors, or None."""
     found = judge("node", Facts("node", "", 0.0, collectors), [Expectation(check, expected, None)]).drift
     return found[0] if found else None
 
 
 def logins(sshd: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """Return the actual value of `ssh.logins` and its places; None and () without a difference."""
     found = seen("ssh.logins", SHIPPED, sshd=sshd)
     return (found.actual, found.by) if found else (None, ())
 

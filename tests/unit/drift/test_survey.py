@@ -51,16 +51,19 @@ class Worker:
         self.text = json.dumps({"name": NODE, "status": "drifted", "drift": [], "reason": None, **document})
 
     def do(self, *_: Any, answer: Any, **__: Any) -> Any:
+        """Yield the node with its result, read from the worker's text."""
         yield NODE, contained(NODE, lambda: read_answer(self.text, answer))
 
 
 def surveyed(**document: Any) -> NodeDrift:
+    """Return the node's drift by a worker that answers with this document."""
     crew: Any = Worker(**document)
     [found] = module.survey(LOCK, [NODE], dispatch=Dispatch(crew=crew))
     return found
 
 
 def difference(check: str, **others: Any) -> dict[str, Any]:
+    """Return a difference as a worker sends it, with other values."""
     stated = {"expected": 1, "actual": 2, "severity": "error", "role": None, "reboot": False, "by": []}
     return {"check": check, **stated, **others}
 

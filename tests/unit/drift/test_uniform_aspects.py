@@ -104,6 +104,7 @@ ODD: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
+    """Return the recorded facts of a node with H200, to be changed."""
     document: dict[str, Any] = json.loads((H200 / "facts.json").read_text())
     document["collectors"]["smi"] = {"rc": 0, "stdout": (H200 / "q.xml").read_text(), "stderr": ""}
     return document

@@ -18,27 +18,32 @@ Collectors = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
+    """Return the recorded facts of a node with H200, to be changed."""
     document: dict[str, Any] = json.loads((H200 / "facts.json").read_text())
     document["collectors"]["smi"] = {"rc": 0, "stdout": (H200 / "q.xml").read_text(), "stderr": ""}
     return document
 
 
 def changed(answer: dict[str, Any], change: Callable[[Collectors], None]) -> Facts:
+    """Return the facts of an answer with a change of its collectors."""
     other = copy.deepcopy(answer)
     change(other["collectors"])
     return Facts.from_answer(other)
 
 
 def with_other_cudnn(collectors: Collectors) -> None:
+    """Install another version of cuDNN."""
     collectors["packages"]["text"] = collectors["packages"]["text"].replace("9.14.0.64-1", "9.10.1.4-1")
 
 
 def without_persistence(collectors: Collectors) -> None:
+    """Turn persistence mode off on the first GPU."""
     smi = collectors["smi"]
     smi["stdout"] = smi["stdout"].replace("<persistence_mode>Enabled", "<persistence_mode>Disabled", 1)
 
 
 def with_a_dead_driver(collectors: Collectors) -> None:
+    """Make nvidia-smi find no device."""
     collectors["smi"] = {"rc": 9, "stdout": "No devices were found\n", "stderr": ""}
 
 

@@ -81,6 +81,7 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Slurm:
+    """Return a fake node of Slurm in the state IDLE; scontrol and systemctl are shell scripts."""
     (tmp_path / "uptime").write_text(f"{NOW}.25 1.0\n")
     (tmp_path / "boot_id").write_text(f"{BOOT}\n")
     (tmp_path / "bin").mkdir()

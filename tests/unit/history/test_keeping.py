@@ -16,6 +16,7 @@ FLEET = "/fleet.lock.yml"
 
 
 def kinds() -> list[tuple[str, str, str]]:
+    """Return kind, machine and rule of each event in the ledger."""
     with History() as history:
         return [(event.kind, event.machine, event.what) for event in history.events()]
 

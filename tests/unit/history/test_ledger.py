@@ -20,12 +20,14 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 def event(
     kind: Kind, hour: int, *, machine: str = "SN7", unit: str = "", node: str = "gpu01", what: str = ""
 ) -> Event:
+    """Return an event of a machine at an hour of one day."""
     return Event(
         f"2026-01-31T{hour:02}:00:00+00:00", "/fleet.lock.yml", node, machine, unit, kind, what, "run"
     )
 
 
 def diagnosis(*rules: str, unknown: tuple[str, ...] = (), host: str = "gpu01") -> Diagnosis:
+    """Return the diagnosis of a machine with broken faults by these rules, and rules that could not judge."""
     faults = tuple(Fault("broken", f"{rule} is wrong", rule=rule) for rule in rules)
     return Diagnosis(host, faults, tuple((rule, "no log") for rule in unknown), machine="SN7")
 

@@ -38,6 +38,7 @@ REBOOT: list[dict[str, Any]] = [
 
 @pytest.fixture
 def lock() -> Lock:
+    """Return the recorded lock with a driver of 400 MB."""
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
     driver = group.components.driver.model_copy(update={"download": 400_000_000})
@@ -55,6 +56,7 @@ def plan(lock: Lock, *, there: int = 0) -> NodePlan:
 
 
 def earlier(folder: Path, *, events: list[dict[str, Any]] | None = None) -> Path:
+    """Write the events of an earlier apply and its reboot into a new folder, and return it."""
     folder.mkdir(parents=True)
     (folder / "site-events.jsonl").write_text("\n".join(map(json.dumps, events or EVENTS)))
     (folder / "reboot-events.jsonl").write_text("\n".join(map(json.dumps, REBOOT)))

@@ -20,11 +20,13 @@ LOCK = Path("fleet.lock.yml")
 
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lock:
+    """Return the recorded lock; the history is in a temporary folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return read_lock(RECORDED_LOCK)
 
 
 def keep(lock: Lock, status: NodeStatus) -> None:
+    """Store a verdict with this status of the lock's node; an error fails the test."""
     [name] = lock.hosts()
     keep_verdict(lock, LOCK, Verdict("2026-01-31T14:25:01+00:00", [NodeVerdict(name, status)]), pytest.fail)
 

@@ -66,6 +66,7 @@ REPOMDS: st.SearchStrategy[bytes] = BYTES | st.lists(_DATA, max_size=4).map(
 
 
 def _xml(text: str) -> str:
+    """Return printable text with `&` and `<` escaped for XML."""
     plain = "".join(letter for letter in text if letter.isprintable())
     return plain.replace("&", "&amp;").replace("<", "&lt;")
 

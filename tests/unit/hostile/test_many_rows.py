@@ -52,19 +52,23 @@ def _numbered(text: str, count: int) -> str:
 
 
 def _matrix(text: str) -> object:
+    """Parse and judge a topology matrix."""
     found = parse_topology(text)
     return driver_error(text), judge_topology(found), nearest_nics(found), found.gpu_pairs, list(found.links)
 
 
 def _columns() -> object:
+    """Parse a matrix with 100,000 further columns."""
     return _matrix("\tGPU0\tGPU1" + _numbered("\tm#", 100_000) + "\nGPU0\tX\tNV1\nGPU1\tNV1\tX\n")
 
 
 def _gpus() -> object:
+    """Parse a matrix of 5,000 GPUs."""
     return _matrix(_numbered("\tGPU#", 5_000) + "\n" + _numbered("GPU#\tX\tNV1\n", 5_000))
 
 
 def _same_column() -> object:
+    """Parse a matrix with one column 100,000 times."""
     return _matrix("\tGPU0\tGPU1" + "\tGPU0" * 100_000 + "\nGPU0\tX\tNV1\n")
 
 
@@ -80,15 +84,18 @@ def _examined(**changed: Any) -> None:
 
 
 def _arrays() -> None:
+    """Examine a machine with 60,000 disk arrays."""
     _examined(host_state={"mdstat": [f"md{at} [U_]" for at in range(60_000)]})
 
 
 def _links() -> None:
+    """Examine a machine with 9,999 GPUs and 999 links of the last one."""
     text = _numbered("GPU #:\n  Link 0: Replay Errors: 5\n", 9_999) + _numbered("  Link #: 26 GB/s\n", 999)
     _examined(nvlink={"status": text, "errors": text})
 
 
 def _pci_rows() -> list[list[str]]:
+    """Return 12,000 GPUs on the bus, each in a domain of its own."""
     return [
         [f"{at:04x}:00:00.0", "0x10de", "0x2335", "0x030200", "0x10de", "0x18be", "0", "nvidia"]
         for at in range(12_000)
@@ -96,16 +103,19 @@ def _pci_rows() -> list[list[str]]:
 
 
 def _buses() -> None:
+    """Examine a machine with 12,000 GPUs on the bus."""
     chains = {row[0]: [] for row in _pci_rows()}
     _examined(pci=_pci_rows(), pci_links=chains)
 
 
 def _stuck() -> None:
+    """Examine a machine with 18,000 programs on GPUs, and as many that sleep in the kernel."""
     holders = [{"pid": at, "state": "D"} for at in range(18_000)]
     _examined(programs={"holders": holders, "stuck": [["p", str(100_000 + at), "x"] for at in range(18_000)]})
 
 
 def _ports() -> None:
+    """Examine a machine with 12,000 InfiniBand ports, of which half are down."""
     row = {"link_layer": "InfiniBand", "port": 1}
     _examined(
         hcas=[
@@ -116,6 +126,7 @@ def _ports() -> None:
 
 
 def _slower_ports() -> None:
+    """Examine a machine with 12,000 ports of 9,000 different rates."""
     row = {"link_layer": "InfiniBand", "port": 1, "state": "ACTIVE"}
     _examined(hcas=[{**row, "name": f"m{at}", "rate": f"{1 + at % 9000} Gb/sec"} for at in range(12_000)])
 
@@ -124,11 +135,13 @@ UPGRADES = 'APT::Periodic::Unattended-Upgrade "1";\n'
 
 
 def _driver_packages() -> None:
+    """Examine a machine with 20,000 packages of the driver and unattended upgrades."""
     text = _numbered("libcuda1#\ta\t1\ts\tinstall ok installed\n", 20_000)
     _examined(sources={"config": UPGRADES}, packages={"text": text})
 
 
 def _patterns() -> None:
+    """Examine a machine with slow patterns of excluded packages, and 7,000 packages of the driver."""
     excluded = "".join(
         f'Unattended-Upgrade::Package-Blacklist:: "{sign * (60 // len(sign))}{at}";\n'
         for at, sign in enumerate(("a?", ".?", "(a|a)", "(?:a|a|a)") * 16)
@@ -138,11 +151,13 @@ def _patterns() -> None:
 
 
 def _repositories() -> None:
+    """Examine a machine with 19,000 repositories of NVIDIA."""
     line = "deb http://developer.download.nvidia/repos/a#/ /\n"
     _examined(sources={"files": {"/etc/apt/sources.list.d/a.list": _numbered(line, 19_000)}})
 
 
 def _keys_of_modules() -> None:
+    """Examine a machine with 100,000 enrolled keys and a long signer of its module."""
     raw = bare_metal()
     kernel = raw["system"]["kernel"]
     text = raw["disk_modules"][kernel].replace("signer: ", f"signer: {'z' * 900_000}")
@@ -155,6 +170,7 @@ def _keys_of_modules() -> None:
 
 
 def _links_down() -> None:
+    """Examine a machine with 12,000 ports on the bus and 9,999 GPUs without active links."""
     rows = [[f"{at:04x}:00:00.0", "0x8086", "0x1", "0x02", "0x1", "0x1", "0", ""] for at in range(12_000)]
     gpus = [row for row in bare_metal()["pci"] if row[3].startswith("0x03")]
     down = _numbered("GPU #:\n  Link 0: inactive\n", 9_999)
@@ -163,22 +179,26 @@ def _links_down() -> None:
 
 
 def _version_locks() -> object:
+    """Parse packages of rpm with 360 slow patterns of locked versions."""
     name = "a" * 120
     rows = _numbered(f"{name}#\tx\t0:1-{'a' * 100}\ts\n", 262)
     return parse_rpm(rows, tuple(f"*{'[ab]' * 100}{at}" for at in range(360)))
 
 
 def _xids() -> None:
+    """Examine a machine with Xids of 36,000 GPUs."""
     kept = [[1.0, f"NVRM: Xid (PCI:{at:x}): 13, "] for at in range(36_000)]
     _examined(kernel_log={"kept": kept})
 
 
 def _frameworks() -> None:
+    """Examine a machine with one framework 24,000 times."""
     row = {"name": "torch", "version": "2.5.1", "folder": "/a", "cuda": "12.4"}
     _examined(frameworks=[row] * 24_000)
 
 
 def _named_devices() -> None:
+    """Examine a machine with 18,000 ports, whose variables name 50,000 devices."""
     named = ",".join(["z"] * 50_000)
     _examined(
         hcas=[{"name": f"m{at}", "state": "ACTIVE"} for at in range(18_000)],
@@ -194,6 +214,7 @@ def _on_two_nodes(raw: Raw) -> None:
 
 
 def _bound_programs() -> None:
+    """Examine a machine with 30,000 programs, each bound to a different set of processors."""
     raw = bare_metal()
     _on_two_nodes(raw)
     holders = [{"pid": 1, "cpus": f"0-16382,{at}"} for at in range(30_000)]
@@ -201,6 +222,7 @@ def _bound_programs() -> None:
 
 
 def _devices_of_a_program() -> None:
+    """Examine a machine with a program that has a GPU open 100,000 times."""
     raw = bare_metal()
     _on_two_nodes(raw)
     far = holder(cpus="8192-16383", gpus=["nvidia0"] * 100_000)
@@ -214,6 +236,7 @@ def _sampled() -> Raw:
 
 
 def _one_program_often() -> object:
+    """Judge a sample with one program under 400 spellings of its PID."""
     raw = _sampled()
     row = {"name": "p", "holder": 7, "threads": {}, "read": 0}
     names = [" " * (at // 20) + "0" * (at % 20) + "7" for at in range(400)]
@@ -238,6 +261,7 @@ def _sample(programs: int, gpus: int, ports: int) -> object:
 
 
 def _log(text: str) -> object:
+    """Parse and judge an NCCL log."""
     log = read_log([io.StringIO(text)])
     return judge_log(log), log.as_dict()
 
@@ -246,15 +270,18 @@ LINE = "h:1:1 [0] NCCL INFO "
 
 
 def _new_names() -> object:
+    """Judge a log with 60,000 communicators without an id."""
     return _log(_numbered(f"{LINE}comm 0x# rank 0 nRanks 2 cudaDev 0 busId 1 - Init START\n", 60_000))
 
 
 def _new_ids() -> object:
+    """Judge a log with 30,000 communicators that get an id later."""
     first = _numbered(f"{LINE}comm 0x# rank 0 nRanks 2 - Init START\n", 30_000)
     return _log(first + _numbered(f"{LINE}comm 0x# rank 0 nRanks 2 commId 0x# - Init COMPLETE\n", 30_000))
 
 
 def _late_ranks() -> object:
+    """Judge a log with 4,000 communicators that got an id, and 60,000 ranks of one without."""
     known = "".join(
         f"{LINE}comm 0x{at} rank 0 nRanks 9 - Init START\n"
         f"{LINE}comm 0x{at} rank 0 nRanks 9 commId 0x{at} - Init COMPLETE\n"
@@ -264,11 +291,13 @@ def _late_ranks() -> object:
 
 
 def _paths() -> object:
+    """Judge a log with 4,000 communicators and 60,000 connections."""
     known = _numbered(f"{LINE}comm 0x# rank 0 nRanks 9 commId 0x# - Init START\n", 4_000)
     return _log(known + _numbered(f"{LINE}Channel 00/0 : 0[0] -> #[1] [send] via NET/IB/0\n", 60_000))
 
 
 def _interfaces() -> object:
+    """Choose among 12,000 network interfaces, by speed and by route."""
     named = [
         NetworkInterface(
             f"p{at}", speed=at + 1, addresses=("10.0.0.5/24",), driver="ena" if at % 2 else "mlx5"
@@ -283,6 +312,7 @@ def _interfaces() -> object:
 
 
 def _rails() -> object:
+    """Choose among 20,000 RDMA ports of different rates."""
     return choose_rails([RdmaPort(f"mlx5_{at}", rate=float(at)) for at in range(20_000)], {})
 
 
@@ -297,6 +327,7 @@ def _rails_of_one_interface() -> object:
 
 
 def _smi() -> object:
+    """Parse nvidia-smi's output with 400 GPUs, and with 250, of 60 processes each."""
     gpu = (
         '<gpu id="0000:#:00.0"><processes>'
         + "<process_info><pid>1</pid></process_info>" * 60
@@ -308,10 +339,12 @@ def _smi() -> object:
 
 
 def _instances() -> object:
+    """Parse 60,000 MIG instances."""
     return parse_mig(_numbered("|   #  MIG 1g.5gb#  19  7  0:1  |\n", 60_000))
 
 
 def _measured() -> object:
+    """Judge measurements of 20,000 GPUs."""
     document: Raw = json.loads((ROOT / "tests/recorded/accept/h200x2-quick.json").read_text())
     first = document["gpus"][0]
     document["gpus"] = [{"index": at, "device": first["device"]} for at in range(20_000)]
@@ -368,6 +401,7 @@ def _status() -> object:
 
 
 def _dribble() -> bool:
+    """Check an answer after each of 100,000 bytes that arrive one by one."""
     whole, said = Answered("0" * 16), bytearray(b"x" * (1 << 20))
     for _ in range(100_000):
         said += b"<"
@@ -376,6 +410,7 @@ def _dribble() -> bool:
 
 
 def _keys() -> object:
+    """Compare 1,000 nodes with many different keys of one aspect."""
     lines = [dict.fromkeys(map(str, range(100)), "1") for _ in range(1000)]
     lines[0] = dict.fromkeys(map(str, range(100_000)), "1")
     return majority(

@@ -21,10 +21,12 @@ MEMORY = 6 << 20
 
 
 def facts_with(**collectors: Any) -> Facts:
+    """Return facts with these answers of collectors."""
     return Facts("a", "", 1.0, collectors)
 
 
 def clocks() -> object:
+    """Parse a GPU with many memory clocks and many graphics clocks."""
     values = "".join(f"<value>{1000 + at}</value>" for at in range(WORDS))
     graphics = "<supported_graphics_clock>9</supported_graphics_clock>" * WORDS
     listed = f"<supported_mem_clock>{values}{graphics}</supported_mem_clock>"
@@ -56,11 +58,13 @@ def sources() -> Facts:
 
 
 def used() -> object:
+    """Observe repositories of sources with many URIs and many suites."""
     wanted = Expectation("repositories.sources", ["http://f/ 1f", "http://none bookworm"], "repositories")
     return OBSERVERS["repositories.sources"](sources(), wanted)
 
 
 def specifications() -> object:
+    """Observe a CDI file with a long path and many versions."""
     about = {"missing": [], "versions": [str(at) for at in range(WORDS)], "gpus": 0, "private": False}
     cdi = {"/etc/cdi/" + "a" * 8 * WORDS: about}
     node = facts_with(toolkit={"config": "", "default": "", "cdi": cdi})
@@ -68,6 +72,7 @@ def specifications() -> object:
 
 
 def environment() -> object:
+    """Return the variables of a file with a long path and many variables."""
     path = "/etc/profile.d/" + "a" * 8 * WORDS
     return ASPECTS["environment"](facts_with(environment={path: {f"N{at}": "" for at in range(WORDS)}}))
 

@@ -163,6 +163,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    """Yield the modules of a package, imported."""
     for found in pkgutil.iter_modules(package.__path__):
         yield importlib.import_module(f"{package.__name__}.{found.name}")
 
@@ -206,18 +207,22 @@ def _observed(module: ModuleType) -> Iterator[tuple[str, Reader]]:
 
 
 def _get(kind: Any, name: str, text: str) -> object:
+    """Return a property of an observer whose commands answer with this text."""
     return getattr(kind.get_module(_Host(text)), name)
 
 
 def _call(kind: Any, name: str, text: str) -> object:
+    """Call a method of an observer whose commands answer with this text."""
     return getattr(kind.get_module(_Host(text)), name)(*ARGUMENTS[name])
 
 
 def _exam(**collectors: Any) -> Examination:
+    """Return an examination with these answers of collectors."""
     return Examination("n", "2026-01-01T00:00:00+00:00", 0.0, collectors)
 
 
 def _log_lines(text: str) -> None:
+    """Search the text as lines of a kernel log for the doctor's patterns of errors."""
     cut = 600
     kept = [[0, text[at : at + cut]] for at in range(0, len(text), cut)]
     for line in _exam(kernel_log={"kept": kept}).kernel_log:
@@ -242,6 +247,7 @@ def _rules(name: str, text: str) -> None:
 
 
 def _origin(text: str) -> object:
+    """Parse the text as a node's answer to the question for the connection's source address."""
     answer = SimpleNamespace(stdout=text.encode())
     session: Any = SimpleNamespace(run=lambda _: answer)
     with pytest.MonkeyPatch.context() as patch:
@@ -250,14 +256,17 @@ def _origin(text: str) -> object:
 
 
 def _matrix(text: str) -> object:
+    """Parse the text as a topology matrix, or as a driver's error."""
     return driver_error(text) or parse_topology(text)
 
 
 def _compiled(module: ModuleType) -> list[re.Pattern[str]]:
+    """Return the compiled regular expressions of a module."""
     return [each for each in vars(module).values() if isinstance(each, re.Pattern)]
 
 
 def _excluded(text: str) -> object:
+    """Match a package with patterns of excluded packages that contain the text."""
     seen: Any = SimpleNamespace(
         apt=SimpleNamespace(unattended_blacklist=(f"{text[:95]}X", f"{text[:150]}X", text[:150], text))
     )
@@ -265,6 +274,7 @@ def _excluded(text: str) -> object:
 
 
 def _rpm(text: str) -> object:
+    """Parse packages of rpm and patterns of locked versions that contain the text."""
     lines = "".join(f"{text[:8].strip() or 'a'}{at}\tx\t0:1\ts\n" for at in range(len(text) // 20))
     locks = tuple(f"z{at}*" for at in range(len(text) // 20))
     long = tuple(f"*{text[:500]}b{at:03}*" for at in range(81))
@@ -288,6 +298,7 @@ def _dnf(text: str) -> object:
 
 
 def _nccl(text: str) -> None:
+    """Parse the text as an NCCL log, also behind several beginnings of messages."""
     log = nccl_log.NcclLog()
     for at in range(0, len(text), 1 << 16):
         log.feed(text[at : at + (1 << 16)])
@@ -296,11 +307,13 @@ def _nccl(text: str) -> None:
 
 
 def _kernels(text: str) -> object:
+    """Parse the text as GRUB's environment and default kernel, with many kernels."""
     raw = {"boot": [f"6.1.{at}" for at in range(len(text) // 80)], "grub_default": [["f", text]]}
     return system.parse_kernels({"grub_environment": text, "modules": [], "headers": [], **raw}, "6.1.0")
 
 
 def _unit(text: str) -> object:
+    """Parse the text as a unit's properties: many drop-ins, or a long command."""
     paths = "/a " * (len(text) // 6)
     found = {"/a": [text[:4]] * (len(text) // 6)}
     units.parse_units(f"Id=a.service\nDropInPaths={paths}\n", found)
@@ -308,33 +321,39 @@ def _unit(text: str) -> object:
 
 
 def _lists(text: str) -> object:
+    """Search the text as a database of keys for one key."""
     packed = base64.b64encode(text.encode("latin-1", "replace")).decode()
     return _call(secure_boot.SecureBoot, "knows", packed)
 
 
 def _deb822(text: str) -> object:
+    """Parse the text as package sources, also as URIs and suites of one source."""
     half = " ".join(text[at : at + 8] for at in range(0, len(text) // 2, 8)).replace("\n", " ")
     apt.parse_sources("a.sources", f"Types: deb\nURIs: {half}\nSuites: {half}\nSigned-By: {half}\n")
     return apt.parse_sources("a.sources", text)
 
 
 def _written(text: str) -> object:
+    """Parse the halves of the text as two files of package sources."""
     half = len(text) // 2
     return observers_apt.parse_written(text[:half], text[half:])
 
 
 def _blocks(text: str) -> object:
+    """Parse the text as sshd's configuration: its blocks `Match`, and included files."""
     host = sshd.Sshd.get_module(_Host(text))
     return [host._blocks(keyword, ()) for keyword in ("match", "include")]
 
 
 def _arguments(text: str) -> object:
+    """Split the text into arguments as sshd does; None if it is malformed."""
     with suppress(GpuprovError):
         return list(sshd.arguments(text))
     return None
 
 
 def _readers() -> Iterator[tuple[str, ModuleType, Reader]]:
+    """Yield each parser of the probe and of verify: its name, its module, and a function of a text."""
     for module in _modules(gpuprov.probe.parse):
         for name, reader in _parsers(module):
             yield name, module, reader

@@ -27,6 +27,7 @@ class Cost(NamedTuple):
 
 
 def _ended(*_: object) -> None:
+    """Raise TimeoutError; a handler of a signal."""
     raise TimeoutError
 
 

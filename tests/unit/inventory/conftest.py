@@ -30,6 +30,7 @@ def locked(tmp_path: Path, mirror: nvidia.Mirror) -> MakeLock:
     """Function locked(text of groups) that returns the lock of a fleet with packages from the mirror."""
 
     def make(groups: str) -> Lock:
+        """Return the lock of a fleet with these groups."""
         fleet = tmp_path / "fleet.yml"
         place = f"repositories:\n  nvidia: {{url: '{mirror.cuda()}', key: {mirror.key}}}\n"
         fleet.write_text(groups + place)

@@ -76,11 +76,13 @@ def ansible(folder: Path, *words: str, **environment: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return a folder with a fleet.yml."""
     (tmp_path / "fleet.yml").write_text(FLEET)
     return tmp_path
 
 
 def generated(folder: Path) -> Path:
+    """Return the folder of the inventory generated from the fleet."""
     assert run(["inventory", "generate", str(folder / "out"), "-F", str(folder / "fleet.yml")]) == 0
     return folder / "out"
 

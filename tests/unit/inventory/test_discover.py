@@ -60,6 +60,7 @@ def simulated(machine: str, change: Change = lambda raw: None, name: str = "n1")
 
 
 def found(machine: str, change: Change = lambda raw: None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the nearest profile of a simulated machine with a change, and the differences."""
     result = match(simulated(machine, change), kinds(load()))
     assert result.unknown == ()
     return result.profile, result.differences
@@ -84,35 +85,43 @@ def test_four_real_gpus_are_half_a_board(machine: str, profile: str) -> None:
 
 
 def drop_gpu(raw: dict[str, Any]) -> None:
+    """Remove a GPU from the bus."""
     raw["pci"] = [row for row in raw["pci"] if row[0] != "0000:d1:00.0"]
 
 
 def drop_switch(raw: dict[str, Any]) -> None:
+    """Remove an NVSwitch from the bus."""
     raw["pci"] = [row for row in raw["pci"] if row[0] != "0000:05:00.0"]
 
 
 def drop_drive(raw: dict[str, Any]) -> None:
+    """Remove an NVMe drive from the bus."""
     raw["pci"] = [row for row in raw["pci"] if row[0] != "0000:e0:00.0"]
 
 
 def slow_port(raw: dict[str, Any]) -> None:
+    """Reduce the rate of one port to 200 Gbit/s."""
     raw["hcas"][3]["rate"] = "200 Gb/sec (4X HDR)"
 
 
 def dead_port(raw: dict[str, Any]) -> None:
+    """Take the link of one port down."""
     raw["hcas"][0] |= {"state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)"}
 
 
 def lost_port(raw: dict[str, Any]) -> None:
+    """Remove one RDMA port, also from the bus."""
     gone = raw["hcas"].pop()
     raw["pci"] = [row for row in raw["pci"] if row[0] != gone["pci"]]
 
 
 def one_dimm_less(raw: dict[str, Any]) -> None:
+    """Remove 128 GiB of 2 TiB memory."""
     raw["memory"]["text"] = f"MemTotal: {int((2048 - 128) * 1024 * 1024 * 0.985)} kB\n"
 
 
 def one_socket(raw: dict[str, Any]) -> None:
+    """Leave one processor with 96 logical ones."""
     raw["cpu"] |= {"logical": 96, "sockets": 1}
 
 
@@ -308,6 +317,7 @@ def test_hosts_are_names_ranges_and_networks() -> None:
 
 
 def discover(port: int, *words: str) -> int:
+    """Run `gpuprov inventory discover` with a port; return the exit code."""
     return run(["inventory", "discover", *words, "--port", str(port)])
 
 

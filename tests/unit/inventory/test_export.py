@@ -33,6 +33,7 @@ MATRIX = (H200 / "topo-m.txt").read_text()
 
 @pytest.fixture
 def lock(tmp_path: Path, locked: MakeLock) -> Path:
+    """Return the path of a lock for the fleet."""
     path = tmp_path / "fleet.lock.yml"
     write_lock(locked(FLEET), path)
     return path

@@ -41,6 +41,7 @@ CORES = ("0-47",) * 4 + ("48-95",) * 4
 
 
 def node(number: int, **more: object) -> Node:
+    """Return a node with eight H200 and a number in its name, with other values if stated."""
     name = f"gpu{number:02}"
     known: dict[str, object] = {"name": name, "address": name, "gpus": 8, "model": "NVIDIA H200"}
     known |= {"cpus": 192, "memory_mib": 2_000_000, "gpu_memory_mib": 143_771, "gpu_cores": CORES}

@@ -36,6 +36,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries(panels: list[dict[str, Any]]) -> list[str]:
+    """Return the expressions of the panels."""
     return [target["expr"] for panel in panels for target in panel["targets"]]
 
 

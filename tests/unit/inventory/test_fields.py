@@ -20,11 +20,13 @@ ALL = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
 
 
 def state(kind: str = "lambdalabs_instance", **attributes: Any) -> dict[str, Any]:
+    """Return a Terraform state with one resource of a kind, with these attributes."""
     resource = {"mode": "managed", "type": kind, "name": "a", "instances": [{"attributes": attributes}]}
     return {"terraform_version": "1", "resources": [resource]}
 
 
 def shown(**values: Any) -> dict[str, Any]:
+    """Return the output of `terraform show -json` with one resource in a child module."""
     resource = {"mode": "managed", "type": "lambdalabs_instance", "name": "a", "values": values, "index": 0}
     return {
         "terraform_version": "1",
@@ -33,6 +35,7 @@ def shown(**values: Any) -> dict[str, Any]:
 
 
 def output(value: Any) -> dict[str, Any]:
+    """Return Terraform outputs with one value."""
     return {"a": {"value": value, "type": "object"}}
 
 

@@ -46,6 +46,7 @@ KERNEL = "6.8.0-85-generic"
 
 @pytest.fixture
 def lock(tmp_path: Path, locked: MakeLock) -> Path:
+    """Return the path of a lock for the fleet."""
     path = tmp_path / "fleet.lock.yml"
     write_lock(locked(FLEET), path)
     return path
@@ -59,6 +60,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Path) -> Store:
 
 
 def exported(capfdbinary: pytest.CaptureFixture[bytes], lock: Path, *words: str) -> bytes:
+    """Return the user-data that `inventory export cloud-init` prints."""
     stated = () if "--wheel" in words else ("--wheel", f"{WHEEL}#sha256={HASH}")
     assert run(["inventory", "export", "cloud-init", "train", "--lock", str(lock), *stated, *words]) == 0
     return capfdbinary.readouterr().out
@@ -75,6 +77,7 @@ def written(data: bytes) -> dict[str, str]:
 
 
 def order(data: bytes) -> dict[str, Any]:
+    """Return the order in user-data."""
     found: dict[str, Any] = json.loads(written(data)[ORDER])
     return found
 

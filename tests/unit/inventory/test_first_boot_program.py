@@ -51,6 +51,7 @@ class Machine:
         write_program(folder / "systemctl", f'echo "$@" >>{folder}/calls')
 
     def gpu(self) -> None:
+        """Put an NVIDIA GPU on the bus."""
         device = self.folder / "devices/0000:07:00.0"
         device.mkdir(parents=True)
         (device / "vendor").write_text("0x10de\n")
@@ -67,11 +68,13 @@ class Machine:
         )
 
     def boot(self) -> int:
+        """Run the program of the first boot as at a boot; return its exit code."""
         first_boot.ORDER.write_text(json.dumps(self.order))
         return main()
 
     @property
     def calls(self) -> list[str]:
+        """Return the commands that were called."""
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -87,6 +90,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Return a machine whose files are in a temporary folder; its commands are recorded."""
     state = tmp_path / "state"
     places = {
         "ORDER": tmp_path / "order.json",
@@ -113,6 +117,7 @@ def sha256(text: str) -> str:
 
 
 def failing(message: str) -> tuple[dict[str, Any], int]:
+    """Return an answer of apply with a failed node, and its exit code."""
     return {"nodes": [{"name": "here", "failed": [{"msg": message}]}]}, 1
 
 
@@ -384,6 +389,7 @@ def wheel(needed: str = NEEDED) -> bytes:
 
 @pytest.fixture
 def without_gpuprov(machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Return a machine on which gpuprov is not installed; its wheel is on a server."""
     hook.content = wheel()
     machine.order["install"] |= {
         "program": None,
@@ -403,6 +409,7 @@ class Usage:
 
 
 def installations(machine: Machine) -> list[str]:
+    """Return the calls of pip."""
     return [call for call in machine.calls if call.startswith("pip")]
 
 

@@ -21,6 +21,8 @@ from tests.unit.inventory.test_discover import drop_gpu, one_dimm_less, simulate
 
 
 def written(machine: str, *changes: Any) -> dict[str, Any]:
+    """Return the keys of a fleet for this machine, simulated with changes."""
+
     def change(raw: dict[str, Any]) -> None:
         for each in changes:
             each(raw)
@@ -31,6 +33,7 @@ def written(machine: str, *changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _nobody_s_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variable in which sudo names its user."""
     monkeypatch.delenv("SUDO_USER", raising=False)
 
 

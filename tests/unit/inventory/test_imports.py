@@ -27,6 +27,7 @@ ALL = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
 
 
 def imported(path: Path, text: str, said: ImportHints = ALL, **more: Any) -> Fleet:
+    """Write a text to a file, import it, and return the parsed fleet."""
     path.write_text(text)
     return parse_fleet(render_plain(import_fleet([path], said, **more)), "imported")
 
@@ -189,6 +190,7 @@ def test_slurms_names_alone(tmp_path: Path) -> None:
 
 
 def resource(kind: str, name: str, *instances: dict[str, Any]) -> dict[str, Any]:
+    """Return a resource of a Terraform state with its instances' attributes."""
     rows = [{"index_key": index, "attributes": each} for index, each in enumerate(instances)]
     return {"mode": "managed", "type": kind, "name": name, "instances": rows}
 

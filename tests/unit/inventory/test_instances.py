@@ -17,6 +17,7 @@ from gpuprov.model.profile import load_profile, overlay
 
 
 def init(tmp_path: Path, *words: str) -> int:
+    """Run `gpuprov init` for eight hosts; return the exit code."""
     return run(["init", "-F", str(tmp_path / "fleet.yml"), "--hosts", "gpu[01-08]", *words])
 
 

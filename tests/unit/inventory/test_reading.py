@@ -90,6 +90,7 @@ def test_some_aliases_are_allowed(tmp_path: Path) -> None:
 
 
 def run(program: str) -> Answer:
+    """Run a Python program with the limits of Ansible's answer."""
     return reading.run_bounded([sys.executable, "-c", program], {})
 
 

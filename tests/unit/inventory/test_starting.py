@@ -21,6 +21,7 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return the path of the fleet.yml that `gpuprov init` writes for a kind of start."""
     path = tmp_path / "fleet.yml"
     words = ("init", "-F", str(path), "--hosts", "gpu[01-08]", "--os", "ubuntu24.04", "--user", "ubuntu")
     assert run([*words, *KINDS[request.param]]) == 0

@@ -40,6 +40,7 @@ ssh: {port: 2200}
 
 
 def imported(tmp_path: Path, text: str, name: str = "hosts") -> Fleet:
+    """Write an inventory or outputs of Terraform to a file, import it, and return the parsed fleet."""
     (tmp_path / name).write_text(text)
     hints = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
     found = import_fleet([tmp_path / name], hints, "ansible" if name == "hosts" else None)
@@ -47,6 +48,7 @@ def imported(tmp_path: Path, text: str, name: str = "hosts") -> Fleet:
 
 
 def stated(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    """Return host → its connection settings that are set."""
     return {
         host: fleet.connection_of(name, host).model_dump(exclude_none=True)
         for name, group in fleet.groups.items()
@@ -181,6 +183,7 @@ OUTPUTS: dict[str, Any] = {
 
 
 def output(values: dict[str, Any]) -> str:
+    """Return outputs of Terraform with these values, as text."""
     return json.dumps(
         {name: {"sensitive": False, "type": "x", "value": each} for name, each in values.items()}
     )

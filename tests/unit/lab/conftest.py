@@ -18,6 +18,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """Function bare(machine) that makes a node with a kernel but no driver, not booted."""
 
     def make(machine: str) -> Simulated:
+        """Return a node of this machine, without a driver and not booted."""
         files = Files(tmp_path)
         files.machine.parent.mkdir(parents=True)
         files.machine.write_text(json.dumps(for_node(machine)))
@@ -36,6 +37,7 @@ def driven(bare: Bare) -> Driven:
     """Function driven(machine, version, licence=...) that makes a node booted with a driver."""
 
     def make(machine: str, version: str = "535.309.01", licence: str = "NVIDIA") -> Simulated:
+        """Return a node of this machine that booted with a driver."""
         node = bare(machine)
         node.put_module(version, licence=licence)
         node.put_library(version)

@@ -31,11 +31,13 @@ class Simulated:
     capture: pytest.CaptureFixture[str]
 
     def call(self, program: str, *arguments: str) -> Answer:
+        """Run a program of the simulated machine; return exit code and output."""
         status = main(program, list(arguments))
         captured = self.capture.readouterr()
         return Answer(status, captured.out + captured.err)
 
     def smi(self, *arguments: str) -> Answer:
+        """Run the simulated nvidia-smi."""
         return self.call("nvidia-smi", *arguments)
 
     def reboot(self) -> None:
@@ -60,6 +62,7 @@ class Simulated:
         (folder / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{version}")
 
     def blacklist(self, module: str) -> Path:
+        """Blacklist a module in a file of modprobe.d, and return its path."""
         path = self.root / f"etc/modprobe.d/{module}.conf"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# a comment\nblacklist {module}\n")

@@ -14,6 +14,7 @@ from gpuprov_lab.node import Node, load_node
 
 
 def made(home: Path, name: str, os: str, kernels: list[str]) -> Node:
+    """Return a node of the lab whose tree has these kernels."""
     node = Node(name, os, None, f"198.18.0.{len(name) + int(name[-1])}", ("/image",), home / "nodes" / name)
     for kernel in kernels:
         (node.root / "usr/lib/modules" / kernel).mkdir(parents=True)

@@ -23,6 +23,7 @@ FORM = "[%{FILENAMES} %{FILEMODES:octal} %{FILELINKTOS} %{FILEFLAGS:fflags}\n]"
 
 
 def rpm(folder: Path, *words: str) -> str:
+    """Run a program of rpm with a database in the folder; return its output."""
     done = subprocess.run(
         [words[0], f"--dbpath={folder}/db", *words[1:]], capture_output=True, text=True, check=False
     )

@@ -35,6 +35,7 @@ TESTS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return a folder with small test files, and an own pytest.ini."""
     (tmp_path / "pytest.ini").touch()
     for name, text in TESTS.items():
         (tmp_path / name).write_text("\n".join(line.removeprefix(" " * 8) for line in text.splitlines()))
@@ -42,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def lines(folder: Path, *words: str) -> tuple[int, list[str]]:
+    """Run pytest with the plugin in the folder; return its exit code and the lines of its report."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.lab.second_try", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-m", "not slow", *words], cwd=folder, env={"PYTHONPATH": str(ROOT)},

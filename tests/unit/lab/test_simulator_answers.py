@@ -15,6 +15,7 @@ XML = ("-q", "-x")
 
 @pytest.fixture
 def node(driven: Driven) -> Simulated:
+    """Return a node with four H200 whose answer is in the cache."""
     node = driven("h200x4", "580.159.04", "Dual MIT/GPL")
     assert answered(node)
     return node
@@ -30,6 +31,7 @@ def answered(node: Simulated) -> bool:
 
 
 def kept(node: Simulated) -> str | None:
+    """Return the answer in the cache, or None if it is not valid any more."""
     return answers.Answer(str(node.root), list(XML)).again()
 
 

@@ -22,6 +22,7 @@ PLAIN = "--format=csv,noheader,nounits"
 
 
 def clocks(node: Simulated) -> str:
+    """Return the application clocks of GPU 0 as nvidia-smi prints them."""
     return node.smi(CLOCKS, PLAIN, "-i", "0").text.strip()
 
 

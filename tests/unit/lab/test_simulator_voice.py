@@ -27,6 +27,7 @@ VOLATILE = re.compile(
 
 @pytest.fixture
 def h200x4(driven: Driven) -> Simulated:
+    """Return a node with four H200 and persistence mode on."""
     node = driven("h200x4", "580.159.04", "Dual MIT/GPL")
     node.smi("-pm", "1")
     return node

@@ -17,6 +17,7 @@ from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
 
 @pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
+    """Return a mirror of NVIDIA's repositories for all systems."""
     return nvidia.build(tmp_path_factory.mktemp("mirror"), load(), SYSTEMS)
 
 
@@ -33,6 +34,7 @@ def fleet(mirror: nvidia.Mirror, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def lock(fleet: Path) -> Lock:
+    """Return a new lock for the fleet."""
     return build_lock(fleet)
 
 
@@ -50,6 +52,7 @@ def one_group(fleet: Path, mirror: nvidia.Mirror, tmp_path: Path) -> Write:
 def _written(
     path: Path, groups: dict[str, tuple[str, str, dict[str, object]]], mirror: nvidia.Mirror
 ) -> Path:
+    """Write a fleet that uses the mirror: group → its system, profile and stack; return the path."""
     key = str(mirror.key)
     stated = {
         "groups": {

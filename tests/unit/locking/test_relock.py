@@ -19,10 +19,12 @@ from tests.unit.locking.fleets import Write
 
 
 def _run(fleet: Path, *arguments: str) -> Result:
+    """Run `gpuprov lock` for a fleet; return the result."""
     return CliRunner().invoke(command, ["--fleet", str(fleet), *arguments], standalone_mode=False)
 
 
 def _train(fleet: Path) -> LockedGroup:
+    """Return the group `train` of the lock next to a fleet."""
     return read_lock(fleet.with_name("fleet.lock.yml")).groups["train"]
 
 

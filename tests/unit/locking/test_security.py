@@ -38,11 +38,13 @@ def _stated(fleet: Path, **keys: Any) -> Path:
 
 
 def _locked(fleet: Path, previous: Lock | None = None) -> tuple[Lock, list[str]]:
+    """Return a new lock for a fleet, and the lines for the user."""
     narrated: list[str] = []
     return build_lock(fleet, previous=previous, narrate=narrated.append), narrated
 
 
 def _run(fleet: Path, *arguments: str) -> Result:
+    """Run `gpuprov lock` for a fleet; return the result."""
     return CliRunner().invoke(command, ["--fleet", str(fleet), *arguments], standalone_mode=False)
 
 

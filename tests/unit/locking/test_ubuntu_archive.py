@@ -22,6 +22,7 @@ MODULES = "linux-modules-nvidia-580-server-open"
 
 
 def package(name: str, *depends: str, version: str = FULL) -> PackageSpec:
+    """Return a package for the mirror, with its dependencies."""
     return PackageSpec(name, version, "amd64", relations={"Depends": ", ".join(depends)} if depends else {})
 
 
@@ -40,6 +41,7 @@ RESTRICTED = (
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a signed mirror of Ubuntu's archive."""
     folder = tmp_path_factory.mktemp("ubuntu")
     empty = dict.fromkeys(("main", "universe", "multiverse"), ())
     with signing_key() as key:

@@ -26,11 +26,13 @@ groups:
 
 
 def problems(folder: Path, text: str) -> list[Problem]:
+    """Write a fleet.yml and return the problems that validation finds."""
     (folder / "fleet.yml").write_text(text)
     return validate_files(folder / "fleet.yml").problems
 
 
 def findings(folder: Path, text: str) -> list[tuple[str, str, int | None]]:
+    """Write a fleet.yml and return kind, file and line of each problem."""
     return [(each.kind, Path(each.file).name, each.line) for each in problems(folder, text)]
 
 

@@ -26,12 +26,14 @@ groups:
 
 
 def fleet(tmp_path: Path, text: str) -> Path:
+    """Write a fleet.yml and return its path."""
     path = tmp_path / "fleet.yml"
     path.write_text(text)
     return path
 
 
 def complaint(tmp_path: Path, text: str) -> str:
+    """Return the message about an invalid fleet.yml, without the folder."""
     with pytest.raises(InvalidInput) as raised:
         read_fleet(fleet(tmp_path, text))
     return str(raised.value).removeprefix(str(tmp_path) + "/")

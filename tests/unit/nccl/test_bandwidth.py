@@ -25,6 +25,7 @@ WITHOUT_CHECK = (
 
 
 def results(text: str) -> Results:
+    """Return the bandwidths in the text of a log."""
     found = Results()
     for line in text.splitlines():
         found.feed(line)

@@ -37,6 +37,7 @@ echo "host:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to $NCCL_NVLS_E
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a fake nvidia-smi and all_reduce_perf, which are first on the PATH."""
     write_program(tmp_path / "nvidia-smi", NVIDIA_SMI)
     write_program(tmp_path / "all_reduce_perf", ALL_REDUCE_PERF)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -44,6 +45,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(*arguments: str) -> dict[str, object]:
+    """Run `gpuprov nccl check` for this machine; return its JSON document."""
     result = CliRunner().invoke(
         command, ["check", "--local", "-o", "json", *arguments], standalone_mode=False
     )

@@ -28,16 +28,19 @@ MANAGEMENT = NetworkInterface(
 
 
 def ethernet(name: str, gigabits: int, network: int = 0, mtu: int = 9000, **more: object) -> NetworkInterface:
+    """Return an Ethernet interface with a speed in Gbit/s and an address in a network."""
     address = (f"10.{network}.0.5/24",)
     return replace(NetworkInterface(name, speed=gigabits * 1000, addresses=address, mtu=mtu), **more)  # type: ignore[arg-type]
 
 
 def infiniband(index: int, rate: float = 400, **more: object) -> RdmaPort:
+    """Return an InfiniBand port with a rate in Gbit/s."""
     base = RdmaPort(f"mlx5_{index}", rate=rate, interfaces=(f"ib{index}",))
     return replace(base, **more)  # type: ignore[arg-type]
 
 
 def roce(index: int, interface: str, gid: int = 3, rate: float = 100, **more: object) -> RdmaPort:
+    """Return a RoCE port of an interface, with RoCE v2 at this GID index."""
     gids = (Gid(1, "IB/RoCE v1", "::ffff:10.0.0.5"), Gid(gid, "RoCE v2", "::ffff:10.0.0.5"))
     base = RdmaPort(f"mlx5_{index}", 1, "ACTIVE", "Ethernet", rate, (interface,), gids)
     return replace(base, **more)  # type: ignore[arg-type]

@@ -42,6 +42,7 @@ NIC Legend:
 
 
 def facts(**collectors: object) -> Facts:
+    """Return facts with these answers of collectors."""
     return Facts("gpu01", "2026-01-01T00:00:00Z", 0.1, collectors)
 
 
@@ -78,6 +79,7 @@ def test_rates(rate: str, value: float) -> None:
 
 
 def run(*arguments: str) -> tuple[int, dict[str, dict[str, object]]]:
+    """Run `gpuprov nccl derive`; return its exit code and JSON document."""
     result = CliRunner().invoke(command, ["derive", "-o", "json", *arguments], standalone_mode=False)
     if result.exception:
         raise result.exception
@@ -85,6 +87,7 @@ def run(*arguments: str) -> tuple[int, dict[str, dict[str, object]]]:
 
 
 def save(folder: Path, host: str, **collectors: object) -> str:
+    """Write the facts of a host to a file, and return its path."""
     path = folder / f"{host}.json"
     answer = {**facts(**collectors).to_answer(), "host": host}
     path.write_text(json.dumps(answer))

@@ -17,10 +17,12 @@ from tests.unit.nccl import logs
 
 
 def read(text: str) -> NcclLog:
+    """Return the parsed log of a text."""
     return read_log([io.StringIO(text)])
 
 
 def recorded(name: str) -> NcclLog:
+    """Return a parsed recorded log of a node with H200."""
     return read((H200 / name).read_text())
 
 

@@ -23,6 +23,7 @@ class Shelled:
     path: str
 
     def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run a command line in a shell on this machine."""
         return subprocess.run(
             ["/bin/sh", "-c", command], input=stdin, capture_output=True, env={"PATH": self.path}, check=False
         )
@@ -30,6 +31,7 @@ class Shelled:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Remote:
+    """Return a shell of a fake node with a recorded nvidia-smi."""
     write_program(tmp_path / "nvidia-smi", NVIDIA_SMI)
     return Remote(Shelled(f"{tmp_path}:/usr/bin:/bin"), "gpu01")
 

@@ -17,6 +17,7 @@ from tests.unit.nccl import logs
 
 
 def verdict(text: str, intra: Intra | None = None, inter: Inter | None = None) -> dict[str, tuple[str, str]]:
+    """Return rule → level and text of the findings about a log, with expected paths."""
     found = judge_log(read_log([io.StringIO(text)]), ExpectedPaths(intra, inter))
     return {finding.rule: (finding.level, finding.text) for finding in found}
 

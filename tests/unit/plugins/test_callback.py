@@ -17,6 +17,7 @@ from tests.unit.roles.scripts import load
 def task(
     name: str = "Install", role: str | None = "nvidia_driver", no_log: bool = False, parent: Any = None
 ) -> Any:
+    """Return a fake task of Ansible in a role."""
     named = SimpleNamespace(get_name=lambda: role) if role else None
     return SimpleNamespace(
         name=name, action="ansible.builtin.apt", _role=named, _uuid=name, no_log=no_log, _parent=parent
@@ -24,6 +25,7 @@ def task(
 
 
 def result(data: dict[str, Any], of: Any = None) -> Any:
+    """Return a fake result of a task on gpu01."""
     return SimpleNamespace(
         _host=SimpleNamespace(get_name=lambda: "gpu01"),
         _task=of or task(),
@@ -35,6 +37,7 @@ def result(data: dict[str, Any], of: Any = None) -> Any:
 
 @pytest.fixture
 def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the callback plugin, which writes into a temporary file."""
     module = load(ROOT / "plugins/callback/gpuprov_jsonl.py", "gpuprov_jsonl")
     plugin = module.CallbackModule()
     monkeypatch.setattr(plugin, "get_option", lambda name: str(tmp_path / "events.jsonl"))
@@ -46,6 +49,8 @@ def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def events(tmp_path: Path) -> Any:
+    """Return a function that reads the events written so far."""
+
     def read() -> list[dict[str, Any]]:
         return [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
 

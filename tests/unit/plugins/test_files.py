@@ -23,6 +23,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     stated = {"mode": "0644", "backup": False, "validate": None, "wanted": True}
 
     def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
+        """Run gpuprov_files with these options; return its answer."""
         asked = {"files": [], "remove": [], "undo": {}, "check": check, **options}
         asked["files"] = [{**stated, **each} for each in asked["files"]]
         monkeypatch.setattr("sys.argv", ["-", json.dumps(asked)])
@@ -35,10 +36,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 @pytest.fixture
 def unit(tmp_path: Path) -> dict[str, str]:
+    """Return path and content of a systemd unit that does not exist yet."""
     return {"path": str(tmp_path / "system/our.service"), "content": "[Unit]\nDescription=Größe\n"}
 
 
 def mode(path: str) -> int:
+    """Return the permissions of a file, with its set-id bits."""
     return Path(path).stat().st_mode & 0o7777
 
 

@@ -25,6 +25,7 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Function that runs tasks on all nodes and returns node → registered results, without stopped nodes."""
 
     def play(leases: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Run tasks with a file of leases; return node → registered result."""
         (tmp_path / "roles/asking/files").mkdir(parents=True)
         (tmp_path / "roles/asking/tasks").mkdir()
         (tmp_path / "roles/asking/files/do.py").write_text(DONE)
@@ -53,12 +54,14 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def leases() -> str:
+    """Return the text of a file of leases: one is valid, one has ended, one was lost."""
     now = uptime()
     until = {"ours": now + 60, "stale": now - 1}
     return json.dumps({"resumable": False, "until": until, "lost": {"taken": "leased by x@y"}})
 
 
 def script(folder: Path) -> list[dict[str, Any]]:
+    """Return the tasks of a play: one that runs the script, which writes a file."""
     asked = {"script": "do.py", "question": f"{folder}/{{{{ inventory_hostname }}}}.done"}
     return [{"name": "Do", SCRIPT: asked, "register": "said", "ignore_errors": True}]
 

@@ -23,6 +23,7 @@ STRANGER, OTHER = 4321, 4322
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
+    """Forget before and after the test which folders were cleaned."""
     gpuprov_replace._cleaned.clear()
     yield
     gpuprov_replace._cleaned.clear()
@@ -30,6 +31,7 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
+    """Return a file with old content and permissions 0640, in a folder of its own."""
     path = tmp_path / "folder/file"
     path.parent.mkdir()
     path.write_bytes(b"old\n")

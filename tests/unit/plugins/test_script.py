@@ -44,6 +44,7 @@ QUESTION = {"name": "it's {{ 'templated' }}", "number": 3, "list": [True, None]}
 
 
 def run(program: str, *words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of this Python's environment in a folder, without Ansible's variables."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     return subprocess.run(
         [Path(sys.executable).with_name(program), *words],

@@ -14,6 +14,7 @@ PROMPT = "[sudo via ansible, key=abc] password:"
 
 @pytest.fixture
 def sudo() -> Any:
+    """Return the become plugin, loaded from its file."""
     spec = importlib.util.spec_from_file_location("gpuprov_sudo", ROOT / "plugins/become/gpuprov_sudo.py")
     assert spec is not None
     assert spec.loader is not None

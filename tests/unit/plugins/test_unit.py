@@ -31,6 +31,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(monkeypatch: pytest.MonkeyPatch, enabled: str, active: str, start: str = "") -> None:
+    """Set what the fake systemctl answers about a unit, and what its start runs."""
     monkeypatch.setenv("ENABLED", enabled)
     monkeypatch.setenv("SHOWN", f"LoadState=loaded\\nActiveState={active}\\n")
     monkeypatch.setenv("START", start)
@@ -45,6 +46,7 @@ def acts(
     reload: bool = False,
     check: bool = False,
 ) -> list[str]:
+    """Settle a unit, and return the actions that were needed."""
     done = unit.settle(name, enabled, wanted, reload, check)
     assert done["changed"] == bool(done["acts"])
     return list(done["acts"])

@@ -99,6 +99,7 @@ def test_a_shell_that_ends_early_is_no_answer(
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that is the root of the files the probe reads."""
     monkeypatch.setattr(base, "FOLDERS", (f"{tmp_path}/etc", f"{tmp_path}/lib"))
     for name in ("etc/sysctl.d", "lib/sysctl.d", "etc/systemd/system.conf.d"):
         (tmp_path / name).mkdir(parents=True)
@@ -134,6 +135,7 @@ def test_assignments_lose_their_quotes(tmp_path: Path) -> None:
 def sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, rows: list[list[str]]
 ) -> list[list[str]]:
+    """Return the offers of a package that the collector finds in a source file, with a fake apt."""
     path = tmp_path / "site.list"
     path.write_text(text)
     index = tmp_path / "Packages"
@@ -209,6 +211,7 @@ def pam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values(service: str | None) -> dict[str, str]:
+    """Return name → value of the variables of a service; of logins for None."""
     return {name: value for name, (value, _) in logins.variables_of(service).items()}
 
 

@@ -47,6 +47,7 @@ LATER = {
 
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
+    """Return the recorded answer of a node with four H200."""
     document: dict[str, Any] = json.loads((H200 / "facts.json").read_text())
     stdout = (H200 / "q.xml").read_text()
     document["collectors"] |= {"smi": {"rc": 0, "stdout": stdout, "stderr": ""}, **LATER}
@@ -54,6 +55,7 @@ def answer() -> dict[str, Any]:
 
 
 def changed(answer: dict[str, Any], **collectors: Any) -> Facts:
+    """Return the facts of an answer with other collectors."""
     return Facts.from_answer({**answer, "collectors": {**answer["collectors"], **collectors}})
 
 

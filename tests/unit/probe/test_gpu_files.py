@@ -69,6 +69,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(path: str | Path = DEVICE, flags: str = "O_RDWR") -> str:
+    """Return a Python program that holds a device open."""
     return OPEN.format(path=str(path), flags=flags)
 
 

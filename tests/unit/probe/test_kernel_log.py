@@ -62,6 +62,7 @@ class Log:
         ]
 
     def _start(self, argv: tuple[str, ...], **_: Any) -> Any:
+        """Return a fake journalctl that prints the journal's lines; record its arguments."""
         self.arguments = argv
         lines = io.BytesIO("".join(f"{line}\n" for line in self.journal).encode())
         child = Mock(stdout=lines)
@@ -69,6 +70,7 @@ class Log:
         return child
 
     def _read(self, _handle: int, _size: int) -> bytes:
+        """Return the next record of the ring buffer, or raise BlockingIOError at its end."""
         if not self.ring:
             raise BlockingIOError
         return self.ring.pop(0)
@@ -76,6 +78,7 @@ class Log:
 
 @pytest.fixture
 def machine() -> Iterator[Log]:
+    """Provide a machine whose journal and ring buffer the test fills."""
     with contextlib.ExitStack() as stack:
         yield Log(stack.enter_context(pytest.MonkeyPatch.context()))
 

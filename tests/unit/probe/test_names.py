@@ -21,34 +21,40 @@ def answer() -> Answer:
 
 
 def _unit(collected: Answer) -> None:
+    """Put hostile text into the id of a unit."""
     collected["units"]["text"] = collected["units"]["text"].replace("Id=", f"Id={HOSTILE}", 1)
 
 
 def _package(collected: Answer) -> None:
+    """Put hostile text into the name of a package."""
     collected["packages"]["text"] = (
         f"{HOSTILE}\tamd64\t1.0\tx\tinstall ok installed\n" + collected["packages"]["text"]
     )
 
 
 def _version(collected: Answer) -> None:
+    """Put hostile text into the version of a package."""
     collected["packages"]["text"] = (
         f"x\tamd64\t{HOSTILE}\tx\tinstall ok installed\n" + collected["packages"]["text"]
     )
 
 
 def _option(collected: Answer) -> None:
+    """Name a package like an option of apt."""
     collected["packages"]["text"] = (
         "-oX=y\tamd64\t1.0\tx\tinstall ok installed\n" + collected["packages"]["text"]
     )
 
 
 def _vermagic(collected: Answer) -> None:
+    """Put hostile text into the kernel for which a module was built."""
     kernel = collected["system"]["kernel"]
     lines = f"filename: /lib/modules/nvidia.ko\nversion: 1\nvermagic: {kernel} SMP {HOSTILE}\n"
     collected["disk_modules"] = {kernel: lines}
 
 
 def _compiler(collected: Answer) -> None:
+    """Put hostile text into the compiler of a kernel."""
     collected["kernels"] = {
         **collected["kernels"],
         "compilers": {collected["system"]["kernel"]: f"gcc {HOSTILE}"},

@@ -68,6 +68,7 @@ def md5(path: Path) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Return a tree with an installed package, whose records the probe reads."""
     tree = Tree(tmp_path / "root")
     monkeypatch.setattr(files, "INFO", str(tree.info))
     monkeypatch.setattr(files, "DIVERSIONS", str(tree.diversions))
@@ -89,6 +90,7 @@ def asking(tree: Tree) -> verify.PackageFiles:
     """Return verify's observer, whose commands read the tree."""
 
     def run(command: str) -> Any:
+        """Answer a command of verify from the tree."""
         if command == verify.DIVERSIONS:
             lines = tree.diversions.read_text().splitlines() if tree.diversions.exists() else []
             rows = zip(lines[::3], lines[1::3], lines[2::3], strict=True)
@@ -128,10 +130,12 @@ def keep_times(path: Path, change: Callable[[], Any]) -> None:
 
 
 def same_size(tree: Tree) -> None:
+    """Change a file's content without its size and times."""
     keep_times(tree.library, lambda: tree.library.write_text(CONTENT.upper()))
 
 
 def divert(tree: Tree, by: str = ":") -> None:
+    """Divert a program: rename it and record who did so."""
     tree.program.rename(f"{tree.program}.distrib")
     tree.diversions.write_text(f"{tree.program}\n{tree.program}.distrib\n{by}\n")
 

@@ -50,6 +50,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 
 def ask(parameters: Parameters, shell: str = "/bin/sh", before: str = "", after: str = "") -> Facts:
+    """Run the probe in a shell on this machine, with text or commands around it; return its facts."""
     payload = build(parameters, become=False)
     command = f"{before}{payload.command}" if not after else f"{before}( {payload.command} ); {after}"
     done = subprocess.run(
@@ -59,6 +60,7 @@ def ask(parameters: Parameters, shell: str = "/bin/sh", before: str = "", after:
 
 
 def frame(document: bytes, nonce: str = NONCE) -> bytes:
+    """Return a document in a frame: marker with nonce, length and hash, then the compressed text."""
     body = base64.b64encode(zlib.compress(document))
     mark = f"<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n"
     return mark.encode() + body + b"\n"
@@ -105,6 +107,7 @@ def test_a_hanging_nvidia_smi_costs_its_time_out_only(programs: Programs, tmp_pa
 
 
 def _is_alive(pid: str) -> bool:
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -275,6 +278,8 @@ def test_answers_are_json_of_one_schema() -> None:
 
 @pytest.fixture
 def _collector_that_lets_others_run() -> Iterator[None]:
+    """Pause in each collection of garbage, so that other threads run there."""
+
     def wait(phase: str, about: object) -> None:
         time.sleep(0.0001)
 

@@ -111,6 +111,7 @@ def asking(tree: Tree) -> rpm_files.RpmFiles:
     user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
 
     def run(command: str) -> Any:
+        """Run a command of verify with the tree's database of packages."""
         command = command.replace("rpm -q ", f"{RPM}{tree.database} -q ")
         command = command.replace("%{FILEUSERNAME} %{FILEGROUPNAME}", f"{user} {group}")
         done = subprocess.run(
@@ -132,12 +133,14 @@ def both(tree: Tree) -> list[str]:
 
 
 def same_size(tree: Tree) -> None:
+    """Change a file's content without its size and times."""
     about = tree.library.stat()
     tree.library.write_bytes(CONTENT.upper())
     os.utime(tree.library, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 def replaced(path: Path, make: Callable[[Path], object]) -> None:
+    """Remove a file, and make another at its path."""
     path.unlink()
     make(path)
 

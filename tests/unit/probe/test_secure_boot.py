@@ -26,17 +26,20 @@ HASHES = bytes.fromhex("2616c4c14c509240aca941f936934328")  # EFI_CERT_SHA256_GU
 
 
 def signature_list(kind: bytes, *values: bytes) -> bytes:
+    """Return a list of signatures in the format of UEFI."""
     each = 16 + len(values[0])
     head = struct.pack("<III", 28 + each * len(values), 0, each)
     return kind + head + b"".join(OWNER + value for value in values)
 
 
 def fingerprint(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate in hexadecimal."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a machine's folder, with empty folders of firmware variables and of shim's lists."""
     monkeypatch.setattr(secure_boot, "VARIABLES", f"{tmp_path}/efivars/")
     monkeypatch.setattr(secure_boot, "WHOLE", f"{tmp_path}/mok/")
     (tmp_path / "efivars").mkdir()
@@ -45,6 +48,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked() -> dict[str, Any]:
+    """Return the answer of the collector `secure_boot`."""
     values: dict[str, Any] = secure_boot.secure_boot({})
     return values
 
@@ -72,11 +76,13 @@ def test_a_list_that_is_cut_short_ends_there(machine: Path) -> None:
 
 
 def group() -> Any:
+    """Return a group that expects the site's certificate."""
     stated = LockedSecureBoot(fingerprint=fingerprint(SITE), signer="Site", serial="1F:2E")
     return locked_group("node").model_copy(update={"secure_boot": stated})
 
 
 def facts(*, on: bool | None = True, **result: Any) -> Facts:
+    """Return facts of Secure Boot in which the site's certificate is in shim's list, with changes."""
     lists = {"db": [], "dbx": [], "MokListRT": [fingerprint(SITE)], "MokListXRT": []}
     raw = {"lockdown": "integrity", "keys": None, "enforced": False, "ignored_by_shim": False}
     raw |= {"kernel": [], "vendor": "", "certificates": lists | result.pop("certificates", {})} | result

@@ -81,6 +81,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, pidfile: str = "none", block: bool = 
 
 
 def collected(monkeypatch: pytest.MonkeyPatch, *listeners: tuple[str, str, list[str]]) -> Any:
+    """Return the collector's answer for these listening processes."""
     monkeypatch.setattr(sshd, "_listeners", lambda unclear: iter(listeners))
     return sshd.sshd({"login": "ops", "strangers": ["gpuprov-unknown", "198.51.100.1"]})
 

@@ -38,6 +38,7 @@ def judged(result: str, *, at: str = AT, checks: tuple[str, ...] = ("a.b", "c.d"
 
 
 def result(criterion: Criterion, **seen: object) -> tuple[str, str]:
+    """Return result and value of a criterion for two nodes, by this evidence."""
     stated = Criteria(title="t", criteria=[criterion])
     [found] = judge_criteria(stated, Evidence(["n1", "n2"], **seen), NOW)  # type: ignore[arg-type]
     return found.result, found.value
@@ -74,6 +75,7 @@ def test_measurements_are_those_of_accept() -> None:
 
 
 def event(node: str, kind: Kind, at: str = AT) -> Event:
+    """Return an event of a machine in the ledger."""
     return Event(at, "f", node, "SN", "", kind)
 
 

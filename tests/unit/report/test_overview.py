@@ -50,11 +50,13 @@ class Fleet:
         self.asked: list[list[str]] = []
 
     def differs(self, name: str, *drift: Difference) -> None:
+        """Give a node these differences."""
         self.nodes[name] = NodeDrift(name, "drifted", drift)
 
 
 @pytest.fixture
 def fleet(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """Return a fleet whose survey and leases the test sets."""
     found = Fleet()
 
     def holders(_: Lock, names: list[str], *__: Any) -> dict[str, Lease]:
@@ -69,6 +71,7 @@ def fleet(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> Fleet:
 
 
 def screen(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
+    """Run `gpuprov status --overview`, check its exit code, and return its lines."""
     assert run(["status", "--overview", *words]) == code
     return capsys.readouterr().out.splitlines()
 

@@ -8,6 +8,7 @@ from gpuprov.report.text import plan_lines, plan_sentence
 
 
 def lines(there: str | None) -> list[str]:
+    """Return the lines of a plan for a node with this version of a package, or without it."""
     because = Difference(
         "driver.packages",
         {"libcuda1": "535.261.03-1"},

@@ -23,6 +23,7 @@ from tests.unit.report.test_reports import Page
 
 
 def kept(name: str, **answers: str) -> Kept:
+    """Return a run with recorded measurements: node → recording."""
     judged = judge({node: recorded(recording) for node, recording in answers.items()})
     return Kept(name, document(judged)["nodes"])
 
@@ -94,6 +95,7 @@ def test_names_of_nodes_are_no_markup() -> None:
 
 
 def stored(kept: Kept) -> None:
+    """Store a run's measurements in the state folder."""
     folder = state_dir() / "runs" / kept.run
     folder.mkdir(parents=True)
     (folder / "accept.json").write_text(json.dumps({"schema": "gpuprov.accept/1", "nodes": list(kept.nodes)}))

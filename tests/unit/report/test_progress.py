@@ -13,15 +13,18 @@ DIFF = "--- /etc/nccl.conf\n+++ /etc/nccl.conf\n+NCCL_IB_DISABLE=1\n"
 
 
 def start(task: str) -> dict[str, Any]:
+    """Return the event at the start of a task."""
     return {"event": "start", "play": "site", "role": "nccl", "task": task}
 
 
 def result(host: str, status: str = "changed", **more: Any) -> dict[str, Any]:
+    """Return the event of a task's result on a host."""
     event = {"event": "task", "host": host, "role": "nccl", "task": "Write the configuration"}
     return event | {"status": status, "seconds": 0.4, "msg": ""} | more
 
 
 def lines(*events: dict[str, Any], diffs: bool = False) -> list[str]:
+    """Return the lines that progress reports for events, and for the end after them."""
     said: list[str] = []
     progress = Progress(said.append, diffs=diffs)
     for event in events:

@@ -13,6 +13,7 @@ from gpuprov.report.recap import recap_lines, unexplained
 
 
 def failed(**event: Any) -> Convergence:
+    """Return the result of an apply in which a task failed on n1 with this event."""
     return Convergence({"n1": NodeOutcome(changed=3, compiled="6.1.0-1", failed=[event])})
 
 

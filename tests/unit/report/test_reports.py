@@ -34,6 +34,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Record rows, the classes of their cells, and the URLs that the page refers to."""
         given = dict(attrs)
         if tag == "tr":
             self.rows.append([])

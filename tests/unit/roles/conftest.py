@@ -24,6 +24,7 @@ def run_script(tmp_path: Path) -> RunScript:
     """
 
     def run(path: str, cases: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        """Run the script; return the process, and the calls of nvidia-smi."""
         smi = f'echo "$*" >>{tmp_path}/calls\ncase "$*" in\n{cases}\n*--query-gpu=index*) echo 0 ;;\nesac'
         write_program(tmp_path / "nvidia-smi", smi)
         script = tmp_path / "script"

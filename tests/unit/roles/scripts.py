@@ -12,10 +12,12 @@ ROLES = ROOT / "roles"
 
 
 def script(role: str, name: str = "look") -> ModuleType:
+    """Return a script of a role as a module."""
     return load(ROLES / role / f"files/{name}.py", f"{name}_{role}")
 
 
 def load(path: Path, name: str) -> ModuleType:
+    """Return a Python file as a module with this name, executed."""
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification
     assert specification.loader

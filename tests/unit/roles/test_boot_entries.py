@@ -36,6 +36,7 @@ class Machine:
 
     @property
     def default(self) -> str:
+        """Return or set the kernel of the next boot."""
         return (self.root / "default").read_text().strip().rpartition("/vmlinuz-")[2]
 
     @default.setter
@@ -44,12 +45,14 @@ class Machine:
 
     @property
     def record(self) -> str | None:
+        """Return the record of a kernel that is held back; None without one."""
         path = self.root / "var/lib/gpuprov/held-back-kernel"
         return path.read_text() if path.exists() else None
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
+    """Return a machine with three kernels and a rescue kernel, and the program rendered for a driver."""
     (tmp_path / "boot").mkdir()
     (tmp_path / "var/lib/gpuprov").mkdir(parents=True)
     for kernel in (OLDER, OLD, NEW, RESCUE):

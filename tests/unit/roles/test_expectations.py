@@ -12,6 +12,7 @@ from tests import RECORDED_LOCK
 
 
 def group(*components: str, **settings: Any) -> LockedGroup:
+    """Return the recorded group with these components and settings."""
     [recorded] = read_lock(RECORDED_LOCK).groups.values()
     one = Component(
         version="1", repository="r", packages={}, closure={}, hold_patterns=[], reason="", source=""

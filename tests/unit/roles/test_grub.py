@@ -25,6 +25,7 @@ def choose(tmp_path: Path) -> Choose:
     def chosen(
         *built: str, before: str = "GRUB_DEFAULT=0", version: str = "535.309.01", caller: str = MKCONFIG
     ) -> tuple[str, str]:
+        """Run the generated configuration; return GRUB_DEFAULT and the messages."""
         names = {"proprietary": ["nvidia-current", "nvidia"]}
         text = render(
             "nvidia_driver/templates/grub.cfg.j2",

@@ -67,6 +67,7 @@ def _tasks(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _without(value: Any) -> Any:
+    """Return a value without the keys that are only text for people, at any depth."""
     if isinstance(value, dict):
         return {key: _without(each) for key, each in value.items() if key not in FOR_PEOPLE}
     return value

@@ -19,6 +19,7 @@ from tests import RECORDED_LOCK
 
 
 def recorded_group(**settings: object) -> LockedGroup:
+    """Return the recorded group with further settings."""
     [group] = read_lock(RECORDED_LOCK).groups.values()
     stated = {name: Setting(value=value, reason="test", source="test") for name, value in settings.items()}
     return group.model_copy(update={"settings": {**group.settings, **stated}})

@@ -35,6 +35,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def program(path: Path, text: str) -> Path:
+    """Write a shell script that can be executed, and return its path."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -42,6 +43,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def made(node: Path) -> list[str]:
+    """Return the kernels for which an initramfs was made."""
     there = node / "made"
     return there.read_text().splitlines() if there.exists() else []
 

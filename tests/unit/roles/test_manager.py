@@ -16,6 +16,7 @@ KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nbGFi\n-----END PGP PUBLIC KEY BLO
 
 
 def stated(url: str, key: str | None) -> Repository:
+    """Return a repository with this URL and key."""
     return Repository(url=url, suites=[], components=[], signed_by=key, source="fleet.yml")
 
 
@@ -27,6 +28,7 @@ REPOSITORIES = {
 
 
 def group_on(system: str) -> LockedGroup:
+    """Return a group with this system and these repositories."""
     return locked_group("node").model_copy(update={"os": system, "repositories": REPOSITORIES})
 
 

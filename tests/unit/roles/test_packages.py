@@ -113,6 +113,7 @@ def test_the_words_of_a_program_that_fails_are_its_errors_each_once(
 
 
 def order(**said: Any) -> Any:
+    """Return the role's order, for NCCL 2.28 unless stated otherwise."""
     sets = {
         "what": "NCCL 2.28",
         "sets": {"nccl": NEW},

@@ -20,6 +20,7 @@ PRIVATE = re.compile(r"\b__[a-z]\w*")
 
 
 def read(path: Path) -> Any:
+    """Return the content of a YAML file."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
@@ -43,6 +44,7 @@ class Role:
         }
 
     def _included(self, tasks: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield the files of tasks that tasks include, at any depth of blocks."""
         for task in tasks:
             if file := task.get(IMPORT) or task.get(INCLUDE):
                 yield file

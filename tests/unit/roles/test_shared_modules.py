@@ -50,6 +50,7 @@ def test_modules_are_placed_as_dkms_keeps_them(tmp_path: Path) -> None:
 
 
 def build(vermagic: str) -> dict[str, Any]:
+    """Return a build of the modules for a kernel, with this vermagic."""
     return {"kernel": "6.1", "vermagic": vermagic, "modules": SUMS}
 
 

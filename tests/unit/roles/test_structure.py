@@ -26,10 +26,12 @@ KEYWORDS = {
 
 
 def read(path: Path) -> Any:
+    """Return the content of a YAML file."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def tasks_of(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield tasks and those in their blocks, at any depth."""
     for task in listed:
         yield task
         for section in ("block", "rescue", "always"):
@@ -37,6 +39,7 @@ def tasks_of(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def all_tasks() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield file and name, and the task, of every task in roles and playbooks."""
     for path in TASK_FILES:
         for task in tasks_of(read(path)):
             yield f"{path.relative_to(ROOT)}: {task.get('name')}", task

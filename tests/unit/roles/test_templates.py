@@ -40,6 +40,7 @@ def render(template: str, **variables: Any) -> str:
 
 
 def sources(archive: list[dict[str, Any]], **repository: Any) -> list[str]:
+    """Return the lines of package sources that the template makes for a repository."""
     asked = {"id": "debian", "url": None, "suites": [], "components": [], "signed_by": None, **repository}
     text = render(
         "repositories/templates/sources.j2",

@@ -28,6 +28,7 @@ MODULE = b"\x7fELF" + bytes(range(256)) * 200
 def make_pair(
     folder: Path, name: str, *, kind: str = "rsa:2048", flags: tuple[str, ...] = ("-nodes",)
 ) -> None:
+    """Write a new key and its certificate into a folder."""
     words = ["openssl", "req", "-new", "-x509", "-newkey", *kind.split(), *flags, "-days", "9"]
     words += ["-subj", f"/O=Site/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
     subprocess.run(words, cwd=folder, check=True, capture_output=True)
@@ -36,6 +37,7 @@ def make_pair(
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the keys and certificates `site` and `other`."""
     folder = tmp_path_factory.mktemp("pairs")
     make_pair(folder, "site")
     make_pair(folder, "other")

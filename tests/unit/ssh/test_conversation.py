@@ -32,6 +32,7 @@ class Echo(Door):
     ended = threading.Event()
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Answer each input with `heard` before it, until the input ends."""
         with suppress(*HUNG_UP):
             while taken := channel.recv(4096):
                 channel.sendall(b"heard " + taken)
@@ -42,6 +43,7 @@ class Quitter(Door):
     """Server that reads once, writes to standard error and closes the channel."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Read the first input, then end with a message on standard error."""
         with suppress(*HUNG_UP):
             channel.recv(4096)
             channel.sendall_stderr(b"killed\n")
@@ -49,10 +51,13 @@ class Quitter(Door):
 
 
 def lines(count: int) -> Callable[[bytes], bool]:
+    """Return a predicate: whether a text has this many lines."""
     return lambda said: said.count(b"\n") >= count
 
 
 def over_ssh(peers: Peers, door: type[Door], work: Callable[[Conversation], object]) -> object | GpuprovError:
+    """Let work talk with a program over SSH; return its result, or the error."""
+
     def talk(session: Session) -> object:
         conversation = session.converse("any", b"first\n")
         try:
@@ -89,6 +94,7 @@ def test_a_node_that_ends_says_why(peers: Peers) -> None:
 
 
 def here(script: str) -> PipeConversation:
+    """Return a conversation with a shell script on this machine."""
     return PipeConversation(["/bin/sh", "-c", script], b"first\n", 100_000)
 
 
@@ -118,6 +124,7 @@ class Dribble(Conversation):
     """A conversation with a program that prints a byte each millisecond."""
 
     def _piece(self, seconds: float) -> bytes:
+        """Return one byte after a millisecond."""
         time.sleep(0.001)
         return b"x"
 

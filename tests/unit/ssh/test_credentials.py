@@ -17,6 +17,7 @@ from tests.unit.ssh.conftest import Configure
 
 
 def make_key(path: Path) -> paramiko.PKey:
+    """Write a new key to a path, and return it."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return paramiko.PKey.from_path(path)
 
@@ -31,6 +32,7 @@ def way(tmp_path: Path, configure: Configure, monkeypatch: pytest.MonkeyPatch) -
 
 
 def offered(way: Route) -> list[tuple[str, bytes]]:
+    """Return name and content of each key that is offered on a route."""
     return [(name, key.asbytes()) for name, key in Credentials(way).keys()]  # noqa: SIM118
 
 

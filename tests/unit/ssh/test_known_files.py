@@ -28,6 +28,7 @@ OTHER = paramiko.ECDSAKey.generate()
 
 
 def words(key: paramiko.PKey) -> str:
+    """Return a key as `TYPE BASE64`."""
     return f"{key.get_name()} {key.get_base64()}"
 
 
@@ -44,6 +45,7 @@ class Impostor(paramiko.ServerInterface):
         return paramiko.AUTH_SUCCESSFUL
 
     def check_auth_password(self, username: str, password: str) -> int:
+        """Accept any password, and record it."""
         self.heard.append(password)
         return paramiko.AUTH_SUCCESSFUL
 
@@ -51,6 +53,7 @@ class Impostor(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        """Record a command and answer it with success."""
         self.heard.append(command.decode())
 
         def end() -> None:
@@ -75,14 +78,17 @@ class Site:
 
     @property
     def line(self) -> str:
+        """The server's line in a known-hosts file."""
         return f"[127.0.0.1]:{self.port} {words(self.key)}\n"
 
     @property
     def other(self) -> str:
+        """A line for the server with another key."""
         return f"[127.0.0.1]:{self.port} {words(OTHER)}\n"
 
     @property
     def revocation(self) -> str:
+        """A line that revokes the server's key."""
         return f"@revoked * {words(self.key)}\n"
 
     def write(self, user: str = "", system: str = "", revoked: str | bytes | None = None) -> None:
@@ -122,6 +128,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, configure: Configure) -> Iterator[Site]:
+    """Provide a server that accepts every login and records passwords and commands."""
     listener = socket.create_server(("127.0.0.1", 0))
     found = Site(tmp_path, listener.getsockname()[1], configure)
 

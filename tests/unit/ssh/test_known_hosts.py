@@ -15,10 +15,12 @@ KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(bits=384)
 
 
 def words(key: paramiko.PKey) -> str:
+    """Return a key as `TYPE BASE64`."""
     return f"{key.get_name()} {key.get_base64()}"
 
 
 def read(tmp_path: Path, *lines: str) -> KnownHosts:
+    """Return the known hosts in a file with these lines."""
     path = tmp_path / "known_hosts"
     path.write_text("\n".join(lines) + "\n")
     return read_known_hosts(path)

@@ -52,11 +52,14 @@ class Evil:
 
 
 def frame(message: object) -> bytes:
+    """Return a message in a frame: four bytes of length, then JSON or the bytes."""
     content = message if isinstance(message, bytes) else json.dumps(message).encode()
     return len(content).to_bytes(4, "big") + content
 
 
 def read(stream: Any) -> bytes:
+    """Return the content of the next frame from a stream."""
+
     def exactly(size: int) -> bytes:
         found = b""
         while len(found) < size:
@@ -71,6 +74,7 @@ def read(stream: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with certificates of a coordinator and of the sites east and west."""
     made = tmp_path_factory.mktemp("tls") / "workers"
     make_certificates(made, ["east", "west"])
     return made
@@ -105,14 +109,19 @@ def service(context: ssl.SSLContext | None, answer: Say) -> Iterator[str]:
 
 
 def site(folder: Path, name: str, answer: Say) -> Any:
+    """Provide a service with a site's certificate, which answers by a function."""
     return service(site_context(folder / f"site-{name}"), answer)
 
 
 def nothing(each: Mapping[str, Any]) -> dict[str, Any]:
+    """Return None for each node."""
     return dict.fromkeys(each)
 
 
 def ask(address: str, folder: Path, names: Mapping[str, str | None], **how: Any) -> dict[str, Any]:
+    """Have services do work on nodes; return node → result, and collect notes and orders if lists
+    are given.
+    """
     notes: list[str] = how.pop("notes", [])
     asked: list[Collection[str]] = how.pop("asked", [])
     how.setdefault("answer", NodeDrift)
@@ -134,6 +143,7 @@ def in_sync(message: Mapping[str, Any], *names: str) -> bytes:
 
 
 def sync(name: str) -> dict[str, Any]:
+    """Return a node's result without differences, as a service sends it."""
     return {"name": name, "status": "in_sync", "drift": [], "reason": None}
 
 
@@ -261,18 +271,22 @@ def two_sites(folder: Path) -> Lock:
 
 
 def looks(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    """Survey nodes; the result is not used."""
     survey(lock, names, dispatch=dispatch)
 
 
 def judges(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    """Verify nodes; the result is not used."""
     run_verification(lock, names, dispatch=dispatch)
 
 
 def gathers(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    """Gather the facts of nodes; the result is not used."""
     dict(gather(lock, names, dispatch=dispatch))
 
 
 def changes(lock: Lock, names: list[str], dispatch: Dispatch) -> None:
+    """Change nodes; the result is not used."""
     run = RunContext(lock, Path(), Options(dispatch))
     change(lambda run, each: {}, run, dict.fromkeys(names), answer=None)
 

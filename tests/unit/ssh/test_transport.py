@@ -35,6 +35,7 @@ class Door(paramiko.ServerInterface):
         self.allowed, self.answer, self.over = allowed, answer, over
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        """Accept only the allowed key."""
         return paramiko.AUTH_SUCCESSFUL if key == self.allowed else paramiko.AUTH_FAILED
 
     def get_allowed_auths(self, username: str) -> str:
@@ -44,10 +45,12 @@ class Door(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        """Accept any command, and answer it in another thread."""
         threading.Thread(target=self._serve, args=(channel,), daemon=True).start()
         return True
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Send the answer and exit code 0; nothing without an answer."""
         if self.answer is None:
             return
         time.sleep(0.05)  # after the reply to the request for the command
@@ -72,6 +75,7 @@ class Peers:
         self.over = threading.Event()
 
     def listen(self) -> socket.socket:
+        """Return a new listening socket, which is closed at the end."""
         server = socket.create_server(("127.0.0.1", 0))
         self.sockets.append(server)
         return server
@@ -103,6 +107,7 @@ class Peers:
         return port
 
     def target(self, name: str, port: int, identity: str | None = None) -> Target:
+        """Return a target at a port of this machine, with the test's key and known hosts."""
         spec = Connection(
             port=port,
             identity_file=identity or str(self.folder / "id"),
@@ -129,6 +134,7 @@ class Sluggard(Door):
     """Server that reads its input slowly, with short pauses."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Read a piece of the input twice a second."""
         with suppress(*HUNG_UP):
             while channel.recv(4096):
                 time.sleep(0.5)
@@ -138,6 +144,7 @@ class WithoutSession(Door):
     """Server whose PAM opens no session: sshd prints the message of the day and ends with 254."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Answer as a node on which PAM opens no session."""
         time.sleep(0.05)  # after the reply to the request for the command
         with suppress(*HUNG_UP):
             channel.sendall(b"permitted by applicable law.\n")
@@ -149,6 +156,7 @@ class Mute(Door):
     """Server that does not reply to the request for a command."""
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        """Wait instead of answering a request for a command."""
         self.over.wait(20)
         return False
 
@@ -157,6 +165,8 @@ class Deaf(Door):
     """Server that announces a window for the whole input, and then reads nothing more."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Read no more packets of the connection."""
+
         def nothing() -> None:
             self.over.wait(20)
             raise EOFError
@@ -165,6 +175,8 @@ class Deaf(Door):
 
 
 def visit(*nodes: Target, stdin: bytes = b"") -> dict[str, Output | GpuprovError]:
+    """Run `true` on nodes; return node → output or error."""
+
     def ask(session: Session) -> Output:
         return session.run("true", stdin)
 
@@ -285,6 +297,7 @@ def test_a_flood_is_cut_off(peers: Peers) -> None:
 
 
 def visited(node: Target) -> Output | GpuprovError:
+    """Run `true` on the node `a`; return its output or error."""
     return visit(node)["a"]
 
 
@@ -340,6 +353,7 @@ class Curious(Door):
         return "keyboard-interactive"
 
     def check_auth_interactive(self, username: str, submethods: str) -> paramiko.InteractiveQuery:
+        """Ask for a very long list of answers."""
         query = paramiko.InteractiveQuery("name", "instructions")
         query.prompts = Many()
         return query
@@ -368,6 +382,7 @@ class Flood(Door):
     """Server that sends standard error without regard to the window."""
 
     def _serve(self, channel: paramiko.Channel) -> None:
+        """Send 40 MiB of standard error without regard to the window."""
         time.sleep(0.05)
         with suppress(*HUNG_UP):
             for _ in range(40 << 5):

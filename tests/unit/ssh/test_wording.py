@@ -41,6 +41,7 @@ def test_both_say_the_same(ssh: str, error: OSError) -> None:
 
 
 def of_kernel(number: int) -> OSError:
+    """Return the error of the kernel with this number."""
     return OSError(number, os.strerror(number))
 
 

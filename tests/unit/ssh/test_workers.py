@@ -69,6 +69,7 @@ def cluster(loops_end: None, scratch: None) -> Iterator[Any]:
 
 @pytest.fixture
 def client(cluster: Any) -> Iterator[Client]:
+    """Provide a client of the cluster."""
     with Client(cluster, set_as_default=False) as own:
         yield own
 
@@ -80,6 +81,7 @@ def said_by(names: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def spread(client: Client, work: Any, *names: str, **how: Any) -> dict[str, Any]:
+    """Do work on nodes by Dask workers; return node → result."""
     hear, changes, over = how.get("hear"), how.get("changes", False), how.get("over", threading.Event())
     with DaskCrew(client, how.get("notes", []).append).ready() as crew:
         found = crew.do(
@@ -216,6 +218,7 @@ BEGUN: list[str] = []
 
 
 def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
+    """Report the worker, and return its name for each node; the first worker waits until it is let go on."""
     from tests.unit.ssh import test_workers as own  # this module, not a pickled copy
 
     at = current_attempt()

@@ -33,6 +33,7 @@ SPLIT = ("0-15", "0-15", "16-31", "16-31")
 
 
 def only(lines: list[object]) -> str:
+    """Return the text of the only line."""
     [line] = lines
     return line.text  # type: ignore[attr-defined, no-any-return]
 
@@ -152,6 +153,7 @@ def test_a_device_the_node_does_not_have() -> None:
 
 
 def run(*arguments: str) -> dict[str, list[dict[str, str]]]:
+    """Run `gpuprov launch` with JSON output; return the document."""
     result = CliRunner().invoke(command, [*arguments], standalone_mode=False)
     if result.exception:
         raise result.exception

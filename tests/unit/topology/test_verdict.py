@@ -30,6 +30,7 @@ NIC Legend:
 
 
 def texts(rule: str, matrix: str = TWO_SOCKETS) -> list[tuple[str, str]]:
+    """Return level and text of a rule's findings about a matrix."""
     return [
         (found.level, found.text) for found in judge_topology(parse_topology(matrix)) if found.rule == rule
     ]

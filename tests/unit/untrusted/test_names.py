@@ -89,6 +89,7 @@ def test_no_name_holds_what_an_interpreter_acts_on(check: Callable[[object], str
 
 
 def _passes(check: Callable[[object], str], text: str) -> bool:
+    """Return whether a check accepts a text."""
     try:
         check(text)
     except NodeFailed:

@@ -17,6 +17,7 @@ from gpuprov.untrusted.programs import STDERR_BYTES, Answer, run_limited
 
 
 def sh(script: str, stdin: bytes = b"", *, seconds: float = 30, limit: int = 1000) -> Answer:
+    """Run a shell script with limits, and return its answer."""
     return run_limited(["/bin/sh", "-c", script], stdin, seconds=seconds, limit=limit)
 
 

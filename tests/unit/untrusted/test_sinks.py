@@ -67,6 +67,7 @@ def made_of(node: ast.expr, source: Source, quoting: set[str]) -> bool:
 
 
 def _fit(value: ast.expr, source: Source, quoting: set[str]) -> bool:
+    """Return whether an expression is quoted or constant, so that it may be part of a command."""
     if isinstance(value, ast.Call):
         return name_of(value.func) in quoting
     if isinstance(value, ast.Name):
@@ -149,6 +150,7 @@ def xml_values(call: ast.Call, source: Source) -> bool:
 
 
 def _figure(part: ast.expr) -> bool:
+    """Return whether a part of an f-string is constant or formatted as a number."""
     return isinstance(part, ast.Constant) or (
         isinstance(part, ast.FormattedValue) and part.format_spec is not None
     )

@@ -22,6 +22,7 @@ ASKED: list[Any] = []
 
 
 def fleet(rollout: Rollout | None) -> Lock:
+    """Return a lock with three nodes and this rollout."""
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
     hosts = {"sound": "10.0.0.1", "slow": "10.0.0.2", "lost": "10.0.0.3"}
@@ -31,11 +32,13 @@ def fleet(rollout: Rollout | None) -> Lock:
 
 
 def context(lock: Lock, folder: Path) -> UpgradeContext:
+    """Return the context of an upgrade of a lock to itself."""
     return UpgradeContext(lock=lock, folder=folder, options=Options(), old=lock, source=folder)
 
 
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the measurements: one node is sound, one slow, one gives no answer."""
     answers = {
         "sound": recorded("quick"),
         "slow": recorded("pcie-saturated"),

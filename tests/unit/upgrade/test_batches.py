@@ -16,6 +16,7 @@ sizes = st.one_of(st.integers(1, 9), st.integers(1, 100).map(lambda number: f"{n
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[dict[str, list[str]], Rollout]:
+    """Return groups with their nodes, and a rollout for them, drawn at random."""
     counts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))
     groups = {f"g{at}": [f"g{at}n{number}" for number in range(count)] for at, count in enumerate(counts)}
     nodes = [node for hosts in groups.values() for node in hosts]

@@ -26,6 +26,7 @@ ABOUT = {"kernel": KERNEL, "path": "/p", "size": 1, "sha256": ""}
 
 
 def context(folder: Path, build: str | None, builder: Any = "a2", **more: str) -> UpgradeContext:
+    """Return the context of an upgrade whose driver is built in this way, by this builder."""
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
     driver = group.components.driver.model_copy(update={"build": build, "builder": builder, **more})
@@ -37,6 +38,7 @@ def context(folder: Path, build: str | None, builder: Any = "a2", **more: str) -
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UpgradeContext:
+    """Return the context of an upgrade in which a node compiles for the others; its module is a stub."""
     asked = context(tmp_path, "once")
     [group] = asked.lock.groups.values()
     module = pack({"nvidia-current.ko": stub_module(group.components.driver.version, kernel=KERNEL)})

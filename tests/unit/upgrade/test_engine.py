@@ -50,12 +50,16 @@ class World:
     ticks: int = 0
 
     def tick(self) -> None:
+        """Count a moment; raise Killed in those in which the controller dies."""
         self.ticks += 1
         if self.ticks in self.deaths:
             raise Killed
 
     def step(self, name: str) -> Any:
+        """Return the function that does a step on nodes, with the failures that the test wants."""
+
         def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
+            """Do the step; a failed apply leaves a node half changed."""
             failed = {}
             assert isinstance(context.toward(context.lock, folder).leases, PaperLeases)
             for node in nodes:
@@ -72,6 +76,7 @@ class World:
         return take
 
     def change(self, name: str, node: str) -> None:
+        """Do a step on one node; check that nothing else may happen there."""
         match name:
             case "record":
                 self.recorded.setdefault(node, self.version[node])
@@ -96,6 +101,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
+    """Replace leases and fetching by fakes, and return the leases."""
     leases = PaperLeases()
     monkeypatch.setattr(engine.exclusive, "leases_for", lambda context: leases)
     monkeypatch.setattr(engine, "fetch", lambda context, nodes, canaries: None)

@@ -15,6 +15,7 @@ from gpuprov.upgrade.journal import NAME, Journal
 
 
 def a_run(name: str, changed: Iterable[str] = (), *, over: bool = True) -> Path:
+    """Write the journal of an upgrade that changed these nodes; return its folder."""
     folder = make_folder(state_dir() / "runs" / name)
     with Journal(folder / NAME) as journal:
         journal.write("run", "begun")
@@ -68,6 +69,7 @@ def test_a_rollback_undoes_no_upgrade_of_another_fleet_unless_it_is_named() -> N
 
 
 def a_rollback(name: str, source: str, returned: Iterable[str], failed: Iterable[str] = ()) -> Path:
+    """Write the journal of a rollback of a run; return its folder."""
     folder = make_folder(state_dir() / "runs" / name)
     with Journal(folder / NAME) as journal:
         journal.write("run", "begun", data={"source": source})

@@ -37,6 +37,7 @@ def older(lock: Lock, **changes: Any) -> Lock:
 
 @pytest.fixture
 def context() -> UpgradeContext:
+    """Return the context of an upgrade from the recorded lock to an older driver."""
     old = read_lock(RECORDED_LOCK)
     run = Path("runs/this")
     return UpgradeContext(older(old), run, old=old, source=run)
@@ -92,10 +93,12 @@ def test_the_gate_asks_for_all_that_it_reads(context: UpgradeContext, answer: di
 
 
 def lease_of(run: str) -> dict[str, Any]:
+    """Return the lease of a run as the probe states it."""
     return {"run": run, "holder": "a@b", "had_s": 2.0, "left_s": 4.0, "silent_s": 2.0}
 
 
 def faults() -> list[tuple[str, str, Any]]:
+    """Return changes of a sound node's facts: the rule and the text that each must give, and the change."""
     return [
         ("packages", "no repository of the node has", lambda c: c["gate"].update(offered=[])),
         ("way-back", "a rollback cannot install it", lambda c: c["gate"].update(offered=[])),

@@ -21,6 +21,7 @@ from gpuprov.upgrade.node import ahead, files, lastgood, main, packages
 
 @pytest.fixture
 def _own_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have the lease program use a temporary folder."""
     monkeypatch.setattr(lease, "FOLDER", str(tmp_path))
     monkeypatch.setattr(lease, "PATH", str(tmp_path / "lease.json"))
     monkeypatch.setattr(lease, "RUN", str(tmp_path / "run"))
@@ -197,10 +198,12 @@ class Apt:
         self.said: list[tuple[str, ...]] = []
 
     def run(self, *words: str, seconds: float = 0) -> str:
+        """Record a command, and return the architecture if that is the question."""
         self.said.append(words)
         return "amd64\n" if "--print-architecture" in words else ""
 
     def run_anyway(self, *words: str, seconds: float = 0) -> tuple[int, str, str]:
+        """Record a download, and write its file; fail if apt serves none."""
         self.said.append(words)
         if not self.serves:
             return 100, "", "E: Can't find a source to download\n"
@@ -210,6 +213,7 @@ class Apt:
 
 @pytest.fixture
 def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have the programs use a temporary folder and cache."""
     (tmp_path / "cache").mkdir()
     monkeypatch.setattr(ahead, "HOME", str(tmp_path))
     monkeypatch.setattr(ahead, "ARCHIVES", str(tmp_path / "cache"))

@@ -32,6 +32,7 @@ LOCK = "nvidia-driver-cuda-3:580.95.05-1.el9.*"
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
+    """Return an empty pool."""
     (tmp_path / "pool").mkdir()
     return tmp_path / "pool"
 
@@ -212,6 +213,7 @@ def restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
 
 def record(**streams: Any) -> dict[str, Any]:
+    """Return a record of packages and holds, with streams of modules if stated."""
     before = {"nvidia-driver-cuda": DRIVER, "libnccl": ["2.28.9-1", "x86_64"], "site": ["1-1", "noarch"]}
     return {"packages": before, "holds": [LOCK], **streams}
 

@@ -45,6 +45,7 @@ def test_a_node_that_was_not_surveyed_after_its_change_has_failed() -> None:
 
 @pytest.fixture
 def context(tmp_path: Path) -> UpgradeContext:
+    """Return the context of an upgrade of the nodes a and b, which are tested before they return."""
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
     group = group.model_copy(update={"hosts": {"a": "10.0.0.1", "b": "10.0.0.2"}})

@@ -45,6 +45,7 @@ def replacing(command: str, old: str, new: str) -> Change:
     """Return a change of text in the answer of every command that contains `command`."""
 
     def change(answers: Answers) -> None:
+        """Replace the text; it must be there."""
         found = {name: answer for name, answer in answers.items() if asks(name, command) and old in answer[1]}
         assert found, f"the recording has no {old!r} in an answer of {command!r}"
         for name, (code, out, err) in found.items():
@@ -57,6 +58,7 @@ def answering(command: str, code: int, out: str = "", err: str = "") -> Change:
     """Return a change of the whole answer of every command that contains `command`."""
 
     def change(answers: Answers) -> None:
+        """Replace the answers; there must be one."""
         found = [name for name in answers if asks(name, command)]
         assert found, f"the recording has no command {command!r}"
         answers.update(dict.fromkeys(found, (code, out, err)))
@@ -364,6 +366,7 @@ def test_every_check_was_seen_failing() -> None:
 
 
 def failed(verdicts: dict[str, NodeVerdict], name: str, check: str) -> CheckResult:
+    """Return a node's failed result of a check, which must be the only one."""
     (found,) = [result for result in verdicts[name].failed_checks if result.check == check]
     return found
 

@@ -53,6 +53,7 @@ STATED = {
 
 
 def group(settings: dict[str, Any], *components: str) -> LockedGroup:
+    """Return a group with settings of containers and these components."""
     base = locked_group("node")
     each = Component(
         version="1", repository="r", packages={}, closure={"p": "1"}, hold_patterns=[], reason="", source=""
@@ -265,6 +266,7 @@ version = 2
 
 
 def seen(dump: str | None, stated: dict[str, Any] | None = None) -> Any:
+    """Return actual and expected value of `containerd.config`, for a dump of containerd's configuration."""
     facts = Facts("node", "", 0, {"containerd": {"dump": dump}, "units": {"text": ""}})
     expected = wanted(group(stated or {}, "containerd"))["containerd.config"]
     return OBSERVERS["containerd.config"](facts, expected), expected.expected

@@ -29,6 +29,7 @@ class UnitFile:
         self.text = text
 
     def run(self, command: str, *_: str) -> SimpleNamespace:
+        """Return the unit's text for `systemctl cat`, and `enabled` for any other command."""
         out = self.text if command == "systemctl cat %s" else "enabled"
         return SimpleNamespace(stdout=out, stderr="", failed=False)
 
@@ -46,6 +47,7 @@ def test_commands_of_a_unit_are_read_in_linear_time() -> None:
 
 
 def limited_group() -> LockedGroup:
+    """Return a group of an evil and a good node with a limit of locked memory."""
     group = locked_group("evil", "good")
     limits = Setting(value={"limits": {"memlock": "unlimited"}}, reason="", source="")
     return group.model_copy(update={"settings": {**group.settings, "tuning": limits}})

@@ -14,12 +14,14 @@ from tests.unit.verify.nodes_on_paper import locked_group
 
 
 def node_behind(script: str) -> NodeUnderTest:
+    """Return a node whose commands run in this shell script."""
     backend = ShellBackend("node", Shell(["/bin/sh", "-c", script], timeout_s=10), budget_s=10)
     return NodeUnderTest("node", locked_group("node"), backend, Host(backend))
 
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the pauses between attempts to connect."""
     monkeypatch.setattr("gpuprov.verify.nodes.PAUSES_S", [0.0 for _ in PAUSES_S])
 
 

@@ -17,6 +17,7 @@ from tests.unit.verify.nodes_on_paper import locked_group
 
 
 def group(**settings: object) -> LockedGroup:
+    """Return a group with these settings."""
     base = locked_group("node")
     stated = {name: Setting(value=value, reason="", source="") for name, value in settings.items()}
     return base.model_copy(update={"settings": {**base.settings, **stated}})

@@ -13,6 +13,7 @@ GOOD = CheckResult("gpu.count", "passed", 8, 8, "", 0.25)
 
 
 def without_hold(node: str) -> NodeVerdict:
+    """Return the verdict on a node on which a package is not held."""
     detail = f"$ apt-mark showhold\nlibcuda1\ngpuprov apply -l {node}"
     lost = CheckResult("pins.hold", "failed", ["libcuda1", "nvidia-smi"], ["libcuda1"], detail, 0.5)
     return NodeVerdict(node, "failed", [GOOD, lost])

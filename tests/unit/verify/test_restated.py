@@ -18,6 +18,7 @@ STATED = {"driver.version": Expectation("driver.version", "570", "nvidia_driver"
 
 
 def failed(actual: Any = "565", detail: str = "", check: str = "driver.version") -> CheckResult:
+    """Return a failed result as a worker sends it."""
     return CheckResult(check, "failed", "570", actual, detail, 1.0)
 
 

@@ -35,6 +35,7 @@ def answer(folder: Path, name: str, text: str, code: int = 0) -> None:
 
 
 def statuses(verdict: Verdict) -> dict[str, str]:
+    """Return check → status of the only node."""
     (node,) = verdict.nodes
     return {check.check: check.status for check in node.checks}
 

@@ -31,6 +31,7 @@ SITES = "/etc/systemd/system/x.service"
 
 
 def facts(shown: dict[str, str], states: str = "", replaced: dict[str, str] | None = None) -> Facts:
+    """Return facts with units of these properties."""
     text = "\n".join(f"{name}={value}" for name, value in shown.items())
     return cast(Facts, SimpleNamespace(units=parse_units(text, {}, states, replaced)))
 

@@ -47,12 +47,14 @@ skip-mode-detection = false
 
 
 def drift(config: str, default: str = "", **cdi: Any) -> Difference | None:
+    """Return the difference of the toolkit's configuration, or None."""
     facts = Facts("node", "", 0.0, {"toolkit": {"config": config, "default": default, "cdi": cdi}})
     found = judge("node", facts, [Expectation("container_toolkit.config", [], "container_toolkit")]).drift
     return found[0] if found else None
 
 
 def verify(config: str, default: str | None = "") -> list[str]:
+    """Return the keys of the toolkit's configuration that are not as shipped, as verify sees them."""
     answers = {
         TOOLKIT: (0, config, ""),
         DEFAULTS: (int(default is None), "usage" if default is None else default, ""),
@@ -151,6 +153,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folders: Path, name: str, library: str, text: str = SPECIFICATION) -> None:
+    """Write a CDI file for a driver's library into a folder."""
     said = text.format(there=folders / "lib", library=folders / f"lib/libcuda.so.{library}")
     (folders / name).write_text(said)
 

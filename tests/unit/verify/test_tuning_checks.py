@@ -35,10 +35,12 @@ def test_session_of_a_login() -> None:
 
 
 def facts(**collectors: object) -> Facts:
+    """Return facts with these answers of collectors."""
     return Facts("node", "", 0.0, collectors)
 
 
 def seen(check: str, expected: object, node: Facts) -> object:
+    """Return the actual value of a check by facts; the expected one without a difference."""
     differences = judge("node", node, [Expectation(check, expected, "system_tuning")]).drift
     return differences[0].actual if differences else expected
 

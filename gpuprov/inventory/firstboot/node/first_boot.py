@@ -163,6 +163,7 @@ def bring(progress: Progress) -> None:
     order, until = progress.order, time.monotonic() + progress.order["patience_s"]
 
     def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
+        """Report a step as running, do it with retries in the remaining time, and return its result."""
         progress.report("running", name)
         return patiently(work, words, until)
 

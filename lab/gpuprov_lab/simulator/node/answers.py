@@ -30,12 +30,16 @@ class Answer:
         self._tells_milliseconds = any("timestamp" in word for word in arguments)
 
     def again(self) -> str | None:
-        """Return the stored output, or None if the state has changed since."""
+        """Return the stored output with the present time, or None if the state has changed since or none is
+        stored.
+        """
         known = _read(self._path)
         return known[len(self._basis) :].replace(_NOW, now()) if known.startswith(self._basis) else None
 
     def keep(self, said: str) -> None:
-        """Store an answer, unless the user may not write."""
+        """Store an answer, unless it has milliseconds, the second has changed meanwhile, or the user may not
+        write.
+        """
         if self._tells_milliseconds or self._since != now():
             return
         try:
@@ -62,6 +66,7 @@ def _basis(root: str) -> str:
 
 
 def _stamp(path: str) -> str:
+    """Return inode and modification time of a file as text; "" if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -70,6 +75,7 @@ def _stamp(path: str) -> str:
 
 
 def _read(path: str) -> str:
+    """Return a file's text; "" if it cannot be read."""
     try:
         with open(path) as file:
             return file.read()
@@ -78,5 +84,6 @@ def _read(path: str) -> str:
 
 
 def _target(link: str) -> str:
+    """Return the path that a link leads to; "" if that does not exist."""
     path = os.path.realpath(link)
     return path if os.path.exists(path) else ""

@@ -25,9 +25,10 @@ _USAGE = (
 
 
 def control(files: Files, arguments: list[str]) -> int:
-    """Run one command; exit status 2 for an unknown one.
+    """Run one command of `gpuprov-sim`; return 0, or 2 with the usage on stderr for an unknown one.
 
-    `mend` removes all faults, `log` writes a message of the kernel.
+    `boot` loads the modules as a boot does, `power` also removes faults that survive a boot, `status` prints
+    machine and modules, `mend` removes all faults, `log` writes a message of the kernel.
     """
     kernel = Kernel(files)
     match arguments:
@@ -53,7 +54,9 @@ def control(files: Files, arguments: list[str]) -> int:
 
 
 def _add_fault(kernel: Kernel, fault: list[str]) -> bool:
-    """Add a fault of `FAULTS`, with its arguments; return whether it is one."""
+    """Add a fault of `FAULTS`, with its arguments; return False for another fault or a GPU that does not
+    exist.
+    """
     match fault:
         case ["gpu-dead", index] if _has(kernel, index):
             with kernel.power.change() as power:
@@ -74,6 +77,7 @@ def _add_fault(kernel: Kernel, fault: list[str]) -> bool:
 
 
 def _has(kernel: Kernel, index: str) -> bool:
+    """Return whether a text is the index of a GPU of the machine."""
     return index.isdigit() and int(index) < len(kernel.machine.gpus)
 
 
@@ -84,11 +88,13 @@ def _forget_power(kernel: Kernel) -> None:
 
 
 def _put_in(kernel: Kernel, name: str, arguments: list[str]) -> None:
+    """Record a fault with further arguments until the next boot."""
     with kernel.state.change() as state:
         faults = state.setdefault("faults", {})
         faults[name] = faults.get(name, []) + arguments
 
 
 def _xid(kernel: Kernel, index: int, text: str) -> None:
+    """Write an Xid message of a GPU into the kernel's log."""
     place = kernel.machine.gpus[index].address.removesuffix(".0")
     say(kernel.files, f"NVRM: Xid (PCI:{place}): {text}")

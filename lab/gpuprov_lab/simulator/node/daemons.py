@@ -26,8 +26,9 @@ _NO_DEVICES = (
 
 
 def persistenced(files: Files, arguments: list[str]) -> int:
-    """Run nvidia-persistenced(1): it holds every GPU open, so that the
-    driver keeps its settings meanwhile.
+    """Run nvidia-persistenced(1) in the background: the driver keeps its settings while it lives.
+
+    Return 0 once it runs, or 1 without its user, the driver or the library. It ends on SIGTERM or SIGINT.
     """
     syslog.openlog("nvidia-persistenced", syslog.LOG_PID, syslog.LOG_DAEMON)
     user = _option(arguments, "--user") or _option(arguments, "-u")
@@ -69,7 +70,10 @@ def persistenced(files: Files, arguments: list[str]) -> int:
 
 
 def fabric_manager(files: Files, arguments: list[str]) -> int:
-    """Run nv-fabricmanager: it joins the GPUs of an NVSwitch machine if its version is the driver's."""
+    """Run nv-fabricmanager in the background, by which the GPUs of an NVSwitch machine count as joined.
+
+    Return 0 once it runs, or 1 without NVSwitches or the driver, or if its version is not the driver's.
+    """
     syslog.openlog("nv-fabricmanager", syslog.LOG_PID, syslog.LOG_DAEMON)
     kernel = Kernel(files)
     nvidia = kernel.modules().get("nvidia")
@@ -95,7 +99,12 @@ def fabric_manager(files: Files, arguments: list[str]) -> int:
 
 
 def _daemonise(pid_file: Path, started: Callable[[], object], stopped: Callable[[], None]) -> int:
-    """Fork; the parent returns once the child is ready, as systemd's Type=forking requires."""
+    """Fork; the parent returns 0 once the child is ready, as systemd's Type=forking requires, or 1 if it
+    fails.
+
+    The child writes its pid file, calls `started`, waits for SIGTERM or SIGINT, and calls `stopped`;
+    `started` may change its user.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child:
@@ -128,6 +137,7 @@ def _package_version(files: Files, word: str) -> str | None:
 
 
 def _rpm_version(word: str) -> str | None:
+    """Return the version of the first installed rpm whose name contains a word, or None."""
     listed = subprocess.run(
         ["rpm", "-qa", "--qf", "%{VERSION}\\n", f"*{word}*"], capture_output=True, text=True, check=False
     )
@@ -135,7 +145,7 @@ def _rpm_version(word: str) -> str | None:
 
 
 def _option(arguments: list[str], name: str) -> str | None:
-    """Return the value of an option, written `--name VALUE` or `--name=VALUE`."""
+    """Return the value of an option, written `--name VALUE` or `--name=VALUE`; None if it is not given."""
     for position, word in enumerate(arguments):
         if word.startswith(f"{name}="):
             return word.split("=", 1)[1]
@@ -145,5 +155,6 @@ def _option(arguments: list[str], name: str) -> str | None:
 
 
 def _fail(text: str) -> int:
+    """Write an error to the system's log, and return exit status 1."""
     syslog.syslog(syslog.LOG_ERR, text)
     return 1

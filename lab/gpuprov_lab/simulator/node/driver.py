@@ -22,7 +22,9 @@ class NvmlError(Exception):
 
 
 class Driver:
-    """An initialised driver. Raises NvmlError with nvidia-smi's text if initialisation fails."""
+    """An initialised driver. Raises NvmlError with nvidia-smi's text if initialisation fails; with the fault
+    `hang` it never returns.
+    """
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -46,24 +48,28 @@ class Driver:
 
     @property
     def branch(self) -> int:
+        """The first number of the version, such as 580."""
         return int(self.version.split(".")[0])
 
     def lost(self, gpu: SimGpu) -> bool:
-        """Check if a GPU fell off the bus."""
+        """Return whether a GPU fell off the bus."""
         dead = self.kernel.power.read().get("dead", [])
         return str(gpu.number) in [*self.settings.faults().get("gpu-lost", []), *dead]
 
     def remap_pending(self, gpu: SimGpu) -> bool:
-        """Check if a repair of memory waits for a reset or a reboot."""
+        """Return whether a repair of memory waits for a reset or a reboot."""
         faults = self.settings.faults()
         return str(gpu.number) in [*faults.get("remap", []), *faults.get("remap-stuck", [])]
 
     def fabric_manager_runs(self) -> bool:
-        """Check if the fabric manager's process is alive."""
+        """Return whether the fabric manager's process is alive."""
         pid_file = self.files.at("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
         return pid_file.exists() and Path(f"/proc/{pid_file.read_text().strip()}").exists()
 
     def _working_gpus(self, flavour: str, faults: dict[str, object]) -> list[SimGpu]:
+        """Return the machine's GPUs; none if the loaded module's flavour does not support them, or with the
+        fault `no-devices`.
+        """
         if flavour not in self.machine.model.modules or "no-devices" in faults:
             return []
         return list(self.machine.gpus)
@@ -71,7 +77,7 @@ class Driver:
 
 def library_version(files: Files) -> str | None:
     """Return the version of the NVML library that the loader finds, from the name of the file behind its
-    link.
+    link; None without one.
     """
     for folder in LIBRARY_FOLDERS:
         link = files.at(folder) / f"{LIBRARY}.1"

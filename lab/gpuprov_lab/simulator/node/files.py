@@ -60,10 +60,12 @@ class Files(NamedTuple):
 
     @property
     def proc_driver(self) -> Path:
+        """Folder of the driver's state in /proc."""
         return self.root / "proc/driver/nvidia"
 
     @property
     def proc_switches(self) -> Path:
+        """Folder with one file for each NVSwitch."""
         return self.root / "proc/driver/nvidia-nvswitch/devices"
 
     @property

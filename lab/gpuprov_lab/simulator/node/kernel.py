@@ -50,7 +50,8 @@ class Kernel:
         return modules
 
     def boot(self) -> None:
-        """Clear the state of the last boot, then load the modules for the PCI ids and of modules-load.d.
+        """Clear the state of the last boot, make pending modes current, and load the modules for the PCI ids
+        and of modules-load.d.
 
         nouveau, part of every distribution's kernel, is loaded first unless it is blacklisted, and keeps
         NVIDIA's module from binding.
@@ -103,12 +104,12 @@ class Kernel:
             publish(self.files, self.machine, modules)
 
     def dependants(self, name: str, modules: dict[str, Any]) -> list[str]:
-        """Return the loaded modules that require a module, the outermost first."""
+        """Return those of the loaded `modules` that require a module, the outermost first."""
         direct = [other for other, required in REQUIRES.items() if required == name and other in modules]
         return [deeper for other in direct for deeper in [*self.dependants(other, modules), other]]
 
     def holder(self, state: dict[str, Any]) -> int | None:
-        """Return the process id of the persistence daemon if it is alive."""
+        """Return the process id of the persistence daemon if it is alive, else None."""
         process = state.get("daemon")
         return process if process is not None and Path(f"/proc/{process}").exists() else None
 
@@ -125,6 +126,12 @@ class Kernel:
         return str(state["kernel"]) if "kernel" in state else booted_kernel(self.files)
 
     def _facts_of(self, name: str, modules: dict[str, Any], kernel: str) -> dict[str, str]:
+        """Return what is recorded about a module at its loading: version, flavour and settings; {} for
+        nouveau.
+
+        Raises:
+            ModuleError: the other driver is loaded, or the module's file is missing.
+        """
         rival = "nvidia" if name == "nouveau" else "nouveau"
         if rival in modules:
             raise ModuleError(f"could not insert '{name}': No such device")
@@ -144,7 +151,9 @@ class Kernel:
         }
 
     def _file_of(self, name: str, kernel: str) -> Path | None:
-        """Return the module's own file; the smaller modules are next to nvidia's, named after it."""
+        """Return the module's own file, None if it is missing; the smaller modules are next to nvidia's,
+        named after it.
+        """
         core = module_file(self.files, kernel)
         if core is None or name == "nvidia":
             return core

@@ -33,7 +33,7 @@ def say(files: Files, text: str) -> None:
 
 
 def _next() -> int:
-    """Return the number of the next message; journald leaves out one with a smaller number."""
+    """Return the number of the next message, 0 if unknown; journald leaves out one with a smaller number."""
     try:
         number: int = struct.unpack("<Q", NEXT.read_bytes()[:8])[0]
     except (OSError, struct.error):

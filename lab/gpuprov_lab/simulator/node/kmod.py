@@ -28,7 +28,10 @@ _REMOVES = {"-r", "--remove"}
 
 
 def modprobe(files: Files, arguments: list[str]) -> int:
-    """Run modprobe(8). Requests for other modules or for the configuration go to the real one."""
+    """Load or unload driver modules as modprobe(8); return its exit status.
+
+    Requests for other modules or for the configuration go to the real one.
+    """
     flags = {word for word in arguments if word.startswith("-")}
     names = [word.replace("-", "_") for word in arguments if not word.startswith("-") and "=" not in word]
     if flags & _READS_ONLY or not any(name in REQUIRES for name in names):
@@ -50,7 +53,10 @@ def modprobe(files: Files, arguments: list[str]) -> int:
 
 
 def rmmod(files: Files, arguments: list[str]) -> int:
-    """Run rmmod(8); unlike `modprobe -r` it does not unload a module that others require."""
+    """Unload driver modules as rmmod(8), other modules by the real one; return the exit status.
+
+    Unlike `modprobe -r` it does not unload a module that others require.
+    """
     kernel = Kernel(files)
     names = [word.replace("-", "_").removesuffix(".ko") for word in arguments if not word.startswith("-")]
     if not any(name in REQUIRES for name in names):
@@ -67,7 +73,9 @@ def rmmod(files: Files, arguments: list[str]) -> int:
 
 
 def insmod(files: Files, arguments: list[str]) -> int:
-    """Run insmod(8), for the driver modules by their file's name."""
+    """Load a driver module as insmod(8), known by its file's name, other modules by the real one; return the
+    exit status.
+    """
     stem = Path(arguments[0]).name.split(".ko")[0] if arguments else ""
     name = "nvidia" if stem in ("nvidia", "nvidia-current", "nvidia-current-open") else stem.replace("-", "_")
     if name not in REQUIRES:
@@ -80,7 +88,7 @@ def insmod(files: Files, arguments: list[str]) -> int:
 
 
 def lsmod(files: Files, arguments: list[str]) -> int:
-    """Run lsmod(8)."""
+    """Print the simulated modules as lsmod(8); return 0."""
     kernel = Kernel(files)
     modules = kernel.modules()
     sys.stdout.write(f"{'Module':<24}{'Size':>8}  Used by\n")
@@ -93,7 +101,9 @@ def lsmod(files: Files, arguments: list[str]) -> int:
 
 
 def _real(files: Files, program: str, arguments: list[str]) -> int:
-    """Run kmod under the program's name, from which it takes its task."""
+    """Run kmod under the program's name, from which it takes its task; return its exit status, 1 without
+    kmod.
+    """
     kmod = files.at("/bin/kmod")
     if not kmod.exists():
         return _fail(f"{program}: not simulated: {' '.join(arguments)}")
@@ -101,6 +111,7 @@ def _real(files: Files, program: str, arguments: list[str]) -> int:
 
 
 def _fail(text: str, *, silent: bool = False) -> int:
+    """Write an error to stderr unless `silent`; return exit status 1."""
     if not silent:
         sys.stderr.write(f"{text}\n")
     return 1

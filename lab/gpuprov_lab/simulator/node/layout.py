@@ -34,7 +34,9 @@ class Field(NamedTuple):
 
 
 def query_lines(branch: int, features: frozenset[str]) -> list[Line]:
-    """Return the entries that a driver branch shows of a GPU with these features."""
+    """Return the entries that a driver branch shows of a GPU with these features; entries below a hidden one
+    are hidden.
+    """
     lines: list[Line] = []
     hidden_below: int | None = None
     for label, tag, value, marks in _rows("query.txt", 4):
@@ -49,7 +51,9 @@ def query_lines(branch: int, features: frozenset[str]) -> list[Line]:
 
 
 def query_text(lines: list[Line], values: Mapping[str, str], sections: frozenset[str]) -> Iterator[str]:
-    """Yield the text of one GPU; with sections, only those (as `-q -d` does)."""
+    """Yield the text of one GPU; with sections, only those (as `-q -d` does), without, all but the extra
+    ones.
+    """
     for line in lines:
         chosen = bool(line.sections & sections) if sections else not line.extra
         if line.label is None or not chosen:
@@ -92,6 +96,9 @@ def query_fields() -> dict[str, Field]:
 
 
 def _rows(layout: str, columns: int) -> Iterator[list[str]]:
+    """Yield the cells of each row of a layout; missing ones are empty. The first two keep
+    their indentation.
+    """
     for row in (LAYOUTS / layout).read_text().splitlines():
         if row.strip() and not row.startswith("#"):
             cells = row.split("|")
@@ -101,6 +108,9 @@ def _rows(layout: str, columns: int) -> Iterator[list[str]]:
 
 
 def _applies(word: str, branch: int, features: frozenset[str]) -> bool:
+    """Return whether a row's mark allows it: a range of branches, a feature, or `!` and a feature; section
+    names always do.
+    """
     match = _RANGE.fullmatch(word)
     if match:
         return int(match[1] or 0) <= branch <= int(match[2] or 9999)

@@ -69,6 +69,7 @@ class Machine(NamedTuple):
 
     @classmethod
     def load(cls, files: Files) -> Machine:
+        """Return the machine that the node's `machine.json` describes."""
         document = json.loads(files.machine.read_text())
         model = document["model"]
         return cls(

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def main(name: str, arguments: list[str]) -> int:
-    """Run the program of that name and return its exit status."""
+    """Run the program of that name and return its exit status; print a stored answer of nvidia-smi if it
+    still holds.
+    """
     if name == "nvidia-smi":
         said = Answer(os.environ.get(ROOT_VARIABLE, "/"), arguments).again()
         if said is not None:
@@ -28,6 +30,7 @@ def main(name: str, arguments: list[str]) -> int:
 
 
 def _program(name: str) -> Callable[[Files, list[str]], int]:
+    """Return the function of a simulated program; only its own module is loaded."""
     if name == "nvidia-smi":
         from .smi import main as program
     elif name == "nvidia-persistenced":

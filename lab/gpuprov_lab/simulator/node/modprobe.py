@@ -29,20 +29,22 @@ def configuration(files: Files) -> list[str]:
 
 
 def blacklisted(files: Files, module: str) -> bool:
-    """Check if the kernel's own request for a module (by PCI id) is refused."""
+    """Return whether the kernel's own request for a module (by PCI id) is refused."""
     refusals = {f"blacklist {module}", f"install {module} /bin/false", f"install {module} /bin/true"}
     return any(" ".join(line.replace("-", "_").split()) in refusals for line in configuration(files))
 
 
 def option(files: Files, module: str, parameter: str) -> str | None:
-    """Return the value of a module's parameter at its loading; None if nothing sets it."""
+    """Return the value of a module's parameter at its loading, of several the last; None
+    if nothing sets it.
+    """
     setting = re.compile(rf"options\s+{module}\s(?:.*\s)?{parameter}=(\S+)")
     values = [match[1] for line in configuration(files) if (match := setting.match(line))]
     return values[-1] if values else None
 
 
 def listed_for_boot(files: Files) -> list[str]:
-    """Return the module names in modules-load.d(5)."""
+    """Return the module names in the files of modules-load.d(5), with duplicates."""
     lines: list[str] = []
     for directory in ("/etc/modules-load.d", "/usr/lib/modules-load.d"):
         for path in sorted(files.at(directory).glob("*.conf")):
@@ -64,7 +66,7 @@ def booted_kernel(files: Files) -> str:
 
 
 def module_file(files: Files, kernel: str) -> Path | None:
-    """Return the driver module that modprobe would take for a kernel, or None.
+    """Return the driver module that modprobe would take for a kernel, those below `updates` first, or None.
 
     Debian names the file after the alternative (`nvidia-current.ko`) and has its name in an `install` line.
     """
@@ -99,4 +101,5 @@ def module_field(path: Path, field: str) -> str:
 
 
 def _version_key(release: str) -> list[tuple[int, str]]:
+    """Return a sort key for releases: numbers by value, and before them words."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", release)]

@@ -61,6 +61,7 @@ def version_line(nvidia: dict[str, str]) -> str:
 
 
 def _publish_sys_modules(files: Files, modules: dict[str, dict[str, str]]) -> None:
+    """Write /sys/module for the loaded modules, and remove the folders of others."""
     import shutil
 
     files.sys_module.mkdir(parents=True, exist_ok=True)
@@ -77,6 +78,7 @@ def _publish_sys_modules(files: Files, modules: dict[str, dict[str, str]]) -> No
 
 
 def _publish_proc(files: Files, machine: Machine, nvidia: dict[str, str]) -> None:
+    """Write version, parameters, GPUs and switches below /proc/driver."""
     _write(files.proc_driver / "version", f"{version_line(nvidia)}\nGCC version:  gcc version 12.2.0 (GCC)")
     parameters = _PARAMETERS | {"RmProfilingAdminOnly": nvidia.get("admin_only", "1")}
     _write(files.proc_driver / "params", "\n".join(f"{key}: {value}" for key, value in parameters.items()))
@@ -87,6 +89,7 @@ def _publish_proc(files: Files, machine: Machine, nvidia: dict[str, str]) -> Non
 
 
 def _information(machine: Machine, gpu: SimGpu, nvidia: dict[str, str]) -> str:
+    """Return the text of a GPU's file `information`."""
     rows = {
         "Model": machine.model.name,
         "IRQ": str(41 + gpu.number),
@@ -104,6 +107,7 @@ def _information(machine: Machine, gpu: SimGpu, nvidia: dict[str, str]) -> str:
 
 
 def _publish_devices(files: Files, machine: Machine, modules: dict[str, dict[str, str]]) -> None:
+    """Create the device files of the loaded modules, and remove others of NVIDIA's."""
     wanted: dict[str, tuple[int, int]] = {}
     if "nvidia" in modules:
         wanted = {f"nvidia{gpu.number}": (_NVIDIA_MAJOR, gpu.number) for gpu in machine.gpus}
@@ -123,6 +127,7 @@ def _publish_devices(files: Files, machine: Machine, modules: dict[str, dict[str
 
 
 def _make_device(files: Files, path: Path, device: int) -> None:
+    """Create a character device, or in a tree that is not running an empty file."""
     if files.real:
         os.mknod(path, 0o666 | stat.S_IFCHR, device)
         path.chmod(0o666)
@@ -131,11 +136,13 @@ def _make_device(files: Files, path: Path, device: int) -> None:
 
 
 def _link_driver(link: Path, driver: str | None) -> None:
+    """Replace a PCI device's link to its driver; None removes it."""
     link.unlink(missing_ok=True)
     if driver is not None:
         link.symlink_to(f"../../../../bus/pci/drivers/{driver}")
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file with a final newline, unless it is empty, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n" if text else "")

@@ -43,6 +43,7 @@ class Settings:
         return settings
 
     def _settle(self, state: dict[str, Any]) -> None:
+        """Change `state` in place: forget a dead daemon, and all settings of GPUs without persistence."""
         gone = state.get("daemon") is not None and self._kernel.holder(state) is None
         if gone:
             state["daemon"] = None
@@ -51,7 +52,9 @@ class Settings:
                 state["gpus"][index] = {"persistence": False}
 
     def set(self, gpu: SimGpu, name: str, value: Any) -> None:
-        """Change one setting; None restores the driver's default."""
+        """Change one setting, with no check; None restores the driver's default and must follow a stated
+        value.
+        """
         with self._kernel.state.change() as state:
             settings = state.setdefault("gpus", {}).setdefault(str(gpu.number), {"persistence": False})
             settings[name] = value
@@ -59,7 +62,9 @@ class Settings:
                 del settings[name]
 
     def set_daemon(self, process: int | None, persistence: bool) -> None:
-        """Record that a persistence daemon started (with its process id) or stopped (None)."""
+        """Record that a persistence daemon started (with its process id) or stopped (None), and set
+        persistence of all GPUs.
+        """
         with self._kernel.state.change() as state:
             state["daemon"] = process
         for gpu in self._kernel.machine.gpus:
@@ -67,10 +72,13 @@ class Settings:
         self.settle()
 
     def daemon_runs(self) -> bool:
+        """Return whether the persistence daemon is alive."""
         return self._kernel.holder(self._kernel.state.read()) is not None
 
     def mode(self, gpu: SimGpu, name: str) -> tuple[str, str]:
-        """Return current and pending mode of "ecc" or "mig": "Enabled", "Disabled" or "N/A"."""
+        """Return current and pending mode of "ecc" or "mig": "Enabled" or "Disabled"; "N/A" if the model
+        lacks it.
+        """
         if (name == "ecc" and "ecc" not in self.model.features) or (name == "mig" and self.model.mig is None):
             return "N/A", "N/A"
         if name == "mig" and self.model.mig == "immediate":
@@ -105,6 +113,6 @@ class Settings:
             faults["remap"] = [index for index in faults.get("remap", []) if index != str(gpu.number)]
 
     def faults(self) -> dict[str, Any]:
-        """Return the faults that were added: name to argument."""
+        """Return the faults that were added: name → its arguments."""
         faults: dict[str, Any] = self._kernel.state.read().get("faults", {})
         return faults

@@ -56,7 +56,7 @@ _SPELLINGS = {
 
 
 def main(files: Files, arguments: list[str]) -> int:
-    """Run nvidia-smi; return its exit status (nvidia-smi(1), "RETURN VALUE")."""
+    """Run nvidia-smi, whose output goes to stdout; return its exit status (nvidia-smi(1), "RETURN VALUE")."""
     try:
         if arguments and arguments[0] in ("topo", "nvlink"):
             return _write(smi_topology.answer(Driver(files), arguments[0], arguments[1:]))
@@ -69,7 +69,11 @@ def main(files: Files, arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> dict[str, str]:
-    """Return option name to its value, the empty string for options without."""
+    """Return option name to its value, the empty string for options without.
+
+    Raises:
+        NvmlError: an option is unknown, or lacks its value.
+    """
     options: dict[str, str] = {}
     words = list(arguments)
     while words:
@@ -87,6 +91,11 @@ def _parse(arguments: list[str]) -> dict[str, str]:
 
 
 def _answer(files: Files, arguments: list[str]) -> int:
+    """Run the options of nvidia-smi: print what they ask for, or change one setting; return the exit status.
+
+    Raises:
+        NvmlError: nvidia-smi would fail.
+    """
     options = _parse(arguments)
     if "help" in options:
         return _write([_help(files)])
@@ -115,6 +124,7 @@ def _answer(files: Files, arguments: list[str]) -> int:
 def _question(
     options: dict[str, str],
 ) -> Callable[[Driver, list[SimGpu], dict[str, str]], Iterable[str]]:
+    """Return the function that answers the options; the summary table by default."""
     for name, question in smi_query.QUESTIONS.items():
         if name in options:
             return question
@@ -122,7 +132,9 @@ def _question(
 
 
 def _selected(driver: Driver, wanted: str | None) -> list[SimGpu]:
-    """Return GPUs by index, bus id or UUID, all by default. Raises NvmlError for none and for a lost one."""
+    """Return GPUs by index, bus id or UUID (several with commas), all by default. Raises NvmlError for none
+    and for a lost one.
+    """
     gpus = [gpu for gpu in driver.gpus if wanted is None or _names(gpu) & set(wanted.split(","))]
     if not gpus:
         raise NvmlError(NO_DEVICES, "No devices were found")
@@ -133,10 +145,12 @@ def _selected(driver: Driver, wanted: str | None) -> list[SimGpu]:
 
 
 def _names(gpu: SimGpu) -> set[str]:
+    """Return all texts that name a GPU: index, UUID, bus id and address."""
     return {str(gpu.number), gpu.uuid, gpu.bus_id, gpu.address}
 
 
 def _list(driver: Driver) -> Iterable[str]:
+    """Yield a line for each GPU, as `-L` prints it. Raises NvmlError without GPUs."""
     if not driver.gpus:
         raise NvmlError(NO_DEVICES, "No devices found.")
     for gpu in driver.gpus:
@@ -145,11 +159,13 @@ def _list(driver: Driver) -> Iterable[str]:
 
 
 def _lost(gpu: SimGpu) -> str:
+    """Return nvidia-smi's message about a lost GPU."""
     reason = "GPU is lost.  Reboot the system to recover this GPU"
     return f"Unable to determine the device handle for gpu {gpu.address.upper()}: {reason}"
 
 
 def _versions(driver: Driver) -> Iterable[str]:
+    """Yield the lines of `--version`."""
     yield f"NVIDIA-SMI version  : {driver.version}"
     yield f"NVML version        : {nvml_version(driver.version)}"
     yield f"DRIVER version      : {driver.version}"
@@ -157,6 +173,7 @@ def _versions(driver: Driver) -> Iterable[str]:
 
 
 def _help(files: Files) -> str:
+    """Return the help text, with all options."""
     options = "\n".join(
         f"    {spellings[0]:<6}{', '.join(spellings[1:])}" for spellings in (_FLAGS | _VALUED).values()
     )
@@ -165,6 +182,7 @@ def _help(files: Files) -> str:
 
 
 def _write(lines: Iterable[str]) -> int:
+    """Print lines, and return exit status 0."""
     for line in lines:
         _say(line)
     return 0

@@ -29,7 +29,11 @@ _RULE = "+-------------------------------------------------------+"
 
 
 def mig(driver: Driver, words: list[str], say: Say) -> int:
-    """Run one command on the GPUs in MIG mode; return nvidia-smi's exit status."""
+    """Run one command on the GPUs in MIG mode, with `-i` on one of them; return nvidia-smi's exit status.
+
+    Raises:
+        NvmlError: the command is unknown, or fails.
+    """
     gpus = [gpu for gpu in driver.gpus if driver.settings.mode(gpu, "mig")[0] == "Enabled"]
     if "-i" in words:
         place = words.index("-i")
@@ -51,11 +55,13 @@ def mig(driver: Driver, words: list[str], say: Say) -> int:
 
 
 def _instances(driver: Driver, gpu: SimGpu) -> list[str]:
+    """Return the profiles of a GPU's instances, in the order of their creation."""
     instances: list[str] = driver.settings.of(gpu).get("instances", [])
     return instances
 
 
 def _list(driver: Driver, gpus: list[SimGpu], say: Say) -> int:
+    """Print a table of the GPU instances; return 0, or `_NOT_FOUND` without any."""
     rows = [(gpu, number, name) for gpu in gpus for number, name in enumerate(_instances(driver, gpu), 1)]
     if not rows:
         say("No GPU instances found: Not Found")
@@ -69,6 +75,11 @@ def _list(driver: Driver, gpus: list[SimGpu], say: Say) -> int:
 
 
 def _create(driver: Driver, gpus: list[SimGpu], profiles: list[str], say: Say) -> int:
+    """Create GPU instances with their compute instances on each GPU; return 0.
+
+    Raises:
+        NvmlError: a profile is invalid, or does not fit into a GPU's slices; earlier ones remain.
+    """
     for gpu in gpus:
         instances = _instances(driver, gpu)
         for profile in profiles:
@@ -86,7 +97,11 @@ def _create(driver: Driver, gpus: list[SimGpu], profiles: list[str], say: Say) -
 
 
 def _destroy(driver: Driver, gpus: list[SimGpu], kind: str, say: Say) -> int:
-    """Destroy instances; the real order, compute instances before GPU instances, is not enforced."""
+    """Destroy all GPU instances, or with `kind` "compute" only print that; return 0, or `_NOT_FOUND` without
+    any.
+
+    The real order, compute instances before GPU instances, is not enforced.
+    """
     found = [(gpu, number) for gpu in gpus for number, _ in enumerate(_instances(driver, gpu), 1)]
     if not found:
         say(f"No {kind or 'GPU'} instances found: Not Found")

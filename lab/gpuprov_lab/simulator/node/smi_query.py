@@ -22,10 +22,10 @@ _SECTIONS = (
 
 
 def query(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """Return the output of `-q`, with `-x` as XML, with `-d` only some sections.
+    """Return the lines of `-q`, with `-x` as XML, with `-d` only some sections.
 
     Raises:
-        NvmlError: options that cannot be combined.
+        NvmlError: options that cannot be combined, or an unknown section.
     """
     if "display" not in options:
         return _xml(driver, gpus) if "xml" in options else _text(driver, gpus, frozenset())
@@ -42,7 +42,9 @@ def query(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterab
 
 
 def query_gpu(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """Return the output of `--query-gpu=FIELDS --format=csv[,noheader][,nounits]`."""
+    """Return the lines of `--query-gpu=FIELDS --format=csv[,noheader][,nounits]`; raise NvmlError for an
+    unknown field.
+    """
     known = query_fields()
     names = [name.strip() for name in options["query-gpu"].split(",")]
     for name in names:
@@ -62,7 +64,9 @@ def query_gpu(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> It
 
 
 def query_supported_clocks(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """Return the output of `--query-supported-clocks=gr,mem`: every combination, a line each."""
+    """Return the lines of `--query-supported-clocks=gr,mem`: every combination, for each GPU; raise NvmlError
+    for an unknown field.
+    """
     headers = {"gr": "graphics", "graphics": "graphics", "mem": "memory", "memory": "memory"}
     names = [name.strip() for name in options["query-supported-clocks"].split(",")]
     for name in names:
@@ -79,7 +83,7 @@ def query_supported_clocks(driver: Driver, gpus: list[SimGpu], options: dict[str
 
 def query_compute_apps(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
     """Return the output of `--query-compute-apps=FIELDS`: a header without rows, as no programs are
-    simulated.
+    simulated. Raise NvmlError for an unknown field.
     """
     headers = {name: name for name in ("pid", "process_name", "gpu_uuid", "gpu_name", "gpu_bus_id")}
     headers |= {"name": "process_name", "used_memory": _USED_MEMORY, "used_gpu_memory": _USED_MEMORY}
@@ -100,6 +104,7 @@ QUESTIONS: dict[str, Question] = {
 
 
 def _text(driver: Driver, gpus: list[SimGpu], sections: frozenset[str]) -> Iterator[str]:
+    """Yield the lines of `-q` for GPUs, of `sections` only if it is not empty."""
     yield "\n==============NVSMI LOG==============\n"
     yield f"{'Timestamp':<55}: {now()}"
     yield f"{'Driver Version':<55}: {driver.version}"
@@ -115,6 +120,7 @@ def _text(driver: Driver, gpus: list[SimGpu], sections: frozenset[str]) -> Itera
 
 
 def _supported_clocks_text(driver: Driver) -> Iterator[str]:
+    """Yield the lines of `-q -d SUPPORTED_CLOCKS`: each memory clock with its graphics clocks."""
     yield "    Supported Clocks"
     for memory, clocks in driver.machine.model.supported_clocks().items():
         yield f"{'        Memory':<55}: {memory} MHz"
@@ -142,7 +148,7 @@ def _xml(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
 
 
 def _instances_xml(driver: Driver, gpu: SimGpu) -> Iterator[str]:
-    """Yield a MIG device's ids; its memory and errors are not simulated."""
+    """Yield the ids of a GPU's MIG devices; their memory and errors are not simulated."""
     instances = driver.settings.of(gpu).get("instances", [])
     for number, _ in enumerate(instances):
         yield "\t\t\t<mig_device>"
@@ -155,6 +161,7 @@ def _instances_xml(driver: Driver, gpu: SimGpu) -> Iterator[str]:
 
 
 def _supported_clocks_xml(driver: Driver) -> Iterator[str]:
+    """Yield the supported clocks as XML elements."""
     yield "\t\t<supported_clocks>"
     for memory, clocks in driver.machine.model.supported_clocks().items():
         yield "\t\t\t<supported_mem_clock>"
@@ -166,6 +173,7 @@ def _supported_clocks_xml(driver: Driver) -> Iterator[str]:
 
 
 def _csv(header: list[str], rows: list[list[str]], options: dict[str, str]) -> Iterator[str]:
+    """Yield rows as CSV, after the header unless `noheader` is requested."""
     if "noheader" not in options.get("format", "csv"):
         yield ", ".join(header)
     for row in rows:
@@ -180,4 +188,5 @@ def _cell(value: str, unit: str, options: dict[str, str]) -> str:
 
 
 def _units(options: dict[str, str]) -> bool:
+    """Return whether units are shown: unless `nounits` is requested."""
     return "nounits" not in options.get("format", "csv")

@@ -75,7 +75,7 @@ def _applications(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _graphics(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Lock the graphics clock to a range inside the GPU's."""
+    """Lock the graphics clock to a range in MHz inside the GPU's."""
     example = "'gpuClkMin,gpuClkMax' or 'gpuClkVal' e.g. '--lock-gpu-clocks=1500,1500'"
     lowest, highest = _pair(value, example, one_is_enough=True)
     clocks = driver.machine.model.supported_clocks()
@@ -130,7 +130,7 @@ def _ecc(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set the mode of MIG; it becomes current after a reset or a reboot."""
+    """Set the mode of MIG; it becomes current after a reset or a reboot, on some models at once."""
     wanted = _switch(value, "MIG Mode")
     if driver.machine.model.mig is None:
         verb = "enable" if wanted else "disable"
@@ -146,7 +146,7 @@ def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set the compute mode, by its name or number."""
+    """Set the compute mode, by its name in any case or its number."""
     names = {name.upper(): number for number, name in enumerate(COMPUTE_MODES)}
     mode = names.get(value.upper(), int(value) if value.isdigit() else len(COMPUTE_MODES))
     if mode >= len(COMPUTE_MODES):
@@ -166,7 +166,7 @@ def _reset(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _holders(gpu: SimGpu) -> list[str]:
-    """Return the descriptors of processes that hold the GPU's device file open."""
+    """Return the paths of descriptors in /proc that hold the GPU's device file open."""
     device = f"/dev/nvidia{gpu.number}"
     return [str(link) for link in Path("/proc").glob("[0-9]*/fd/*") if _target(link) == device]
 
@@ -213,7 +213,7 @@ _NOT_PERSISTENT = (
 
 
 def _forbidden(name: str, gpu: SimGpu) -> str:
-    """Return nvidia-smi's message for a change without permission."""
+    """Return nvidia-smi's message for a change without permission; `name` is a key of `CHANGES`."""
     if "applications" in name or "graphics" in name or "memory" in name:
         return f"The current user does not have permission to change clocks for GPU {gpu.bus_id}."
     action = {

@@ -28,10 +28,12 @@ class _Shape:
     processes: tuple[str, str]
 
     def rule(self, fill: str = "-", edge: str = "+") -> str:
+        """Return a horizontal line across the three columns, with a `+` between them."""
         return edge + "+".join(fill * width for width in (self.left, self.middle, self.right)) + edge
 
     @property
     def line(self) -> str:
+        """A horizontal line without columns."""
         return "+" + "-" * (self.left + self.middle + self.right + 2) + "+"
 
 
@@ -72,7 +74,7 @@ _NARROW = _Shape(
 
 
 def table(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterable[str]:
-    """Yield the summary; it became two characters wider with branch 550."""
+    """Yield the lines of the summary; it became two characters wider with branch 550."""
     shape = _WIDE if driver.branch >= 550 else _NARROW
     yield f"{now()}       "
     yield shape.line
@@ -93,6 +95,7 @@ def table(driver: Driver, gpus: list[SimGpu], options: dict[str, str]) -> Iterab
 
 
 def _rows(shape: _Shape, values: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of one GPU, with the rule below."""
     persistence = "On" if values["persistence"] == "Enabled" else "Off"
     ecc = {"Enabled": "0", "Disabled": "Off"}.get(values["ecc_current"], "N/A")
     compute = _COMPUTE.get(values["compute_mode"], values["compute_mode"])

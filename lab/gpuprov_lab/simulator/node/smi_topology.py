@@ -31,7 +31,7 @@ Legend:
 
 
 def answer(driver: Driver, command: str, arguments: list[str]) -> Iterable[str]:
-    """Return the lines of `topo -m`, `topo -p2p MODE` or `nvlink -s [-i INDEX]`.
+    """Return the lines of `topo -m`, `topo -p2p MODE` (the same for every mode) or `nvlink -s [-i INDEX]`.
 
     Raises:
         NvmlError: any other option, or no GPU.
@@ -50,6 +50,7 @@ def answer(driver: Driver, command: str, arguments: list[str]) -> Iterable[str]:
 
 
 def _matrix(driver: Driver) -> Iterator[str]:
+    """Yield the matrix of connections between GPUs, with the CPUs near each, and its legend."""
     columns = [f"GPU{gpu.number}" for gpu in driver.gpus]
     yield "\t" + "\t".join([*columns, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])
     for gpu in driver.gpus:
@@ -60,6 +61,7 @@ def _matrix(driver: Driver) -> Iterator[str]:
 
 
 def _link(driver: Driver, one: SimGpu, other: SimGpu) -> str:
+    """Return the connection of two GPUs in the matrix: `X`, the machine's NVLink, `NODE` or `SYS`."""
     if one is other:
         return " X "
     if driver.machine.links:
@@ -68,6 +70,7 @@ def _link(driver: Driver, one: SimGpu, other: SimGpu) -> str:
 
 
 def _peers(driver: Driver) -> Iterator[str]:
+    """Yield the matrix of peer access, in which all is `OK`, and its legend."""
     yield " \t" + "".join(f"GPU{gpu.number}\t" for gpu in driver.gpus)
     for gpu in driver.gpus:
         words = ("X" if gpu is other else "OK" for other in driver.gpus)
@@ -76,6 +79,7 @@ def _peers(driver: Driver) -> Iterator[str]:
 
 
 def _links(driver: Driver, gpus: list[SimGpu]) -> Iterator[str]:
+    """Yield the NVLinks of each GPU with their rate; nothing on a machine without."""
     nvlink = driver.machine.model.nvlink
     if nvlink is None or not driver.machine.links:
         return

@@ -45,6 +45,7 @@ class Store:
                 os.ftruncate(self._file, len(content))
 
     def _load(self) -> dict[str, Any]:
+        """Return the document in the open file; empty if it was never written."""
         if self._file < 0:
             return {}
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
@@ -53,6 +54,7 @@ class Store:
 
     @contextmanager
     def _locked(self, kind: int) -> Iterator[None]:
+        """Hold a lock of the file in the block; without a file, do nothing."""
         if self._file < 0:
             yield
             return

@@ -41,7 +41,7 @@ COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process
 
 
 def values_of(driver: Driver, gpu: SimGpu) -> dict[str, str]:
-    """Return every placeholder of the layouts for one GPU."""
+    """Return the values of all placeholders of the layouts for one GPU."""
     settings = driver.settings.of(gpu)
     values = dict(driver.machine.model.values) | gpu.values
     values |= _identity(driver, gpu)
@@ -54,11 +54,14 @@ def values_of(driver: Driver, gpu: SimGpu) -> dict[str, str]:
 
 
 def cuda_version(branch: int) -> str:
-    """Return the CUDA version of the newest known branch that is not newer than this one."""
+    """Return the CUDA version of the newest known branch that is not newer than this one, else of the oldest
+    known.
+    """
     return NATIVE_CUDA[max(known for known in NATIVE_CUDA if known <= max(branch, min(NATIVE_CUDA)))]
 
 
 def _identity(driver: Driver, gpu: SimGpu) -> dict[str, str]:
+    """Return values that name driver, GPU and PCI place."""
     device = driver.machine.model.device
     domain, bus, place = gpu.address.split(":")
     gsp = "gsp" in driver.machine.model.features
@@ -87,7 +90,7 @@ def _identity(driver: Driver, gpu: SimGpu) -> dict[str, str]:
 
 
 def _memory(values: dict[str, str]) -> dict[str, str]:
-    """Return free memory in MiB, rounded up as in the recordings."""
+    """Return free memory in MiB, rounded up as in the recordings, and free BAR1 memory."""
     total, reserved = int(values["memory_total"]), int(values["memory_reserved"])
     return {
         "memory_free": str(total - reserved + 1),
@@ -96,6 +99,7 @@ def _memory(values: dict[str, str]) -> dict[str, str]:
 
 
 def _clocks(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, str]:
+    """Return current, application, default and maximum clocks in MHz; some with their unit."""
     model = driver.machine.model
     default_memory, default_graphics = model.default_clocks
     memory, graphics = settings.get("applications", model.default_clocks)
@@ -124,6 +128,7 @@ def _clocks(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, 
 
 
 def _power(driver: Driver, settings: dict[str, Any]) -> dict[str, str]:
+    """Return the power limit and its range in W, with two decimals."""
     power = driver.machine.model.power
     return {
         "power_limit": f"{settings.get('power', power['default']):.2f}",
@@ -134,6 +139,7 @@ def _power(driver: Driver, settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _modes(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, str]:
+    """Return persistence, compute mode, ECC, MIG and the state of remapped rows."""
     ecc_current, ecc_pending = driver.settings.mode(gpu, "ecc")
     mig_current, mig_pending = driver.settings.mode(gpu, "mig")
     remapper = "remapper" in driver.machine.model.features
@@ -153,7 +159,9 @@ def _modes(driver: Driver, gpu: SimGpu, settings: dict[str, Any]) -> dict[str, s
 
 
 def _fabric(driver: Driver) -> dict[str, str]:
-    """Return the fabric's state: complete once a fabric manager runs; on a guest the host runs it."""
+    """Return the fabric's state: complete once a fabric manager runs; on a guest the host runs it; `N/A`
+    without a fabric.
+    """
     state, status, joined = "N/A", "N/A", False
     if driver.machine.switches or driver.machine.fabric_outside:
         joined = driver.machine.fabric_outside or driver.fabric_manager_runs()

@@ -41,6 +41,7 @@ class Fabric:
         self.chance = random.Random(self.seed)  # noqa: S311
 
     def noise(self) -> float:
+        """Return a random factor near 1 for a measured value."""
         return max(0.5, self.chance.gauss(1.0, NOISE))
 
     def hear(self, groups: Iterable[Group], number: int) -> dict[str, Heard]:
@@ -51,6 +52,9 @@ class Fabric:
         return result
 
     def _group(self, group: Group, number: int) -> dict[str, Heard]:
+        """Return the reports of a group's nodes in a round: measurements, or errors if a node is lost or
+        silent.
+        """
         gone = {node: why for node in group.nodes if (why := self.lost(node, number))}
         if gone:
             error = "ncclSend: error 6 (remote process exited or there was a network error)"
@@ -83,6 +87,7 @@ class Fabric:
         return found
 
     def _answer(self, node: str, group: Group, number: int) -> Heard:
+        """Return a node's report of a round: rates of its links, and of the group's all-reduce."""
         peers = [peer for peer in group.nodes if peer != node] if group.exchange else []
         ring = zip(group.nodes, (*group.nodes[1:], group.nodes[0]), strict=True)
         slowest = min(self.rate(a, b, number) for a, b in ring) * self.crowd(group.nodes)

@@ -30,6 +30,7 @@ Word = Callable[[int, Group, Heard], Heard]
 
 
 def so(number: int, group: Group, heard: Heard) -> Heard:
+    """Return a report unchanged."""
     return heard
 
 
@@ -69,6 +70,7 @@ def judged(
 
 
 def ends_large(number: int, group: Group, heard: Heard) -> Heard:
+    """Return an error in place of a report of a group of more than three nodes."""
     return Heard(error="ncclSystemError") if len(group.nodes) > 3 else heard
 
 
@@ -189,6 +191,7 @@ def test_a_node_that_slows_the_groups_of_another_does_not_get_it_rejected_alone(
 
 
 def stopped(*_: Any) -> Mesh:
+    """Raise KeyboardInterrupt, as if the user had stopped the run."""
     raise KeyboardInterrupt
 
 

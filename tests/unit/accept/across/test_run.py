@@ -37,6 +37,9 @@ Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def framed(nonce: str, document: dict[str, Any]) -> bytes:
+    """Return a program's answer in its frame: marker with nonce, length and hash, then the compressed
+    document.
+    """
     body = base64.b64encode(zlib.compress(json.dumps(document).encode()))
     return f"\n<<gpuprov {nonce} {len(body)} {hashlib.sha256(body).hexdigest()}>>\n".encode() + body + b"\n"
 
@@ -49,10 +52,12 @@ class Pretended(Conversation):
         self._name, self._make, self._ready = name, answer, b""
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
+        """Prepare the answer to an order."""
         order = json.loads(text)
         self._ready += framed(order["nonce"], self._make(self._name, order))
 
     def _piece(self, seconds: float) -> bytes | None:
+        """Return the prepared answer, then nothing."""
         piece, self._ready = self._ready, b""
         return piece
 
@@ -93,6 +98,7 @@ def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def search(names: list[str], answer: Answer, **others: Any) -> Outcome:
+    """Search across fake nodes that answer by a function; return the outcome."""
     others.setdefault("known", {name: [ADDRESS] for name in names})
     with Mesh(names, here(names, lambda name: Pretended(name, answer))) as nodes:
         return search_across(nodes, names, **others)
@@ -115,6 +121,7 @@ def test_sound_nodes_are_accepted_after_three_rounds() -> None:
 
 
 def slow(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Answer as a sound node; gpu03 reports 9 GB/s from each peer."""
     result = sound(name, order)
     if order["do"] == "join" and name == "gpu03":
         for row in result["value"]["exchange"]:
@@ -129,6 +136,7 @@ def test_a_slow_node_is_rejected_and_named() -> None:
 
 
 def refusing(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Answer as a sound node; gpu02 refuses because its GPUs are in use."""
     if name == "gpu02" and order["do"] == "look":
         return {"refused": "GPUs are in use: GPU 0: pid 4711 (900 MiB)"}
     return sound(name, order)
@@ -173,6 +181,7 @@ def test_a_node_with_an_invalid_description_is_refused_and_the_others_are_measur
 
 
 def dying(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Answer as a sound node; gpu05 dies in groups of more than three, and a group of all eight fails."""
     if name == "gpu05" and order["do"] == "join" and len(order["with"]["members"]) > 3:
         raise Unreachable("the connection broke: EOF")
     if order["do"] == "join" and len(order["with"]["members"]) == 8:
@@ -189,6 +198,7 @@ def test_a_node_that_is_lost_is_named_and_the_others_go_on() -> None:
 
 
 def nonsense(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Answer as a sound node; gpu04 sends values of wrong types and numbers of members that do not exist."""
     result = sound(name, order)
     if order["do"] == "join" and name == "gpu04":
         exchange = [{"member": 99, "value": "fast"}, {"member": 10**18, "value": 10**18}, 7]
@@ -241,6 +251,7 @@ def test_a_silent_fall_back_to_sockets_is_rejected(machine: str) -> None:
 
 
 def cut(name: str, order: dict[str, Any]) -> dict[str, Any]:
+    """Answer as a sound node; gpu06 cannot create its communicator."""
     if name == "gpu06" and order["do"] == "join":
         return {"error": "ncclCommInitRank: error 5 (invalid usage)", "step": -1, "member": 0}
     return sound(name, order)
@@ -312,6 +323,7 @@ class Waiting(Pretended):
         self.heard.set()
 
     def _piece(self, seconds: float) -> bytes | None:
+        """Wait until closed, then return the end of the output."""
         self.closed.wait(seconds)
         return b""
 
@@ -361,6 +373,7 @@ def test_a_node_that_connects_after_an_interruption_gets_no_order() -> None:
 
 
 def real(name: str) -> PipeConversation:
+    """Return a conversation with the node's real program, on this machine."""
     payload = fabric(seconds=LONGEST_S)
     return PipeConversation(["/bin/sh", "-c", payload.command], payload.stdin, 1 << 20)
 
@@ -479,6 +492,7 @@ def with_log(**stated: dict[str, str]) -> Answer:
 
 
 def rejected(outcome: Outcome) -> list[str]:
+    """Return the names of the rejected nodes."""
     return [each.node for each in outcome.judged() if each.verdict == "rejected"]
 
 

@@ -26,16 +26,19 @@ MODULE = {"nvidia-current.ko": stub_module("535.309.01", kernel=KERNEL)}
 
 
 def group_of(lock: Lock) -> LockedGroup:
+    """Return the only group of a lock."""
     [group] = lock.groups.values()
     return group
 
 
 def build(lock: Lock) -> Build:
+    """Return the build of a lock's group, for `KERNEL`."""
     return build_of(group_of(lock), KERNEL, "gcc")
 
 
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lock:
+    """Return a lock whose module is compiled in an image; the state folder is a temporary one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "tree"))
     lock = locked(builder="image")
     driver = group_of(lock).components.driver

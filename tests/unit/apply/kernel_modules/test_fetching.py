@@ -31,6 +31,7 @@ class Node:
         self.piece = 300
 
     def asked(self, session: object, password: object, act: str, *arguments: Any) -> Any:
+        """Answer a question of the transfer: the archive's size and hash, or a piece of it."""
         self.acts.append(act)
         match act, arguments:
             case "pack", _:
@@ -41,6 +42,8 @@ class Node:
 
 
 def fetch(node: Node, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Fetch the module from a fake node, in pieces of 300 bytes."""
+
     @contextmanager
     def opened(*_: object) -> Iterator[None]:
         yield None

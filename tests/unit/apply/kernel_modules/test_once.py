@@ -30,6 +30,7 @@ ROLES = ["preflight", "repositories", "nvidia_driver", "docker"]
 
 
 def locked(build: str | None = "once", builder: Any = "a1", **more: str) -> Lock:
+    """Return the recorded lock with these nodes, and another build, builder or other values of the driver."""
     lock = read_lock(RECORDED_LOCK)
     [(name, group)] = lock.groups.items()
     driver = group.components.driver.model_copy(update={"build": build, "builder": builder, **more})
@@ -69,14 +70,20 @@ class Paper:
         monkeypatch.setattr(Once, "_fetched", lambda _, build, builder, name: self._fetched(build, name))
 
     def once(self, run: RunContext | None = None) -> Once:
+        """Return a new run of the compiling, with no parts played yet."""
         self.parts = []
         return Once(run or self.run, {name: {"gpuprov_roles": ROLES} for name in NAMES}, self.store)
 
     def build(self, kernel: str, lock: Lock | None = None) -> Build:
+        """Return the build of a lock's only group for a kernel."""
         [group] = (lock or self.lock).groups.values()
         return build_of(group, kernel, "gcc")
 
     def _needed(self, run: RunContext, names: list[str]) -> dict[str, Need]:
+        """Return what each node needs: its build, whether it has no module at all, and the builds that it
+        has.
+        """
+
         def need(name: str) -> Need:
             build = self.build(self.kernels[name], run.lock)
             return Need((build,), name in self.bare, frozenset({build} if name in self.there else ()))
@@ -86,6 +93,7 @@ class Paper:
     def _run_playbook(
         self, playbook: str, nodes: dict[str, Any], run: RunContext, part: str
     ) -> dict[str, NodeOutcome]:
+        """Record a turn of the compiling; return its outcomes, with failures of the broken nodes."""
         assert part not in self.parts, "a turn has a folder of its own"
         self.parts.append(part)
         self.turns.append({name: self._done_to(name, each) for name, each in nodes.items()})

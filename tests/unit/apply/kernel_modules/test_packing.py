@@ -37,6 +37,7 @@ def zst(size: int) -> bytes:
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower the limits for unpacked archives below the size of the bombs."""
     monkeypatch.setattr(packing, "LIMIT", BOMB // 16)
     monkeypatch.setattr("gpuprov.apply.kernel_modules.build.LIMIT", BOMB // 16)
 
@@ -81,6 +82,7 @@ def test_a_header_of_tar_takes_no_more_memory_than_modules_may() -> None:
 
 
 def members(*infos: tarfile.TarInfo) -> bytes:
+    """Return a compressed tar archive with these members, without content."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
         for info in infos:

@@ -24,6 +24,9 @@ FLEET = {"groups": {"train": {"profile": "p", "hosts": "gpu01", "os": "debian12"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the keys and certificates `site` and `other`; the state folder is a
+    temporary one.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("site", "other"):
         words = f"openssl req -new -x509 -newkey rsa:2048 -nodes -days 9 -subj /CN={name}"
@@ -34,11 +37,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(folder: Path, name: str) -> None:
+    """Write a fleet into the folder that names this key and its certificate."""
     pair = {"certificate": f"{name}.pem", "key": f"{name}.key"}
     (folder / "fleet.yml").write_text(yaml.safe_dump({**FLEET, "secure_boot": pair}))
 
 
 def lock_of(folder: Path, name: str = "fleet.lock.yml") -> Lock:
+    """Write and return a lock for the fleet in the folder."""
     stated = locked_secure_boot(read_fleet(folder / "fleet.yml").secure_boot, folder)
     group = locked_group("gpu01").model_copy(update={"secure_boot": stated})
     write_lock(Lock(inputs="0" * 64, groups={"train": group}), folder / name)

@@ -29,6 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def signed_by_dkms(content: bytes, key: bytes) -> bytes:
+    """Return a module's content with a signature appended, in the kernel's format."""
     return content + key + TRAILER.pack(0, 0, PKCS7, 0, 0, len(key)) + MAGIC
 
 

@@ -61,20 +61,24 @@ def advisory(
 
 
 def _platform(name: str, rows: list[tuple[str, str, str, str]]) -> dict[str, Any]:
+    """Return the branch of a platform, with the affected and the fixed products of its rows."""
     leaves = [leaf for each in rows if each[0] == name for leaf in (_leaf(each, 2), _leaf(each, 3))]
     return {"category": PLATFORM, "name": name, "branches": leaves}
 
 
 def _leaf(each: tuple[str, str, str, str], place: int) -> dict[str, Any]:
+    """Return a product of a row: that at index 2 (affected) or 3 (fixed)."""
     product = {"name": each[place], "product_id": _id(each, place)}
     return {"category": "product_version", "name": each[1], "product": product}
 
 
 def _id(each: tuple[str, str, str, str], place: int) -> str:
+    """Return the id of a product of a row."""
     return f"{each[0]} {each[1]} {each[place]}"
 
 
 def _vulnerability(cve: str, rows: list[tuple[str, str, str, str]]) -> dict[str, Any]:
+    """Return a CVE with the affected and the fixed products of the rows, and a score."""
     affected = [_id(each, 2) for each in rows]
     scores = [{"cvss_v3": {"version": "3.1", "baseScore": 7.8}, "products": affected}]
     status = {"known_affected": affected, "fixed": [_id(each, 3) for each in rows]}

@@ -230,6 +230,7 @@ def test_the_form_of_the_standard_is_read_as_well(tmp_path: Path) -> None:
 
 
 def _changed(**changed: Any) -> bytes:
+    """Return an advisory as JSON, with other keys of `document`, its `tracking`, or at the top."""
     document = advisory("5990", {ONE: [tesla(580, "580.190.01")]})
     document["document"] |= changed.pop("document", {})
     document["document"]["tracking"] |= changed.pop("tracking", {})

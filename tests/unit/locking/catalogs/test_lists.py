@@ -51,6 +51,7 @@ Appendix B. Minimum Software Requirements
 
 
 def proposed(*readings: Reading) -> Proposal:
+    """Return the proposal from readings, against the shipped catalog."""
     return propose(load(), read_documents(OWN), readings, DAY)[0]
 
 
@@ -77,6 +78,7 @@ def test_a_readme_without_the_appendix_lists_nothing() -> None:
 
 
 def wheel(folder: Path, name: str, number: str, *asks: str) -> None:
+    """Write a wheel without code into a folder, with its metadata and requirements."""
     stem = f"{name.replace('-', '_')}-{number}"
     said = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\nRequires-Python: >=3.11"]
     said += [f"Requires-Dist: {each}" for each in asks]
@@ -130,6 +132,7 @@ def test_only_the_newest_versions_of_a_framework_are_asked_for(monkeypatch: pyte
 
 
 def archive(root: Path, suite: str, *specs: PackageSpec) -> AptSource:
+    """Build a suite with packages in `non-free`, and return its source."""
     empty: dict[str, tuple[PackageSpec, ...]] = {"contrib": (), "non-free-firmware": (), "main": ()}
     apt.build_suite(root, suite, {**empty, "non-free": specs}, "amd64", None)
     return AptSource(root.as_uri(), suite, ("main",), trusted=True)

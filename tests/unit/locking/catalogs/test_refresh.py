@@ -80,6 +80,7 @@ Build = Callable[..., nvidia.Mirror]
 
 @pytest.fixture(scope="module")
 def mirrors(tmp_path_factory: pytest.TempPathFactory) -> tuple[nvidia.Mirror, nvidia.Mirror]:
+    """Return two mirrors: of one day, and of the next with new releases."""
     return tuple(  # type: ignore[return-value]
         nvidia.build(tmp_path_factory.mktemp("day"), load(), SYSTEMS, change=change)
         for change in (first_day, next_day)
@@ -93,6 +94,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def refresh(mirror: nvidia.Mirror, data: Path, *arguments: str) -> Result:
+    """Run `gpuprov catalog refresh` from a mirror on a folder of data; return the result."""
     said = ["--from", str(mirror.root), "--key", str(mirror.key), "--data", str(data)]
     return CliRunner().invoke(command, [*said, *arguments], standalone_mode=False)
 
@@ -106,6 +108,7 @@ def second(mirrors: tuple[nvidia.Mirror, nvidia.Mirror], data: Path) -> Result:
 
 
 def texts(folder: Path) -> dict[str, str]:
+    """Return name → text of the JSON files in a folder."""
     return {path.name: path.read_text() for path in folder.glob("*.json")}
 
 

@@ -22,6 +22,7 @@ AS_OF = date.fromisoformat(load().as_of)
 
 
 def kinds(today: date) -> list[str]:
+    """Return what is stale about the shipped catalog on a day."""
     return [each.what for each in stale(load(), own(), None, today)]
 
 

@@ -29,6 +29,7 @@ NEWEST = {580: {"latest_known": "580.159.04"}}
 
 @pytest.fixture
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SigningKey, Path]]:
+    """Provide a signing key and the file of its public part."""
     with signer(tmp_path_factory.mktemp("key")) as made:
         yield made
 
@@ -40,6 +41,7 @@ def release(tmp_path: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.Mo
 
 
 def run(*arguments: str) -> Result:
+    """Run `gpuprov catalog` with these words; return the result."""
     return CliRunner().invoke(command, list(arguments), standalone_mode=False)
 
 
@@ -258,4 +260,5 @@ def test_a_lock_whose_catalog_is_not_here_says_what_to_bring(
 
 
 def lock_of(fleet: Path, *arguments: str) -> Result:
+    """Run `gpuprov lock` for a fleet; return the result."""
     return CliRunner().invoke(lock_verb.command, ["--fleet", str(fleet), *arguments], standalone_mode=False)

@@ -28,6 +28,7 @@ class Suite:
         return self.folder / "main/binary-amd64"
 
     def open(self, **changes: object) -> Index:
+        """Open the suite as gpuprov does, with changed arguments."""
         asked = {
             "url": self.root.as_uri(),
             "suite": "stable",
@@ -52,6 +53,7 @@ class RpmRepository:
         return self.root / "repodata"
 
     def open(self, **changes: object) -> Index:
+        """Open the repository as gpuprov does, with changed arguments."""
         asked = {
             "url": self.root.as_uri(),
             "arch": "x86_64",

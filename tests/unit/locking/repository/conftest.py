@@ -37,6 +37,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog, key: Sign
 
 @pytest.fixture
 def fetcher(tmp_path: Path) -> Fetcher:
+    """Return a client with an own cache, two attempts and no pause."""
     return Fetcher(cache=tmp_path / "cache", attempts=2, pause=0.0, timeout=5.0)
 
 
@@ -60,6 +61,7 @@ def rebuild(suite: Suite, key: SigningKey) -> Callable[..., Suite]:
     def build(
         signer: SigningKey | None = key, *, change: Callable[[bytes], bytes] = lambda text: text, **about: str
     ) -> Suite:
+        """Build and sign the suite again; return it."""
         fields = {name.replace("_", "-"): value for name, value in about.items()}
         specs = [PackageSpec("tool", "2-1", "amd64")]
         mirror_apt.build_suite(suite.root, "stable", {"main": specs}, "amd64", signer, fields)

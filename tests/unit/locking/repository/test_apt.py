@@ -26,6 +26,7 @@ Rebuild = Callable[..., Suite]
 
 
 def complaint(suite: Suite, kind: type[GpuprovError], /, **changes: object) -> str:
+    """Open a suite with changed arguments; return the message of the expected error."""
     with pytest.raises(kind) as caught:
         suite.open(**changes)
     return str(caught.value)
@@ -141,6 +142,7 @@ def _cut_short(release: bytes) -> bytes:
 
 
 def _sign_anew(suite: Suite, rebuild: Rebuild, content: bytes) -> None:
+    """Replace the package index and sign a Release file that has only its hash."""
     row = f" {hashlib.sha256(content).hexdigest()} {len(content)} main/binary-amd64/Packages.xz"
 
     def change(release: bytes) -> bytes:

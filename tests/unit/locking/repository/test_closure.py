@@ -20,10 +20,12 @@ FAMILY = ["drv.*", "libcuda|libml"]
 
 
 def index(packages: Iterable[Package], origin: str = "file:/test") -> Index:
+    """Return an index of Debian packages."""
     return Index(PackageList(DEB, origin, packages))
 
 
 def package(name: str, version: str, depends: str = "", provides: str = "", source: str = "drv") -> Package:
+    """Return a package with its relations in Debian's format."""
     offers = tuple(offer for group in parse_depends(provides) for offer in group)
     return Package(name, version, "amd64", source, parse_depends(depends), offers)
 

@@ -40,6 +40,7 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
+    """Provide a server whose answers the test sets and which records the headers of requests."""
     about = Site()
 
     class Handler(BaseHTTPRequestHandler):

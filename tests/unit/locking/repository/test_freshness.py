@@ -27,10 +27,12 @@ NOON = datetime(2026, 5, 14, 12, tzinfo=UTC)
 
 
 def days_ago(days: float) -> str:
+    """Return the date some days before today, as in a Release file."""
     return format_datetime(TODAY - timedelta(days=days), usegmt=True)
 
 
 def complaint(suite: Suite | RpmRepository, /, kind: type[GpuprovError] = Refused, **changes: object) -> str:
+    """Open a repository with changed arguments; return the message of the expected error."""
     with pytest.raises(kind) as caught:
         suite.open(**changes)
     return str(caught.value)

@@ -9,10 +9,12 @@ from gpuprov.locking.repository.versions import DEB, RPM, Order
 
 
 def index(order: Order, *packages: Package) -> Index:
+    """Return an index of packages with an order of versions."""
     return Index(PackageList(order, "file:/test", packages))
 
 
 def package(name: str, version: str, *provides: Relation) -> Package:
+    """Return a package that provides these relations."""
     return Package(name, version, "amd64", name, provides=provides)
 
 

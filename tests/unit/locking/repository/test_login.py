@@ -17,6 +17,7 @@ GROUPS = "groups: {g: {profile: hgx-h200-8, hosts: gpu01, os: debian12}}\n"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a netrc file with the password of one host and a default, which the variable NETRC names."""
     path = tmp_path / "netrc"
     path.write_text("machine mirror.example login anna password geheim\ndefault login x password y\n")
     path.chmod(0o600)

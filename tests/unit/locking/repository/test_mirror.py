@@ -31,6 +31,7 @@ def held(catalog: Catalog) -> dict[str, set[tuple[str, str]]]:
 
 
 def opened(content: bytes) -> DebFile:
+    """Return a .deb file with this content, opened."""
     return DebFile(fileobj=BytesIO(content))
 
 

@@ -27,6 +27,7 @@ else:
 
 
 def complaint(rpms: RpmRepository, kind: type[GpuprovError], /, **changes: object) -> str:
+    """Open a repository with changed arguments; return the message of the expected error."""
     with pytest.raises(kind) as caught:
         rpms.open(**changes)
     return str(caught.value)

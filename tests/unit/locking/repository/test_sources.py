@@ -162,6 +162,7 @@ def test_key_that_the_repository_publishes(mirror: nvidia_mirror.Mirror, key: Si
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[SigningKey]:
+    """Provide a key that signs no repository."""
     with signing_key() as made:
         yield made
 

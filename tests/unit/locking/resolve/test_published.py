@@ -11,6 +11,7 @@ CATALOG = load()
 
 
 def _bundles() -> list[tuple[str, str]]:
+    """Return each released CUDA toolkit with the driver that NVIDIA bundles with it."""
     return [
         (str(toolkit.version), str(toolkit.driver_bundled_linux_x86_64))
         for toolkit in CATALOG.released_toolkits

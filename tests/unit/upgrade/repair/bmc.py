@@ -91,6 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self, status: int, document: Any = None, **headers: str) -> None:
+        """Send an answer with the document, or what the board says at this path."""
         body = self.board.says.get(self.path)
         if body is None:
             body = b"" if document is None else json.dumps(document).encode()
@@ -111,15 +112,18 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
+        """Answer with a resource to a session that is known."""
         if self._known():
             document = self.board.get(self.path)
             self._answer(200 if document is not None or self.path in self.board.says else 404, document)
 
     def do_DELETE(self) -> None:
+        """End a session."""
         self.board.open -= 1
         self._answer(204)
 
     def do_POST(self) -> None:
+        """Open a session, or carry out a reset."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/redfish/v1/SessionService/Sessions":
             if not self.board.sessions:
@@ -172,6 +176,7 @@ def write_certificate(folder: Path) -> x509.Certificate:
 
 
 def _certificate() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return a new key and a certificate of it for 127.0.0.1, signed by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bmc")])
     now = datetime.datetime.now(datetime.UTC)

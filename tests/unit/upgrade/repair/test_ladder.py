@@ -44,6 +44,7 @@ RESET = (ShellLine("sudo nvidia-smi --gpu-reset -i 1"),)
 
 
 def fault(severity: str, text: str = "GPU 1: broken", mend: tuple[ShellLine, ...] = ()) -> Fault:
+    """Return a fault of this severity by the rule errors.xid."""
     return Fault(severity, text, mend=mend, rule="errors.xid")  # type: ignore[arg-type]
 
 
@@ -60,6 +61,7 @@ def with_pending(collectors: Collectors, gpu: int = 1) -> Collectors:
 
 
 def examined(seen: Examination) -> Patient:
+    """Return the verdict on gpu01 by its examination."""
     return patient(conclude("gpu01", seen), seen)
 
 
@@ -238,6 +240,7 @@ def test_a_rule_that_cannot_judge_any_more_has_found_nothing_mended() -> None:
 
 
 def mended(days: float, unit: str = "", node: str = "gpu01", run: str = "") -> Event:
+    """Return the event of a repair some days ago."""
     at = (NOW_IS - timedelta(days=days)).isoformat()
     return Event(at, "f", node, "SN7", unit, "mended", "errors.xid", run or str(days))
 

@@ -35,9 +35,11 @@ class Machine:
         self.broken: set[str] = set()
 
     def gpu_use(self, parameters: object) -> object:
+        """Return the processes that use a GPU, and no containers."""
         return {"processes": {pid: name for pid, (name, _) in self.processes.items()}, "containers": []}
 
     def run(self, *words: str, seconds: float = 0) -> str:
+        """Record a command; a stop of units ends them and their processes."""
         self.calls.append(" ".join(words))
         for unit in words[2:]:
             self.active.discard(unit)
@@ -49,6 +51,7 @@ class Machine:
         return ""
 
     def run_anyway(self, *words: str, seconds: float = 0) -> tuple[int, str, str]:
+        """Record a command, and return its exit code and output: a reset's, or a unit's start."""
         if words[:2] == ("systemctl", "is-active"):
             return (0 if words[-1] in self.active else 3, "", "")
         self.calls.append(" ".join(words))
@@ -62,6 +65,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """Return a fake machine with one GPU, on which the program runs."""
     machine = Machine()
     for name in ("gpu_use", "run", "run_anyway"):
         monkeypatch.setattr(gpus, name, getattr(machine, name))
@@ -73,6 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 def reset() -> None:
+    """Reset the GPU with the units of the real lists."""
     gpus.reset([GPU], list(HOLDERS), list(JOINING), list(SETTINGS), 300.0, 90.0)
 
 

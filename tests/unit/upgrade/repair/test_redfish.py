@@ -22,12 +22,14 @@ from tests.unit.upgrade.repair.bmc import Board, serving
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten all waiting of power cycles to 10 ms."""
     for name in ("OFF_S", "AGAIN_S", "SHUTDOWN_S", "STATE_S"):
         monkeypatch.setattr(power, name, 0.01)
 
 
 @pytest.fixture
 def board(tmp_path: Path) -> Iterator[Board]:
+    """Provide a board whose BMC answers over TLS."""
     with serving(Board(), tmp_path) as board:
         yield board
 

@@ -62,11 +62,13 @@ class World:
     killed_jobs: set[str] = field(default_factory=set)
 
     def tick(self) -> None:
+        """Count a moment; raise Killed in those in which the controller dies."""
         self.ticks += 1
         if self.ticks in self.deaths:
             raise Killed
 
     def step(self, name: str, context: RepairContext, nodes: list[str], folder: Path) -> Result:
+        """Do a step on nodes, with a moment before and after each; return the failures."""
         result = Result({})
         for node in nodes:
             self.tick()
@@ -78,6 +80,7 @@ class World:
         return result
 
     def change(self, name: str, node: str) -> str:
+        """Do a step on one node; return why it failed, or an empty text."""
         if name == "drain":
             self.out.add(node)
             self.most = max(self.most, len(self.out))
@@ -96,6 +99,7 @@ class World:
         return ""
 
     def rung(self, node: str, name: Rung) -> None:
+        """Try a rung on a node, which must be out of service; record jobs that it ended."""
         assert node in self.out, f"{name} of {node}, which is in service"
         if node in self.jobs:
             self.killed_jobs.add(node)
@@ -108,6 +112,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
+    """Replace the leases of repairs by fake ones, and return them."""
     leases = PaperLeases()
     monkeypatch.setattr(engine.exclusive, "leases_for", lambda context: leases)
     return leases

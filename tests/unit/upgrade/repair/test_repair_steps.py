@@ -34,6 +34,7 @@ Says = Mapping[str, Any]
 
 @pytest.fixture
 def context(tmp_path: Path) -> RepairContext:
+    """Return the context of a repair of one sick node."""
     lock = read_lock(RECORDED_LOCK)
     with Journal(tmp_path / NAME) as journal:
         RepairHeader({NODE: SICK}, 1, None, 0, "a@b").write(journal)
@@ -52,12 +53,14 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
 
 
 def with_hook(context: RepairContext) -> RepairContext:
+    """Return the context with a drain hook that succeeds."""
     rollout = Rollout(hooks=Hooks(drain=Hook(run="true")))
     lock = context.lock.model_copy(update={"rollout": rollout})
     return RepairContext(lock, context.folder, old=lock, source=context.folder, lock_path=context.lock_path)
 
 
 def used(*jobs: str, boot: str = "b1") -> steps.Use:
+    """Return the answer of a node on which these jobs use GPUs."""
     return steps.Use(jobs, boot, 1.0)
 
 

@@ -28,6 +28,7 @@ NODES = [f"n{number}" for number in range(1, 11)]
 
 
 def an_event(node: str, days: float, kind: Any = "accepted") -> Event:
+    """Return an event of a node some days ago."""
     return Event((NOW - timedelta(days=days)).isoformat(), "f", node, "SN", "", kind)
 
 
@@ -104,12 +105,15 @@ class World(AbstractContextManager["World"]):
         pass
 
     def take(self, names: Iterable[str]) -> dict[str, GpuprovError]:
+        """Return an error for each node that another run has leased."""
         return {name: Refused("leased by x@y") for name in names if name in self.leased}
 
     def use(self, context: RepairContext, names: Iterable[str]) -> dict[str, Any]:
+        """Return what uses each node's GPUs."""
         return {name: Use(("python (7)",) if name in self.jobs else (), "b", 1.0) for name in names}
 
     def hook(self, context: RepairContext, moment: str, names: Iterable[str]) -> dict[str, str]:
+        """Drain or return nodes, jobs may start meanwhile; return node → why the hook failed."""
         names = list(names)
         if moment == "drain":
             self.out |= set(names)
@@ -120,6 +124,7 @@ class World(AbstractContextManager["World"]):
         return {name: "no answer" for name in names if name in self.stuck}
 
     def measure(self, nodes: list[Any], level: str, **_: object) -> Iterator[tuple[str, Any]]:
+        """Yield each node with its measurements; it must be drained and without a job."""
         for node in nodes:
             assert node.name in self.out, "measured in service"
             assert node.name not in self.jobs, "measured beside a job"
@@ -131,6 +136,7 @@ class World(AbstractContextManager["World"]):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Replace leases, hooks and measurements by fake ones, and return them."""
     world = World()
     monkeypatch.setattr(share, "leases_for", lambda context: world)
     monkeypatch.setattr(share, "use", world.use)
@@ -144,6 +150,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def context(tmp_path: Path) -> RepairContext:
+    """Return the context of an active check with Slurm's hooks."""
     rollout = share.hurried(Rollout(hooks=Hooks(drain=Hook(use="slurm"), resume=Hook(use="slurm"))))
     lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
     folder = tmp_path / "20260131-041700-accept-9f3a"
@@ -151,6 +158,7 @@ def context(tmp_path: Path) -> RepairContext:
 
 
 def check(context: RepairContext, count: int = 2, at_once: int = 1) -> share.Share:
+    """Check a share of four nodes; return which were accepted, skipped and stuck."""
     return share.check_share(context, ["n1", "n2", "n3", "n4"], count, "quick", at_once)
 
 
