@@ -70,10 +70,16 @@ def pages() -> dict[str, str]:
     """Return path in the site → Markdown of the generated pages."""
     return {
         "reference/fleet.md": model(
-            "fleet", "fleet.yml", "A fleet states what is wanted: hosts, profiles, stacks and settings."
+            "fleet",
+            "fleet.yml",
+            "A fleet states what is wanted: hosts, profiles, stacks and settings.",
+            "examples/h100-infiniband/fleet.yml",
         ),
         "reference/profile.md": model(
-            "profile", "Profiles", "A profile states what one kind of server is and should be."
+            "profile",
+            "Profiles",
+            "A profile states what one kind of server is and should be.",
+            "inventory/profiles/hgx-h100-8.yml",
         ),
         "reference/lock.md": model(
             "lock", "The lock", "The lock states the exact meaning of a fleet. `gpuprov lock` writes it."
@@ -101,37 +107,53 @@ def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", str(text)).strip().replace("|", "\\|")
 
 
-def model(what: str, title: str, about: str) -> str:
-    """Return the page of a file's keys, with a table for each record."""
+def model(what: str, title: str, about: str, example: str = "") -> str:
+    """Return the page of a file's keys: a whole file, then a table for each record, in the order of writing."""
     schema = json_schema(what)
-    records = {SHAPES[what].__name__: schema, **schema["$defs"]}
     parts = [
         f"# {title}\n\n{about} `gpuprov inventory schema {what}` prints the JSON Schema for editors.\n\n{MADE}\n"
     ]
-    for name, record in records.items():
+    if example:
+        text = (ROOT / example).read_text(encoding="utf-8")
+        parts.append(f"## A whole file\n\n```yaml\n{text}```\n")
+    for name in [SHAPES[what].__name__, *dict.fromkeys(_records_of(schema, schema["$defs"]))]:
+        record = schema["$defs"].get(name, schema)
         record = next((each for each in record.get("anyOf", []) if "properties" in each), record)
         if "properties" not in record:
             continue
         heading = f"The file {{#{name.lower()}}}" if record is schema else f"{name} {{#{name.lower()}}}"
         said = record.get("description", "").split("\n\nAttributes:")[0]
         needed = set(record.get("required", ()))
-        rows = [_key(key, each, key in needed, what) for key, each in record["properties"].items()]
-        head = ["key", "meaning", "value", "default"] + (["example"] if what != "lock" else [])
-        parts.append(f"## {heading}\n\n{said if record is not schema else ''}\n\n{table(head, rows)}\n")
+        rows = [_key(key, each, key in needed) for key, each in record["properties"].items()]
+        listed = table(["key", "meaning", "value"], rows)
+        parts.append(f"## {heading}\n\n{said if record is not schema else ''}\n\n{listed}\n")
     return "\n".join(parts)
 
 
-def _key(key: str, each: dict[str, Any], needed: bool, what: str) -> list[str]:
-    """Return the cells of a key's row: name, description, type, default, and examples except in the lock's
-    table.
-    """
-    default = "required" if needed else _default(each)
-    row = [f"`{key}`", each["description"], _kind(each), default]
-    if what != "lock":
-        row.append(
-            " ".join(f"`{json.dumps(shown, ensure_ascii=False)}`" for shown in each.get("examples", []))
-        )
-    return row
+def _records_of(shape: Any, records: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the records that a schema names, each before those that it names itself."""
+    if isinstance(shape, list):
+        for each in shape:
+            yield from _records_of(each, records)
+    elif isinstance(shape, dict):
+        if "$ref" in shape:
+            name = shape["$ref"].rpartition("/")[2]
+            yield name
+            yield from _records_of(records[name], records)
+        for key, each in shape.items():
+            if key != "$defs":
+                yield from _records_of(each, records)
+
+
+def _key(key: str, each: dict[str, Any], needed: bool) -> list[str]:
+    """Return the cells of a key's row: name, description with examples, type with default."""
+    shown = " ".join(f"`{json.dumps(one, ensure_ascii=False)}`" for one in each.get("examples", []))
+    default = "required" if needed else f"default: {_default(each)}"
+    return [
+        f"`{key}`",
+        each["description"] + (f"<br>Example: {shown}" if shown else ""),
+        f"{_kind(each)}<br>{default}",
+    ]
 
 
 def _default(each: dict[str, Any]) -> str:

@@ -14,8 +14,9 @@ from difflib import get_close_matches
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.devices import Row, one_of_all
 from gpuprov.catalog.gpu_words import Spoken, core, plain, squeezed, undecorated
+from gpuprov.catalog.guests import is_virtual
 from gpuprov.catalog.records import GpuModel, InstanceType
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, Refused
 
 _PCI = re.compile(
     r"(?P<vendor>10de[:.])?(?P<device>[0-9a-f]{4})(?:[ /](?P<subsystem>[0-9a-f]{4}[:.][0-9a-f]{4}))?"
@@ -74,7 +75,14 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
 
     Raises:
         InvalidInput: the name matches no GPU of the catalog, or several; lists the candidates.
+        Refused: a virtual GPU, whose guest driver is in no public repository.
     """
+    if is_virtual(name):
+        raise Refused(
+            f"{name.strip()} is a virtual GPU: its guest driver (GRID) has the version of the"
+            " hypervisor's vGPU software, and is in no public repository [vgpu-driver]",
+            do="install the driver that the hypervisor or the cloud provides; gpuprov doctor judges it",
+        )
     names = _names(catalog)
     said = undecorated(name)
     for look in (names.board, names.row, names.by_pci, names.listed, names.spoken):

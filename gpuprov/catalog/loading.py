@@ -48,6 +48,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "containers": {
         "toolkits": (r.ContainerToolkit, "version"),
         "docker_needs": (r.EngineNeed, "what"),
+        "docker_cdi_needs": (r.EngineNeed, "what"),
         "containerd_needs": (r.EngineNeed, "what"),
         "podman_needs": (r.EngineNeed, "what"),
         "dra_needs": (r.EngineNeed, "what"),

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFiles, output: str) -> Exit:
     """Show the results of RUN: an id of `gpuprov history`, its last letters, or `latest`.
 
-    With --html, --junit or --prometheus files are written and nothing is printed. No node is read.
+    With --html, --junit or --prometheus only the names of the written files are printed, to standard error. No
+    node is read.
 
     --criteria shows for each criterion the recorded value of the lock's nodes, pass or fail, and the command
     that shows it. A result that is older than 31 days, or missing for a node, is no evidence. Exit 1 if a
@@ -47,7 +48,9 @@ def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFile
     reports.write(kept)
     if output == "json":
         options.print_json({**drift_document(kept.nodes, kept.at, kept.notes), "run": kept.id})
-    elif not reports.wanted:
+    elif reports.wanted:
+        options.note(f"{', '.join(map(str, reports.paths))} written from {kept.id}")
+    else:
         for line in [*_health(kept), *drift_lines(kept.nodes)]:
             say(line)
         print_notes(kept.notes)

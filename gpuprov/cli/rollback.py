@@ -37,7 +37,7 @@ def command(
     chosen = replace(chosen, local=local)
     if resume is not None:
         return upgrade_run.follow(upgrade_run.resume(resume, "rollback", chosen), chosen.lock_path, output)
-    source, names = find_upgrade(run_name, chosen.names)
+    source, names = find_upgrade(run_name, chosen.names, chosen.lock.fleet)
     old, new = map(chosen.placed, unpack(source))
     context = upgrade_run.upgrade_context(chosen, old, new, run_folder("rollback"), source)
     if later := _later_applies(source.name, names):

@@ -110,8 +110,8 @@ RULES: dict[str, Rule] = {}
 
 
 OF_GPUS = (
-    *("bus", "refused", "module", "board", "firmware", "driver", "access", "errors", "readings", "memory"),
-    *("fabric", "switches", "cuda"),
+    *("bus", "refused", "module", "board", "guests", "firmware", "driver", "access", "errors", "readings"),
+    *("memory", "fabric", "switches", "cuda"),
 )
 """Concerns of whose rules each has to judge, or a node is neither healthy nor mended. No user of the node can
 keep them from it; the others are about programs, the host and its software.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,25 +63,37 @@ class Look:
     seconds: float = 0.0
 
 
-def read_facts(kept: dict[str, Any], now: float, stuck: Sequence[int]) -> Mapping[str, Any]:
+def read_facts(
+    kept: dict[str, Any], now: float, smi: Sequence[int] = (), runs: Sequence[int] = ()
+) -> Mapping[str, Any]:
     """Return the probe's document of this machine.
 
+    What cannot be killed is not started again: one process a minute would be left behind.
+
     Args:
-        kept: values of `RARELY` from earlier runs; it is updated.
+        kept: values of `RARELY` of earlier runs, and `late`: collectors without an answer; it is updated.
         now: seconds since boot.
-        stuck: programs of earlier runs that do not end; nvidia-smi is then not started again.
+        smi: nvidia-smi's processes of earlier runs that do not end.
+        runs: earlier runs of this program that do not end, because a collector does not.
     """
     for name in COLLECTORS:
         importlib.import_module(f"gpuprov.probe.node.{name}")
-    again = {
+    given = {
         name: kept[name]["value"]
         for name, seconds in RARELY.items()
         if name in kept and 0 <= now - kept[name]["at"] < seconds
     }
-    left_out = {*again, *(SMI if stuck else ())}
-    wanted = [name for name in PARAMETERS.collectors if name not in left_out]
+    if smi:
+        error = f"nvidia-smi of an earlier run did not answer in time, and has not ended: process {smi[0]}"
+        given.update({name: {"error": error} for name in SMI})
+    late = set(kept.get("late", ())) if runs else set()
+    given.update({name: {"error": f"process {runs[0]}, an earlier run, still waits for it"} for name in late})
+    wanted = [name for name in PARAMETERS.collectors if name not in given]
     document = collect({**asdict(PARAMETERS), "collectors": wanted})
     found = document["collectors"]
+    kept["late"] = sorted(
+        late.union(thread.name for thread in threading.enumerate()).intersection(PARAMETERS.collectors)
+    )
     kept.update(
         {
             name: {"at": now, "value": found[name]}
@@ -88,10 +101,7 @@ def read_facts(kept: dict[str, Any], now: float, stuck: Sequence[int]) -> Mappin
             if name in found and _is_good(found[name])
         }
     )
-    found.update(again)
-    if stuck:
-        error = f"nvidia-smi of an earlier run did not answer in time, and has not ended: process {stuck[0]}"
-        found.update({name: {"error": error} for name in SMI})
+    found.update(given)
     return document
 
 

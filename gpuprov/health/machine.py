@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprov_locks import conflict
@@ -65,20 +65,20 @@ def changing() -> str:
     return ""
 
 
-def leftovers(names: Sequence[str] = ("nvidia-smi",)) -> list[int]:
-    """Return the programs of earlier runs that have not ended although they were killed.
+def leftovers(name: str) -> list[int]:
+    """Return the processes of earlier runs that have not ended although they were killed.
 
-    These are processes of this run's control group with a name of `names` (15 characters are compared, as the
-    kernel keeps them) whose parent has ended. A process in uninterruptible sleep ends only with its system
-    call.
+    These are other processes of this run's control group with a name (15 characters are compared, as the
+    kernel keeps them) whose parent is the first process. One in uninterruptible sleep ends only with its
+    system call.
     """
     own = read_or_none(f"{PROC}/self/cgroup", 4096)
     found = []
     for pid in filter(str.isdigit, names_in(PROC)):
         folder = f"{PROC}/{pid}"
         status = read_or_none(f"{folder}/stat", 1024) or ""
-        name, _, rest = status.partition("(")[2].rpartition(")")
-        if name not in {each[:15] for each in names} or rest.split()[1:2] != ["1"]:
+        shown, _, rest = status.partition("(")[2].rpartition(")")
+        if shown != name[:15] or rest.split()[1:2] != ["1"] or int(pid) == os.getpid():
             continue
         if own is not None and read_or_none(f"{folder}/cgroup", 4096) == own:
             found.append(int(pid))

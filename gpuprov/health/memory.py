@@ -20,6 +20,10 @@ RECENT = 2.5
 """Intervals in which these runs have to be: a fault that every second run sees counts."""
 RECENT_LEAST_S = 120.0
 """Least time for that: a run that waits for nvidia-smi takes half a minute at any interval."""
+APART = 0.5
+"""Intervals that have to pass between these runs: each end of a job starts one, and a job that fails at once
+is followed by the next.
+"""
 ABSENT = 2
 """Least number of runs without a fault before it is gone, however long they are apart."""
 DRAINING: tuple[Class, ...] = ("isolate", "reset")
@@ -121,8 +125,8 @@ class Memory:
     ) -> None:
         """Take what a run saw.
 
-        A fault counts from its second sight within `RECENT` intervals on. It is gone when no run has seen it
-        for `hold` seconds.
+        A fault counts from its second sight within `RECENT` intervals on, at least `APART` intervals after
+        its first one. It is gone when no run has seen it for `hold` seconds.
 
         Args:
             unknown: rules that could not judge: their faults stay.
@@ -136,7 +140,7 @@ class Memory:
         if self.gone_since is None:
             self.gone_since = now
         for sight in sights:
-            self._see(sight, now, 0.0 if paused else recent)
+            self._see(sight, now, 0.0 if paused else recent, APART * interval)
         for name, fault in list(self.faults.items()):
             if fault.last == now or fault.rule in unknown:
                 continue
@@ -146,8 +150,10 @@ class Memory:
                 del self.faults[name]
         self.ran = now
 
-    def _see(self, sight: Sight, now: float, recent: float) -> None:
-        """Remember one sight; it confirms one that is at most `recent` seconds old."""
+    def _see(self, sight: Sight, now: float, recent: float, apart: float) -> None:
+        """Remember one sight; it confirms a fault whose last sight is at most `recent` seconds old, and its
+        first one at least `apart` seconds.
+        """
         name = f"{sight.rule} {sight.health}"
         fault = self.faults.get(name)
         if fault is None:
@@ -159,7 +165,7 @@ class Memory:
         more = f" (and {sight.count - 1} more)" if sight.count > 1 else ""
         fault.text, fault.mend = sight.text[: TEXT - len(more)] + more, sight.mend[:TEXT]
         fault.place = sight.place
-        again = fault.previous is not None and now - fault.previous <= recent
+        again = fault.previous is not None and now - fault.previous <= recent and now - fault.first >= apart
         fault.counts = fault.counts or again
         if fault.counts and fault.health in DRAINING:
             self.gone_since = now

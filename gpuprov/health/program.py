@@ -26,10 +26,12 @@ from typing import Any
 from gpuprov.doctor.fault import CLASSES
 from gpuprov.files import mutex
 from gpuprov.health import command, machine
-from gpuprov.health.memory import Memory
+from gpuprov.health.memory import DRAINING, Memory
 from gpuprov.health.output import line, remove, save, save_all
 from gpuprov.health.verdict import Circumstances, conclude, unknown
 
+NAME = "gpuprov-health"
+"""Name of this program's process."""
 CONFIG = "/etc/gpuprov/health.json"
 FOLDER = "/run/gpuprov"
 STATE = "health.state"
@@ -120,12 +122,12 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
         document = _judged(config, memory, kept, around, wall)
     except Exception as error:  # noqa: BLE001 - after any failure the old verdict must not stay
         document = unknown(f"the run failed: {type(error).__name__}: {error}"[:300], around)
-    document["seconds"] = round(time.monotonic() - began, 3)
     try:
         save(f"{folder}/{STATE}", json.dumps({"boot": boot, "memory": memory.as_dict(), "kept": kept}), 0o600)
-    except OSError as error:
-        document["reasons"].append(f"the memory between runs cannot be kept: {error.strerror}")
-    return document
+    except OSError as error:  # then no fault is ever confirmed
+        if document["verdict"] not in DRAINING:
+            document = unknown(f"the memory between runs cannot be kept: {error.strerror}", around)
+    return {**document, "seconds": round(time.monotonic() - began, 3)}
 
 
 def _judged(
@@ -142,7 +144,7 @@ def _judged(
         reasons.append(clock)
     memory.wall = wall - around.now
     paused = pause(config, memory, around.now, machine.changing())
-    facts = look.read_facts(kept, around.now, machine.leftovers())
+    facts = look.read_facts(kept, around.now, machine.leftovers("nvidia-smi"), machine.leftovers(NAME))
     found = look.judge(look.examine(facts), kept, config.rules)
     memory.take(
         found.sights,

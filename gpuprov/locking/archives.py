@@ -20,6 +20,7 @@ from gpuprov.locking.repository.sources import (
     RepositorySpec,
     archive,
     container_toolkit,
+    doca,
     mirrored,
     nvidia,
     open_all,
@@ -125,6 +126,9 @@ class Finder:
         if repository == "container-toolkit":
             spec = container_toolkit(url, arch, manager, self._key(repository))
             beside, key_file = url.rstrip("/").rpartition("/")[0], "gpgkey"
+        elif repository == "doca":
+            spec = doca(url, system.id, arch, manager, self._key(repository))
+            beside, key_file = spec.url, ""
         elif repository in RELEASED:
             spec = released(repository, url, system.id, arch, self._key(repository))
             beside, key_file = url.partition("/{")[0], RELEASED[repository]

@@ -17,8 +17,10 @@ from gpuprov.errors import Refused
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.builder import check_builders, module_build, with_builder
 from gpuprov.locking.components import Locker, family_pattern
+from gpuprov.locking.confidential import check_confidential
 from gpuprov.locking.containers import check_containers
 from gpuprov.locking.gpu_settings import check_gpu_settings
+from gpuprov.locking.gpudirect import check_compilers, with_peer_memory
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.imex import check_imex
 from gpuprov.locking.inputs import digest, profile_folders
@@ -198,7 +200,11 @@ class Builder:
         for each in (*preferred, *answer.warnings):
             self._narrate(f"{name}: {each.text}")
         system = self._catalog.systems[answer.stack.os or group.os]
-        granted = self._access(with_clients(settings, system, self._catalog), system, group)
+        check_compilers(name, stack)
+        gpu = find_gpu(self._catalog, hardware.gpu_model)
+        check_confidential(name, settings, answer, gpu, hardware)
+        chosen = with_peer_memory(name, settings, answer, gpu, system, self._catalog)
+        granted = self._access(with_clients(chosen, system, self._catalog), system, group)
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
     def group(self, name: str, group: Group) -> LockedGroup:
@@ -344,6 +350,8 @@ def _request(group: Group, hardware: Hardware, settings: dict[str, Setting], wan
         container_toolkit=want.text("container_toolkit"),
         docker=want.text("docker"),
         podman=want.text("podman") or (AUTO if want.managed("podman") else None),
+        doca_ofed=want.text("doca_ofed") or (AUTO if want.managed("doca_ofed") else None),
+        gds=want.text("gds") or (AUTO if want.managed("gds") else None),
         module=want.policy.module,
         module_build="precompiled" if want.policy.module_build == "precompiled" else None,
         repository=want.policy.repository,

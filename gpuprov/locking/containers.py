@@ -10,7 +10,11 @@ from typing import Any
 
 from gpuprov.catalog import Catalog, version
 from gpuprov.catalog.identity import library_text
-from gpuprov.catalog.rules.containers import unmet_containerd_needs, unmet_podman_needs
+from gpuprov.catalog.rules.containers import (
+    unmet_containerd_needs,
+    unmet_docker_cdi_needs,
+    unmet_podman_needs,
+)
 from gpuprov.errors import Refused
 from gpuprov.locking.repository.versions import matches_upstream
 from gpuprov.locking.resolve import ABSENT, AUTO
@@ -32,8 +36,8 @@ def check_containers(
     Args:
         name: the group, for messages.
         found: the locked components, by name.
-        narrate: called with needs of the toolkit that containerd does not meet, and with limits of containers
-            that Podman's users may not set.
+        narrate: called with needs that containerd or Docker does not meet while GPUs reach containers by
+            another way, and with limits of containers that Podman's users may not set.
 
     Raises:
         Refused: they cannot work together.
@@ -44,6 +48,13 @@ def check_containers(
         _check_podman(name, found, stated, catalog)
         of_logins = settings["tuning"].value.get("limits", {}) if "tuning" in settings else {}
         _narrate_limits(name, stated, of_logins, narrate)
+    if stated.get("cdi") and "docker" in found:
+        locked = found["docker"].version
+        for need in unmet_docker_cdi_needs(catalog, version(library_text("docker", locked))):
+            narrate(
+                f"{name}: containers.cdi: {need.what} needs Docker {need.at_least} or newer, not {locked}: "
+                "containers of Docker get GPUs by --gpus all"
+            )
     if "containerd" not in found:
         return
     if stated.get("default_runtime") == "nvidia" and "container_toolkit" not in found:

@@ -41,6 +41,8 @@ COMPONENTS = (
     _follows("nvsdm"),
     _follows("nvlsm", by_repository=True),
     _follows("imex"),
+    ComponentKind("doca_ofed", rule="doca", by_repository=True),
+    ComponentKind("gds", rule="gds", by_repository=True),
     ComponentKind("cuda", rule="cuda", requested=True),
     ComponentKind("compat", stated=False, rule="forward-compat", by_repository=True, requested=True),
     ComponentKind("cudnn", rule="cudnn", requested=True),

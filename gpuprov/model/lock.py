@@ -144,6 +144,8 @@ class Components(Strict):
     nvsdm: Component | None = None
     nvlsm: Component | None = None
     imex: Component | None = None
+    doca_ofed: Component | None = None
+    gds: Component | None = None
     cuda: Cuda | None = None
     compat: Component | None = None
     cudnn: Component | None = None

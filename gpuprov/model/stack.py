@@ -28,7 +28,7 @@ VersionText = Annotated[str, BeforeValidator(_version_text), Field(pattern=r"^[0
 BuilderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=253)]
 IMAGE = "image"
 """The builder of modules that `gpuprov apply --image` compiles, in place of a host."""
-LATER = ("builder", "compiler", "podman")
+LATER = ("builder", "compiler", "podman", "doca_ofed", "gds")
 
 
 class StackPolicy(Strict):
@@ -74,6 +74,14 @@ class StackPolicy(Strict):
         default=None, description="Podman, without a daemon; version in the distribution's archive: 5.4"
     )
     container_toolkit: VersionText | None = Field(default=None, description="1.20")
+    doca_ofed: VersionText | None = Field(
+        default=None,
+        description="NVIDIA's RDMA drivers in place of the kernel's: a release of DOCA, or auto; `none` for"
+        " the kernel's own",
+    )
+    gds: VersionText | None = Field(
+        default=None, description="GPUDirect Storage: a release of nvidia-fs, or auto: the repository's"
+    )
     dcgm: VersionText | None = Field(default=None, description="4, or exactly: 4.5.2")
     profiling_tools: Literal["auto", "none"] | None = Field(default=None, description="perf, sysstat, atop")
     node_exporter: VersionText | None = Field(

@@ -518,6 +518,12 @@ class Facts:
         return parse_verdict(self.raw("health"))
 
     @part
+    def booted_s(self) -> float:
+        """Seconds since the node's system began to boot."""
+        raw = self.raw("health")
+        return finite(raw["uptime"]) - finite(raw["began"])
+
+    @part
     def imex(self) -> Imex:
         """IMEX's list of nodes and its settings."""
         return parse_imex(self.raw("imex"))

@@ -20,7 +20,7 @@ class Parameters:
     )
     modules: Sequence[str] = ("nvidia", "nvidia_current", "nvidia_current_open", "nvidia_peermem", "gdrdrv")
     """Modules to query with modinfo; Debian's packages name NVIDIA's module nvidia-current."""
-    module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma)"
+    module_pattern: str = r"(?:nvidia|nouveau|nova|nv_peer|gdrdrv|mlx[45]|ib_|rdma|sunrpc|lnet)"
     units: Sequence[str] = (
         "nvidia-persistenced.service",
         "nvidia-fabricmanager.service",

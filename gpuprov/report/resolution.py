@@ -24,6 +24,7 @@ _PARTS = (
     ("nvsdm", "NVSDM"),
     ("imex", "IMEX"),
     ("dcgm", "DCGM"),
+    ("doca_ofed", "DOCA-OFED"),
     ("gds", "nvidia-fs"),
     ("framework", "framework"),
 )

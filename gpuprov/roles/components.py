@@ -9,6 +9,8 @@ from gpuprov.roles.expectation import Expectation
 PACKAGE_CHECKS = (
     "driver.packages",
     "fabric_manager.packages",
+    "doca_ofed.packages",
+    "gds.packages",
     "cuda.packages",
     "cudnn.packages",
     "nccl.packages",

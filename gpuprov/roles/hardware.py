@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import fails
+
+CONFIDENTIAL, NOT_CONFIDENTIAL = "on", "off"
+"""Values of `gpu.confidential` in both drift and verify."""
+OVERRULED = fails("confidential", "gpu.confidential", "the host of a guest, which sets the mode of its GPU")
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the expected GPUs, then the rest of the server, then Secure Boot."""
-    return [*gpus(group), *server(group), *secure_boot(group)]
+    return [*gpus(group), *confidential(group), *server(group), *secure_boot(group)]
 
 
 def gpus(group: LockedGroup) -> list[Expectation]:
@@ -19,6 +24,17 @@ def gpus(group: LockedGroup) -> list[Expectation]:
         Expectation("gpu.count", hardware.gpu_count, None),
         Expectation("gpu.visible", hardware.gpu_count, None, reboot=True, needs_driver=True),
     ]
+
+
+def confidential(group: LockedGroup) -> list[Expectation]:
+    """Return whether confidential computing is on, if that is stated: the host sets it, no role can."""
+    stated = group.setting("confidential")
+    value = None if stated is None else CONFIDENTIAL if stated else NOT_CONFIDENTIAL
+    return (
+        []
+        if value is None
+        else [Expectation("gpu.confidential", value, None, reboot=True, needs_driver=True)]
+    )
 
 
 def server(group: LockedGroup) -> list[Expectation]:

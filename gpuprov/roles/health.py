@@ -22,10 +22,13 @@ SLURM = ("slurm-health", "slurm-prolog", "slurm-epilog")
 PLUGIN = "npd-health"
 TIMER = "gpuprov-health.timer"
 SERVICE = "gpuprov-health.service"
-FAILED = "gpuprov-health-failed.service"
 UNITS = {"health.timer": TIMER}
 VERDICT = "/run/gpuprov/health"
 """The verdict as one line (`gpuprov.health.output.line`)."""
+FIRST_S = 180.0
+"""Seconds after a boot in which the first verdict need not be there: the timer waits for 30 s, a run takes at
+most 50 s, and the timer itself starts late in the boot.
+"""
 TEXTFILE = "gpuprov-health.prom"
 SYSTEMD = "/etc/systemd/system"
 
@@ -61,7 +64,6 @@ def files(group: LockedGroup) -> dict[str, str]:
         **{f"{LIBRARY}/{name}": _script("slurm") for name in SLURM},
         f"{LIBRARY}/{PLUGIN}": _script(PLUGIN),
         f"{SYSTEMD}/{SERVICE}": _script(SERVICE),
-        f"{SYSTEMD}/{FAILED}": _script(FAILED),
         f"{SYSTEMD}/{TIMER}": _script(TIMER).replace("INTERVAL", str(stated["interval"])),
     }
 

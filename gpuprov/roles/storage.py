@@ -16,18 +16,34 @@ OVERRULED = (
     *mends("scratch", "scratch.read_ahead", "blockdev or a later udev rule"),
     *mends("scratch", "scratch.read_ahead_at_boot", "gpuprov's udev rule removed"),
     *fails("scratch", "scratch.read_ahead_at_boot", "a later udev rule for the file system"),
+    *fails("client_options", "storage.client_options", "a later file of modprobe.d"),
     *mends("storage_clients", "storage.clients", "apt by hand: these packages are not held"),
 )
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected scratch file systems and clients."""
-    return [*_scratch(group), *_clients(group)]
+    """Return the expected scratch file systems, clients, and options of their modules."""
+    options = client_options(group)
+    stated = [Expectation("storage.client_options", options, "storage")] if options else []
+    return [*_scratch(group), *_clients(group), *stated]
+
+
+def client_options(group: LockedGroup) -> dict[str, str]:
+    """Return `module.option` → value of the modules that mount network file systems."""
+    stated = group.setting("client_options") or {}
+    slots, networks = (stated.get("nfs") or {}).get("slots"), (stated.get("lustre") or {}).get("networks")
+    names = ("sunrpc.tcp_slot_table_entries", "sunrpc.tcp_max_slot_table_entries")
+    found = dict.fromkeys(names, str(slots)) if slots is not None else {}
+    return {**found, **({"lnet.networks": networks} if networks else {})}
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
     """Return the scratch file systems, and packages of clients; both are empty if not stated."""
-    return {"storage_scratch": list(group.setting("scratch") or []), "storage_clients": clients(group)}
+    return {
+        "storage_scratch": list(group.setting("scratch") or []),
+        "storage_clients": clients(group),
+        "storage_client_options": client_options(group),
+    }
 
 
 def clients(group: LockedGroup) -> list[str]:

@@ -17,6 +17,7 @@ from gpuprov.roles import (
     fabric_manager,
     firewall,
     gpu_settings,
+    gpudirect,
     hardware,
     health,
     imex,
@@ -90,7 +91,7 @@ ROLES = (
         components=("driver",),
         beside=ASKED_OF_SERVICES,
     ),
-    Role("hardware", None, hardware.expectations),
+    Role("hardware", None, hardware.expectations, settings=("confidential",)),
     Role("fabric_manager", fabric_manager.variables, fabric_manager.expectations, units=fabric_manager.UNITS),
     Role("imex", imex.variables, imex.expectations, settings=("imex",), units=imex.UNITS),
     Role(
@@ -126,6 +127,13 @@ ROLES = (
         first={"nccl": "nccl_packages"},
     ),
     Role(
+        "gpudirect",
+        gpudirect.variables,
+        gpudirect.expectations,
+        settings=("peer_memory",),
+        components=("doca_ofed", "gds"),
+    ),
+    Role(
         "container_toolkit",
         container_toolkit.variables,
         container_toolkit.expectations,
@@ -159,7 +167,12 @@ ROLES = (
         settings=("tuning",),
         beside=ASKED_OF_SERVICES,
     ),
-    Role("storage", storage.variables, storage.expectations, settings=("scratch", "storage_clients")),
+    Role(
+        "storage",
+        storage.variables,
+        storage.expectations,
+        settings=("scratch", "storage_clients", "client_options"),
+    ),
     Role(
         "profiling_tools",
         profiling_tools.variables,
@@ -202,6 +215,7 @@ ROLES = (
 OVERRULED = tuple(
     each
     for module in (
+        hardware,
         repositories,
         nvidia_driver,
         fabric_manager,
@@ -210,6 +224,7 @@ OVERRULED = tuple(
         cuda_toolkit,
         cudnn,
         nccl,
+        gpudirect,
         container_toolkit,
         docker,
         containerd,

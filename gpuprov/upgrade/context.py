@@ -80,6 +80,17 @@ def unpack(run: Path) -> tuple[Lock, Lock]:
     return old.of_fleet(fleet), new.of_fleet(fleet)
 
 
+def is_of_fleet(run: Path, fleet: Path | None) -> bool:
+    """Return whether a run is of a fleet; also if it is not known of which one.
+
+    Names of nodes do not tell: several fleets of one controller can have a gpu01.
+    """
+    try:
+        return fleet is None or Path((run / FLEET).read_text()) == fleet
+    except FileNotFoundError:
+        return True
+
+
 def rebooting(lock: Lock, *, together: int) -> Lock:
     """Return the lock with permission to reboot `together` nodes at a time; 0 allows no reboot."""
     groups = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.files.runs import run_folders
 from gpuprov.model.nodeset import fold
+from gpuprov.upgrade.context import is_of_fleet
 from gpuprov.upgrade.header import ended
 from gpuprov.upgrade.journal import NAME, read
 
@@ -43,17 +44,18 @@ def find_unfinished(name: str, verb: str) -> Path:
     return run
 
 
-def find_upgrade(name: str | None, nodes: Sequence[str]) -> tuple[Path, list[str]]:
+def find_upgrade(name: str | None, nodes: Sequence[str], fleet: Path | None = None) -> tuple[Path, list[str]]:
     """Return an upgrade's folder, and which of the nodes it changed and no rollback has returned since.
 
     Args:
-        name: as for `find_run`; None means the latest upgrade that changed one of the nodes.
+        name: as for `find_run`; None means the latest upgrade of the fleet that changed one of the nodes.
+        fleet: the fleet file of the nodes' lock.
 
     Raises:
         InvalidInput: no such run, or it changed none of the nodes.
         Refused: all nodes that it changed have been returned already.
     """
-    runs = [find_run(name, "upgrade")] if name else _with_journal("upgrade")[::-1]
+    runs = [find_run(name, "upgrade")] if name else _of_fleet(fleet)
     for run in runs:
         changed = {entry.node for entry in read(run) if entry.step == "apply"}
         if touched := [node for node in nodes if node in changed]:
@@ -89,6 +91,11 @@ def _returned_by(upgrade: Path, node: str) -> str:
             source = entries[0].data["source"] if isinstance(entries[0].data, dict) else ""
             return run.name if source == upgrade.name and ("confirm", "done") in steps else ""
     return ""
+
+
+def _of_fleet(fleet: Path | None) -> list[Path]:
+    """Return the folders of the upgrades of a fleet, the latest first."""
+    return [run for run in _with_journal("upgrade")[::-1] if is_of_fleet(run, fleet)]
 
 
 def _with_journal(*verbs: str) -> list[Path]:

@@ -44,6 +44,11 @@ def command() -> None:
     "--fleet", type=click.Path(path_type=Path, dir_okay=False), help="write a fleet.yml for the lab's nodes"
 )
 @click.option("--profile", help="profile that the fleet.yml names")
+@click.option(
+    "--mirror",
+    is_flag=True,
+    help="with --fleet: serve a mirror of NVIDIA's repositories with stub packages, which the fleet.yml names",
+)
 @name_option
 @output_option
 def up(
@@ -54,17 +59,26 @@ def up(
     image: str | None,
     fleet: Path | None,
     profile: str | None,
+    mirror: bool,
     lab_name: str,
     output: str,
 ) -> int:
-    """Add nodes, and wait until each answers SSH."""
+    """Add nodes, and wait until each answers SSH.
+
+    Containers can be started on them. `gpuprov lab down` also ends the mirror.
+    """
+    from gpuprov_lab.variants import with_control_groups, with_network_parameters
+
     if fleet and not profile:
         raise InvalidInput("--fleet without --profile", do="name the nodes' profile: --profile NAME")
+    if mirror and not fleet:
+        raise InvalidInput("--mirror without --fleet", do="name the file that states it: --fleet fleet.yml")
     lab = _lab(lab_name)
     _name_left_labs()
-    nodes = lab.up(count, system, gpu, image=image, virtual=virtual)
+    prepare = () if virtual else (with_control_groups, with_network_parameters)
+    nodes = lab.up(count, system, gpu, image=image, virtual=virtual, prepare=prepare)
     if fleet and profile:
-        fleet.write_text(lab.fleet(profile))
+        fleet.write_text(lab.fleet(profile, mirror=mirror))
         note(f"lab: wrote {fleet}")
     _show({lab_name: nodes}, output)
     return Exit.OK

@@ -16,7 +16,7 @@ from typing import IO, Self, TypeVar
 from gpuprov.errors import InvalidInput
 from gpuprov_lab import efi, engine, identity, vm
 from gpuprov_lab.archive import harvest, read_archive
-from gpuprov_lab.handover import fleet_text
+from gpuprov_lab.handover import fleet_text, system_of
 from gpuprov_lab.host import (
     LABS,
     hold,
@@ -29,6 +29,7 @@ from gpuprov_lab.host import (
     write_whole,
 )
 from gpuprov_lab.images import Image, drop_image, find_image, save_image
+from gpuprov_lab.mirror import beside
 from gpuprov_lab.node import Node, load_node
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
@@ -182,9 +183,19 @@ class Lab(AbstractContextManager["Lab"]):
                 self._mend()
                 self._tidy()
 
-    def fleet(self, profile: str) -> str:
-        """Return a fleet.yml for all nodes of this lab, with a profile of that name."""
-        return fleet_text(self.nodes(), profile, self.identity_file, self.known_hosts)
+    def fleet(self, profile: str, *, mirror: bool = False) -> str:
+        """Return a fleet.yml for all nodes of this lab, with a profile of that name.
+
+        Args:
+            mirror: whether NVIDIA's packages come from a mirror, which serves until the lab is removed.
+
+        Raises:
+            InvalidInput: the lab's mirror has no packages for a system.
+        """
+        nodes = self.nodes()
+        systems = sorted({system_of(node) for node in nodes})
+        sources = beside.repositories(self.folder, systems) if mirror else {}
+        return fleet_text(nodes, profile, self.identity_file, self.known_hosts, sources)
 
     def save(self, node: Node, name: str) -> None:
         """Save a node's changes as an image, for `up(image=name)`; replace an image of that name.

@@ -14,7 +14,7 @@ import yaml
 
 from gpuprov import __version__
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
-from maintenance.release import deb
+from maintenance.release import deb, formula, image
 from maintenance.release.locked import ROOT, pythons
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import NAME, build_pyz, digest
@@ -85,6 +85,29 @@ def debian_package(folder: Path, maintainer: str) -> Exit:
         build_pyz(make_wheel(Path(scratch)), Path(scratch) / NAME, Path(scratch), date())
         deb.build_deb(Path(scratch) / NAME, target, __version__, maintainer, Path(scratch), date())
     click.echo(f"{target}#sha256={digest(target)}")
+    return Exit.OK
+
+
+@command.command("image")
+@click.argument("folder", type=FOLDER)
+@click.option("--mirror", default=image.MIRROR, show_default=True, help="Debian's archive")
+def container_image(folder: Path, mirror: str) -> Exit:
+    """Write gpuprov-image.tar.gz into FOLDER, a container image, from this checkout as it is; as root."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / image.NAME
+    with tempfile.TemporaryDirectory(prefix="gpuprov-", dir="/var/tmp") as scratch:
+        image.build_image(make_wheel(Path(scratch)), target, __version__, mirror, Path(scratch), date())
+    click.echo(f"{target}#sha256={digest(target)}")
+    return Exit.OK
+
+
+@command.command("formula")
+@click.argument("pyz", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--url", required=True, help="address of gpuprov.pyz on the release's page")
+@click.option("--homepage", required=True, help="address of the sources")
+def homebrew_formula(pyz: Path, url: str, homepage: str) -> Exit:
+    """Print the formula of a Homebrew tap for the gpuprov.pyz of this version's release."""
+    click.echo(formula.formula(pyz, __version__, url, homepage), nl=False)
     return Exit.OK
 
 

@@ -10,7 +10,7 @@ import json
 import os
 from typing import NamedTuple
 
-from gpuprov_node import TIMED_OUT, run
+from gpuprov_node import MISSING, TIMED_OUT, run
 
 ANSWER_S = 20
 """Seconds within which a daemon has to answer."""
@@ -43,7 +43,10 @@ def ask(*argv: str) -> str:
     status, said = run(*argv, seconds=ANSWER_S)
     if status:
         words = [word for word in argv if word.isalpha()]
-        how = f"gave no answer in {ANSWER_S} s" if status == TIMED_OUT else f"exited with {status}"
+        how = {
+            MISSING: f"could not run: {argv[0]} is not installed",
+            TIMED_OUT: f"gave no answer in {ANSWER_S} s",
+        }.get(status, f"exited with {status}")
         raise Silent(f"`{' '.join(words)}` {how}")
     return said
 

@@ -145,7 +145,7 @@ class _Search:
         """Return the error, with the user who has the most files open."""
         files, processes = {}, {}  # type: dict[int, int], dict[int, dict[str, int]]
         for table, seen in self._seen.items():
-            pid = table[len(PROC) :].split("/")[1]
+            pid = table.split("/")[2]
             owner, number = _owner(pid), max(seen, _size(table))
             files[owner] = files.get(owner, 0) + number
             processes.setdefault(owner, {})[pid] = number

@@ -35,6 +35,7 @@ class Repository(NamedTuple):
     """A section of a file: its id, addresses without a slash at the end, and the options that count.
 
     Attributes:
+        checked: whether dnf requires a signature of each package, as its default on Red Hat's systems.
         open_key: an address of `gpgkey` over http or ftp, where no certificate is checked; "" without one.
     """
 
@@ -45,6 +46,7 @@ class Repository(NamedTuple):
     enabled: bool
     unsigned: str
     open_key: str = ""
+    checked: bool = True
 
 
 def repositories(folder: str = FOLDER) -> "list[Repository]":
@@ -69,7 +71,8 @@ def _parsed(path: str) -> "Iterable[Repository]":
         unsigned = "" if any(signed) else "gpgcheck=0"
         keys = re.split(r"[\s,]+", values.get("gpgkey", ""))
         open_key = next((key for key in keys if re.match(r"(?i)(http|ftp):", key)), "")
-        yield Repository(path, line, name, urls, values.get("enabled", "1").lower() in ON, unsigned, open_key)
+        enabled, checked = (values.get(key, "1").lower() in ON for key in ("enabled", "gpgcheck"))
+        yield Repository(path, line, name, urls, enabled, unsigned, open_key, checked)
 
 
 def _spelled(url: str) -> str:

@@ -1,56 +1,106 @@
-"""The same faults through a node's health check: two runs, then textfile, plugin and Slurm's reason."""
+"""The same machines through the health check: faults until textfile, plugin and Debian's own Slurm have them,
+and healthy machines, which must not be drained.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
+from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import CLASSES
+from gpuprov.health.look import judge
 from gpuprov.health.memory import DRAINING
-from gpuprov.roles.health import LIBRARY, PLUGIN, PROGRAM, SLURM, program
-from gpuprov_lab import Node
-from tests import ROOT
+from gpuprov.roles.health import LIBRARY, PLUGIN, PROGRAM, TIMER, program
+from gpuprov_lab import Lab, Node
+from tests.campaign._doctor_look import OF_THE_LAB
+from tests.lab.health_node import SLURM_S, HealthNode, health_node
 
-TEXTFILE = "/run/gpuprov-health.prom"
-CONFIG = "/run/gpuprov-health.config"
-# The node has no Slurm: this one prints an idle node, and what it would be updated to.
-SCONTROL = """\
-#!/bin/sh
-if [ "$1" = show ]; then printf 'NodeName=%s\\n   State=IDLE X=1\\n' "$3"; else printf '%s\\n' "$@"; fi
-"""
-
-
-def install_health(node: Node) -> None:
-    """Install the program, its scripts, and an imitated scontrol."""
-    folder = ROOT / "gpuprov/health/node"
-    files = {PROGRAM: program(), "/usr/local/bin/scontrol": SCONTROL}
-    files[f"{LIBRARY}/{SLURM[0]}"] = (folder / "slurm").read_text()
-    files[f"{LIBRARY}/{PLUGIN}"] = (folder / PLUGIN).read_text()
-    for path, text in files.items():
-        node.run(f"mkdir -p {Path(path).parent} && cat >{path} && chmod 755 {path}", input=text)
+INTERVAL = 20
+SETTING = {
+    "interval": INTERVAL,
+    "grace": 0,
+    "hold": 1,
+    "rules": dict.fromkeys(OF_THE_LAB, "off"),
+    "command": None,
+}
+SPARE_S = 5.0
+"""Time for this program's own questions to the node."""
 
 
-def not_reached(node: Node, rule: str) -> tuple[str, str]:
-    """Run the health check twice; return what does not have the rule, and its class."""
-    node.run(
-        f"rm -f /run/gpuprov/health* {TEXTFILE}; cat >{CONFIG}",
-        input=f'{{"textfile": "{TEXTFILE}", "grace": 0}}',
+def with_health(lab: Lab, folder: Path) -> HealthNode:
+    """Start a node with the role and Slurm."""
+    node = health_node(lab, folder, SETTING)
+    outcome, _ = node.apply()
+    assert outcome.ok, outcome.failed
+    node.install_slurm()
+    return node
+
+
+def forget(node: HealthNode) -> None:
+    """Remove what the health check and Slurm know of earlier faults; the timer starts anew."""
+    back = f"scontrol update NodeName={node.node.name}"
+    node.stop()
+    node.node.run(
+        f"{PROGRAM} --forget; {back} State=UNDRAIN; {back} Comment=; systemctl start {TIMER}",
+        check=False,
     )
-    node.run(f"{PROGRAM} --config {CONFIG} && {PROGRAM} --config {CONFIG}")
-    document = json.loads(node.run("cat /run/gpuprov/health.json").stdout)
-    classes = [each["health"] for each in document["faults"] if each["rule"] == rule]
+
+
+def not_reached(node: HealthNode, rule: str, begun: float) -> tuple[str, str, float]:
+    """Wait until all three know the rule; return what does not, the rule's class, and the seconds.
+
+    Two runs have to see a fault, so it takes at most two intervals and the second run; then Slurm's interval.
+
+    Args:
+        begun: time of the fault, by this process' clock.
+    """
+    while True:
+        lost, kind, run_s = _state(node, rule)
+        passed = time.monotonic() - begun
+        if not lost or passed > 2 * INTERVAL + run_s + SLURM_S + SPARE_S:
+            return lost, kind, passed
+        time.sleep(1)
+
+
+def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
+    """Return what does not have the rule, its class, and the duration of the last run."""
+    said = node.says("cat /run/gpuprov/health.json")
+    document = json.loads(said) if said.startswith("{") else {}
+    run_s = float(document.get("seconds", 0.0))
+    classes = [kind for name, kind in node.metrics if name == rule]
     if not classes:
-        return f"no fault counts; {document['verdict']}, {document['reasons'][:2]}", ""
+        return (
+            f"textfile has {sorted(node.metrics)}; {document.get('verdict')}, {document.get('reasons')}",
+            "",
+            run_s,
+        )
     worst = min(classes, key=CLASSES.index)
-    if f'rule="{rule}",class="{worst}"' not in node.run(f"cat {TEXTFILE}").stdout:
-        return "not in the textfile", worst
-    if worst in DRAINING:
-        said = node.run(f"{LIBRARY}/{SLURM[0]}", check=False).stdout
-        reason = re.search(r"Reason=gpuprov:health: (\w+) (\S+):", said)
-        if not reason or reason[2] != rule:
-            return f"Slurm's reason is {reason[0] if reason else said!r}", worst
-        plugin = node.run(f"{LIBRARY}/{PLUGIN} {reason[1]}; echo $?", check=False).stdout
-        if not re.match(rf"{re.escape(rule)}: .*\n1\n", plugin):
-            return f"the plugin prints {plugin!r}", worst
-    return "", worst
+    plugin = node.says(f"{LIBRARY}/{PLUGIN} {worst}; echo $?")
+    if not re.match(rf"{re.escape(rule)}: .*\n1$", plugin):
+        return f"the plugin prints {plugin!r}", worst, run_s
+    slurm = node.drained if worst in DRAINING else "" if node.drained else node.comment
+    if not slurm.startswith(f"gpuprov:health: {worst} {rule}: "):
+        return f"Slurm has the drain {node.drained!r} and the comment {node.comment!r}", worst, run_s
+    return "", worst, run_s
+
+
+def drains(node: Node) -> str:
+    """Run the program twice on a node without the role; return the verdict if jobs could not start, or "".
+
+    It counts from the node's boot on, and the node may have no line in the kernel's log.
+    """
+    node.run(f"cat >{PROGRAM} && chmod 755 {PROGRAM}", input=program())
+    node.run("cat >/run/health.config", input=json.dumps({"grace": 0}))
+    node.run(f"for each in 1 2; do {PROGRAM} --config /run/health.config; done")
+    document = json.loads(node.run("cat /run/gpuprov/health.json").stdout)
+    found = [each for each in (*document["faults"], *document["suspected"]) if each["health"] in DRAINING]
+    return "; ".join(f"{each['health']} {each['rule']}: {each['text']}" for each in found)
+
+
+def drains_recorded(seen: Examination) -> str:
+    """Judge a recorded machine; return the faults with which no job could start."""
+    found = [each for each in judge(seen, {}, {}).sights if each.health in DRAINING]
+    return "; ".join(f"{each.health} {each.rule}: {each.text}" for each in found)

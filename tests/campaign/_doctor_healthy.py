@@ -11,6 +11,7 @@ from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov_lab import Lab, Node
 from gpuprov_lab.simulator import machines
 from gpuprov_lab.variants import with_os_release
+from tests.campaign._doctor_health import drains, drains_recorded
 from tests.campaign._doctor_look import driven, look
 from tests.lab.provisioned_node import provision
 from tests.lab.ubuntu_nodes import os_release
@@ -34,18 +35,23 @@ class Healthy:
     up: Up
     user: str = "root"
 
-    def look(self, lab: Lab) -> Diagnosis:
-        """Return the doctor's diagnosis; the node is removed afterwards."""
+    def look(self, lab: Lab, *, health: bool) -> tuple[Diagnosis, str]:
+        """Return the doctor's diagnosis, and why the health check would drain the node, "" if it would not.
+
+        The node is removed afterwards.
+        """
         node = self.up(lab)
         found = look(lab, node, self.user)
+        drained = drains(node) if health else ""
         lab.down([node.name])
-        return found
+        return found, drained
 
 
-def recorded() -> Iterator[tuple[str, Diagnosis]]:
-    """Yield machines that were recorded or composed from recordings."""
+def recorded(*, health: bool) -> Iterator[tuple[str, Diagnosis, str]]:
+    """Yield machines that were recorded or composed from recordings, as `Healthy.look` returns them."""
     for name, machine in HEALTHY.items():
-        yield f"{name} (from a file)", diagnose(as_examined(machine()))
+        seen = as_examined(machine())
+        yield f"{name} (from a file)", diagnose(seen), drains_recorded(seen) if health else ""
 
 
 def of_the_lab() -> Iterator[Healthy]:

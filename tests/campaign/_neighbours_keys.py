@@ -149,6 +149,7 @@ CHANGED: dict[str, tuple[Other, ...]] = {
 MACHINES = "this machine's kernel has it, which nodes of the lab share and may not change"
 ROLLOUT = "rules of an upgrade, which are not on nodes: scripts/campaign upgrade"
 SAME_CODE = "laid over the fleet's value of the same name, which has its own pair"
+GPUDIRECT = "has its own test of two locks: tests/lab/test_gpudirect.py"
 REASONS = {
     "plugin": "for ansible-inventory alone",
     "groups": "a fleet without a group is refused by its schema",
@@ -159,6 +160,11 @@ REASONS = {
     "ssh.jump": "a second node: tests/lab/test_connections.py",
     "groups.*.hardware.nics.*.*": "in the pair of the list",
     f"{SET}containers.cgroup_driver": "Docker of a lab node can use one of them only",
+    f"{STACK}doca_ofed": GPUDIRECT,
+    f"{STACK}gds": GPUDIRECT,
+    f"{SET}confidential": "a lab node has no confidential GPU: tests/unit/locking/test_guests.py",
+    f"{SET}peer_memory": GPUDIRECT,
+    f"{SET}client_options.**": GPUDIRECT,
     f"{SET}imex": "a lab node has no NVLink to others: tests/unit/roles/test_imex.py",
     f"{SET}health.**": "of one program on the node: tests/unit/health/test_program.py",
     f"{SET}kernel": "a lab node has one kernel, and its name is not `running`",

@@ -48,7 +48,7 @@ QUESTIONS = (
     ),
     Question(
         "What do the GPUs do now, and after the next boot?",
-        ("gpu.*", "fabric_manager.*", "imex.*", "profiling.*"),
+        ("gpu.*", "fabric_manager.*", "imex.*", "gpudirect.*", "profiling.*"),
     ),
     Question(
         "What are the environment and the limits of a login, a command and a service?",
@@ -56,7 +56,10 @@ QUESTIONS = (
     ),
     Question("Which configuration does NCCL read?", ("nccl.*",)),
     Question("What does a container get?", ("container_toolkit.*", "docker.*", "containerd.*", "podman.*")),
-    Question("What is the kernel set to now, and after the next boot?", ("tuning.*", "scratch.*")),
+    Question(
+        "What is the kernel set to now, and after the next boot?",
+        ("tuning.*", "scratch.*", "storage.client_options"),
+    ),
     Question("Who can log in, and which packets come in?", ("ssh.*", "firewall.*")),
     Question("Which values does monitoring read?", ("monitoring.*",)),
     Question("Does the node judge its health, with unchanged files?", ("health.*",)),

@@ -5,9 +5,9 @@
 Healthy: lab nodes of every machine and both systems, and recorded machines; no result may be broken or
 degraded. Seeded: each fault is caused on a node, must be found by name with its cause first, and is corrected
 by running the doctor's printed commands; if these cannot run on such a node, the fault is removed by hand and
-the reason printed. With --health each also has to reach textfile, plugin and Slurm's reason of a health check
-within two runs. Recorded: the same faults as changes to recorded machines, and public logs. Exit 1 if
-anything was missed.
+the reason printed. With --health the node has the role health, and each fault also has to reach textfile,
+plugin and Debian's own Slurm with its rule, within two intervals; no healthy machine has one that drains it.
+Recorded: the same faults as changes to recorded machines, and public logs. Exit 1 if anything was missed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import argparse
 import os
 import re
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpuprov.doctor.judge import Diagnosis, diagnose
 from gpuprov.errors import GpuprovError
 from gpuprov_lab import Lab, Node
 from tests.campaign._doctor_faults import Seeded, seeded
-from tests.campaign._doctor_health import install_health, not_reached
+from tests.campaign._doctor_health import forget, not_reached, with_health
 from tests.campaign._doctor_healthy import of_the_lab, recorded
 from tests.campaign._doctor_look import alarms, driven, equip, look, missed
 from tests.unit.doctor.faults import FAULTS
@@ -63,7 +65,7 @@ def main() -> int:
     parser.add_argument("rules", nargs="*", metavar="RULE", help="only faults of these")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; repeatable")
     parser.add_argument("--machine", action="append", help="healthy ones with this in their name; repeatable")
-    parser.add_argument("--health", action="store_true", help="seeded faults through the health check, too")
+    parser.add_argument("--health", action="store_true", help="all machines through the health check, too")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for what went well, too")
     wanted = parser.parse_args()
     parts = wanted.part or (["seeded"] if wanted.rules else ["healthy"] if wanted.machine else PARTS)
@@ -71,7 +73,7 @@ def main() -> int:
     if "recorded" in parts:
         _recorded(tally)
     if "healthy" in parts:
-        _healthy(tally, wanted.machine or [""])
+        _healthy(tally, wanted.machine or [""], health=wanted.health)
     if "seeded" in parts:
         with Lab(f"doctor-{os.getpid()}") as lab:
             _seeded(lab, wanted.rules, tally, health=wanted.health)
@@ -88,7 +90,6 @@ def main() -> int:
 
 
 def _recorded(tally: Tally) -> None:
-    """Judge the recorded machines with each fault, and add the results."""
     for name, changes in FAULTS.items():
         for number, change in enumerate(changes):
             result = bare_metal()
@@ -101,57 +102,67 @@ def _recorded(tally: Tally) -> None:
         tally.say("public", f"public {rule}: {text[:60]!r}", wrong)
 
 
-def _healthy(tally: Tally, names: list[str]) -> None:
-    """Judge healthy machines whose name matches, and add the results."""
-    for name, found in recorded():
+def _healthy(tally: Tally, names: list[str], *, health: bool) -> None:
+    for name, found, drained in recorded(health=health):
         if any(each in name for each in names):
-            tally.say("healthy", f"healthy: {name}", alarms(found), _aside(found))
+            _say_healthy(tally, name, found, drained)
     for number, machine in enumerate(of_the_lab()):
         if any(each in machine.name for each in names):
             try:
                 with Lab(f"doctor-{os.getpid()}-{number}") as lab:
-                    found = machine.look(lab)
+                    found, drained = machine.look(lab, health=health)
             except GpuprovError as error:
-                found = Diagnosis(machine.name, failure=error)
+                found, drained = Diagnosis(machine.name, failure=error), ""
             tally.counts["of the lab"] += 1
-            tally.say("healthy", f"healthy: {machine.name}", alarms(found), _aside(found))
+            _say_healthy(tally, machine.name, found, drained)
+
+
+def _say_healthy(tally: Tally, name: str, found: Diagnosis, drained: str) -> None:
+    wrong = alarms(found) or (f"would be drained: {drained}" if drained else "")
+    tally.say("healthy", f"healthy: {name}", wrong, _aside(found))
 
 
 def _aside(found: Diagnosis) -> str:
-    """Return as text how many rules could not judge, and the risks and hints."""
     rules = sorted({fault.rule for fault in found.faults})
     return f"no alarm; {len(found.unknown)} unknown; risks and hints: {', '.join(rules) or 'none'}"
 
 
 def _seeded(lab: Lab, rules: list[str], tally: Tally, *, health: bool) -> None:
-    """Make each fault on a node of the lab, and add whether the doctor finds it."""
-    [node] = lab.up(1, os="debian12", gpu=ON)
-    driven(node)
-    equip(node)
-    if health:
-        install_health(node)
-    for fault in seeded():
-        if not rules or fault.rule in rules:
-            wrong, how = _trial(lab, node, fault, tally if health else None)
+    with tempfile.TemporaryDirectory() as folder:
+        judged = with_health(lab, Path(folder)) if health else None
+        if judged:
+            node = judged.node
+        else:
+            [node] = lab.up(1, os="debian12", gpu=ON)
+            driven(node)
+            equip(node)
+        for fault in seeded():
+            if rules and fault.rule not in rules:
+                continue
+            if judged:
+                forget(judged)
+            begun = _cause(node, fault)
+            found = look(lab, node)
+            if judged:
+                lost, kind, seconds = not_reached(judged, fault.rule, begun)
+                how = f"reached all three as {kind} after {seconds:.0f} s"
+                tally.say("health", f"health {fault.rule}: {fault.seed[:60]}", lost, how)
+            wrong, how = _corrected(lab, node, fault, found)
             tally.counts["by hand" if fault.undo else "mended"] += not wrong
             tally.say("seeded", f"{fault.rule}: {fault.seed[:60]}", wrong, how)
 
 
-def _trial(lab: Lab, node: Node, fault: Seeded, health: Tally | None) -> tuple[str, str]:
-    """Cause a fault, find it, correct it and look again; return the error, and the way of correction.
-
-    Args:
-        health: where results of the health check are counted; None without one.
-    """
+def _cause(node: Node, fault: Seeded) -> float:
+    """Cause a fault; return the time from which on it can be seen."""
     node.run(fault.seed)
     if fault.reboot:
         _boot(node)
-    found = look(lab, node)
+    return time.monotonic()
+
+
+def _corrected(lab: Lab, node: Node, fault: Seeded, found: Diagnosis) -> tuple[str, str]:
+    """Correct a fault that was found and look again; return the error, and the way of correction."""
     wrong, how = missed(found, fault.rule), f"by hand ({fault.why})"
-    if health:
-        lost, kind = not_reached(node, fault.rule)
-        health.counts[f"health {kind}"] += not lost
-        health.say("health", f"health {fault.rule}: {fault.seed[:60]}", lost, f"reached as {kind}")
     if not wrong and not fault.undo:
         found, typed = _typed(lab, node, fault.rule, found)
         how = f"typed: {' ; '.join(typed)}"
@@ -194,7 +205,6 @@ def commands(lines: tuple[str, ...]) -> Iterator[str]:
 
 
 def _boot(node: Node) -> None:
-    """Reboot a node and wait until its units have started."""
     node.reboot()
     node.run("systemctl is-system-running --wait", check=False)
 

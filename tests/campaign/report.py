@@ -44,7 +44,9 @@ VALUES = {
     "pins.hold": (["libcuda1", "nvidia-smi"], ["nvidia-smi"]),
     "nouveau.blacklist": (["nouveau", "nova_core"], ["<script>alert(1)</script>"]),
 }
-SIZES = {"desk": "1280,900", "phone": "412,900"}
+SIZES = {"desk": (1280, 900), "phone": (390, 844)}
+FRAME = '<!doctype html><body style="margin: 0"><iframe src="{}" width="{}" height="{}" style="border: 0">'
+"""A page that shows another one in a width of its own: a window of Chromium is at least 500 pixels wide."""
 LOOKS = {"light": [], "dark": ["--blink-settings=preferredColorScheme=0", "--force-dark-mode"]}
 
 
@@ -66,10 +68,13 @@ def main() -> int:
         write_html(fleet(count), page)
         seconds = time.perf_counter() - begun
         print(f"{count} nodes: {page.stat().st_size / 1024:.0f} KiB, written in {seconds:.2f} s")
-        for size, pixels in SIZES.items():
+        for size, (width, height) in SIZES.items():
+            frame = folder / f"{count}-{size}.html"
+            frame.write_text(FRAME.format(page.name, width, height))
             for look, words in LOOKS.items():
                 begun = time.perf_counter()
-                complaints += shoot(browser, page, folder / f"{count}-{size}-{look}.png", pixels, words)
+                picture, window = folder / f"{count}-{size}-{look}.png", f"{width},{height}"
+                complaints += shoot(browser, frame, picture, window, words)
                 print(f"    {size}, {look}: {time.perf_counter() - begun:.1f} s")
         complaints += behaves(browser, page)
     print(f"{complaints} complaints; screenshots are in {folder}")
@@ -140,7 +145,8 @@ def run(browser: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the browser headless, with every name and address unreachable."""
     with tempfile.TemporaryDirectory() as profile:
         offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
-        how = ["--headless=new", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr", *offline]
+        offline += ["--no-first-run", "--disable-component-update", "--disable-sync", "--disable-quic"]
+        how = ["--headless", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr", *offline]
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [browser, *how, *root, f"--user-data-dir={profile}", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,10 +1,16 @@
-"""Archive of the collection."""
+"""Archive of the collection; the same commit gives the same bytes."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -37,7 +43,42 @@ def build(folder: Path, repository: str | None = None) -> Path:
         program = Path(sys.executable).with_name("ansible-galaxy")
         command = [program, "collection", "build", "--force", "--output-path", folder.absolute(), tree]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return folder / f"{stated['namespace']}-{stated['name']}-{stated['version']}.tar.gz"
+    archive = folder / f"{stated['namespace']}-{stated['name']}-{stated['version']}.tar.gz"
+    archive.write_bytes(reproducible(archive.read_bytes(), _date()))
+    return archive
+
+
+def reproducible(archive: bytes, when: int) -> bytes:
+    """Return an archive of ansible-galaxy with sorted files and one date.
+
+    It has the files in the order of the file system, and the time of the build.
+
+    Args:
+        archive: its content.
+        when: the date, in seconds since 1970.
+    """
+    with tarfile.open(fileobj=io.BytesIO(archive)) as whole:
+        members = sorted(whole.getmembers(), key=lambda each: each.name)
+        contents = {each.name: file.read() for each in members if (file := whole.extractfile(each))}
+    listed, manifest = (json.loads(contents[name]) for name in ("FILES.json", "MANIFEST.json"))
+    listed["files"].sort(key=lambda each: str(each["name"]))
+    contents["FILES.json"] = json.dumps(listed, indent=1).encode()
+    digest = hashlib.sha256(contents["FILES.json"]).hexdigest()
+    manifest["file_manifest_file"]["chksum_sha256"] = digest
+    contents["MANIFEST.json"] = json.dumps(manifest, indent=1).encode()
+    tree = io.BytesIO()
+    with tarfile.open(fileobj=tree, mode="w") as target:
+        for each in members:
+            content = contents.get(each.name, b"")
+            each.mtime, each.size, each.pax_headers = when, len(content), {}
+            target.addfile(each, io.BytesIO(content))
+    return gzip.compress(tree.getvalue(), mtime=0)
+
+
+def _date() -> int:
+    """Return SOURCE_DATE_EPOCH, which scripts/release states, or the date of the commit."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    return int(os.environ.get("SOURCE_DATE_EPOCH") or subprocess.check_output(command, cwd=ROOT))
 
 
 def copy(tree: Path) -> Path:

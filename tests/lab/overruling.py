@@ -459,6 +459,12 @@ ELSEWHERE = {
     ("fabric_manager.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("health.timer", BY_HAND): "tests/lab/test_health.py",
     ("health.files", "a manual edit of a file of the role"): "tests/lab/test_health.py",
+    (
+        "gpu.confidential",
+        "the host of a guest, which sets the mode of its GPU",
+    ): "tests/unit/locking/test_guests.py",
+    ("gpudirect.at_boot", "a blacklist in modprobe.d"): "tests/lab/test_gpudirect.py",
+    ("storage.client_options", "a later file of modprobe.d"): "tests/lab/test_gpudirect.py",
     ("imex.unit", BY_HAND): "tests/lab/test_imex.py",
     ("imex.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("imex.nodes", "IMEX_NODE_CONFIG_FILE in /etc/nvidia-imex/config.cfg"): "tests/lab/test_imex.py",

@@ -32,6 +32,24 @@ ExecStart=/usr/bin/nvidia-persistenced --verbose
 WantedBy=multi-user.target
 """
 
+LINE = """\
+[Unit]
+Description=A line of the kernel's log, as each boot of a machine has
+
+[Service]
+Type=oneshot
+ExecStart=/usr/sbin/gpuprov-sim log Linux version 6.1.0
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def with_kernel_lines(node: Node) -> None:
+    """Give a node a line in the kernel's log, now and at each boot: an empty log is not judged."""
+    node.run("cat >/etc/systemd/system/kernel-line.service", input=LINE)
+    node.run("systemctl enable --now kernel-line")
+
 
 def drive(node: Node) -> None:
     """Install stub modules and stubs of the driver's programs on a node, and boot it."""

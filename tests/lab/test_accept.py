@@ -11,10 +11,12 @@ import pytest
 
 from gpuprov_lab import Lab, Node
 from tests.lab.command_line import gpuprov, start
+from tests.lab.marks import slow_ones
 from tests.lab.stub_gpus import feel, install
 
 HANGS_S = 60
 """Seconds that the program gives a GPU for its first answer."""
+DEATHS = slow_ones([signal.SIGKILL, signal.SIGINT], [signal.SIGINT])
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +148,7 @@ def test_an_answer_that_is_lost(node: Node, folder: Path) -> None:
     assert quiet(node)
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("death", DEATHS)
 def test_a_controller_that_dies_leaves_no_process_behind(
     death: signal.Signals, node: Node, folder: Path
 ) -> None:
@@ -179,7 +181,7 @@ def test_between_nodes_a_gpu_that_hangs_is_named(node: Node, folder: Path) -> No
     assert quiet(node)
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("death", DEATHS)
 def test_between_nodes_a_controller_that_dies_leaves_no_process_behind(
     death: signal.Signals, node: Node, folder: Path
 ) -> None:

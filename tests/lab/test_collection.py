@@ -14,6 +14,7 @@ from tests.lab.conftest import fresh_lab_name
 from tests.lab.plain_ansible import PlainAnsible, locked_nodes
 from tests.lab.provisioned_node import provision
 
+pytestmark = pytest.mark.slow
 SITE, REBOOT = "gpuprov.gpuprov.site", "gpuprov.gpuprov.reboot"
 
 
@@ -38,7 +39,6 @@ def ansible(folder: Path, nodes: list[Node]) -> PlainAnsible:
     return found
 
 
-@pytest.mark.slow
 def test_site_brings_a_fresh_node_to_its_lock_and_changes_nothing_the_second_time(
     lab: Lab, tmp_path: Path
 ) -> None:

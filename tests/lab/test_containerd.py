@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests import ROOT
 from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
+from tests.lab.ubuntu_nodes import CLIENT
 from tests.systems import DEBIAN
 
 AREA = "containerd."
@@ -50,18 +52,21 @@ def driven(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[StubDriverNode]:
     """A node with containerd 1.6 of Debian 12 or 1.7 of Debian 13."""
-    [node] = module_lab.up(1, os=request.param, gpu="a100x4", prepare=[with_control_groups])
+    folder = tmp_path_factory.mktemp("containerd")
+    driven = containerd_node(module_lab, folder, request.param, {"default_runtime": "nvidia"})
+    yield driven
+    module_lab.down([driven.node.name])
+
+
+def containerd_node(lab: Lab, folder: Path, system: str, containers: dict[str, Any]) -> StubDriverNode:
+    """Return a node with four GPUs whose lock states its distribution's containerd with these settings."""
+    [node] = lab.up(1, os=system, gpu="a100x4", prepare=[with_control_groups])
     drive(node)
     node.run("apt-get -q update")
-    driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("containerd"))
+    driven = StubDriverNode(lab, node, folder)
     packages = driven.candidate("containerd", "runc")
-    driven.state(
-        {"containers": {"default_runtime": "nvidia"}},
-        containerd=component(packages),
-        container_toolkit=TOOLKIT,
-    )
-    yield driven
-    module_lab.down([node.name])
+    driven.state({"containers": containers}, containerd=component(packages), container_toolkit=TOOLKIT)
+    return driven
 
 
 def effective(driven: StubDriverNode) -> dict[str, Any]:
@@ -221,9 +226,10 @@ def test_what_the_lock_states_no_more_goes_and_the_sites_own_stays(driven: StubD
     assert driven.apply("containerd")[1] == []
 
 
+@pytest.mark.slow
 def test_docker_comes_and_goes_beside_it(driven: StubDriverNode) -> None:
-    docker = component(driven.candidate("docker.io", "containerd", "runc"))
-    driven.state(docker=docker)
+    client = [CLIENT] if driven.node.os == "debian13" else []
+    driven.state(docker=component(driven.candidate("docker.io", "containerd", "runc", *client)))
     outcome, _ = driven.apply("containerd", "docker")
     assert outcome.ok, outcome.failed
     assert driven.drift(AREA, "docker.") == {}
@@ -250,6 +256,7 @@ def test_containerd_that_does_not_answer_counts_as_in_use(driven: StubDriverNode
     driven.state({"containers": {}}, container_toolkit=None)
 
 
+@pytest.mark.slow
 def test_docker_that_nobody_manages_keeps_containerd(driven: StubDriverNode) -> None:
     driven.node.run("apt-get -q -y install --no-install-recommends docker.io")
     driven.state(containerd=None)

@@ -86,6 +86,7 @@ def test_a_node_that_somebody_else_has_is_left_alone_and_the_other_is_mended(two
     taken.run(f"rm {LEASE}")
 
 
+@pytest.mark.slow
 def test_an_interrupted_apply_gives_its_leases_back(two: Site) -> None:
     process = begun(two, "apply", "--full", "--yes")
     assert all(lease(node)["run"].split("-")[2] == "apply" for node in two.fleet.nodes)

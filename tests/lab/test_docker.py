@@ -20,6 +20,7 @@ from gpuprov.upgrade.remote import act
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
 from gpuprov_lab.variants import with_control_groups
+from tests.lab.guide_lines import container_line
 from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component, drive
@@ -39,6 +40,8 @@ SITES_OWN = {"log-driver": "local", "runtimes": {"crun": {"path": "/usr/bin/crun
 CONFIG = "/etc/docker/daemon.json"
 HOOK = "/etc/apt/apt.conf.d/99hand"
 RUN = "docker run --detach --interactive"
+IMAGE = "tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | docker import - asked"
+ALL = "/dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidia3"
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +105,11 @@ def test_second_run_changes_nothing(driven: StubDriverNode) -> None:
 
 
 def test_numbered_gpus_are_given_as_people_ask_for_them(driven: StubDriverNode) -> None:
-    driven.node.run("tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | docker import - asked")
+    driven.node.run(IMAGE)
     seen = driven.says("docker run --rm --gpus '\"device=0,2\"' asked /bin/sh -c 'echo /dev/nvidia[0-9]*'")
     assert seen == "/dev/nvidia0 /dev/nvidia2"
     assert "unknown device" in driven.says("docker run --rm --gpus device=7 asked /bin/sh -c :")
+    assert driven.says(container_line("containers", "docker run --rm --gpus all", "asked")) == ALL
 
 
 FORERUNNER = """\
@@ -245,7 +249,7 @@ def version(driven: StubDriverNode) -> str:
 
 
 def test_docker_is_not_restarted_under_any_container(driven: StubDriverNode) -> None:
-    driven.node.run("tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | docker import - asked")
+    driven.node.run(IMAGE)
     driven.node.run(f"{RUN} --name database -v db:/data asked /bin/sh -c 'echo precious >/data/db; read x'")
     driven.state({"containers": DEFAULTS})
     outcome, changed = driven.apply("docker")
@@ -350,6 +354,9 @@ def test_docker_of_debian_13_gives_gpus_by_the_device_interface_as_well(lab: Lab
     assert driven.drift(*AREAS) == {}
     assert driven.failed(*AREAS) == {}
     assert driven.apply(*ROLES)[1] == []
+    driven.node.run(IMAGE)
+    seen = driven.says(container_line("containers", "docker run --rm --device", "asked"))
+    assert seen == ALL
     driven.node.run("rm /run/cdi/nvidia.yaml; systemctl disable --now nvidia-cdi-refresh.path")
     disabled = "disabled, but nvidia-cdi-refresh.service is enabled"
     assert driven.drift(*AREAS) == {"container_toolkit.cdi": disabled, "container_toolkit.devices": 0}

@@ -73,6 +73,7 @@ def test_a_fresh_server_is_verified_with_nobody_watching(
     assert state(node)["attempts"] == attempts
 
 
+@pytest.mark.slow
 def test_a_server_without_gpus_says_so_and_is_left_alone(
     lab: Lab, folder: Path, index: MirrorServer, hook: Hook
 ) -> None:

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 
-from gpuprov.roles.health import LIBRARY, PROGRAM, SERVICE, TIMER, VERDICT
+from gpuprov.roles.health import FIRST_S, LIBRARY, PROGRAM, SERVICE, TIMER, VERDICT
 from gpuprov_lab import Lab
-from gpuprov_lab.variants import with_control_groups
 from tests.campaign._doctor_faults import FORGET
-from tests.campaign._doctor_look import driven, equip
-from tests.lab.stub_driver_node import StubDriverNode
-from tests.lab.test_slurm import FIRST_VERSION, PACKAGES
+from tests.lab.health_node import FOLDER, HealthNode, health_node, stuck_nvidia_smi
 
 pytestmark = pytest.mark.slow
-FOLDER = "/var/lib/prometheus/node-exporter"
 INTERVAL, HOLD = 10, 60
 SETTING = {"interval": INTERVAL, "grace": 0, "hold": HOLD, "rules": {}, "command": None}
-SLURM_CONF = f"""\
-ClusterName=lab
-SlurmctldHost={{name}}
-SlurmUser=slurm
-StateSaveLocation=/var/lib/slurm/slurmctld
-SlurmdSpoolDir=/var/lib/slurm/slurmd
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
-ReturnToService=2
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-HealthCheckProgram={LIBRARY}/slurm-health
-HealthCheckInterval=5
-NodeName={{name}} CPUs=1 RealMemory=100 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES
-"""
 FAULTS = [
     ("cuda.exclusive", "isolate", "nvidia-smi -i 1 -c 2", "nvidia-smi -i 1 -c 0"),
     ("driver.smi", "isolate", "gpuprov-sim fault hang", "gpuprov-sim mend"),
@@ -50,51 +29,9 @@ FAULTS = [
 """Rule, class, and the commands that cause and remove the fault."""
 
 
-class HealthNode(StubDriverNode):
-    """A node with the role."""
-
-    roles, areas = ("health",), ("health.",)
-
-    def until(self, test: Callable[[], bool], seconds: float) -> float:
-        """Wait until a test holds; return the seconds, or fail after the limit."""
-        begun = time.monotonic()
-        while not test():
-            assert time.monotonic() - begun < seconds, self.says(f"cat {VERDICT}; scontrol show node")
-            time.sleep(1)
-        return time.monotonic() - begun
-
-    @property
-    def verdict(self) -> str:
-        """The last verdict."""
-        return self.says(f"cut -d' ' -f1 {VERDICT}")
-
-    @property
-    def metrics(self) -> set[tuple[str, str]]:
-        """Rule and class of the faults in the textfile."""
-        text = self.says(f"cat {FOLDER}/gpuprov-health.prom")
-        return set(re.findall(r'gpuprov_health_fault\{rule="([^"]*)",class="([^"]*)"\}', text))
-
-    @property
-    def drained(self) -> str:
-        """The reason of the node's drain, "" if it is not drained."""
-        text = self.says(f"scontrol show node {self.node.name}")
-        reason = re.search(r"Reason=(.*) \[", text)
-        return (reason[1] if reason else "-") if re.search(r"State=\S*DRAIN", text) else ""
-
-    def judge(self) -> None:
-        """Run the program now."""
-        self.node.run(f"systemctl start {SERVICE}", check=False)
-
-
 @pytest.fixture(scope="module")
 def node(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> HealthNode:
-    [plain] = module_lab.up(1, os="debian12", gpu="h100x8", prepare=[with_control_groups])
-    driven(plain)
-    equip(plain)
-    node = HealthNode(module_lab, plain, tmp_path_factory.mktemp("health"))
-    plain.run(f"mkdir -p {FOLDER} && gpuprov-sim log 'nvidia: module loaded'")
-    node.state({"health": SETTING, "monitoring": {"textfile": FOLDER}})
-    return node
+    return health_node(module_lab, tmp_path_factory.mktemp("health"), SETTING)
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +45,7 @@ def applied(node: HealthNode) -> HealthNode:
 @pytest.fixture(scope="module")
 def slurm(applied: HealthNode) -> HealthNode:
     """Return the node with Slurm and the health check's programs."""
-    applied.node.run(f"apt-get -q update && apt-get -q -y install --no-install-recommends {PACKAGES}")
-    for path, text in {
-        "/etc/slurm/slurm.conf": SLURM_CONF.format(name=applied.node.name),
-        "/etc/slurm/cgroup.conf": "CgroupPlugin=cgroup/v1\n",
-        "/etc/systemd/system/slurmd.service.d/lab.conf": FIRST_VERSION,
-    }.items():
-        applied.node.run(f"mkdir -p $(dirname {path}) && cat >{path}", input=text)
-    applied.node.run("systemctl daemon-reload && systemctl restart slurmctld slurmd")
-    applied.until(lambda: "State=IDLE" in applied.says("scontrol show node"), 90)
+    applied.install_slurm()
     return applied
 
 
@@ -128,9 +57,9 @@ def test_the_node_is_judged_and_both_witnesses_agree(applied: HealthNode) -> Non
 
 
 def test_both_witnesses_see_changes_and_apply_corrects_them(applied: HealthNode) -> None:
-    # A run that is stopped writes that it was: the one under way has to end.
-    ended = f"until test $(systemctl show -P ActiveState {SERVICE}) = inactive; do sleep 1; done"
-    applied.node.run(f"systemctl disable --now {TIMER}; {ended}")
+    booted = int(applied.says("ps -o etimes= -p 1"))
+    time.sleep(max(0.0, FIRST_S + 2 - booted))  # earlier a verdict may be missing
+    applied.stop("disable --now")
     applied.node.run(f"echo '#' >>{PROGRAM}; rm {LIBRARY}/npd-health {VERDICT}")
     assert set(applied.drift()) == {"health.files", "health.timer", "health.verdict"}
     assert set(applied.failed()) == {"health.files", "health.timer", "health.verdict"}
@@ -172,6 +101,80 @@ def test_a_killed_run_leaves_the_verdict_unknown(applied: HealthNode) -> None:
     applied.until(lambda: "the last run failed or was killed" in applied.says(f"cat {VERDICT}"), 30)
     assert applied.verdict == "unknown"
     applied.node.run("gpuprov-sim mend")
+
+
+def test_a_stuck_nvidia_smi_is_named_and_started_once(applied: HealthNode) -> None:
+    """Watch a process in state D over several runs: there is one of it, and the verdict stays."""
+    with stuck_nvidia_smi(applied):
+        applied.until(lambda: applied.verdict == "isolate", 300)
+        runs = set[str]()
+        begun = time.monotonic()
+        while len(runs) < 4:
+            assert time.monotonic() - begun < 300, applied.says(
+                f"cat {VERDICT}; journalctl -u {SERVICE} -n 40"
+            )
+            verdict, _, at, _, _, rule, *_ = applied.says(f"cat {VERDICT}").split(" ", 6)
+            assert (verdict, rule) == ("isolate", "driver.smi"), applied.says(f"cat {VERDICT}")
+            runs.add(at)
+            assert applied.says("grep -l '(nvidia-smi) D' /proc/[0-9]*/stat 2>/dev/null | wc -l") == "1"
+            time.sleep(1)
+    applied.until(lambda: applied.verdict == "watch", 4 * HOLD)
+
+
+def test_a_full_disk_leaves_the_verdict_unknown(applied: HealthNode) -> None:
+    applied.node.run(
+        "mount -t tmpfs -o size=1m full /run/gpuprov; dd if=/dev/zero of=/run/gpuprov/fill", check=False
+    )
+    applied.judge()
+    assert (
+        applied.says(f"{LIBRARY}/npd-health isolate; echo $?") == f"unknown: {VERDICT} is missing or empty\n2"
+    )
+    assert set(applied.drift()) == set(applied.failed()) == {"health.verdict"}
+    applied.node.run("umount /run/gpuprov")
+    applied.node.run(
+        f"mount -t tmpfs -o size=64k full {FOLDER}; dd if=/dev/zero of={FOLDER}/fill", check=False
+    )
+    applied.judge()
+    assert applied.says(f"ls {FOLDER}") == "fill"
+    applied.node.run(f"umount {FOLDER}")
+    applied.judge()
+    assert applied.verdict == "watch"
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"), [("+2h", "the clock was set by +7"), ("@2001-01-01 00:00:00", "has lost its time")]
+)
+def test_a_broken_clock_leaves_the_verdict_unknown(applied: HealthNode, shown: str, reason: str) -> None:
+    """Show the program another time: a node of the lab has its machine's clock."""
+    applied.node.run("command -v faketime || apt-get -q -y install --no-install-recommends faketime")
+    library = applied.says("find /usr/lib -name libfaketime.so.1")
+    drop_in = f"""[Service]
+Environment=LD_PRELOAD={library} "FAKETIME={shown}" FAKETIME_DONT_FAKE_MONOTONIC=1
+"""
+    folder = f"/run/systemd/system/{SERVICE}.d"
+    applied.until(lambda: applied.verdict == "watch", 60)
+    applied.node.run(f"mkdir {folder} && cat >{folder}/clock.conf && systemctl daemon-reload", input=drop_in)
+    applied.until(
+        lambda: (
+            applied.says(f"cat {VERDICT}").startswith("unknown ") and reason in applied.says(f"cat {VERDICT}")
+        ),
+        60,
+    )
+    applied.node.run(f"rm -r {folder} && systemctl daemon-reload")
+    applied.until(lambda: applied.verdict == "watch", 60)
+    assert (applied.drift(), applied.failed()) == ({}, {})
+
+
+def test_the_first_verdict_after_a_boot_is_not_due_at_once(applied: HealthNode) -> None:
+    applied.node.reboot()
+    applied.stop()
+    applied.node.run(f"rm -f {VERDICT}")
+    assert set(applied.drift()) == set(applied.failed()) == {"health.timer"}
+    booted = int(applied.says("ps -o etimes= -p 1"))
+    time.sleep(max(0.0, FIRST_S + 2 - booted))
+    assert set(applied.drift()) == set(applied.failed()) == {"health.timer", "health.verdict"}
+    applied.node.run(f"systemctl start {TIMER}")
+    applied.until(lambda: applied.verdict == "watch", 90)
 
 
 def test_without_its_program_the_verdict_is_too_old_for_all_readers(applied: HealthNode) -> None:

@@ -92,6 +92,7 @@ def test_nothing_of_ssh_was_used(here: LocalNode) -> None:
     assert here.node.run("apt-mark showhold | grep -cx libcuda1").stdout.strip() == "1"
 
 
+@pytest.mark.slow
 def test_guarded_roles_prove_a_login_through_the_machine_s_own_sshd(here: LocalNode) -> None:
     keys = here.node.run(f"cat {KEYS}; stat -c '%a %u' {KEYS}").stdout
     fleet(here, ssh={"policy": "modern"}, firewall={"ssh_from": ["10.0.0.0/8"]})
@@ -129,6 +130,7 @@ def test_a_change_that_nobody_can_log_in_after_is_taken_back(here: LocalNode) ->
     here.gpuprov("drift")
 
 
+@pytest.mark.slow
 def test_where_nobody_gets_in_before_the_change_it_is_refused(here: LocalNode) -> None:
     here.node.run("useradd -m -s /bin/bash ops && passwd -l ops", check=False)
     path = here.node.root / FOLDER[1:] / "fleet.yml"

@@ -123,7 +123,7 @@ DAYS = {
 }
 
 
-SLOW = {"half-a-download", "key-expired", "another-version-overnight"}
+SLOW = {"half-a-download", "slow", "key-expired", "another-version-overnight"}
 
 
 @pytest.mark.parametrize("name", slow_ones(DAYS, SLOW))

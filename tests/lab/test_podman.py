@@ -14,6 +14,7 @@ from gpuprov.verify.observers.containers import KILLED, TRIAL_S
 from gpuprov.verify.observers.podman import NOTHING, TRIAL, USER, USERS_TRIAL
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
+from tests.lab.guide_lines import container_line
 from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
 from tests.lab.stub_driver_node import StubDriverNode, component
@@ -169,11 +170,17 @@ def test_limits_that_podman_cannot_read_are_not_replaced(driven: StubDriverNode)
     assert driven.apply(*ROLES)[0].ok
 
 
-def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode) -> None:
+def test_a_container_that_is_started_as_documented_sees_every_gpu(driven: StubDriverNode) -> None:
     driven.node.run(
         "mkdir -p /srv/asked/proc /srv/asked/sys /srv/asked/dev;"
         " tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /srv/asked"
     )
+    image = "--network none --rootfs /srv/asked"
+    seen = driven.says(container_line("containers", "podman run --rm", image))
+    assert seen == " ".join(f"/dev/nvidia{gpu}" for gpu in range(4))
+
+
+def test_podman_is_not_removed_under_a_container_of_root(driven: StubDriverNode) -> None:
     driven.node.run(
         f"{RUN} trainer --rootfs /srv/asked /bin/sh -c 'while :; do :; done'; podman pause trainer"
     )

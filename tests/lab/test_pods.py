@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpuprov_lab import Lab
-from gpuprov_lab.variants import with_control_groups
 from tests.lab.pod import gpus_of_a_pod, prepare
-from tests.lab.stub_driver_node import StubDriverNode, component, drive
-from tests.lab.test_containerd import AREA, CONFIG, CRI, PROGRAMS, TOOLKIT
+from tests.lab.stub_driver_node import StubDriverNode
+from tests.lab.test_containerd import AREA, CONFIG, CRI, PROGRAMS, containerd_node
 from tests.systems import DEBIAN
 
 pytestmark = pytest.mark.slow
@@ -40,13 +39,9 @@ CDI = {
 def driven(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[StubDriverNode]:
-    [node] = module_lab.up(1, os=request.param, gpu="a100x4", prepare=[with_control_groups])
-    drive(node)
-    node.run("apt-get -q update")
-    driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("pods"))
-    packages = driven.candidate("containerd", "runc")
     settings = {"cgroup_driver": "cgroupfs", "cdi": request.param != "debian12"}
-    driven.state({"containers": settings}, containerd=component(packages), container_toolkit=TOOLKIT)
+    driven = containerd_node(module_lab, tmp_path_factory.mktemp("pods"), request.param, settings)
+    node = driven.node
     node.run(f"mkdir -p /etc/containerd /etc/cdi && cat >{CONFIG}", input=SITES_OWN)
     node.run("cat >/etc/cdi/nvidia.json", input=json.dumps(CDI))
     for program in PROGRAMS:

@@ -100,11 +100,11 @@ CASES = {
     "GpuprovNodeIsolate": verdict("isolate", "0x4 1x20 0x30", 10, 40),
     "GpuprovNodeReset": verdict("reset", "0x4 1x20 0x30", 10, 40),
     "GpuprovNodeUnknown": verdict("unknown", "0x4 1x30 0x30", 30, 50),
-    # The run at minute 4 is the last one until minute 25.
+    # The run at minute 4 is the last one until minute 25; from minute 11 on its file is gone.
     "GpuprovHealthStale": Case(
         {
-            'gpuprov_health_run_timestamp_seconds{node="gpu1"}': "0+60x4 240x20 1500+60x30",
-            'gpuprov_health_valid_seconds{node="gpu1"}': "150x60",
+            'gpuprov_health_run_timestamp_seconds{node="gpu1"}': "0+60x4 240x5 stale _x13 1500+60x30",
+            'gpuprov_health_valid_seconds{node="gpu1"}': "150x10 stale _x13 150x30",
         },
         15, 40, value=("660", "11m 0s"),
     ),

@@ -73,6 +73,7 @@ def rented(lab: Lab, folder: Path) -> Rented:
     return Rented(node, folder)
 
 
+@pytest.mark.slow
 def test_a_rented_server_by_one_line(lab: Lab, tmp_path: Path) -> None:
     """Answer no, change fleet.yml, type the line again and answer yes: one question each time."""
     server = rented(lab, tmp_path)

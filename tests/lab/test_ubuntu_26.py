@@ -17,6 +17,7 @@ from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from tests.lab.mirror_node import MirrorNode, ubuntu
 
+pytestmark = pytest.mark.slow
 SYSTEM = "ubuntu26.04"
 STACK = {"driver": "610.57.04", "cuda": "13.4", "cudnn": "9.28", "nccl": "auto"}
 IMAGE = "/boot/initrd.img-{}"
@@ -53,7 +54,6 @@ def test_a_fresh_node_gets_everything_and_the_blacklist_is_in_the_image(driven: 
     assert driven.failed(*driven.areas, *LOADING) == {}
 
 
-@pytest.mark.slow
 def test_both_witnesses_see_settings_of_dracut_and_apply_mends_them(driven: MirrorNode) -> None:
     driven.node.run("rm /etc/dracut.conf.d/gpuprov.conf")
     omits = ["dracut does not omit nouveau", "dracut does not omit nova_core"]
@@ -65,7 +65,6 @@ def test_both_witnesses_see_settings_of_dracut_and_apply_mends_them(driven: Mirr
     assert driven.failed(*LOADING) == {}
 
 
-@pytest.mark.slow
 def test_an_image_without_the_blacklist_is_made_again(driven: MirrorNode) -> None:
     kernel = driven.node.kernel
     empty = "mkdir -p /root/none"

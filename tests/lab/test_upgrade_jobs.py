@@ -25,8 +25,10 @@ from tests.lab.upgrade_fleet import OLDER, Fleet, provisioned
 from tests.unit.programs import write_program
 
 pytestmark = pytest.mark.slow
-COUNT = 2
+COUNT = 4
 """Number of nodes."""
+FAN = "bad fan"
+"""An administrator's reason."""
 HOOKS = {
     "drain": {"use": "slurm", "timeout_s": 900},
     "resume": {"use": "slurm"},
@@ -155,6 +157,8 @@ def test_nodes_are_drained_moved_and_resumed_and_no_job_is_lost(cluster: Cluster
     fleet, first = cluster.fleet, cluster.head.name
     cluster.submit(COUNT * 2)
     cluster.until(lambda: len(cluster.lines()) >= COUNT, 60)  # each node runs one
+    last = fleet.nodes[-1].name
+    cluster.says(f"scontrol update NodeName={last} State=DRAIN Reason='{FAN}'")
     process = fleet.start("upgrade", "--to", fleet.lock(OLDER, hooks=HOOKS), "--yes", "-o", "json")
     while process.poll() is None:
         cluster.keep_busy()
@@ -166,7 +170,11 @@ def test_nodes_are_drained_moved_and_resumed_and_no_job_is_lost(cluster: Cluster
         node.name: "new" for node in fleet.nodes
     }
     cluster.until(lambda: cluster.says("squeue --noheader") == "", 300)
-    assert set(cluster.states().values()) == {"IDLE"}
+    idle = {node.name: "IDLE" for node in fleet.nodes}
+    assert cluster.states() == idle | {last: "IDLE+DRAIN"}
+    assert cluster.reason(last) == FAN
+    cluster.says(f"scontrol update NodeName={last} State=RESUME")
+    cluster.until(lambda: cluster.states() == idle, 60)
     lines = cluster.lines()
     jobs = {*cluster.submitted, *(line[0] for line in lines)}
     once = sorted((job, event) for job in jobs for event in ("begun", "ended"))

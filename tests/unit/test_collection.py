@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import yaml
 from gpuprov import __version__
 from gpuprov.errors import InvalidInput
 from tests import ROOT
-from tests.collection.build import build
+from tests.collection.build import build, reproducible
 from tests.collection.check import ignored, not_run
 from tests.collection.pages import pages, plain
 
@@ -76,6 +80,35 @@ def test_what_a_role_needs_of_the_controller_is_a_dependency_of_the_program() ->
 def test_nothing_is_built_without_the_address_of_its_sources(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="has no repository"):
         build(tmp_path)
+
+
+def test_an_archive_depends_on_no_clock_and_no_order_of_files() -> None:
+    first, later = packed(["b", "a"], 1700000000.5), packed(["a", "b"], 1800000000.25)
+    assert first != later
+    made = reproducible(first, 1795000000)
+    assert made == reproducible(later, 1795000000)
+    with tarfile.open(fileobj=io.BytesIO(made)) as whole:
+        assert {each.mtime for each in whole} == {1795000000}
+        manifest, files = (whole.extractfile(name) for name in ("MANIFEST.json", "FILES.json"))
+        assert manifest is not None
+        assert files is not None
+        stated = json.load(manifest)["file_manifest_file"]["chksum_sha256"]
+        assert stated == hashlib.sha256(files.read()).hexdigest()
+
+
+def packed(names: list[str], when: float) -> bytes:
+    """Return an archive as ansible-galaxy writes it."""
+    files = json.dumps({"files": [{"name": name} for name in names]}, indent=1).encode()
+    manifest = {"file_manifest_file": {"chksum_sha256": hashlib.sha256(files).hexdigest()}}
+    contents = {"MANIFEST.json": json.dumps(manifest).encode(), "FILES.json": files}
+    contents |= {name: name.encode() for name in names}
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(content), when
+            archive.addfile(entry, io.BytesIO(content))
+    return whole.getvalue()
 
 
 def test_a_sanity_check_without_its_program_is_named() -> None:

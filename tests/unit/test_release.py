@@ -14,8 +14,10 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from maintenance.release.__main__ import main
+from maintenance.release.image import MIRROR, build_image
 from maintenance.release.locked import ROOT, Pinned
 from maintenance.release.notes import CHANGELOG, notes
+from maintenance.release.pyz import digest
 from maintenance.release.sums import KEYRING, SIGNATURE, SUMS, VERIFY, sign
 
 TEXT = "# Changelog\n\n## Unreleased\n\n- two\n\n## 0.2.0 (2026-01-31)\n\n- one\n\n## 0.1.0\n"
@@ -82,6 +84,25 @@ def test_the_notes_are_the_section_of_the_version() -> None:
 def test_a_version_without_entries_is_refused(version: str) -> None:
     with pytest.raises(InvalidInput, match=f"no entries for {version}"):
         notes(version, TEXT)
+
+
+def test_a_formula_names_the_file_by_hash(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pyz, address = release / "gpuprov.pyz", "https://forge.example/gpuprov"
+    assert main(["formula", str(pyz), "--url", f"{address}/gpuprov.pyz", "--homepage", address]) == 0
+    said = capsys.readouterr().out
+    assert f'sha256 "{digest(pyz)}"' in said
+    assert f'version "{__version__}"' in said
+    assert said.count("python@3.13") == 2
+    bad = main(["formula", str(pyz), "--url", 'https://x" + `id` + "', "--homepage", address])
+    assert (bad, capsys.readouterr().out) == (2, "")
+
+
+def test_an_image_without_its_tools_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GpuprovError, match="buildah, debootstrap not installed; apt install"):
+        build_image(tmp_path / "x.whl", tmp_path / "x.tar", "1", MIRROR, tmp_path, 0)
 
 
 def test_a_folder_with_files_is_refused(release: Path, capsys: pytest.CaptureFixture[str]) -> None:

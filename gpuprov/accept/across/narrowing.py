@@ -44,11 +44,20 @@ class Narrowing:
         parts = min(len(suspects), BASE)
         count = min(parts, len(helpers) // self._few)
         if len(suspects) == 1:
-            known = set().union(*self._alone[suspects[0]])
-            others = [node for node in helpers if node not in known]
-            helpers = others if len(others) >= self._few else helpers
+            helpers = self._others(suspects[0], helpers)
         turned = ((at + self._tries) % parts for at in range(count))
         return [Group((*helpers[at::count], *suspects[part::parts])) for at, part in enumerate(turned)]
+
+    def _others(self, suspect: str, helpers: list[str]) -> list[str]:
+        """Return the helpers of the next group with an only suspect: those that were missing in one of its
+        failed groups, and if these are fewer than a large group needs, some of the others.
+        """
+        if not self._alone[suspect]:
+            return helpers
+        always = set.intersection(*self._alone[suspect])
+        found = [node for node in helpers if node not in always]
+        least = self._few if found else max(self._few, len(helpers) // 2)
+        return [*found, *(node for node in helpers if node in always)][: max(least, len(found))]
 
     def _in_parts(self, nodes: list[str]) -> list[Group]:
         """Return groups without a common node, each with more than `few`: other ones at each try."""
@@ -60,6 +69,11 @@ class Narrowing:
         turned = nodes[self._tries % len(nodes) :] + nodes[: self._tries % len(nodes)]
         return [Group(tuple(turned[: self._few + 1]))]
 
+    def _is_alone(self, suspect: str) -> bool:
+        """Return whether no other node was in all failed groups with an only suspect."""
+        failed = self._alone.get(suspect, [])
+        return bool(failed) and not set.intersection(*failed)
+
     def ended(self, nodes: Iterable[str]) -> None:
         """Record the nodes of a large group that finished: they are no suspects."""
         self._finished |= set(nodes)
@@ -67,8 +81,8 @@ class Narrowing:
     def failed(self, errors: Mapping[str, str]) -> None:
         """Record a large group that did not finish, and the fault of a node that is shown by it.
 
-        A node is at fault that was the only suspect of two such groups, or the only node that all of at least
-        `ENOUGH` have in common: no other one can have ended them all. A group without a suspect makes all its
+        A node is at fault that is the only one in all such groups of which it was the only suspect, or in all
+        of at least `ENOUGH`: no other one can have ended them all. A group without a suspect makes all its
         nodes suspects again, as one of them does not always fail.
 
         Args:
@@ -83,7 +97,7 @@ class Narrowing:
             self._alone[suspects[0]].append(set(errors) - {suspects[0]})
         common = set.intersection(*self._failed) if len(self._failed) >= ENOUGH else set()
         if len(common) != 1:
-            common = {node for node in suspects if len(self._alone.get(node, ())) > 1}
+            common = {node for node in suspects if self._is_alone(node)}
         for node in common:
             text = f"{node}: large groups (more than {self._few} nodes) with it do not finish, others do"
             self.verdicts[node] = Verdict("bad", "group", (node,), f"{text}; {node}: {errors[node]}")

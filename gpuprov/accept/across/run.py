@@ -189,16 +189,14 @@ def _below(
 
 def _floored(heard: Mapping[str, Heard]) -> Iterator[tuple[str, str, Mapping[tuple[str, ...], float]]]:
     """Yield the measurements of a group that can have a floor: name, text, and rates in GB/s by sender and
-    receiver, or by the node that reports it.
+    receiver, or by the node that reports it. Of an all-reduce each has the median, as for `Search`.
     """
     rates: dict[tuple[str, ...], float] = {
         (peer, node): rate for node, each in heard.items() for peer, rate in each.rates.items()
     }
     yield "between_nodes", "from node to node of", rates
-    reduced: dict[tuple[str, ...], float] = {
-        (node,): each.reduced for node, each in heard.items() if each.reduced is not None
-    }
-    yield "across_nodes", "all-reduce of", reduced
+    reduced = {(node,): each.reduced for node, each in heard.items() if each.reduced is not None}
+    yield "across_nodes", "all-reduce of", dict.fromkeys(reduced, median(reduced.values() or [0.0]))
 
 
 def _at_fault(low: Collection[tuple[str, ...]], nodes: Sequence[str]) -> list[str]:

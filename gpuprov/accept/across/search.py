@@ -76,9 +76,12 @@ class Search:
         return [self._completed(each) for each in found]
 
     def _stated_less(self, node: str) -> Verdict:
-        """Return the verdict about a node that stated much less of an all-reduce than the others."""
+        """Return the verdict about a node that stated much less of an all-reduce than the others.
+
+        It is a warning: another node can have sent it the last piece late.
+        """
         text = f"{node}: states {', '.join(self._apart[node])} for an all-reduce that ends for all at once"
-        return Verdict("bad" if len(self._apart[node]) > 1 else "warn", "reduced", (node,), text)
+        return Verdict("warn", "reduced", (node,), text)
 
     def _unmeasured(self, alive: Sequence[str]) -> Iterator[Verdict]:
         """Yield a verdict about sound nodes that never finished a round of all nodes: they are not accepted

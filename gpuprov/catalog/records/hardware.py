@@ -87,6 +87,8 @@ class GpuModel:
     """None: some boards of the architecture have it, and no source was read for this one."""
     ecc: bool | None = None
     forward_compat: Literal["yes", "selected", "no"]
+    confidential_from: int | None = None
+    """First driver branch with confidential computing; None: no release notes name the board."""
     mig_profile_largest: str | None = None
     mig_profile_smallest: str | None = None
     open_kernel_module: Literal["unsupported", "default_from_560", "required"]

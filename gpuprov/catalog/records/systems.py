@@ -54,6 +54,10 @@ class System:
     driver_first: int | None = None
     driver_absent_to: int | None = None
     driver_last: int | None = None
+    kernel: Version | None = None
+    """Kernel with which the release came."""
+    doca_first: Version | None = None
+    """First DOCA-Host release that supports the system."""
     streams: bool = False
     archive_drivers: tuple[ArchiveDriver, ...] = ()
     archive_cuda: tuple[ArchiveCuda, ...] = ()

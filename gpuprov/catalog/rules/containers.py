@@ -19,6 +19,11 @@ def unmet_docker_needs(catalog: Catalog, docker: Version, toolkit: Version | Non
     return _unmet(catalog.tables["containers.docker_needs"], docker, toolkit)
 
 
+def unmet_docker_cdi_needs(catalog: Catalog, docker: Version) -> Iterable[EngineNeed]:
+    """Yield features of the Container Device Interface for which Docker is too old with any toolkit."""
+    return _unmet(catalog.tables["containers.docker_cdi_needs"], docker, None)
+
+
 def unmet_containerd_needs(
     catalog: Catalog, containerd: Version, toolkit: Version | None
 ) -> Iterable[EngineNeed]:

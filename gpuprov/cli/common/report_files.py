@@ -27,7 +27,12 @@ class ReportFiles:
     @property
     def wanted(self) -> bool:
         """Whether any file is requested."""
-        return any((self.junit, self.html, self.prometheus))
+        return bool(self.paths)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Paths of the requested files."""
+        return [path for path in (self.html, self.junit, self.prometheus) if path]
 
     def write(self, run: Run) -> None:
         """Write the requested files.

@@ -225,6 +225,7 @@ def passed_through(seen: Examination) -> Iterator[Fault]:
         "bus.bar_log",
         "driver.not_loaded",
         "driver.mismatch",
+        "driver.confidential",
         "driver.flavour",
         "driver.too_new",
         "driver.unsupported",
@@ -263,7 +264,12 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("bus.unlike", "D83", source="imbue")
+@rule(
+    "bus.unlike",
+    "D83",
+    source="imbue",
+    after=("errors.ecc_off", "speed.power_limit", "cuda.mig_left"),
+)
 def unlike_gpus(seen: Examination) -> Iterator[Fault]:
     """Report VBIOS, memory, power limit, maximum clock, ECC or MIG that differ between GPUs of one model.
 

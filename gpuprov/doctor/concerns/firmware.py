@@ -18,6 +18,7 @@ _EXPLAINED_BY = (
     "driver.unsupported",
     "driver.too_new",
     "driver.mismatch",
+    "driver.confidential",
     "errors.recovery",
 )
 
@@ -56,7 +57,7 @@ def firmware_files(seen: Examination) -> Iterator[Fault]:
     "driver.gsp",
     "D125",
     "D13",
-    source="open-1230 open-1058 open-1104 open-543",
+    source="open-1230 open-1058 open-1104 open-543 nvtrust-54",
     after=(*_EXPLAINED_BY, "driver.firmware"),
 )
 def firmware_start(seen: Examination) -> Iterator[Fault]:
@@ -69,6 +70,7 @@ def firmware_start(seen: Examination) -> Iterator[Fault]:
         r"WPR2 already up",
         r"wait for GFW[_ ]?(?:BOOT|boot)",
         r"kgsp\w{1,60}: .*[Ff]ail",
+        r"kfsp\w{1,60}: .*(?:timed out|reported error|cmds failed)",
         r"GSP-CrashCat Report|GSP task exception|GSP heartbeat",
     )
     silent = unanswered(seen)

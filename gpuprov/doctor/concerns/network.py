@@ -161,9 +161,20 @@ def flaps(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("network.card", "D98", source="gpud")
+@rule("network.card", "D98", source="gpud charm-2635")
 def card_complaints(seen: Examination) -> Iterator[Fault]:
     """Report errors in the log from the network card's driver."""
+    if stopped := seen.log_lines(r"mlx[45]_core .*device's health compromised", r"mlx[45]_core .*synd 0x"):
+        yield Fault(
+            "degraded",
+            "the firmware of a network card has stopped",
+            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in stopped[-3:]),
+            "a defect of the firmware or the card; the driver may have started it again",
+            (
+                shell("update the card's firmware: sudo mlxfwmanager, or the server's maker"),
+                shell("power off and on if the port is gone; have the card replaced if this recurs"),
+            ),
+        )
     lines = seen.log_lines(
         r"insufficient power on the PCIe slot", r"Port module event.*(?:[Hh]igh [Tt]emperature|error)"
     )

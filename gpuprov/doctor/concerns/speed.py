@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination, Port
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
@@ -18,6 +19,10 @@ IDLE_HOT_C = 70
 """Temperature in degrees C that is too high without load (our choice: cooled GPUs reach it under load)."""
 CLOCK_SHARE = 0.7
 """Share of the maximum SM clock; below it a busy GPU without a reason has restricted clocks (our choice)."""
+MANY_CORRECTED = 3
+"""Number of logged corrected errors from which they are reported (our choice: the kernel limits their rate,
+and one or two come with a hot plug or a change of the link's speed).
+"""
 COUNTED_US = 1_000_000
 """Microseconds of slowdown since the driver was loaded to report (our choice: more than at a start)."""
 LIMIT_SHARE = 0.75
@@ -278,11 +283,12 @@ def pcie_path(seen: Examination) -> Iterator[Fault]:
             )
 
 
-@rule("speed.pcie_errors", "D78", source="oci-npd", after=("bus.lost",))
+@rule("speed.pcie_errors", "D78", source="oci-npd returnn-1500", after=("bus.lost",))
 def pcie_errors(seen: Examination) -> Iterator[Fault]:
     """Report corrected PCIe errors that increase now, and any fatal ones, of GPUs, switches and RDMA devices
-    and the ports above them.
+    and the ports above them; of other times, those of the kernel log.
     """
+    yield from _logged_pcie_errors(seen)
     ours = {port.address for chain in seen.pci_links.values() for port in chain}
     growing = [
         (name.split(" "), by)
@@ -312,3 +318,37 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
                 "the link broke down and was reset",
                 (shell("reseat the card or its riser; have it replaced if this recurs"),),
             )
+
+
+def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
+    """Yield one fault for PCIe errors in the log: of a GPU that could not recover, or many corrected ones."""
+    if "kernel_log" in seen.missing:
+        return
+    failed = seen.log_lines(
+        r"nvidia [0-9a-f:.]{7,16}: AER: can't recover",
+        r"pcieport .*PCIe Bus Error: severity=Uncorrect",
+        r"pcieport .*AER: (?:Multiple )?Uncorrect",
+        r"pcieport .*AER: device recovery failed",
+    )
+    corrected = seen.log_lines(r"pcieport .*PCIe Bus Error: severity=Correct")
+    if failed and any("nvidia " in line.text for line in failed):
+        yield Fault(
+            "degraded",
+            "the PCIe link of a GPU failed, and the driver could not recover from it",
+            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in failed[-3:]),
+            "signal quality or power: seating, riser, cable of an external box; the driver has no way to "
+            "take a GPU up again after such an error",
+            (
+                shell("reseat the card or its riser; check its power"),
+                shell("reboot, as the GPU's state is unknown"),
+            ),
+            urgent=True,
+        )
+    elif len(corrected) >= MANY_CORRECTED:
+        yield Fault(
+            "risk",
+            f"{len(corrected)} messages of corrected PCIe errors in the kernel log",
+            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in corrected[-3:]),
+            "signal quality: seating, riser, retimer, dirt; each error costs a retransmission",
+            (shell("reseat the card or its riser"), shell("sudo lspci -vvv | grep -E 'LnkSta|CESta'")),
+        )

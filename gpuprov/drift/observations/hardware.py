@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift import hardware
 from gpuprov.drift.observations.gpus import gpus_of
-from gpuprov.drift.observations.registry import observes
+from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.model.hardware import NicHardware
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
+from gpuprov.roles.hardware import CONFIDENTIAL, NOT_CONFIDENTIAL
 
 
 @observes("gpu.model", "pci")
@@ -40,6 +42,25 @@ def _visible(facts: Facts, expectation: Expectation) -> Any:
     if strays and len(seen) == expectation.expected:
         return f"{len(seen)}, but driver and bus disagree on {', '.join(strays)}"
     return len(seen)
+
+
+@observes("gpu.confidential", "pci", "smi")
+def _confidential(facts: Facts, expectation: Expectation) -> str:
+    """Return whether the GPUs have protected memory: `on`, `off`, or the GPUs that have it.
+
+    Raises:
+        Missing: nvidia-smi does not answer.
+    """
+    on = [gpu.index for gpu in gpus_of(facts) if gpu.protected_mib]
+    if len(on) == len(gpus_of(facts)):
+        return CONFIDENTIAL
+    return f"on for GPU {', '.join(map(str, on))}" if on else NOT_CONFIDENTIAL
+
+
+@names_who("gpu.confidential")
+def _host(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield nothing: the host that sets the mode is no place on the node."""
+    yield from ()
 
 
 @observes("gpu.nvswitches", "pci")

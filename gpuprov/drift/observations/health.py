@@ -6,6 +6,7 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.drift.observations.units import replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
+from gpuprov.roles.health import FIRST_S
 
 observes("health.timer", "units")(unit_state)
 names_who("health.timer")(replaced_by)
@@ -19,10 +20,13 @@ def _files(facts: Facts, expectation: Expectation) -> dict[str, str | None]:
 
 @observes("health.verdict", "health")
 def _verdict(facts: Facts, expectation: Expectation) -> str:
-    """Return `fresh`, or what is wrong with the last verdict; which verdict it is, is no drift."""
+    """Return `fresh`, or what is wrong with the last verdict; which verdict it is, is no drift.
+
+    Shortly after a boot the first verdict is not due.
+    """
     verdict = facts.verdict
-    if verdict is None:
-        return "missing"
-    if not verdict.is_of_this_boot:
-        return "of an earlier boot"
+    if verdict is None or not verdict.is_of_this_boot:
+        if facts.booted_s < FIRST_S:
+            return "fresh"
+        return "missing" if verdict is None else "of an earlier boot"
     return "fresh" if verdict.is_fresh else f"{verdict.age_s:.0f} s old, valid for {verdict.valid_s:.0f} s"

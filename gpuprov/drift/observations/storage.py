@@ -56,6 +56,23 @@ def _rules(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
         yield facts.scratch[mount]["rule"][1]
 
 
+@observes("storage.client_options", "modprobe", "system")
+def _client_options(facts: Facts, expectation: Expectation) -> dict[str, str | None]:
+    """Return expected `module.option` → value of modprobe's configuration, None without one."""
+    found = facts.modprobe.options
+    names = (name.split(".", 1) for name in expectation.expected)
+    return {f"{module}.{option}": found.get(module, {}).get(option) for module, option in names}
+
+
+@names_who("storage.client_options")
+def _says_otherwise(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the places of other values than the expected ones."""
+    for name, value in expectation.expected.items():
+        module, _, option = name.partition(".")
+        if facts.modprobe.options.get(module, {}).get(option) != value:
+            yield facts.modprobe.places.get((module, option))
+
+
 @observes("storage.clients", "packages")
 def _clients(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected packages that are installed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprov.catalog import Catalog
+from gpuprov.catalog.guests import is_virtual
 from gpuprov.drift import hardware
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.model.lock import Hardware
@@ -68,6 +69,10 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
     found = hardware.gpu_ids(facts)
     if not found:
         return Match(None, ("no NVIDIA GPU on the PCI bus",))
+    if virtual := _virtual(facts):
+        return Match(
+            None, (f"virtual GPUs, with the guest driver of their hypervisor: {', '.join(virtual)}",)
+        )
     possible = [kind for kind in among if any(gpu in kind.hardware.gpu_pci_ids for gpu in found)]
     if not possible:
         seen = ", ".join(f"{count} x {gpu}" for gpu, count in found.items())
@@ -76,6 +81,15 @@ def match(facts: Facts, among: Iterable[Kind]) -> Match:
     unknown: list[str] = []
     differences = tuple(_differences(facts, nearest.hardware, unknown))
     return Match(nearest.profile, differences, tuple(unknown))
+
+
+def _virtual(facts: Facts) -> list[str]:
+    """Return the names of a guest's virtual GPUs; [] if the driver names none, or does not answer."""
+    try:
+        names = [gpu.name for gpu in facts.smi.gpus]
+    except Missing:
+        return []
+    return sorted({name for name in names if name and is_virtual(name)})
 
 
 def _distance(facts: Facts, wanted: Hardware) -> float:

@@ -114,9 +114,10 @@ OF_NODES = (
     Alert("GpuprovNodeUnknown", f'{VERDICT}{{verdict="unknown"}} == 1',
           "warning", "the health of {{ $labels.node }} is not known",
           "journalctl -u gpuprov-health, on the node", "15m", OF_HEALTH),
-    # By the file's time too: a full disk or a killed timer leaves the last file, whose metrics stay.
+    # A killed timer leaves the last file, whose metrics stay; a full disk, where none can be written, none.
     Alert("GpuprovHealthStale",
-          "time() - gpuprov_health_run_timestamp_seconds > 2 * gpuprov_health_valid_seconds",
+          "time() - max_over_time(gpuprov_health_run_timestamp_seconds[1d])"
+          " > 2 * max_over_time(gpuprov_health_valid_seconds[1d])",
           "warning", "the last verdict of {{ $labels.node }} is {{ $value | humanizeDuration }} old",
           "systemctl status gpuprov-health.timer, on the node", "1m", OF_HEALTH),
 )  # fmt: skip

@@ -46,7 +46,7 @@ def import_fleet(
         names, expected="one of the formats of `gpuprov inventory import`", do="give its format: --from"
     ):
         fleet = leave_out(_read(paths, said, form, wanted, narrate), str(paths[0]), narrate)
-        refuse_this_machine(fleet, str(paths[0]))
+        refuse_this_machine(fleet, str(paths[0]), narrate)
         return fleet
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,23 +14,27 @@ from pydantic import ValidationError
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.fleet import Group
+from gpuprov.probe.node.network import interface_addresses
 from gpuprov.untrusted import on_one_line
 
 NAMES = re.compile(r"(?i)(?:.*\.)?(?:localhost|localhost\.localdomain|ip6-localhost|ip6-loopback)\.?")
 """Names of this machine in /etc/hosts of Debian and Red Hat, and those below `localhost` (RFC 6761)."""
 
 
-def refuse_this_machine(fleet: Mapping[str, Any], source: str) -> None:
+def refuse_this_machine(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], None]) -> None:
     """Refuse a host whose address is this machine: its group's lock would be applied to the controller.
+
+    A host with an address of this machine's network is reached by SSH, as any other: it is only named.
 
     Args:
         fleet: keys of a fleet, from an untrusted file.
         source: name of the file.
+        narrate: called with a line about such a host.
 
     Raises:
         InvalidInput: with the host and its address.
     """
-    groups = fleet.get("groups")
+    groups, own = fleet.get("groups"), _own_addresses()
     for group in groups.values() if isinstance(groups, Mapping) else ():
         for host, address in _hosts(group).items():
             if is_this_machine(address):
@@ -38,6 +43,19 @@ def refuse_this_machine(fleet: Mapping[str, Any], source: str) -> None:
                     expected="the address of another machine",
                     do=f"if this machine is a node, add `{LOCAL}` to fleet.yml after the import",
                 )
+            if address.lower() in own:
+                narrate(
+                    on_one_line(f"{host} ({address}) is this machine: remove it if it is not to be a node")
+                )
+
+
+def _own_addresses() -> set[str]:
+    """Return the name of this machine, and the addresses of its interfaces if the kernel states them."""
+    found = {socket.gethostname().lower()}
+    with suppress(OSError, AttributeError):  # macOS has no netlink
+        listed = interface_addresses().values()
+        found |= {text.partition("/")[0] for addresses in listed for text in addresses}
+    return found
 
 
 def _hosts(group: object) -> Mapping[str, str]:

@@ -29,6 +29,8 @@ DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NVIDIA_FOLDERS = {"x86_64": "x86_64", "aarch64": "sbsa"}
 """NVIDIA's folder name by architecture; that for arm64 servers differs from other repositories'."""
 
+DOCA_FOLDERS = {"x86_64": "x86_64", "aarch64": "arm64-sbsa"}
+
 ARCHIVE_SUITES = {
     "debian": ("{codename}",),
     "debian-updates": ("{codename}-updates",),
@@ -118,6 +120,23 @@ def nvidia(
     """
     url = _address("nvidia", template, folder=folder, arch=NVIDIA_FOLDERS[arch])
     return RepositorySpec("nvidia", manager, url, keyring, suites=("/",) if manager == "apt" else ())
+
+
+def doca(
+    template: str, system: str, arch: str, manager: Literal["apt", "rpm"], keyring: Keyring | None
+) -> RepositorySpec:
+    """Return NVIDIA's DOCA-Host repository for one system.
+
+    Args:
+        template: `https://…/doca/3.3.0/{folder}/{arch}/`, of one release of DOCA; a URL without the two
+            fields is used unchanged.
+        system: id in the catalog, which is the folder's name: `ubuntu24.04`.
+
+    Raises:
+        InvalidInput: the URL has another field, or a single brace.
+    """
+    url = _address("doca", template, folder=system, arch=DOCA_FOLDERS[arch])
+    return RepositorySpec("doca", manager, url, keyring, suites=("/",) if manager == "apt" else ())
 
 
 def container_toolkit(

@@ -54,6 +54,8 @@ class Stack:
     podman: str | None = None
     gds: str | None = None
     """Version of nvidia-fs; `auto`: needed, in the repository's version."""
+    doca_ofed: str | None = None
+    """DOCA-OFED's release; `auto`: needed, in the repository's version."""
     kernel: str | None = None
     framework: str | None = None
     repository: str | None = None

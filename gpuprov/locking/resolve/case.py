@@ -48,6 +48,10 @@ class Case:
     """Whether the machine needs GPUDirect Storage."""
     gds_release: Version | None = None
     """The stated release of nvidia-fs; None: the repository's newest."""
+    doca: bool = False
+    """Whether the machine needs DOCA-OFED."""
+    doca_release: Version | None = None
+    """The stated release of DOCA-OFED; None: the repository's."""
 
 
 @dataclass(slots=True)
@@ -122,19 +126,21 @@ def understand(catalog: Catalog, request: Request) -> Case:
         nccl_build=_nccl_build(request.nccl),
         framework=find_framework(catalog, framework) if framework and framework.lower() != ABSENT else None,
         gds=(request.gds or ABSENT).lower() != ABSENT,
-        gds_release=_gds_release(request.gds),
+        gds_release=_release("gds", request.gds),
+        doca=(request.doca_ofed or ABSENT).lower() != ABSENT,
+        doca_release=_release("doca_ofed", request.doca_ofed),
     )
 
 
-def _gds_release(text: str | None) -> Version | None:
-    """Return the stated release of nvidia-fs; None for none, or `auto`.
+def _release(component: str, text: str | None) -> Version | None:
+    """Return the stated release of a component; None for none, or `auto`.
 
     Raises:
         InvalidInput: not a version.
     """
     if text is None or text.lower() in (ABSENT, AUTO):
         return None
-    return version(library_text("gds", text))
+    return version(library_text(component, text))
 
 
 def _count(catalog: Catalog, names: tuple[str, ...]) -> dict[GpuModel, int | None]:

@@ -9,7 +9,7 @@ from typing import Any
 from gpuprov.catalog import Catalog, Version, load, version
 from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.resolve.answer import Answer, RuleFinding
-from gpuprov.locking.resolve.checks import cuda, driver, fabric, gpus, libraries, storage, system
+from gpuprov.locking.resolve.checks import cuda, driver, fabric, gpus, libraries, rdma, storage, system
 from gpuprov.locking.resolve.request import Request
 from gpuprov.locking.resolve.resolver import Resolution, resolve_once
 
@@ -29,6 +29,7 @@ COMPONENTS = {
     "framework": (libraries.framework,),
     FABRIC_MANAGER: (fabric.manager,),
     "container_toolkit": (fabric.docker, fabric.podman, fabric.toolkit),
+    "doca_ofed": (rdma.doca,),
     "gds": (storage.gds,),
 }
 

@@ -30,6 +30,7 @@ _ORDER = (
     "container_toolkit",
     "docker",
     "podman",
+    "doca_ofed",
     "gds",
     "compat",
     "kernel",

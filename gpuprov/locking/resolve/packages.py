@@ -35,6 +35,12 @@ def gds_known(case: Case, draft: Draft) -> bool:
     return _rule(case, draft, case.system, "gds", _home(draft, case.system)) is not None
 
 
+def doca_known(case: Case, draft: Draft) -> bool:
+    """Return whether DOCA-OFED's packages are known for the system, which must be known."""
+    assert case.system is not None  # noqa: S101
+    return _rule(case, draft, case.system, "doca_ofed", "doca") is not None
+
+
 def dcgm_there(case: Case, draft: Draft) -> bool:
     """Return whether NVIDIA's repository has DCGM for the machine: it is built for drivers from 450 on.
 
@@ -93,6 +99,7 @@ def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str
         ("docker", _publisher(case, system, "docker"), "docker", "docker" not in case.absent),
         ("containerd", _publisher(case, system, "containerd"), "containerd", True),
         ("podman", _publisher(case, system, "podman"), "podman", case.request.podman not in (None, ABSENT)),
+        ("doca_ofed", "doca", "doca_ofed", case.doca),
         ("gds", home, "gds", case.gds),
         ("container_toolkit", "container-toolkit", "container_toolkit", draft.container_toolkit),
         ("profiling_tools", _publisher(case, system, "profiling_tools"), "profiling_tools", True),

@@ -22,7 +22,7 @@ class Request:
     """One machine. Every field but `gpus` and `os` may be None: "not stated", so chosen or not judged.
 
     `"none"` means deliberately absent and is allowed for `cuda`, `cudnn`, `nccl`, `container_toolkit`,
-    `fabricmanager`, `compat`, `docker`, `podman`, `gds` and `framework`.
+    `fabricmanager`, `compat`, `docker`, `podman`, `gds`, `doca_ofed` and `framework`.
     """
 
     gpus: tuple[str, ...]
@@ -58,6 +58,8 @@ class Request:
     """Version of Podman, or `auto`: the system's own; None: no Podman."""
     gds: str | None = None
     """Version of nvidia-fs, the module of GPUDirect Storage, or `auto`: the newest; None: without it."""
+    doca_ofed: str | None = None
+    """Release of DOCA-OFED, or `auto`: the repository's; `none`: the kernel's own drivers."""
     compat: str | None = None
     """A forward-compatibility package, by its CUDA version: `13.0` for `cuda-compat-13-0`."""
     repository: str | None = None

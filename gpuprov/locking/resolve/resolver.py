@@ -119,6 +119,7 @@ def _stack(case: Case, draft: Draft) -> Stack:
         docker=text("docker"),
         podman=text("podman"),
         gds=str(case.gds_release or AUTO) if case.gds else case.request.gds and ABSENT,
+        doca_ofed=(str(case.doca_release or AUTO) if case.doca else case.request.doca_ofed and ABSENT),
         kernel=case.request.kernel,
         framework=str(case.framework) if case.framework else None,
         repository=draft.repository,

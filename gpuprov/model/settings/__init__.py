@@ -10,11 +10,15 @@ from gpuprov.model.documents import Strict
 from gpuprov.model.settings.access import Firewall, Ssh
 from gpuprov.model.settings.containers import Containers
 from gpuprov.model.settings.gpu_settings import Clocks, ComputeMode, ImexMode, MigProfile
+from gpuprov.model.settings.gpudirect import PeerMemoryWay
 from gpuprov.model.settings.health import Health
 from gpuprov.model.settings.monitoring import Monitoring
 from gpuprov.model.settings.nccl import NcclValue, NcclVariable
-from gpuprov.model.settings.storage import Scratch, StorageClient
+from gpuprov.model.settings.storage import ClientOptions, Scratch, StorageClient
 from gpuprov.model.settings.system_tuning import Tuning
+
+LATER = ("imex", "health", "peer_memory", "client_options", "confidential")
+"""Keys that came after the first locks."""
 
 __all__ = ["Clocks", "Containers", "Health", "Monitoring", "Scratch", "Settings", "Tuning"]
 
@@ -44,6 +48,15 @@ class Settings(Strict):
         description="memory exchange between nodes of an NVLink domain: a daemon of each host (`service`),"
         " also for the DRA driver (`dra-host`), daemons of the DRA driver (`dra`), or none (`off`)",
     )
+    confidential: bool | None = Field(
+        default=None,
+        description="whether the host of the guest has switched confidential computing on; nothing sets it",
+    )
+    peer_memory: PeerMemoryWay | None = Field(
+        default=None,
+        description="how network cards read a GPU's memory: by DMA-BUF, or where that is not possible by the"
+        " module nvidia-peermem (`auto` chooses)",
+    )
     containers: Containers | None = Field(
         default=None, description="what containers and pods get that do not ask for anything else"
     )
@@ -57,6 +70,9 @@ class Settings(Strict):
     )
     storage_clients: tuple[StorageClient, ...] | None = Field(
         default=None, description="file systems of other machines that this one can mount"
+    )
+    client_options: ClientOptions | None = Field(
+        default=None, description="options of the modules that mount network file systems"
     )
     tuning: Tuning | None = Field(
         default=None, description="limits, kernel parameters, processors and the environment of logins"
@@ -80,6 +96,4 @@ class Settings(Strict):
         """Return the keys; one that came after the first locks only if it is stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
-        return {
-            key: value for key, value in written.items() if key not in ("imex", "health") or value is not None
-        }
+        return {key: value for key, value in written.items() if key not in LATER or value is not None}

@@ -11,6 +11,31 @@ from gpuprov.model.documents import Strict
 StorageClient = Literal["nfs", "ceph", "lustre"]
 
 
+class NfsOptions(Strict):
+    """Options of NFS clients."""
+
+    slots: int | None = Field(
+        default=None, ge=2, le=65536, description="requests to a server at one time, over each connection"
+    )
+
+
+class LustreOptions(Strict):
+    """Options of Lustre clients."""
+
+    networks: str | None = Field(
+        default=None,
+        pattern=r"^(?:tcp|o2ib)\d*\([\w.:-]+(?:,[\w.:-]+)*\)(?:,(?:tcp|o2ib)\d*\([\w.:-]+(?:,[\w.:-]+)*\))*$",
+        description="networks of LNet with their interfaces, such as o2ib0(ib0)",
+    )
+
+
+class ClientOptions(Strict):
+    """Options of the modules of network file systems, from their next load on; None keeps the defaults."""
+
+    nfs: NfsOptions = NfsOptions()
+    lustre: LustreOptions = LustreOptions()
+
+
 class Scratch(Strict):
     """A device that is formatted once, if it is empty."""
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 KERNELS_AT_MOST = 8
 """Maximum number of kernels whose modules are described, those with the newest modules.dep."""
 DKMS_TREE = "/var/lib/dkms/"
-MODPROBE_FOLDERS = tuple(
-    f"{root}/modprobe.d" for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-)
+CONFIGURATION = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 
 
 @collector(seconds=30)
@@ -141,20 +139,23 @@ def dkms(parameters: "Values") -> "Any":
 def modprobe(parameters: "Values") -> "Any":
     """Return [place, line] of the effective lines about the requested modules, and about PCI ids of GPUs.
 
-    A file hides those of the same name in later folders of modprobe.d.
+    Also those of modules-load.d, which have only the name of a module. A file hides those of the same name in
+    later folders.
     """
-    first = rf"{parameters['module_pattern']}|pci:v000010DE"
-    wanted = re.compile(rf"^\s*(?:blacklist|install|options|softdep|alias)\s+(?:{first})")
-    paths = {}  # type: dict[str, str]
-    for folder in MODPROBE_FOLDERS:
-        for name in names_in(folder):
-            if name.endswith(".conf"):
-                paths.setdefault(name, folder + "/" + name)
+    pattern = parameters["module_pattern"]
+    first = rf"{pattern}|pci:v000010DE"
+    verbs = rf"\s*(?:blacklist|install|options|softdep|alias)\s+(?:{first})"
     rows = []
-    for name in sorted(paths):
-        for number, line in enumerate((read_or_none(paths[name]) or "").splitlines(), 1):
-            if wanted.match(line):
-                rows.append([f"{paths[name]}:{number}", line.strip()])
+    for kind, wanted in (("/modprobe.d/", verbs), ("/modules-load.d/", rf"\s*{pattern}[\w-]*\s*$")):
+        paths = {}  # type: dict[str, str]
+        for root in CONFIGURATION:
+            for name in names_in(root + kind):
+                if name.endswith(".conf"):
+                    paths.setdefault(name, root + kind + name)
+        for name in sorted(paths):
+            for number, line in enumerate((read_or_none(paths[name]) or "").splitlines(), 1):
+                if re.match(wanted, line):
+                    rows.append([f"{paths[name]}:{number}", line.strip()])
     return rows
 
 

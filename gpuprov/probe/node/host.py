@@ -8,12 +8,14 @@ import struct
 import time
 
 from gpuprov.probe.node.base import (
+    Failed,
     blot_value,
     collector,
     link_name,
     names_in,
     read,
     read_or_none,
+    run_anyway,
     text_in,
 )
 from gpuprov.probe.node.gpu import users_of
@@ -43,7 +45,7 @@ def host_state(parameters: "Values") -> "Any":
     """Return memory, space, clock, processors, load, degraded arrays of disks, and boots of the host.
 
     Also serial numbers, physical states of RDMA ports, the sum of the processors' thermal throttle counts,
-    and the platform.
+    the platform, and of a confidential guest whether its GPUs are ready.
     """
     kept = re.findall(
         r"(?m)^(?:Mem\w+|Swap(?:Total|Free)|HugePages_\w+|Hugepagesize|Shmem|Dirty):.*$",
@@ -70,6 +72,7 @@ def host_state(parameters: "Values") -> "Any":
         ],
         "boots": _boots(),
         "virtual": _virtual(),
+        "confidential": _confidential(),
         "serials": [text_in("/sys/class/dmi/id/" + name) for name in _SERIALS],
         "phys_states": {
             "/".join([path.split("/")[4], path.split("/")[6]]): text_in(path)
@@ -83,6 +86,16 @@ def host_state(parameters: "Values") -> "Any":
             if text.isdigit()
         ),
     }
+
+
+def _confidential() -> "str | None":
+    """Return what nvidia-smi says of the GPUs' readiness in a guest with TDX or SEV-SNP; None elsewhere."""
+    if not any(map(os.path.exists, ("/dev/tdx_guest", "/dev/sev-guest"))):
+        return None
+    try:
+        return " ".join(run_anyway("nvidia-smi", "conf-compute", "-grs", seconds=8)[1].split())[:200]
+    except (Failed, OSError):
+        return None
 
 
 def _space() -> "list[list[Any]]":

@@ -109,10 +109,15 @@ def imex(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def health(parameters: "Values") -> "Any":
-    """Return the line of the node's last verdict, null without one, the time since boot and the boot's id."""
+    """Return the line of the node's last verdict, null without one, the boot's id, and two times.
+
+    `uptime` is the time since boot, `began` that at which the first process did: later in a system container.
+    """
+    ticks = text_in("/proc/1/stat").rpartition(")")[2].split()[19]
     return {
         "line": read_or_none("/run/gpuprov/health", 4096),
         "uptime": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "began": int(ticks) / os.sysconf("SC_CLK_TCK"),
         "boot_id": text_in("/proc/sys/kernel/random/boot_id"),
     }
 

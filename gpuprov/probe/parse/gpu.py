@@ -89,6 +89,8 @@ class Gpu:
     mig_devices: int
     memory_total_mib: int | None
     memory_used_mib: int | None
+    protected_mib: int | None
+    """Memory that confidential computing protects: 0 where it is off, None if the driver does not say."""
     power: Power
     temperature: int | None
     fabric_state: str | None
@@ -129,6 +131,7 @@ def read_gpu(index: int, gpu: Element, lists: list[str]) -> Gpu:
         mig_devices=len(gpu.findall("mig_devices/mig_device")),
         memory_total_mib=mebibytes(_text(gpu, "fb_memory_usage/total", "memory_usage/total")),
         memory_used_mib=mebibytes(_text(gpu, "fb_memory_usage/used", "memory_usage/used")),
+        protected_mib=mebibytes(_text(gpu, "cc_protected_memory_usage/total")),
         power=_power(gpu),
         temperature=integer(_text(gpu, "temperature/gpu_temp")),
         fabric_state=text_or_none(_text(gpu, "fabric/state")),

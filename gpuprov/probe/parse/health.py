@@ -79,6 +79,10 @@ class Health:
     clique: str | None
     cluster: str | None
     degraded_fabric: tuple[str, ...]
+    virtualization: str | None
+    """How a virtual machine has the GPU: `pass-through`, `vgpu`; None on bare metal."""
+    licence: str | None
+    """State of the licence of the guest driver (GRID) as printed: `Licensed (Expiry: …)`, `Unlicensed`."""
 
 
 def parse_health(answer: str | bytes) -> tuple[Health, ...]:
@@ -115,7 +119,22 @@ def _health(index: int, gpu: Element) -> Health:
             and each.text.strip().lower() in ("true", "yes", "degraded", "unhealthy")
             and each.tag != "partition_assigned"
         ),
+        virtualization=_virtualization(gpu.findtext("gpu_virtualization_mode/virtualization_mode")),
+        licence=_licence(gpu),
     )
+
+
+def _virtualization(text: str | None) -> str | None:
+    """Return the mode in lower case; None for none, and where the driver does not report it."""
+    mode = (text_or_none(text) or "none").lower()
+    return None if mode == "none" else mode
+
+
+def _licence(gpu: Element) -> str | None:
+    """Return the state of the guest driver's licence; drivers before 450 call the element by another name."""
+    products = ("vgpu_software_licensed_product", "grid_licensed_product")
+    texts = (text_or_none(gpu.findtext(f"{product}/license_status")) for product in products)
+    return next((text for text in texts if text), None)
 
 
 def _sum(element: Element | None, *names: str) -> int | None:

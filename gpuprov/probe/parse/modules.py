@@ -68,6 +68,8 @@ class Modprobe:
     """Module and option → the place that decides it."""
     lines: Mapping[tuple[str, str], tuple[str, str]]
     """Verb and module, or device → place and rest of the first such line: modprobe uses no other."""
+    at_boot: Mapping[str, str]
+    """Module of modules-load.d → place, in the order in which a boot loads them."""
 
 
 def module_name(name: str) -> str:
@@ -150,8 +152,12 @@ def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
     options: dict[str, dict[str, str]] = {}
     places: dict[tuple[str, str], str] = {}
     first: dict[tuple[str, str], tuple[str, str]] = {}
+    at_boot: dict[str, str] = {}
     for place, line in lines:
         words = line.split()
+        if "/modules-load.d/" in place and words:
+            at_boot.setdefault(module_name(words[0]), place)
+            continue
         if len(words) < 2:
             continue
         verb, name = words[0], module_name(words[1])
@@ -169,7 +175,7 @@ def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
     for module, option, value in re.findall(r"(?:^|\s)([\w-]+)\.(\w+)=(\S*)", cmdline):
         options.setdefault(module_name(module), {})[option] = value
         places[module_name(module), option] = ON_COMMAND_LINE
-    return Modprobe(blacklisted, disabled, options, places, first)
+    return Modprobe(blacklisted, disabled, options, places, first, at_boot)
 
 
 ON_COMMAND_LINE = "kernel command line"

@@ -18,8 +18,8 @@ FILES_AT_MOST = 200
 """Number of differing files that the probe sends."""
 DOUBLED = "in two versions"
 """State of a package of rpm that is installed in another version, too."""
-SEVERAL = ("kernel", "gpg-pubkey")
-"""Begin of the names of packages that rpm installs in several versions; keys are such packages."""
+SEVERAL = re.compile(r"(?:kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*|gpg-pubkey)\Z")
+"""Packages that rpm has in several versions (dnf.conf(5), `installonlypkgs`); keys are such packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
         spellings = (name, f"{name}-{rest}", f"{name}-{rest}.{arch}", with_epoch, f"{with_epoch}.{arch}")
         # A killed dnf leaves packages in two versions.
         first = found.get(name)
-        state = DOUBLED if first and first.arch == arch and not name.startswith(SEVERAL) else "installed"
+        state = DOUBLED if first and first.arch == arch and not SEVERAL.match(name) else "installed"
         found[f"{name}-{version}" if first else name] = Package(
             name, version, arch, source, state, is_locked(spellings)
         )

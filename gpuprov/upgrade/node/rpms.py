@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import tempfile
 
 import gpuprov_dnf as dnf
@@ -10,6 +11,7 @@ from gpuprov_failures import Failed as DnfFailed
 from gpuprov_locks import RUN_DNF
 from gpuprov_node import RPM_FORM, RPM_KEY, SEVERAL
 from gpuprov_replace import make_folders, replace
+from gpuprov_repos import repositories
 
 from gpuprov.probe.node.base import Failed, names_in, run, run_anyway
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     Installed = dict[str, list[str]]
 
 CACHES = "/var/cache/dnf/*/packages"
+CACHE = re.compile(r".*/([^/]+)-[0-9a-f]{16}/packages/[^/]+")
+"""Paths in dnf's cache, with the id of the repository."""
+IDENTITY = "%{SHA256HEADER} %{SHA1HEADER} %{SIGMD5}\n"
+"""Digests that rpm keeps of an installed package: of its header, which has those of its files, and of all."""
 DNF_S, LOCK_S = 1800, 300
 """Time limits in seconds, of a call of dnf and of a wait for another one."""
 TOOLS = ["dkms", "gcc", "gcc-c++", "make", "elfutils-libelf-devel"]
@@ -73,11 +79,15 @@ def keep(versions: "Mapping[str, str]", pool: str) -> "list[str]":
         if there.get(name, [""])[0] != version:
             raise Failed(f"{name} {version} is not installed")
         files[name] = file_name(name, version, there[name][1])
-    known = cached()
+    wanted, known = _identities(files.values()), cached()
+
+    def is_kept(file: str) -> bool:
+        return is_whole(os.path.join(pool, file), wanted[file])
+
     for file in files.values():
-        if not is_whole(os.path.join(pool, file)) and is_whole(known.get(file, "")):
+        if not is_kept(file) and is_whole(known.get(file, ""), wanted[file]):
             _copy(known[file], os.path.join(pool, file))
-    missing = [name for name, file in files.items() if not is_whole(os.path.join(pool, file))]
+    missing = [name for name, file in files.items() if not is_kept(file)]
     if missing:
         with tempfile.TemporaryDirectory(dir=os.path.dirname(pool)) as folder:
             try:
@@ -86,15 +96,36 @@ def keep(versions: "Mapping[str, str]", pool: str) -> "list[str]":
                 raise Failed(f"no rollback possible: {failed}") from None
             for name in names_in(folder):
                 os.rename(os.path.join(folder, name), os.path.join(pool, name))
-    lost = [file for file in files.values() if not is_whole(os.path.join(pool, file))]
+    lost = [file for file in files.values() if not is_kept(file)]
     if lost:
-        raise Failed("no rollback possible: dnf has downloaded no {}".format(", ".join(lost[:3])))
+        named = ", ".join(lost[:3])
+        raise Failed(
+            f"no rollback possible: dnf has downloaded no {named} with the digests of the installed one"
+        )
     return list(files.values())
 
 
-def is_whole(path: str) -> bool:
-    """Return whether a package's file exists, with right checksums and signature (rpmkeys(8))."""
-    return os.path.isfile(path) and run_anyway("rpm", "--checksig", path, seconds=120)[0] == 0
+def _identities(files: "Iterable[str]") -> "dict[str, str]":
+    """Return file of an installed package → its digests."""
+    listed = list(files)
+    if not listed:
+        return {}
+    names = [file[: -len(".rpm")] for file in listed]
+    found = run("rpm", "-q", "--qf", IDENTITY, *names, seconds=120).splitlines()
+    if len(found) != len(listed):
+        raise Failed(f"rpm has {len(found)} packages of {len(listed)}")
+    return dict(zip(listed, found))
+
+
+def is_whole(path: str, identity: str) -> bool:
+    """Return whether a file is the package with these digests, and has the content for them (rpmkeys(8)).
+
+    A signature is not enough, and not required: dnf downloads any package of that name and version from any
+    repository, and installs a file without a check of its signature.
+    """
+    if not os.path.isfile(path) or run_anyway("rpm", "--checksig", path, seconds=120)[0] != 0:
+        return False
+    return run_anyway("rpm", "-qp", "--nosignature", "--qf", IDENTITY, path)[1].strip() == identity
 
 
 def _copy(path: str, target: str) -> None:
@@ -112,15 +143,18 @@ def _full(name: str, version: str, arch: str) -> str:
     )
 
 
-def _download(packages: "Sequence[str]", folder: str) -> None:
-    """Download package files into a folder, from any module stream; dnf checks their checksums.
+def _download(packages: "Sequence[str]", folder: str, *more: str) -> None:
+    """Download package files into a folder, from any module stream; dnf checks their checksums only.
+
+    Args:
+        more: further options of dnf.
 
     Raises:
         Failed: one cannot be fetched.
     """
     options = ("--disableplugin=versionlock", "--setopt=*.module_hotfixes=1", "--destdir", folder)
     code, out, err = run_anyway(
-        *RUN_DNF, "--quiet", "--assumeyes", "download", *options, *packages, seconds=DNF_S
+        *RUN_DNF, "--quiet", "--assumeyes", "download", *options, *more, *packages, seconds=DNF_S
     )
     if code != 0:
         said = " ".join((err.strip() or out.strip()).split())[:300]
@@ -157,6 +191,7 @@ def prepare(
         command = dnf.installation(words, LOCK_S, True, streams)
         changes = dnf.refuse(command, set(known), DNF_S)
         dnf.fetch_packages(command, set(known), DNF_S)
+        _drop_unchecked({name: now for name, (_, now) in changes.items() if now})
     except DnfFailed as failed:
         raise Failed(f"dnf: {failed}") from None
     finally:
@@ -167,7 +202,7 @@ def prepare(
 
 
 def unpack(name: str, version: str, folder: str) -> None:
-    """Unpack the files of a package, which dnf has downloaded, into a folder.
+    """Unpack the files of a package, which `prepare` has downloaded, into a folder.
 
     Raises:
         Failed: it is not there, or has an error.
@@ -175,7 +210,10 @@ def unpack(name: str, version: str, folder: str) -> None:
     known = cached()
     path = next((known[file] for file in _files(name, version) if file in known), None)
     if path is None:  # a repository on this node, whose packages dnf does not copy
-        _download([f"{name}-{version}"], folder)
+        local = [each.id for each in repositories() if each.enabled and _is_local(each.urls)]
+        if not local:
+            raise Failed(f"dnf has downloaded no {name} {version} with a valid signature")
+        _download([f"{name}-{version}"], folder, *map("--repo={}".format, local))
         path = next(os.path.join(folder, each) for each in names_in(folder) if each.endswith(".rpm"))
     run("sh", "-c", 'rpm2cpio "$1" | cpio --quiet -idm -D "$2"', "sh", path, folder, seconds=120)
 
@@ -183,6 +221,26 @@ def unpack(name: str, version: str, folder: str) -> None:
 def _files(name: str, version: str) -> "list[str]":
     """Return the possible names of a package's file: for this machine's architecture, and for all."""
     return [file_name(name, version, arch) for arch in (os.uname().machine, "noarch")]
+
+
+def _drop_unchecked(versions: "Mapping[str, str]") -> None:
+    """Remove files of packages from dnf's cache that have no valid signature though their repository requires
+    one: dnf keeps those that it has refused, and of equal names it is not known which one it has taken.
+    """
+    unsigned = {each.id for each in repositories() if not each.checked}
+    level = ("--define", "_pkgverify_level signature", "--define", "_pkgverify_flags 0x0")
+    files = [file for name, version in versions.items() for file in _files(name, version)]
+    for path in [path for file in files for path in glob.glob(os.path.join(CACHES, glob.escape(file)))]:
+        found = CACHE.fullmatch(path)
+        if found and found[1] in unsigned:
+            continue
+        if run_anyway("rpmkeys", *level, "--checksig", path, seconds=120)[0] != 0:
+            os.unlink(path)
+
+
+def _is_local(urls: "Sequence[str]") -> bool:
+    """Return whether addresses of a repository are folders of this node."""
+    return bool(urls) and all(url.startswith("file:") for url in urls)
 
 
 def have_compiler(kernels: "Iterable[str]") -> None:

@@ -23,7 +23,7 @@ from gpuprov.model.nodeset import fold
 from gpuprov.model.rollout import Hook, Hooks, Rollout, portion
 from gpuprov.ssh.transport import targets
 from gpuprov.upgrade import hooks
-from gpuprov.upgrade.context import pack
+from gpuprov.upgrade.context import is_of_fleet, pack
 from gpuprov.upgrade.exclusive import leases_for
 from gpuprov.upgrade.header import ended
 from gpuprov.upgrade.journal import NAME, Journal, read
@@ -206,16 +206,16 @@ def left_out(folder: Path) -> list[str]:
     return sorted(out)
 
 
-def unfinished() -> list[Path]:
-    """Return the folders of runs that have drained nodes and not returned them, the oldest first."""
-    return [folder for folder in run_folders(VERB) if left_out(folder)]
+def unfinished(fleet: Path | None) -> list[Path]:
+    """Return the folders of a fleet's runs that have drained nodes and not returned them, oldest first."""
+    return [folder for folder in run_folders(VERB) if is_of_fleet(folder, fleet) and left_out(folder)]
 
 
-def drained_by_others() -> dict[str, str]:
-    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run."""
+def drained_by_others(fleet: Path | None) -> dict[str, str]:
+    """Return the nodes that unfinished upgrades, rollbacks and repairs of a fleet have drained → the run."""
     found = {}
     for folder in run_folders("upgrade", "rollback", "repair"):
-        out = left_out(folder)
+        out = left_out(folder) if is_of_fleet(folder, fleet) else []
         if out and not ended(read(folder)):
             found.update(dict.fromkeys(out, folder.name))
     return found

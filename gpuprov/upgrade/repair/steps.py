@@ -71,21 +71,25 @@ def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> 
     waits for the scheduler's jobs, has succeeded.
     """
     deadline = time.monotonic() + context.about.patience_s
-    waiting, failed, said = list(names), dict[str, str](), False
+    waiting, reasons, said = list(names), dict[str, str](), False
     while waiting:
         answers = use(context, waiting)
-        failed = {name: why for name, answer in answers.items() if (why := _in_use(context, name, answer))}
-        waiting = [name for name in failed if not isinstance(answers[name], Unreachable)]
         for name, answer in answers.items():
+            # A node in use that falls silent is still in use; one that is silent at first is not asked again.
+            if not (isinstance(answer, Unreachable) and name in reasons):
+                reasons[name] = _in_use(context, name, answer)
             if isinstance(answer, Use):
                 write_text(context.place(name, rung), answer.boot)
+        waiting = [
+            name for name in waiting if reasons[name] and (said or not isinstance(answers[name], Unreachable))
+        ]
         if not waiting or time.monotonic() >= deadline:
             break
         if not said:
-            context.narrate("; ".join(f"waiting: {name}: {failed[name]}" for name in waiting))
+            context.narrate("; ".join(f"waiting: {name}: {reasons[name]}" for name in waiting))
             said = True
         time.sleep(AGAIN_S)
-    return Result(failed)
+    return Result({name: why for name, why in reasons.items() if why})
 
 
 def _in_use(context: RepairContext, name: str, answer: Use | GpuprovError) -> str:
@@ -179,9 +183,9 @@ def _due(context: RepairContext, rung: Rung, names: list[str]) -> tuple[list[str
     answers, answering, booted, busy = use(context, names), list[str](), list[str](), dict[str, str]()
     for name, answer in answers.items():
         before = context.place(name, rung)
-        if not isinstance(answer, Use):
+        if isinstance(answer, Unreachable):
             continue
-        if before.exists() and before.read_text() not in ("", answer.boot):
+        if isinstance(answer, Use) and before.exists() and before.read_text() not in ("", answer.boot):
             booted.append(name)
         elif why := _in_use(context, name, answer):
             busy[name] = why

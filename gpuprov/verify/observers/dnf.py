@@ -21,8 +21,8 @@ DNF = "umask 077; dnf --cacheonly"
 LOCKS = f"({DNF} --quiet versionlock list)"
 REPOSITORIES = f"({DNF} repoinfo --enabled)"
 OFFERS = f"({DNF} --quiet --setopt=*.module_hotfixes=1 repoquery --qf '%%{{repoid}} %%{{name}}' %s)"
-SEVERAL = ("kernel", "gpg-pubkey")
-"""Begin of the names of packages that rpm installs in several versions."""
+SEVERAL = re.compile(r"(?:kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*|gpg-pubkey)\Z")
+"""Packages that rpm has in several versions (dnf.conf(5), `installonlypkgs`), and its keys."""
 OWNERS = 'for each in /etc/yum.repos.d/*.repo; do echo "$each $(rpm -qf --qf "%{NAME}" $each 2>&1)"; done'
 UNSIGNED = (
     "awk -F '[ =]+' '/^[[]/ {id = $0; all[id] = 1} tolower($1) ~ /^(repo_)?gpgcheck$/ && tolower($2) ~"
@@ -153,7 +153,7 @@ class Dnf(Observed):
         """
         seen = Counter(lines_of(self.ask(ARCHITECTURES)))
         names = {line.split()[0] for line, times in seen.items() if times > 1 and line.split()}
-        return [f"{name} in two versions" for name in sorted(names) if not name.startswith(SEVERAL)]
+        return [f"{name} in two versions" for name in sorted(names) if not SEVERAL.match(name)]
 
     def __repr__(self) -> str:
         return "<dnf>"

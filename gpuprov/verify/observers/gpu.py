@@ -27,6 +27,7 @@ MODES = (
     "nvidia-smi --query-gpu=index,power.limit,compute_mode,ecc.mode.current,ecc.mode.pending,"
     f"mig.mode.current,mig.mode.pending {FORMAT}"
 )
+PROTECTED = f"nvidia-smi --query-gpu=index,protected_memory.total {FORMAT}"
 INSTANCES = "nvidia-smi mig -lgi"
 Clocks = dict[str, int | None]
 """Clock (`graphics`, `memory`) → MHz; None for an unknown one."""
@@ -116,6 +117,13 @@ class Gpus(Observed):
         """Power limit and modes, by GPU (`GPU 0`); empty if `nvidia-smi` fails."""
         answer = self.run(MODES)
         return parse_modes(answer.stdout) if answer.succeeded else {}
+
+    @cached_property
+    def confidential(self) -> list[str]:
+        """The numbers of the GPUs with protected memory; empty if `nvidia-smi` fails."""
+        answer = self.run(PROTECTED)
+        rows = _rows(answer.stdout) if answer.succeeded else []
+        return [row[0] for row in rows if len(row) == 2 and whole_number(row[1])]
 
     @cached_property
     def instances(self) -> dict[str, list[str]]:

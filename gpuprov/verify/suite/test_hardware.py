@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuprov.model.lock import LockedGroup
+from gpuprov.verify.observers.gpu import FORMAT
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -35,6 +36,14 @@ def test_driver_has_every_gpu_of_the_bus(host: Node, expected: int) -> None:
     """Check that the driver has the expected number of GPUs, and the same ones as the bus."""
     assert host.gpu.count == expected
     assert sorted(gpu.address for gpu in host.gpu.in_driver) == [gpu.address for gpu in host.gpu.on_bus]
+
+
+@pytest.mark.check("gpu.confidential", f"nvidia-smi --query-gpu=index,protected_memory.total {FORMAT}")
+def test_confidential_computing_is_as_stated(host: Node, expected: str) -> None:
+    """Check which GPUs of the driver have protected memory: all, or none."""
+    on, count = host.gpu.confidential, host.gpu.count
+    assert count > 0
+    assert ("on" if len(on) == count else "off" if not on else f"on for GPU {', '.join(on)}") == expected
 
 
 @pytest.mark.check("gpu.nvswitches", "dmesg | grep -iE 'nvswitch|nvrm'")

@@ -65,6 +65,18 @@ def test_next_boot_sets_the_read_ahead(host: Node, expected: dict[str, int]) -> 
     assert seen == expected
 
 
+@pytest.mark.check("storage.client_options", "modprobe --showconfig | grep -E '^options (sunrpc|lnet) '")
+def test_modules_of_clients_have_their_options(host: Node, expected: dict[str, str]) -> None:
+    """Check the last value of each module's option in modprobe's configuration; None without one."""
+    seen: dict[str, str | None] = dict.fromkeys(expected)
+    for line in host.run("modprobe --showconfig | grep '^options '").stdout.splitlines():
+        _, module, *words = line.split()
+        for option, _, value in (word.partition("=") for word in words):
+            if f"{module}.{option}" in seen:
+                seen[f"{module}.{option}"] = value
+    assert seen == expected
+
+
 @pytest.mark.check("storage.clients")
 def test_clients_are_there(host: Node, expected: list[str]) -> None:
     """Check that the packages of the network storage clients are installed."""

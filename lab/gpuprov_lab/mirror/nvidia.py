@@ -2,6 +2,7 @@
 
 ROOT/compute/cuda/repos/<folder>/<arch>/     flat apt or rpm repositories
 ROOT/libnvidia-container/stable/{deb,rpm}/   the container toolkit's
+ROOT/public/repo/doca/<release>/<system>/    DOCA-Host's, for systems that have it
 ROOT/linux/centos/, ROOT/AppStream/ …        others that a system's packages come from, below its release
 ROOT/keys/                                   the public key, armored and as a keyring
 """
@@ -15,15 +16,24 @@ from pathlib import Path
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
-from gpuprov.locking.repository.sources import NVIDIA_FOLDERS
+from gpuprov.locking.repository.sources import DOCA_FOLDERS, NVIDIA_FOLDERS
 from gpuprov_lab.mirror import apt, publishers, rpm
 from gpuprov_lab.mirror.deb import build_deb, deb_name
 from gpuprov_lab.mirror.key import SigningKey, signing_key
-from gpuprov_lab.mirror.specs import ARCHITECTURES, PackageSpec, cuda_repository, toolkit_repository
+from gpuprov_lab.mirror.specs import (
+    ARCHITECTURES,
+    PackageSpec,
+    cuda_repository,
+    read_set,
+    toolkit_repository,
+)
 from gpuprov_lab.mirror.stubs import with_contents
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
+
+DOCA, DOCA_FAMILIES = "public/repo/doca/3.1.0", ("ubuntu", "debian", "rhel")
+"""Folder of the DOCA-Host release in the mirror, and the families of its systems."""
 
 Change = Callable[[str, list[PackageSpec]], list[PackageSpec]]
 """A function from a repository's folder (`debian12`) and its packages to the packages to build."""
@@ -54,6 +64,10 @@ class Mirror:
     def urls(self, base: str = "") -> dict[str, str]:
         """Return both URLs by the repositories' ids, as in a fleet's `repositories`."""
         return {"nvidia": self.cuda(base), "container-toolkit": self.container_toolkit(base)}
+
+    def doca(self, base: str = "") -> str:
+        """Return the URL template of the DOCA-Host repositories."""
+        return f"{base or self._folder}/{DOCA}/{{folder}}/{{arch}}/"
 
     def others(self, base: str = "") -> dict[str, str]:
         """Return the URL templates of the repositories of other publishers by id, for the RHEL family."""
@@ -97,6 +111,8 @@ def build(
         if name not in catalog.systems:
             raise InvalidInput(f"system {name!r}", expected=f"one of {', '.join(catalog.systems)}")
         _build_cuda(mirror, catalog.systems[name], catalog, arch, base, key, change)
+        if catalog.systems[name].family in DOCA_FAMILIES:
+            _build_doca(mirror, catalog.systems[name], arch, key, change)
         if name == publishers.SYSTEM:
             _build_others(mirror, arch, key, change)
     _build_toolkit(mirror, arch, key, change)
@@ -138,6 +154,15 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
     apt.build_flat(deb, change("deb", toolkit_repository("apt", arch)), key, {"Origin": "NVIDIA"})
     rpm.build(rpms, change("rpm", toolkit_repository("dnf", arch)), key)
     (mirror.root / "libnvidia-container/gpgkey").write_bytes(key.public)
+
+
+def _build_doca(mirror: Mirror, system: System, arch: str, key: SigningKey, change: Change) -> None:
+    folder = mirror.root / DOCA / system.id / DOCA_FOLDERS[arch]
+    specs = change("doca", read_set("doca", system.manager, arch))
+    if system.manager == "dnf":
+        rpm.build(folder, specs, key)
+    else:
+        apt.build_flat(folder, specs, key, {"Origin": "DOCA", "Label": "DOCA"})
 
 
 def _build_others(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:

@@ -115,7 +115,7 @@ def cuda_repository(system: System, arch: str, catalog: Catalog) -> list[Package
     found = [spec for release in _drivers(system) for spec in _driver(system, arch, release)]
     found += _toolkits(system, arch, catalog)
     found += _libraries(system, arch, catalog)
-    for name in ("dcgm", "nvlsm"):
+    for name in ("dcgm", "nvlsm", "gds"):
         for held in releases()[name]:
             found += read_set(name, system.manager, arch, **{name: held})
     found += toolkit_repository(system.manager, arch)

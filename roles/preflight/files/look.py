@@ -32,6 +32,7 @@ SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")  # 
 RUNFILE_TRACES = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
 RECORDS = Path("/var/lib/gpuprov/packages")  # written by the role packages
 DISTRIBUTIONS = ("Debian", "Ubuntu")
+VIRTUAL_GPU = r"(?m)^Model:\s+((?:GRID |NVIDIA )?[A-Z][\w-]{0,30}-\d{1,3}[ABCQ](?:ME|\d)?)\s*$"
 
 
 OS_RELEASE = Path("/etc/os-release")
@@ -171,6 +172,14 @@ def users_of_gpus(bystanders: list[str]) -> list[str]:
     return sorted(f"{name} ({pid})" for pid, name in named.items() if name not in bystanders)
 
 
+def virtual_gpus() -> list[str]:
+    """Return the names of a guest's virtual GPUs (vGPU), as its driver has them: `NVIDIA A10-24Q`."""
+    texts = [
+        path.read_text(errors="replace") for path in Path("/proc/driver/nvidia/gpus").glob("*/information")
+    ]
+    return sorted({name for text in texts for name in re.findall(VIRTUAL_GPU, text)})
+
+
 def secure_boot(certificate: str) -> dict:
     """Return whether the firmware checks signatures, and whether the key that signs the module is enrolled.
 
@@ -247,6 +256,7 @@ def main() -> None:
         "secure_boot": secure_boot(asked["certificate"]) if booted else {"on": False, "key_enrolled": False},
         "gpu_users": users_of_gpus(asked["bystanders"]) if booted else [],
     }
+    look["virtual"] = virtual_gpus() if booted else []
     look["runfile"] = runfile_traces()
     if shutil.which("dpkg"):
         sources = [*asked["sources"], *moved_repositories(asked["ours"], asked["keys"])]

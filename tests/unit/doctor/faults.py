@@ -92,6 +92,18 @@ def only_one_gpu(collected: Collectors) -> None:
     collected["smi"]["stdout"] = (text[:begin] + text[end:]).replace("<attached_gpus>2", "<attached_gpus>1")
 
 
+def unlicensed(collected: Collectors) -> None:
+    """Make the first GPU a virtual one whose guest driver has no licence."""
+    edit_smi(collected, "<virtualization_mode>[^<]*<", "<virtualization_mode>VGPU<", count=1)
+    edit_smi(
+        collected,
+        "</gpu_virtualization_mode>",
+        "</gpu_virtualization_mode><vgpu_software_licensed_product><license_status>Unlicensed"
+        "</license_status></vgpu_software_licensed_product>",
+        count=1,
+    )
+
+
 def no_bus(collected: Collectors) -> None:
     """Remove the GPUs from PCI, but keep their packages."""
     unload(collected)
@@ -346,7 +358,20 @@ FAULTS: dict[str, list[Change]] = {
             "NVRM: GPU6 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP",
             "NVRM: kgspWaitForGfwBootOk_TU102: failed to wait for GFW boot complete: 0x65",
             "NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM",
+            "NVRM kfspSendBootCommands_GH100: FSP boot cmds failed. RM cannot boot.",
         )
+    ],
+    "driver.licence": [unlicensed],
+    "driver.confidential": [
+        setting("host_state.confidential", "Confidential Compute GPUs Ready state: not-ready"),
+        *(
+            all_of(only_one_gpu, kernel_says(line))
+            for line in (
+                "libspdm_check_crypto_backend: Error - libspdm expects LKCA but found stubs!",
+                "NVRM: SPDM: Certificate retrieval failed!",
+                "NVRM: confComputeSetErrorState_KERNEL: ConfCompute: Fatal error hit!",
+            )
+        ),
     ],
     "driver.vermagic": [
         unloaded(
@@ -564,6 +589,8 @@ FAULTS: dict[str, list[Change]] = {
     "speed.pcie_errors": [
         grown(f"aer {FIRST} correctable TOTAL_ERR_COR"),
         stands("aer 0000:15:01.0 fatal TOTAL_ERR_FATAL", 2),
+        kernel_says(f"nvidia {FIRST}: AER: can't recover (no error_detected callback)"),
+        kernel_says(*["pcieport 0000:00:03.1: PCIe Bus Error: severity=Corrected, type=Data Link Layer"] * 3),
     ],
     "containers.toolkit": [
         all_of(
@@ -666,7 +693,8 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "network.flaps": [kernel_says(*["mlx5_core 0000:18:00.0 eth2: Link down"] * 6)],
     "network.card": [
-        kernel_says("mlx5_core 0000:18:00.0: Detected insufficient power on the PCIe slot (27W).")
+        kernel_says("mlx5_core 0000:18:00.0: Detected insufficient power on the PCIe slot (27W)."),
+        kernel_says("mlx5_core 0000:18:00.0: synd 0x7: irisc not responding"),
     ],
     "network.gpudirect": [no_peer_memory],
     "network.peermem_log": [

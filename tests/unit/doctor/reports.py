@@ -31,7 +31,8 @@ from tests.unit.doctor.machines import (
 )
 
 FOLDER = ROOT / "tests/recorded/reports"
-LOOKED_AT, HELD_OUT, LATER, CASES = "looked-at.json", "held-out.json", "later.json", "cases"
+LOOKED_AT, HELD_OUT, LATER = "looked-at.json", "held-out.json", "later.json"
+LATEST, CASES = "latest.json", "cases"
 ALARMS = ("broken", "degraded", "risk")
 RESULTS = ("named", "near", "silent", "wrong")
 

@@ -23,21 +23,21 @@ class Machine:
         uptime: seconds since boot.
         wall: seconds since the epoch.
         changing: the run or process that changes the node, "" for none.
-        stuck: PIDs of programs that do not end.
+        stuck: name of a program → PIDs of its processes that do not end.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.collectors: Collectors = bare_metal()
         self.uptime, self.wall, self.boot = 5000.0, 1_795_000_000.0, BOOT
-        self.changing, self.stuck = "", list[int]()
+        self.changing, self.stuck = "", dict[str, list[int]]()
         self.config = Config()
         self.asked: list[list[str]] = []
         monkeypatch.setattr(look, "collect", self._collect)
         monkeypatch.setattr(machine, "uptime", lambda: self.uptime)
         monkeypatch.setattr(machine, "boot_id", lambda: self.boot)
         monkeypatch.setattr(machine, "changing", lambda: self.changing)
-        monkeypatch.setattr(machine, "leftovers", lambda: self.stuck)
+        monkeypatch.setattr(machine, "leftovers", lambda name: self.stuck.get(name, []))
         monkeypatch.setattr(time, "time", lambda: self.wall)
 
     def _collect(self, parameters: dict[str, Any]) -> dict[str, Any]:

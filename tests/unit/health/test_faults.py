@@ -77,11 +77,13 @@ def test_each_recorded_fault_reaches_the_document_and_the_metrics(node: Machine,
             assert document["verdict"] != "healthy"
 
 
-def test_the_rule_of_the_reason_is_the_cause(node: Machine) -> None:
-    [change, *_] = FAULTS["driver.mismatch"]
+@pytest.mark.parametrize(("rule", "verdict"), [("driver.mismatch", "isolate"), ("errors.ecc_off", "watch")])
+def test_the_rule_of_the_reason_is_the_cause(node: Machine, rule: str, verdict: str) -> None:
+    """Name the cause, not a difference of settings that it makes between the GPUs."""
+    [change, *_] = FAULTS[rule]
     change(node.collectors)
     document = node.run(2)
-    assert (document["verdict"], document["rule"]) == ("isolate", "driver.mismatch")
+    assert (document["verdict"], document["rule"]) == (verdict, rule)
 
 
 def test_a_site_states_another_class(node: Machine) -> None:

@@ -62,6 +62,15 @@ def test_a_run_that_takes_longer_than_the_interval_confirms_a_fault() -> None:
     assert [fault.rule for fault in memory.counting()] == ["driver.smi"]
 
 
+def test_runs_at_the_ends_of_jobs_do_not_confirm_a_fault_within_seconds() -> None:
+    memory = Memory()
+    for now in (1000.0, 1002.0, 1004.0):
+        memory.take([sight()], now=now, interval=INTERVAL, hold=HOLD)
+    assert memory.counting() == []
+    memory.take([sight()], now=1060.0, interval=INTERVAL, hold=HOLD)
+    assert [fault.rule for fault in memory.counting()] == ["driver.smi"]
+
+
 def test_a_fault_of_every_second_run_counts_and_stays() -> None:
     node = Node()
     counted = [bool(node.run(*([sight()] if number % 2 else []))) for number in range(40)]

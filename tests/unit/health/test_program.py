@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -99,12 +100,31 @@ def test_a_missing_answer_of_nvidia_smi_is_unknown_at_once_and_then_a_fault(node
 
 
 def test_a_stuck_nvidia_smi_is_not_started_again(node: Machine) -> None:
-    node.stuck = [812]
+    node.stuck = {"nvidia-smi": [812]}
     document = node.run(3)
     assert (document["verdict"], document["rule"]) == ("isolate", "driver.smi")
     assert [name for asked in node.asked for name in asked if name in look.SMI] == []
-    node.stuck = []
+    node.stuck = {}
     assert node.run(20)["verdict"] == "healthy"
+
+
+def test_a_collector_that_an_earlier_run_still_waits_for_is_not_started_again(node: Machine) -> None:
+    release = threading.Event()
+    waiting = threading.Thread(target=release.wait, name="kernel_log", daemon=True)
+    waiting.start()
+    node.collectors["kernel_log"] = {"error": "no answer in 10 s"}
+    assert node.run()["verdict"] == "unknown"
+    release.set()
+    waiting.join()
+    node.stuck = {"gpuprov-health": [811]}
+    node.collectors = bare_metal()
+    node.asked.clear()
+    document = node.run(3)
+    assert document["reasons"][0] == "kernel_log: process 811, an earlier run, still waits for it"
+    assert (document["verdict"], {"kernel_log"}.intersection(*node.asked)) == ("unknown", set())
+    assert all("smi" in asked for asked in node.asked)
+    node.stuck = {}
+    assert node.run(2)["verdict"] == "healthy"
 
 
 def test_the_topology_is_not_read_in_every_run(node: Machine) -> None:
@@ -262,6 +282,18 @@ def test_a_file_that_cannot_be_written_is_removed(
     assert start(node) == 1
     assert [path.name for path in (node.folder / "run").iterdir() if path.is_file()] == []
     assert "No space left" in capsys.readouterr().err
+
+
+def test_without_a_memory_between_runs_the_verdict_is_unknown(
+    node: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, *_: object) -> None:
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(program, "save", full)
+    document = node.run(2)
+    assert document["verdict"] == "unknown"
+    assert document["text"] == "the memory between runs cannot be kept: No space left on device"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")

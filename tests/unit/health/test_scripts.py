@@ -22,7 +22,8 @@ SCONTROL = """\
 case $1 in
 show)
     printf 'NodeName=%s Arch=x86_64\\n' "$3"
-    printf '   State=%s ThreadsPerCore=1\\n   Comment=State=IDLE\\n' "$(cat FOLDER/state)"
+    printf '   State=%s ThreadsPerCore=1\\n' "$(cat FOLDER/state)"
+    [ ! -s FOLDER/comment ] || printf '   Comment=%s\\n' "$(cat FOLDER/comment)"
     [ ! -s FOLDER/reason ] || printf '   Reason=%s [root@2026-11-26T10:00:00]\\n' "$(cat FOLDER/reason)" ;;
 update) shift; printf '%s\\n' "$@" >>FOLDER/updates ;;
 esac
@@ -44,10 +45,10 @@ class Slurm:
             line({**document, "rule": "" if rule == "-" else rule, "text": text})
         )
 
-    def node(self, state: str, reason: str = "") -> None:
-        """Set the node's state and reason."""
-        (self.folder / "state").write_text(state)
-        (self.folder / "reason").write_text(reason)
+    def node(self, state: str, reason: str = "", comment: str = "State=IDLE") -> None:
+        """Set the node's state, reason and comment; the comment is somebody else's unless stated."""
+        for name, text in {"state": state, "reason": reason, "comment": comment}.items():
+            (self.folder / name).write_text(text)
 
     def run(self, name: str, *words: str) -> tuple[int, str]:
         """Run a script under a name; return its exit code and output."""
@@ -137,6 +138,45 @@ def test_a_drain_of_ours_is_lifted_when_the_fault_has_been_gone_long_enough(slur
     slurm.verdict("healthy", lift=NOW)
     slurm.run("slurm-health")
     assert slurm.updates == ["State=UNDRAIN"]
+
+
+def test_a_fault_to_watch_is_the_nodes_comment_until_it_is_gone(slurm: Slurm) -> None:
+    slurm.node("IDLE", comment="")
+    slurm.verdict("healthy")
+    slurm.run("slurm-health")
+    assert slurm.updates == []
+    slurm.verdict("watch", "speed.power_limit", "GPU 3 has a limit of 350 W")
+    slurm.run("slurm-health")
+    ours = "gpuprov:health: watch speed.power_limit: GPU 3 has a limit of 350 W"
+    assert slurm.updates == [f"Comment={ours}"]
+    slurm.node("IDLE", comment=ours)
+    slurm.verdict("watch", "speed.power_limit", "GPU 3 has a limit of 351 W")
+    slurm.run("slurm-health")
+    assert slurm.updates == []
+    slurm.verdict("watch", "errors.ecc_off", "GPU 2 has ECC off")
+    slurm.run("slurm-health")
+    assert slurm.updates == ["Comment=gpuprov:health: watch errors.ecc_off: GPU 2 has ECC off"]
+    slurm.verdict("unknown", text="text")
+    slurm.run("slurm-health")
+    assert slurm.updates == []
+    slurm.verdict("isolate", "driver.smi", "no answer")
+    slurm.run("slurm-health")
+    assert slurm.updates == [
+        "Comment=",
+        "State=DRAIN",
+        "Reason=gpuprov:health: isolate driver.smi: no answer",
+    ]
+    slurm.verdict("healthy")
+    slurm.run("slurm-health")
+    assert slurm.updates == ["Comment="]
+
+
+@pytest.mark.parametrize("word", ["watch", "healthy"])
+def test_a_comment_of_an_administrator_stays(slurm: Slurm, word: str) -> None:
+    slurm.node("IDLE", comment="fan ordered; gpuprov:health: watch")
+    slurm.verdict(word, "errors.ecc_off", "text")
+    assert slurm.run("slurm-health") == (0, "")
+    assert slurm.updates == []
 
 
 def test_an_old_reason_of_a_node_in_use_is_no_drain(slurm: Slurm) -> None:

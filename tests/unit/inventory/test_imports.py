@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import inventory_of
-from gpuprov.inventory.imports import ImportHints, import_fleet, left_out, machine, recognise
+from gpuprov.inventory.imports import ImportHints, import_fleet, left_out, machine, recognise, this_machine
 from gpuprov.inventory.imports.machine import Machine, groups_of
 from gpuprov.model.connection import Connection
 from gpuprov.model.documents import render_plain
@@ -453,6 +454,20 @@ def test_a_plain_name_of_this_machine_is_refused_and_others_are_not(tmp_path: Pa
     with pytest.raises(InvalidInput, match="the address of local is local: this machine"):
         imported(tmp_path / "hosts", "gpu01\ngpu02\nlocal\n", form="hosts")
     assert imported(tmp_path / "hosts", "local1\nlocalhost1 128.0.0.1\n", form="hosts").groups
+
+
+def test_a_host_with_an_address_of_this_machine_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_machine, "interface_addresses", lambda: {"eth0": ["192.0.2.7/24"]})
+    monkeypatch.setattr(socket, "gethostname", lambda: "CTL1")
+    (tmp_path / "hosts").write_text("gpu01 192.0.2.6\ngpu02 192.0.2.7\nctl1\n")
+    lines: list[str] = []
+    import_fleet([tmp_path / "hosts"], ALL, "hosts", narrate=lines.append)
+    assert [line.partition(":")[0] for line in lines] == [
+        "gpu02 (192.0.2.7) is this machine",
+        "ctl1 (ctl1) is this machine",
+    ]
 
 
 @pytest.mark.parametrize("form", ["hosts", "metadata"])

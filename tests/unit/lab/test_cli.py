@@ -52,3 +52,9 @@ def test_a_lab_that_a_killed_run_left_is_named(monkeypatch: pytest.MonkeyPatch, 
         said = CliRunner().invoke(command, ["up", "--name", "kept"], catch_exceptions=False).stderr
     lines = [line for line in said.splitlines() if "behind" in line]
     assert lines == ["lab: a run that was killed left the lab left behind; gpuprov lab down --name left"]
+
+
+def test_a_mirror_without_a_fleet_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lab, "up", lambda *_, **__: pytest.fail("it went on"))
+    result = CliRunner().invoke(command, ["up", "--mirror"])
+    assert "--mirror without --fleet" in str(result.exception)

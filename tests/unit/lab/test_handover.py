@@ -41,6 +41,23 @@ def test_nodes_are_grouped_by_system_and_kernel(tmp_path: Path) -> None:
     assert fleet.ssh.known_hosts == str(tmp_path / "known")
 
 
+@pytest.mark.parametrize(
+    ("os", "system"),
+    [("debian12", "debian12"), ("debian13-minimal", "debian13"), ("ubuntu26.04-played", "ubuntu26.04"),
+     ("rocky9-played", "rhel9")],
+)  # fmt: skip
+def test_a_mirror_is_stated_for_the_system_that_a_node_plays(os: str, system: str, tmp_path: Path) -> None:
+    node = made(tmp_path, "node1", os, ["6.1.0-9-amd64"])
+    (tmp_path / "mirror.asc").write_text("key")
+    mirror = {"nvidia": {"url": "http://198.18.0.1:8080/{folder}/{arch}/", "key": str(tmp_path / "mirror.asc")}}
+    path = tmp_path / "fleet.yml"
+    path.write_text(fleet_text([node], "base", tmp_path / "id", tmp_path / "known", mirror))
+    fleet = read_fleet(path)
+    assert fleet.groups[system].os == system
+    assert fleet.groups[system].stack.repository == "nvidia"
+    assert fleet.repositories["nvidia"].url == mirror["nvidia"]["url"]
+
+
 def test_a_node_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     node = made(tmp_path, "node1", "debian12", [])
     node.record()

@@ -225,6 +225,26 @@ def test_what_cannot_give_gpus_to_podman_is_refused(
         build_lock(fleet(tmp_path, stack, [*MAIN, *main], containers))
 
 
+@pytest.mark.parametrize(
+    ("docker", "containers", "narrated"),
+    [
+        ("20.10.24+dfsg1-1", {"cdi": True}, True),
+        ("20.10.24+dfsg1-1", {"cdi": False}, False),
+        ("20.10.24+dfsg1-1", {}, False),
+        ("26.1.5+dfsg1-9", {"cdi": True}, False),
+    ],
+)
+def test_a_docker_without_the_device_interface_is_narrated(
+    docker: str, containers: dict[str, Any], tmp_path: Path, *, narrated: bool
+) -> None:
+    said: list[str] = []
+    main = [replace(MAIN[0], version=docker), *MAIN[1:]]
+    stack = {"docker": "auto", "container_toolkit": "auto"}
+    build_lock(fleet(tmp_path, stack, main, containers), narrate=said.append)
+    needs = f"needs Docker 25 or newer, not {docker.split('-')[0]}: containers of Docker get GPUs by --gpus"
+    assert any(needs in line for line in said) == narrated, said
+
+
 @pytest.mark.parametrize(("of_logins", "narrated"), [({}, True), ({"memlock": "unlimited"}, False)])
 def test_limits_that_users_may_not_set_are_narrated(
     of_logins: dict[str, Any], tmp_path: Path, *, narrated: bool

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.probe.node import base, gpu, hardware, main, packages, system
+from gpuprov.probe.parse.modules import parse_modprobe
 from gpuprov.probe.payload import Parameters
 
 # Begins like a key of version 4; its fingerprint is SHA-1 over 0x99, length and body (RFC 9580, 5.5.4).
@@ -94,16 +95,22 @@ def test_what_is_no_keyring_has_no_fingerprints(tmp_path: Path) -> None:
 
 
 def test_modprobe_folders_hide_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    etc, lib = tmp_path / "etc", tmp_path / "lib"
-    for folder in (etc, lib):
-        folder.mkdir()
+    etc, lib = tmp_path / "etc/modprobe.d", tmp_path / "lib/modprobe.d"
+    for folder in (etc, lib, etc.parent / "modules-load.d"):
+        folder.mkdir(parents=True)
     (lib / "nvidia.conf").write_text("blacklist nouveau\n")
     (etc / "nvidia.conf").write_text("# emptied\n")
     (lib / "other.conf").write_text("blacklist pcspkr\noptions nvidia NVreg_EnableMSI=1\n")
     (lib / "ignored.txt").write_text("blacklist nouveau\n")
-    monkeypatch.setattr(gpu, "MODPROBE_FOLDERS", (str(etc), str(lib)))
+    (etc.parent / "modules-load.d/own.conf").write_text("# none\nloop\nnvidia-peermem\n")
+    monkeypatch.setattr(gpu, "CONFIGURATION", (str(etc.parent), str(lib.parent)))
     rows = gpu.modprobe({"module_pattern": Parameters().module_pattern})
-    assert rows == [[f"{lib}/other.conf:2", "options nvidia NVreg_EnableMSI=1"]]
+    assert rows == [
+        [f"{lib}/other.conf:2", "options nvidia NVreg_EnableMSI=1"],
+        [f"{etc.parent}/modules-load.d/own.conf:3", "nvidia-peermem"],
+    ]
+    found = parse_modprobe(((place, line) for place, line in rows), "")
+    assert list(found.at_boot) == ["nvidia_peermem"]
 
 
 def test_dkms_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,11 @@ def test_rpm_and_its_locks() -> None:
     assert packages.parse_rpm(other, locks).broken == ()
     keys = "".join(f"gpg-pubkey\t(none)\t(none):{each}-1\t(none)\n" for each in ("6275f250", "8ffd4af3"))
     assert packages.parse_rpm(text + keys, locks).broken == ()
-    twice = text + "dkms\tnoarch\t0:3.2.2-1.el9\tdkms.src.rpm\n"
-    assert [(each.name, each.state) for each in packages.parse_rpm(twice, locks).broken] == [
-        ("dkms", "in two versions")
-    ]
+    for name in ("dkms", "kernel-headers", "kernel-tools"):
+        twice = "".join(f"{name}\tnoarch\t0:{each}-1.el9\tsource.rpm\n" for each in ("3.2.1", "3.2.2"))
+        assert [(each.name, each.state) for each in packages.parse_rpm(twice, locks).broken] == [
+            (name, "in two versions")
+        ]
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ def test_report_draws_a_run_of_accept(tmp_path: Path, capsys: pytest.CaptureFixt
     page = tmp_path / "page.html"
     assert run(["report", SECOND.run, "--html", str(page)]) == 0
     assert len(re.findall("<polyline", page.read_text())) >= 2
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{page} written from {SECOND.run}" in said.err
 
 
 def test_a_run_of_which_nothing_is_kept(tmp_path: Path) -> None:

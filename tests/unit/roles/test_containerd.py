@@ -161,7 +161,8 @@ def default_of(version: str) -> str:
     """Return what `containerd config default` prints.
 
     Recorded from Debian's packages 1.6.20, 1.7.24 and 2.1.9. 2.0 differs from 2.1 in keys of other plugins
-    only. 2.2 imports conf.d, and 2.3 has version 4, whose sockets are plugins (containerd-config.toml(5)).
+    only. 2.2 imports conf.d, and 2.3 has version 4, whose sockets are plugins (containerd-config.toml(5)); of
+    the tables before [plugins] only [debug] is left, without a socket.
     """
     recorded = {"2.0": "2.1.9", "2.2": "2.1.9", "2.3": "2.1.9"}.get(version, version)
     text = (RECORDED / f"{recorded}.toml").read_text()
@@ -173,8 +174,11 @@ def default_of(version: str) -> str:
         server = (
             "  [plugins.'io.containerd.server.v1.grpc']\n    address = '/run/containerd/containerd.sock'\n"
         )
-        text = before.replace("version = 3", "version = 4") + rest.replace(
-            "[plugins]\n", f"[plugins]\n{server}"
+        debug = "[debug]\n  level = ''\n  format = ''\n  log_trace_id = false\n\n"
+        text = (
+            before.replace("version = 3", "version = 4")
+            + debug
+            + rest.replace("[plugins]\n", f"[plugins]\n{server}")
         )
     return text
 

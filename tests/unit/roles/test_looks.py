@@ -15,6 +15,7 @@ import gpuprov_repos
 import pytest
 import yaml
 
+from gpuprov.roles.firewall import BESIDE
 from gpuprov.roles.manager import OWN_FILES
 from gpuprov.roles.repositories import GENERATED, KEY_FILE, RELEASE_PACKAGES, UNSIGNED_PACKAGES
 from tests import ROOT
@@ -657,6 +658,11 @@ def test_both_roles_know_the_same_file_of_sources() -> None:
     assert tuple(stated[1]["__repositories_unsigned_packages"]) == UNSIGNED_PACKAGES
     assert gpuprov_repos.RELEASE_PACKAGES.pattern == RELEASE_PACKAGES + r"\Z"
     assert gpuprov_repos.GENERATED == GENERATED
+
+
+def test_role_and_witnesses_know_the_same_firewalls() -> None:
+    stated = yaml.safe_load((ROOT / "roles/firewall/vars/main.yml").read_text())
+    assert tuple(stated["__firewall_others"]) == BESIDE
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.files.runs import make_folder, new_id, state_dir, verb_of
+from gpuprov.upgrade.context import FLEET
 from gpuprov.upgrade.find import find_run, find_unfinished, find_upgrade
 from gpuprov.upgrade.journal import NAME, Journal
 
@@ -56,6 +57,15 @@ def test_a_rollback_undoes_the_latest_upgrade_that_changed_a_node() -> None:
         find_upgrade("bbbb", ["n2"])
     with pytest.raises(InvalidInput, match="no upgrade run from here has touched n4"):
         find_upgrade(None, ["n4"])
+
+
+def test_a_rollback_undoes_no_upgrade_of_another_fleet_unless_it_is_named() -> None:
+    other = a_run("20260101-000000-upgrade-aaaa", ["n1"])
+    (other / FLEET).write_text("/srv/a/fleet.yml")
+    with pytest.raises(InvalidInput, match="no upgrade run from here has touched n1"):
+        find_upgrade(None, ["n1"], Path("/srv/b/fleet.yml"))
+    assert find_upgrade(None, ["n1"], Path("/srv/a/fleet.yml")) == (other, ["n1"])
+    assert find_upgrade("aaaa", ["n1"], Path("/srv/b/fleet.yml")) == (other, ["n1"])
 
 
 def a_rollback(name: str, source: str, returned: Iterable[str], failed: Iterable[str] = ()) -> Path:

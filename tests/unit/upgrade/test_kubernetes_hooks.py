@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from gpuprov.upgrade.known_hooks import CORDON, KNOWN_HOOKS
-from tests.unit.upgrade.kubernetes_api import NODE, Cluster, served
+from tests.unit.upgrade.kubernetes_api import NODE, ApiNode, served
 
 EVICTION = "POST /api/v1/namespaces/default/pods/trainer-0/eviction"
 PATCH = f"PATCH /api/v1/nodes/{NODE}"
 
 
 def hook(
-    cluster: Cluster, folder: Path, moment: str, run: str = "1-2-upgrade-run1", timeout_s: int = 60
+    cluster: ApiNode, folder: Path, moment: str, run: str = "1-2-upgrade-run1", timeout_s: int = 60
 ) -> tuple[int, str]:
     """Run a hook; return its exit status and output."""
     own = {"GPUPROV_NODE": NODE, "GPUPROV_RUN": run, "GPUPROV_TIMEOUT": str(timeout_s)}
-    with served(cluster, folder) as environment:
+    with served(folder, cluster) as environment:
         done = subprocess.run(
             ["/bin/sh", "-c", KNOWN_HOOKS["kubernetes"].commands[moment]],
             env=os.environ | environment | own,
@@ -34,9 +34,9 @@ def hook(
     return done.returncode, done.stdout
 
 
-def cordoned(run: str | None) -> Cluster:
+def cordoned(run: str | None) -> ApiNode:
     """Return a cluster whose node is cordoned, by an upgrade or with None by others."""
-    cluster = Cluster()
+    cluster = ApiNode()
     cluster.node["spec"]["unschedulable"] = True
     if run:
         cluster.annotations[CORDON] = run
@@ -44,7 +44,7 @@ def cordoned(run: str | None) -> Cluster:
 
 
 def test_a_node_is_cordoned_drained_and_put_back(tmp_path: Path) -> None:
-    cluster = Cluster()
+    cluster = ApiNode()
     code, said = hook(cluster, tmp_path, "drain")
     assert (code, cluster.cordoned, cluster.annotations) == (
         0,
@@ -87,20 +87,20 @@ def test_a_cordon_that_a_repair_left_is_not_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_node_that_was_uncordoned_meanwhile_loses_only_the_annotation(tmp_path: Path) -> None:
-    cluster = Cluster()
+    cluster = ApiNode()
     cluster.annotations[CORDON] = "1-2-upgrade-run1"
     assert hook(cluster, tmp_path, "resume")[0] == 0
     assert (cluster.cordoned, cluster.annotations) == (False, {"site": "kept"})
 
 
 def test_an_eviction_that_a_disruption_budget_refuses_is_repeated(tmp_path: Path) -> None:
-    cluster = Cluster(refusals=1)
+    cluster = ApiNode(refusals=1)
     code, said = hook(cluster, tmp_path, "drain")
     assert (code, cluster.requests) == (0, [PATCH, EVICTION, EVICTION]), said
 
 
 def test_a_budget_that_allows_nothing_fails_the_hook_with_the_pods_name(tmp_path: Path) -> None:
-    cluster = Cluster(refusals=-1)
+    cluster = ApiNode(refusals=-1)
     code, said = hook(cluster, tmp_path, "drain", timeout_s=2)
     assert code != 0
     assert "trainer-0" in said
@@ -109,7 +109,7 @@ def test_a_budget_that_allows_nothing_fails_the_hook_with_the_pods_name(tmp_path
 
 
 def test_a_pod_without_a_controller_is_not_deleted(tmp_path: Path) -> None:
-    cluster = Cluster(pods={"mine": ""})
+    cluster = ApiNode(pods={"mine": ""})
     code, said = hook(cluster, tmp_path, "drain")
     assert (code != 0, "mine" in cluster.pods) == (True, True), said
     assert EVICTION not in cluster.requests

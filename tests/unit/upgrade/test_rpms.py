@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import gpuprov_dnf as dnf
 import gpuprov_versionlock as versionlock
 import pytest
 from gpuprov_failures import Failed as DnfFailed
+from gpuprov_repos import repositories
 
-from gpuprov.probe.node.base import Failed
+from gpuprov.probe.node.base import Failed, run
 from gpuprov.upgrade.node import lastgood, rpms
 
 LISTED = """\
@@ -70,7 +73,8 @@ def test_what_a_rollback_needs_is_copied_from_the_cache_or_downloaded(
     there = {"nvidia-driver-cuda": DRIVER, "libnccl": ["2.28.9-1", "x86_64"]}
     monkeypatch.setattr(rpms, "installed", lambda: there)
     monkeypatch.setattr(rpms, "cached", lambda: {cached.name: str(cached)})
-    monkeypatch.setattr(rpms, "is_whole", lambda path: Path(path).is_file())
+    monkeypatch.setattr(rpms, "is_whole", lambda path, _: Path(path).is_file())
+    monkeypatch.setattr(rpms, "_identities", lambda files: dict.fromkeys(files, "digests"))
     monkeypatch.setattr(rpms, "_download", download)
     wanted = {name: version for name, (version, _) in there.items()}
     assert rpms.keep(wanted, str(pool)) == [cached.name, "libnccl-2.28.9-1.x86_64.rpm"]
@@ -88,6 +92,7 @@ def test_a_package_that_cannot_be_fetched_leaves_no_way_back(
 ) -> None:
     monkeypatch.setattr(rpms, "installed", lambda: {"libnccl": ["2.28.9-1", "x86_64"]})
     monkeypatch.setattr(rpms, "cached", dict)
+    monkeypatch.setattr(rpms, "_identities", lambda files: dict.fromkeys(files, "digests"))
     monkeypatch.setattr(
         rpms, "run_anyway", lambda *_, **__: (1, "", "No package libnccl-2.28.9-1 available.\n")
     )
@@ -95,6 +100,93 @@ def test_a_package_that_cannot_be_fetched_leaves_no_way_back(
         Failed, match=r"no rollback possible: libnccl-2.28.9-1.x86_64 cannot be fetched \(No pa"
     ):
         rpms.keep({"libnccl": "2.28.9-1"}, str(pool))
+
+
+SPEC = """\
+Name: libnccl
+Version: 2.28.9
+Release: 1
+Summary: one of two packages of the same name and version
+License: none
+BuildArch: noarch
+%description
+{0}
+%post
+echo {0}
+%files
+"""
+
+
+def built(folder: Path, word: str) -> Path:
+    """Return a package of that name and version, without a signature, whose script prints a word."""
+    folder.mkdir()
+    (folder / "spec").write_text(SPEC.format(word))
+    command = ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {folder}", str(folder / "spec")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "RPMS/noarch/libnccl-2.28.9-1.noarch.rpm"
+
+
+def test_only_the_installed_package_is_kept_for_a_rollback(
+    monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
+) -> None:
+    """Keep no other package of the same name and version: a rollback installs it without a signature."""
+    root, own, other = tmp_path / "root", built(tmp_path / "own", "own"), built(tmp_path / "other", "other")
+    rpm = ["rpm", "--root", str(root)]
+    subprocess.run([*rpm, "-i", "--nodeps", "--noscripts", str(own)], check=True, capture_output=True)
+    offered = {own.name: str(other)}
+
+    def download(names: list[str], folder: str) -> None:
+        shutil.copy(other, folder)
+
+    def there(*words: str, **named: Any) -> str:
+        return run(*rpm, *words[1:], **named) if words[:2] == ("rpm", "-q") else run(*words, **named)
+
+    monkeypatch.setattr(rpms, "run", there)
+    monkeypatch.setattr(rpms, "installed", lambda: {"libnccl": ["2.28.9-1", "noarch"]})
+    monkeypatch.setattr(rpms, "cached", lambda: offered)
+    monkeypatch.setattr(rpms, "_download", download)
+    with pytest.raises(Failed, match=r"no libnccl-2\.28\.9-1\.noarch\.rpm with the digests of the installed"):
+        rpms.keep({"libnccl": "2.28.9-1"}, str(pool))
+    offered[own.name] = str(own)
+    assert rpms.keep({"libnccl": "2.28.9-1"}, str(pool)) == [own.name]
+    assert (pool / own.name).read_bytes() == own.read_bytes()
+
+
+def test_a_package_that_dnf_has_refused_is_not_unpacked_for_a_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Remove it from the cache, unless its repository requires no signatures."""
+    package = built(tmp_path / "own", "own")
+    for name in ("epel", "site"):
+        folder = tmp_path / f"{name}-0123456789abcdef/packages"
+        folder.mkdir(parents=True)
+        shutil.copy(package, folder)
+    (tmp_path / "all.repo").write_text("[epel]\ngpgcheck=1\n[site]\ngpgcheck=0\n")
+    monkeypatch.setattr(rpms, "CACHES", f"{tmp_path}/*/packages")
+    monkeypatch.setattr(rpms, "repositories", lambda: repositories(str(tmp_path)))
+    rpms._drop_unchecked({"libnccl": "2.28.9-1"})
+    assert list(rpms.cached().values()) == [f"{tmp_path}/site-0123456789abcdef/packages/{package.name}"]
+
+
+def test_a_package_of_a_repository_on_the_node_is_taken_from_there_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "all.repo").write_text("[epel]\nbaseurl=https://m/\n[here]\nbaseurl=file:///srv/repo\n")
+    asked: list[Any] = []
+    monkeypatch.setattr(rpms, "cached", dict)
+    monkeypatch.setattr(rpms, "repositories", lambda: repositories(str(tmp_path)))
+    monkeypatch.setattr(rpms, "run", lambda *_, **__: "")
+
+    def download(names: list[str], folder: str, *more: str) -> None:
+        asked.extend([names, more])
+        Path(folder, "x.rpm").touch()
+
+    monkeypatch.setattr(rpms, "_download", download)
+    rpms.unpack("kmod-nvidia-open-dkms", "3:590.48.01-1.el9", str(tmp_path))
+    assert asked == [["kmod-nvidia-open-dkms-3:590.48.01-1.el9"], ("--repo=here",)]
+    (tmp_path / "all.repo").write_text("[epel]\nbaseurl=https://m/\n")
+    with pytest.raises(Failed, match=r"no kmod-nvidia-open-dkms 3:590\.48\.01-1\.el9 with a valid"):
+        rpms.unpack("kmod-nvidia-open-dkms", "3:590.48.01-1.el9", str(tmp_path))
 
 
 @pytest.fixture

@@ -97,9 +97,11 @@ def test_a_signed_repository_of_the_distribution_is_no_foreign_one(
 
 
 def test_a_package_of_rpm_in_two_versions_is_named_and_kernels_and_keys_are_not() -> None:
-    rows = "libnccl x86_64\nglibc i686\nglibc x86_64\nlibnccl x86_64\n"
+    rows = "libnccl x86_64\nglibc i686\nglibc x86_64\nlibnccl x86_64\n" + 2 * "kernel-headers x86_64\n"
     several = 2 * "kernel-core x86_64\n" + 2 * "gpg-pubkey (none)\n"
-    assert Dnf.get_module(node({ARCHITECTURES: rows + several})).half_done == ["libnccl in two versions"]
+    assert Dnf.get_module(node({ARCHITECTURES: rows + several})).half_done == [
+        f"{name} in two versions" for name in ("kernel-headers", "libnccl")
+    ]
 
 
 def test_a_journal_of_dpkg_is_named_beside_its_packages() -> None:

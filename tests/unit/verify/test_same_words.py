@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import gpuprov_node
 import pytest
 
 from gpuprov.drift.observations.registry import OBSERVERS
@@ -247,3 +248,5 @@ def test_an_sshd_that_could_not_run_prints_one_message() -> None:
 
 def test_packages_that_may_have_several_versions_have_the_same_names() -> None:
     assert packages.SEVERAL == dnf.SEVERAL
+    for name in ("kernel", "kernel-core", "kernel-devel", "kernel-headers", "kernel-tools-libs", "dkms"):
+        assert bool(packages.SEVERAL.match(name)) == bool(gpuprov_node.SEVERAL.match(name)), name

@@ -46,6 +46,8 @@ _MENDS: dict[str, frozenset[str]] = {
     "podman-gpus": frozenset({"podman", "container_toolkit", "os"}),
     "podman-cdi": frozenset({"podman", "container_toolkit", "os"}),
     "podman-refresh": frozenset({"podman", "container_toolkit"}),
+    "doca-packages": frozenset({"doca_ofed", "os"}),
+    "doca-on-os": frozenset({"doca_ofed", "os"}),
     "gds-flavour": frozenset({"gds", "module", "driver", "gpus"}),
     "gds-packages": frozenset({"gds", "repository", "os"}),
     "gds-module-build": frozenset({"gds", "module_build"}),

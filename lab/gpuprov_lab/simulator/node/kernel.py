@@ -20,6 +20,7 @@ REQUIRES = {
     "nvidia_modeset": "nvidia",
     "nvidia_drm": "nvidia_modeset",
     "nvidia_peermem": "nvidia",
+    "nvidia_fs": "nvidia",
     "nouveau": None,
 }
 """The simulated modules, each with the module that it requires."""

@@ -102,6 +102,44 @@ def test_a_node_that_does_not_answer_is_free_only_if_that_is_known(
     assert steps.idle("power", with_hook(context), [NODE], context.folder).failed == {NODE: "no Python 3"}
 
 
+def waiting_for_two(
+    monkeypatch: pytest.MonkeyPatch, context: RepairContext, *rounds: dict[str, Any]
+) -> list[str]:
+    """Wait for two nodes that give these answers, the last ones again and again; return those in use."""
+    left, clock = list(rounds), iter(range(100))
+    monkeypatch.setattr(steps, "AGAIN_S", 0)
+    monkeypatch.setattr(steps.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(steps, "use", lambda context, names: left.pop(0) if len(left) > 1 else left[0])
+    with Journal(context.folder / "other") as journal:
+        RepairHeader({NODE: SICK, "n2": SICK}, 2, None, 5, "a@b").write(journal)
+    (context.folder / "other").rename(context.folder / NAME)
+    return list(steps.idle("power", context, [NODE, "n2"], context.folder).failed)
+
+
+def test_a_node_that_is_silent_at_first_is_not_free_after_a_wait_for_another(
+    context: RepairContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {NODE: Unreachable("no route"), "n2": used("python (7)")}
+    assert waiting_for_two(monkeypatch, context, first, {"n2": used()}) == [NODE]
+
+
+def test_a_node_in_use_that_falls_silent_is_not_free(
+    context: RepairContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {NODE: used("python (7)"), "n2": used("python (7)")}
+    rounds = first, {NODE: Unreachable("no route"), "n2": used()}, {NODE: Unreachable("no route")}
+    assert waiting_for_two(monkeypatch, with_hook(context), *rounds) == [NODE]
+
+
+@pytest.mark.parametrize("rung", ["reboot", "power"])
+def test_a_node_that_cannot_say_whether_it_has_jobs_takes_no_rung(
+    context: RepairContext, monkeypatch: pytest.MonkeyPatch, done: list[str], rung: Rung
+) -> None:
+    answering(monkeypatch, NodeFailed("no Python 3"))
+    assert steps.named(rung)(context, [NODE], context.folder).busy == {NODE: "no Python 3"}
+    assert done == []
+
+
 def test_a_boot_is_not_repeated_after_the_controller_died(
     context: RepairContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

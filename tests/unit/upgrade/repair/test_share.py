@@ -14,6 +14,7 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused
 from gpuprov.history.ledger import Event
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.upgrade.context import FLEET
 from gpuprov.upgrade.header import RUN
 from gpuprov.upgrade.journal import NAME, Journal, read
 from gpuprov.upgrade.repair import share
@@ -208,7 +209,20 @@ def test_nodes_that_an_unfinished_repair_has_drained_are_known(
             if end:
                 journal.write(RUN, "failed", data="stuck")
     monkeypatch.setattr(share, "run_folders", lambda *verbs: sorted(tmp_path.iterdir()))
-    assert share.drained_by_others() == {"na": "1-2-repair-a"}
+    assert share.drained_by_others(None) == {"na": "1-2-repair-a"}
+
+
+def test_nodes_of_other_fleets_with_equal_names_are_left_alone(
+    world: World, context: RepairContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.stuck = {"n1"}
+    check(context)
+    (context.folder / FLEET).write_text("/srv/a/fleet.yml")
+    monkeypatch.setattr(share, "run_folders", lambda *verbs: [context.folder])
+    assert share.unfinished(Path("/srv/a/fleet.yml")) == [context.folder]
+    assert share.unfinished(Path("/srv/b/fleet.yml")) == []
+    assert set(share.drained_by_others(Path("/srv/a/fleet.yml"))) == {"n1"}
+    assert share.drained_by_others(Path("/srv/b/fleet.yml")) == {}
 
 
 def test_never_more_nodes_are_out_than_stated(world: World, context: RepairContext) -> None:
@@ -234,12 +248,12 @@ def test_what_a_killed_run_left_out_is_returned_by_the_next(
     )
     assert share.left_out(context.folder) == ["n1"]
     monkeypatch.setattr(share, "run_folders", lambda *verbs: [context.folder])
-    assert share.unfinished() == [context.folder]
+    assert share.unfinished(None) == [context.folder]
     with pytest.raises(NodeFailed, match=r"^n1: no answer; return them to service by hand"):
         share.finish(context)
     world.stuck = set()
     share.finish(context)
-    assert (world.out, share.unfinished()) == (set(), [])
+    assert (world.out, share.unfinished(None)) == (set(), [])
 
 
 def test_a_fleet_without_a_drain_hook_is_refused(context: RepairContext) -> None:
