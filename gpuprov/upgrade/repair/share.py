@@ -212,7 +212,7 @@ def unfinished(fleet: Path | None) -> list[Path]:
 
 
 def drained_by_others(fleet: Path | None) -> dict[str, str]:
-    """Return the nodes that unfinished upgrades, rollbacks and repairs of a fleet have drained → the run."""
+    """Return node → run that drained it, for unfinished upgrades, rollbacks and repairs of a fleet."""
     found = {}
     for folder in run_folders("upgrade", "rollback", "repair"):
         out = left_out(folder) if is_of_fleet(folder, fleet) else []
