@@ -1,6 +1,6 @@
 """GPUDirect on a real node, from a mirror: RDMA drivers, nvidia-fs, modules at boot, clients' options.
 
-The packages are stubs with the real names, so no module of theirs is compiled: docs/guides/gpudirect.md has
+The packages are stubs with the real names, so none of their modules is compiled: docs/guides/gpudirect.md has
 what only hardware can show. The tests build on each other.
 """
 
@@ -39,20 +39,25 @@ class RdmaNode(MirrorNode):
         return {"doca": self.mirror.doca(self.server.url)}
 
     def content(self) -> None:
-        """Apply the roles; then a second run changes nothing, and both witnesses agree."""
+        """Apply the roles, and check that a second run changes nothing and neither drift nor verify finds a
+        difference.
+        """
         outcome, _ = self.apply()
         assert outcome.ok, outcome.failed
         assert self.apply()[1] == []
         assert self.differing() == (set(), set())
 
     def differing(self) -> tuple[set[str], set[str]]:
-        """Return the checks of these roles that differ by drift and by verify."""
+        """Return the checks of these roles that differ in drift, and those that fail in verify;
+        without pins.
+        """
         drift = {check for check in self.drift(*AREAS) if not check.startswith("pins.")}
         return drift, {check for check in self.failed(*AREAS) if not check.startswith("pins.")}
 
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RdmaNode]:
+    """A node of Ubuntu whose lock states peer memory, clients and DOCA-OFED from a mirror; not applied."""
     mirror = nvidia.build(tmp_path_factory.mktemp("mirror"), load(), [SYSTEM])
     with ExitStack() as stack:
         server = stack.enter_context(served(mirror.root))

@@ -132,6 +132,7 @@ def rpm(field: Field) -> Try:
     cache = field.work / "cache-of-rpms"
 
     def opened(place: Path) -> list[tuple[str, str]]:
+        """Return the packages of the repository in a folder, as (name, version)."""
         fetcher = Fetcher(cache=cache, attempts=1, pause=0.0, timeout=5.0)
         return said(RpmRepository(place, key.binary(), fetcher).open())
 

@@ -210,6 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         self._change("POST")
 
     def _change(self, verb: str) -> None:
+        """Apply the body of the request to the node that it is about, and answer."""
         document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         node = self._node()
         assert node, self.path

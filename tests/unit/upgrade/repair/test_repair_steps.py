@@ -105,7 +105,9 @@ def test_a_node_that_does_not_answer_is_free_only_if_that_is_known(
 def waiting_for_two(
     monkeypatch: pytest.MonkeyPatch, context: RepairContext, *rounds: dict[str, Any]
 ) -> list[str]:
-    """Wait for two nodes that give these answers, the last ones again and again; return those in use."""
+    """Wait for two nodes that give these answers one after another, the last one repeatedly; return those
+    still in use.
+    """
     left, clock = list(rounds), iter(range(100))
     monkeypatch.setattr(steps, "AGAIN_S", 0)
     monkeypatch.setattr(steps.time, "monotonic", lambda: next(clock))
