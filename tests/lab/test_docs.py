@@ -93,5 +93,6 @@ def test_a_check_of_a_site_is_written_and_run_as_documented(site: tuple[Path, No
 
 
 def test_blocks_are_found() -> None:
+    """Check that marked blocks are found, and are split into commands, exit codes and output."""
     assert len(BLOCKS) >= 5
     assert steps("$ a b    # exit 3\nsaid\n$ c\n") == [("a b", 3, ["said"]), ("c", 0, [])]

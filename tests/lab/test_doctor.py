@@ -72,6 +72,7 @@ def test_without_root_it_says_what_it_could_not_see(driven: Node) -> None:
 
 
 def test_without_python(driven: Node) -> None:
+    """Check that the doctor reports a node without Python 3 as failed, with the reason."""
     driven.run("mv /usr/bin/python3 /usr/bin/python3.hidden")
     try:
         code, result = ask(driven)

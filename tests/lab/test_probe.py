@@ -57,6 +57,7 @@ def ask(node: Node, *, user: str = "root", password: str | None = None, **parame
 
 
 def test_a_fresh_node(node: Node) -> None:
+    """Check the facts of a node with GPUs on its PCI bus and no driver."""
     facts = ask(node)
     assert facts.missing == {"smi": "nvidia-smi is not installed"}
     assert (facts.os.id, facts.os.version, facts.is_root) == ("debian", "12", True)

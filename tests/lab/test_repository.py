@@ -319,5 +319,6 @@ def output_of(*command: str) -> str:
 
 
 def test_zstandard() -> None:
+    """Check that a file compressed with zstd is unpacked."""
     packed = subprocess.run(["zstd", "-cq"], input=b"plain", capture_output=True, check=True).stdout
     assert unpack(packed, ".zst", "primary.xml.zst") == b"plain"

@@ -30,6 +30,7 @@ def test_every_rule_has_a_fault_that_trips_it() -> None:
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(name: str) -> None:
+    """Check that no rule reports a fault on a healthy machine, or fails."""
     found = diagnose(as_examined(HEALTHY[name]()))
     assert [f for f in found.faults if f.severity in ("broken", "degraded", "risk")] == []
     assert all("could not be read (" not in reason for _, reason in found.unknown), (
@@ -99,6 +100,7 @@ def test_rules_of_nccl_do_not_name_rows_about_access() -> None:
 
 
 def test_rules_name_rules() -> None:
+    """Check that the rules that a rule names as earlier ones exist."""
     names = {rule.name for rule in rules()}
     assert {other for rule in rules() for other in rule.after} <= names
 

@@ -106,6 +106,7 @@ def test_the_shipped_list_names_what_exists() -> None:
 
 
 def test_lines() -> None:
+    """Check the lines about criteria that pass, and about those that are not gpuprov's."""
     stated = Criteria(
         title="A list", criteria=[CHECKS, Criterion(id="b", text="t", source="s", not_ours="an audit")]
     )

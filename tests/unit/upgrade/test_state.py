@@ -93,6 +93,7 @@ def test_a_death_changes_no_end(hold: bool, fails: set[str], deaths: list[int]) 
     ],
 )
 def test_stories(fails: tuple[str, ...], hold: bool, taken: tuple[str, ...], end: str) -> None:
+    """Check the steps and the end of a node in which certain steps fail."""
     story, steps_taken = drive(NodeProgress("forward", hold), set(fails), [])
     assert (tuple(steps_taken), story.end) == (taken, end)
 
@@ -148,5 +149,6 @@ def test_entries_missing_in_the_middle_are_seen() -> None:
 
 
 def test_one_process_writes(tmp_path: Path) -> None:
+    """Check that a second process cannot open the journal."""
     with Journal(tmp_path / "journal.jsonl"), pytest.raises(Refused, match="another gpuprov"):
         Journal(tmp_path / "journal.jsonl")

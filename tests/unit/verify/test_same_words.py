@@ -70,6 +70,7 @@ def host(
     ],
 )
 def test_a_unit(load: str, file: str, active: str, word: str) -> None:
+    """Check that drift and verify have the same word for a unit's state."""
     shown = {"Id": "x.service", "LoadState": load, "UnitFileState": file, "ActiveState": active}
     assert enabled(facts(shown), "x.service") == unit_state(host(shown, file), "x.service") == word
 

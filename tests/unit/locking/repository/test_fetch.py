@@ -165,6 +165,7 @@ def test_lasting_trouble_is_said(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_denied(site: Site, fetcher: Fetcher) -> None:
+    """Check the message for a status that denies access, such as 407."""
     site.statuses = [407]
     with pytest.raises(Refused, match="407 Proxy Authentication Required; check the URL, the proxy"):
         fetcher.get(site.url)
@@ -223,6 +224,7 @@ def test_a_local_file_keeps_its_name_in_an_error(tmp_path: Path, fetcher: Fetche
 
 
 def test_gone_is_none(site: Site, fetcher: Fetcher) -> None:
+    """Check that a missing file (404) gives None."""
     site.statuses = [404]
     assert fetcher.get(site.url) is None
 
@@ -234,6 +236,7 @@ def test_answer_that_breaks_off(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_answer_that_drips(site: Site, fetcher: Fetcher) -> None:
+    """Check that an answer that comes too slowly is Unreachable after the patience."""
     site.drip = 0.05
     with pytest.raises(Unreachable, match=r"gives no complete answer .*: \d+ bytes in 0 s"):
         replace(fetcher, patience=0.1, attempts=1).get(site.url)
