@@ -90,6 +90,7 @@ def main() -> int:
 
 
 def _recorded(tally: Tally) -> None:
+    """Judge each recorded fault, log and answer, and count those that are missed or named wrongly."""
     for name, changes in FAULTS.items():
         for number, change in enumerate(changes):
             result = bare_metal()

@@ -162,6 +162,7 @@ def _of_gpus(node: str, count: int) -> str:
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A provisioned node with metrics in a textfile, watched by a Prometheus."""
     folder = tmp_path_factory.mktemp("alerts")
     site = Site(provision(module_lab, folder, settings={"monitoring": {"textfile": TEXTFILES}}), folder)
     site.install()

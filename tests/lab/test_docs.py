@@ -72,6 +72,7 @@ def test_a_check_of_a_site_is_written_and_run_as_documented(site: tuple[Path, No
     (folder / name).write_text(textwrap.dedent(code))
 
     def judged() -> tuple[int, str]:
+        """Run the documented line; return its exit status and output."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
             ["pytest", *shlex.split(typed)],

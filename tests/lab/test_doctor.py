@@ -17,6 +17,7 @@ TREES = "find /etc /usr/lib/systemd /var/lib/dpkg -newer /before -type f -not -n
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab) -> Node:
+    """A node with GPUs, and a user `plain` who may log in but not use sudo."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     node.run(
         "useradd -m -s /bin/bash plain && install -d -o plain -m 700 ~plain/.ssh && "

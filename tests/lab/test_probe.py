@@ -24,6 +24,7 @@ PASSWORD = "correct horse"  # noqa: S105
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab) -> Node:
+    """A node with four H200 and no driver, and a user `tired` whose sudo requires a password."""
     [node] = module_lab.up(1, os="debian12", gpu="h200x4")
     node.run(
         "useradd -m -s /bin/bash tired && install -d -o tired -m 700 ~tired/.ssh && "

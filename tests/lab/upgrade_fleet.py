@@ -141,6 +141,7 @@ def mirrored(
         (folder / "profiles" / f"{kind.name}.yml").write_text(yaml.safe_dump(profile))
 
     def write() -> None:
+        """Write the fleet and its locks."""
         ssh = yaml.safe_load(lab.fleet("any"))["ssh"]
         groups = {kind.name: _group(lab, kind) for kind in kinds}
         fleet = {"groups": groups, "ssh": ssh, "repositories": repositories}

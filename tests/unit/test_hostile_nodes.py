@@ -174,6 +174,7 @@ def empty_packets() -> Iterator[int]:
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
+        """Answer each connection with an SSH packet without content."""
         while True:
             try:
                 client, _ = server.accept()

@@ -203,6 +203,7 @@ def served(field: Field) -> Try:
         answer = _answer(rng, field)
 
         def serve(client: Any) -> None:
+            """Send the hostile answer in pieces, with pauses."""
             client.recv(65536)
             for piece, pause in answer:
                 client.sendall(piece)

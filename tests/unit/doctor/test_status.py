@@ -198,6 +198,7 @@ def test_a_node_that_dies_in_the_middle_comes_back(target: Target, monkeypatch: 
         yield type("Session", (), {"target": node})()
 
     def answer(*_: object) -> Facts:
+        """Return or raise the next of the node's answers."""
         result = next(said)
         if isinstance(result, Exception):
             raise result

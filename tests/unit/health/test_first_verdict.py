@@ -45,6 +45,7 @@ def verify(folder: Path, line: str | None, passed: float) -> str:
             (folder / name).write_text(text)
 
     def run(command: str) -> SimpleNamespace:
+        """Run a command of verify on this machine with the test's files."""
         for path, name in paths.items():
             command = command.replace(path, str(folder / name))
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

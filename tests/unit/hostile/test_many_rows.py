@@ -382,6 +382,7 @@ def _links_of_a_search() -> object:
     search = Search(names)
 
     def report(node: str, group: Group) -> Heard:
+        """Return a node's rates; one node states low ones for half of its peers in large groups."""
         peers = [peer for peer in group.nodes if peer != node]
         low = peers[: (len(peers) - 1) // 2] if node == names[200] and len(group.nodes) > FEW else []
         rates = {peer: 1.0 if peer in low else 50.0 for peer in peers}

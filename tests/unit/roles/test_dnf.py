@@ -44,6 +44,7 @@ def answering(
     """Make dnf print this."""
 
     def run(argv: list[str], **_: Any) -> Any:
+        """Record the command with its script's lines, and answer as dnf."""
         script = Path(argv[-1]).read_text().splitlines() if argv[-2] == "shell" else []
         ran.append([*(argv[:-1] if script else argv), *script])
         return subprocess.CompletedProcess(argv, status, said.encode(), errors.encode())

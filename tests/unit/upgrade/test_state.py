@@ -23,6 +23,7 @@ def drive(story: NodeProgress, fails: set[str], deaths: list[int]) -> tuple[Node
     moment = 0
 
     def say(step: str, event: str) -> bool:
+        """Record an event of the step; return whether the controller survives it."""
         nonlocal moment
         entries.append(
             Entry(len(entries) + 1, "", step, event, NODE, "broken" if event == "failed" else None)

@@ -42,6 +42,7 @@ def host(
     """Return a node that answers the commands of verify; without systemd-delta if `delta` is None."""
 
     def run(command: str, *_words: str) -> Any:
+        """Answer systemctl's and systemd-delta's commands."""
         texts = {readings.ENABLED: f"{at_boot}\n", "systemd-delta": delta or ""}
         out = next((text for start, text in texts.items() if command.startswith(start)), "")
         said = error if command == readings.ENABLED else ""

@@ -45,6 +45,7 @@ def site() -> Iterator[Site]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            """Record the headers, and answer as the site is set: status, redirect, slow or endless."""
             about.asked.append(dict(self.headers.items()))
             status = about.statuses.pop(0) if about.statuses else 200
             if status == 200 and self.headers.get("If-None-Match") == '"one"':

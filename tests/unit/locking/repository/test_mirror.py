@@ -153,7 +153,10 @@ def test_a_new_release_appears_overnight(
     tmp_path: Path, catalog: Catalog, key: SigningKey, fetcher: Fetcher
 ) -> None:
     def newest(today: set[str]) -> str:
+        """Build the mirror with today's releases; return the newest version that it offers."""
+
         def only(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
+            """Return the packages of today's releases."""
             return [
                 spec for spec in specs if spec.name == "nvidia-open" and spec.version.split("-")[0] in today
             ]
