@@ -37,7 +37,9 @@ SCRAPE = "import urllib.request as u; u.urlopen('http://127.0.0.1:9100/metrics')
 
 
 def main() -> int:
-    """Run the bench."""
+    """Measure the health check's memory and time, and print them; return 1 if it needs more memory than its
+    unit allows.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

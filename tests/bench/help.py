@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure how long `gpuprov --help` takes, and print it."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

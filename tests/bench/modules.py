@@ -82,7 +82,9 @@ class Subject:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure the ways to bring modules to nodes, and print them; return 1 if `once` is too slow
+    for 4 nodes.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

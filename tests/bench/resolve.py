@@ -23,7 +23,7 @@ from tests.campaign.resolve import vocabulary
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure how long requests to the resolver take, and print it."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

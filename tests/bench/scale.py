@@ -157,7 +157,7 @@ def measured(folder: Path, machine: str, *words: str) -> Cost:
 
 
 def family(process: int) -> list[int]:
-    """Return a process and all below it, also those that a thread started: Dask's workers."""
+    """Return the numbers of a process and all below it, also those that a thread started: Dask's workers."""
     found = [process]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
@@ -176,7 +176,7 @@ def processor_s(process: int) -> float:
 
 
 def memory_mib(process: int) -> float:
-    """Return the resident memory of a process in MiB."""
+    """Return the resident memory of a process in MiB; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     except OSError:

@@ -57,7 +57,7 @@ MATCH = f"Match LocalAddress {RANGE}\n    ForceCommand /bin/sh /run/answer\n"
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure the live table of many nodes, and print it; return 1 if a limit is exceeded."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,7 +97,7 @@ def readings(node: Node) -> None:
 
 
 def watch(terminal: Terminal, node: Node, options: argparse.Namespace) -> int:
-    """Run all measurements; return the exit code."""
+    """Run all measurements; return 1 if one is beyond its limit, or the table does not end at `q`."""
     count, interval = options.targets, options.interval
     first = terminal.until(lambda text: f"{count} nodes" in text and " 0 without an answer" in text, 90)
     print(f"{count} nodes of 8 GPUs, all read {first:.1f} s after the start")

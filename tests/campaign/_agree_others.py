@@ -57,7 +57,9 @@ def _unknown(kind: str, name: str, do: str, *touches: str, then: str = AFTER) ->
 
 
 def line_of_a_file(dice: Random, place: Place) -> Change | None:
-    """Draw a file that services open and one of its lines, which is removed, replaced or commented out."""
+    """Draw a file that services open and one of its lines, which is removed, replaced or commented out; None
+    without files.
+    """
     if not place.opened:
         return None
     path, text = dice.choice(place.opened), dice.choice(GARBAGE)
@@ -76,7 +78,9 @@ def line_of_a_file(dice: Random, place: Place) -> Change | None:
 
 
 def whole_file(dice: Random, place: Place) -> Change | None:
-    """Draw a file that services open, which is emptied, removed, or gets another mode or owner."""
+    """Draw a file that services open, which is emptied, removed, or gets another mode or owner; None without
+    files.
+    """
     if not place.opened:
         return None
     path = dice.choice(place.opened)
@@ -100,7 +104,9 @@ UNKNOWN: tuple[Draw, ...] = (line_of_a_file, whole_file, unit_in_general)
 
 
 def comment(dice: Random, place: Place) -> Change | None:
-    """Draw a file with comments that services open and gpuprov does not write; it gets a comment."""
+    """Draw a file with comments that services open and gpuprov does not write; it gets a comment. None
+    without files.
+    """
     named = [path for path in place.opened if not any(part in path for part in NO_COMMENTS)]
     if not named:
         return None
@@ -110,7 +116,9 @@ def comment(dice: Random, place: Place) -> Change | None:
 
 
 def touched(dice: Random, place: Place) -> Change | None:
-    """Draw a file that services open, or one of a package of the lock; its time is changed."""
+    """Draw a file that services open, or one of a package of the lock; its time is changed. None without
+    files.
+    """
     package = place.files_of(dice.choice(locked_packages(place)))
     path = dice.choice([dice.choice(files) for files in (place.opened, package) if files] or [""])
     return Change("touched", path, f"touch {shlex.quote(path)}", (path,), effect="benign") if path else None

@@ -94,7 +94,7 @@ def gpu(dice: Random, place: Place) -> Change:
 
 
 def cuda(dice: Random, place: Place) -> Change | None:
-    """Draw another default toolkit, or one without a package."""
+    """Draw another default toolkit, or one without a package; None if the lock has no CUDA."""
     if not place.group.components.cuda:
         return None
     script, link, other = "/etc/profile.d/gpuprov-cuda.sh", "/usr/local/cuda", "/usr/local/cuda-11.8"
@@ -109,7 +109,7 @@ def cuda(dice: Random, place: Place) -> Change | None:
 
 
 def nccl(dice: Random, place: Place) -> Change | None:
-    """Draw a line of NCCL's files, or the removal of one."""
+    """Draw a line of NCCL's files, or the removal of one; None if the lock has no NCCL."""
     if not place.group.components.nccl:
         return None
     text = dice.choice(("NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_SOCKET_IFNAME=lo", ""))
@@ -170,7 +170,7 @@ def containers(dice: Random, place: Place) -> Change | None:
 
 
 def scratch(dice: Random, place: Place) -> Change | None:
-    """Draw a scratch file system that is not mounted, now or at the next boot."""
+    """Draw a scratch file system that is not mounted, now or at the next boot; None if none is stated."""
     stated = place.group.setting("scratch")
     if not stated:
         return None

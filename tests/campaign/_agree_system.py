@@ -61,7 +61,7 @@ DIVERSIONS = ("/var/lib/dpkg/diversions", "/var/lib/dpkg/diversions-old")
 
 
 def package_file(dice: Random, place: Place) -> Change | None:
-    """Draw a file of a package of the lock, and how it is changed."""
+    """Draw a file of a package of the lock, and how it is changed; None if the package has no files."""
     package = dice.choice(locked_packages(place))
     files = place.files_of(package)
     if not files:

@@ -66,7 +66,7 @@ def trace(place: Place) -> list[str]:
 
 
 def recorded() -> tuple[str, ...]:
-    """Return the files of the last trace."""
+    """Return the paths of the files in the last trace."""
     return tuple(line for line in RECORD.read_text().splitlines() if not line.startswith("#"))
 
 

@@ -63,7 +63,9 @@ def alarms(found: Diagnosis) -> str:
 
 
 def missed(found: Diagnosis, rule: str) -> str:
-    """Return why a fault is not found: it is missing, or a result that is not its cause comes first."""
+    """Return why a fault is not found: it is missing, or a result that is not its cause comes first. "" if it
+    is found.
+    """
     if found.failure:
         return str(found.failure)
     places = [place for place, each in enumerate(found.faults) if each.rule == rule]

@@ -95,7 +95,7 @@ class Trials:
         return name
 
     def run(self, nodes: dict[str, Node], consent: Consent) -> dict[Cell, str]:
-        """Run each role on its node twice, then verify."""
+        """Run each role on its node twice, then verify; return what was seen for each cell of the table."""
         if not nodes:
             return {}
         lock, system = self._lock(nodes), next(iter(nodes.values())).os

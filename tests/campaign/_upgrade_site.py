@@ -86,7 +86,7 @@ class Site:
         return sorted((self.fleet.folder / "state/gpuprov/runs").glob("*/journal.jsonl"))
 
     def entries(self) -> list[Entry]:
-        """Return the entries in the journal of the latest run."""
+        """Return the entries in the journal of the latest run; [] without a run."""
         found = self.journals()
         return parse(found[-1].read_bytes(), "journal") if found else []
 

@@ -34,7 +34,7 @@ SEED = 1
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run rounds of changes, and print where drift and verify differ; return 1 if one is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -106,7 +106,9 @@ def _check(witness: str) -> str:
 
 
 def _reported(rounds: Rounds, before: Iterable[str], seconds: float) -> int:
-    """Print the table and the lists; return the exit code."""
+    """Print the table and the lists; return 1 if a change is bad or the node differed before the
+    first one.
+    """
     print("\n".join(table(rounds.outcomes)))
     bad = [each for each in rounds.outcomes if each.result in BAD]
     missed = [each for each in rounds.outcomes if each.result == "missed"]

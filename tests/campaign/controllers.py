@@ -66,7 +66,7 @@ class Seen:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run rounds of two controllers that change the same nodes, and print them; return 1 if one is wrong."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -32,7 +32,9 @@ PACKAGES = [Path(source).name for source in SETTINGS["run"]["source"]]
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run the tests, and print the coverage of each package; return 1 if a test fails or the total is too
+    low.
+    """
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -182,7 +182,7 @@ def report(result: Result, number: int) -> None:
 
 
 def main() -> int:
-    """Try every way; print the table."""
+    """Try every way in parallel, and print the table; return 1 if a goal was reached or a way broke."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

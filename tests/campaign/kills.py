@@ -31,7 +31,9 @@ RESIDUE = "dpkg-query -W -f '${db:Status-Abbrev}${Package}\\n' | grep '^rc.*nvid
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Kill dpkg at each moment of a change of the driver, apply again and print the complaints; return 1 if
+    there are any.
+    """
     moments = [int(word) for word in sys.argv[1:]] or list(MOMENTS)
     bad = 0
     with ExitStack() as stack:

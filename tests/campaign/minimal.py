@@ -30,7 +30,7 @@ SEEN = "seen"
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run the roles on minimal nodes, and write the table; return 1 if a cell is bad."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

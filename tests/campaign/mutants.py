@@ -34,7 +34,7 @@ VERDICTS = ("killed", "timed out", "unstable", "equivalent", "survived")
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Test a sample of mutants of each package, and print the counts; return 1 if one survived."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -52,7 +52,7 @@ CLEAN_LOOKS = 10
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Change a node in each way, and print whether drift and verify find it; return 1 if one does not."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -211,7 +211,9 @@ def _tried(road: Road, only: list[str], results: list[tuple[Pair, Result, Result
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Bring a node to each fleet that differs in one key and back, and print the results; return 1 at a dead
+    end.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

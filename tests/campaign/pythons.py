@@ -27,7 +27,7 @@ PYTEST = ("-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "--dist=loa
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run the unit tests with each version of Python found here; return 1 if one fails or none is found."""
     wanted = versions()
     found = {name: full for name in sys.argv[1:] or candidates(wanted) if (full := full_version(name))}
     bad = 0

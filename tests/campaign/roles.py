@@ -235,7 +235,7 @@ def _join(what: str, items: Collection[str]) -> str:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run each role on fresh, changed and broken nodes, and write the table; return 1 if one is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

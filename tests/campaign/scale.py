@@ -122,7 +122,9 @@ class Round:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Change a fleet by workers in rounds, kill or freeze one in each, and print them; return 1 if one is
+    wrong.
+    """
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

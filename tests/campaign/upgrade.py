@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def there_and_back(site: Site) -> int:
-    """Move a fleet to the next lock and back; print the time, and the nodes out of service at once."""
+    """Move a fleet to the next lock and back, and print the times; return 1 if something went wrong."""
     rules = {"canary": "one_per_group", "serial": ["25%", "50%"]}
     bad = 0
     for what, end in (("upgrade", "new"), ("rollback", "old")):
@@ -113,7 +113,9 @@ def judged_anew(site: Site) -> int:
 
 
 def faults(site: Site, chosen: Sequence[Fault]) -> int:
-    """Run one upgrade for each fault; afterwards the fleet has one version again."""
+    """Run one upgrade for each fault, and print the results; return 1 if one is wrong. In the end all nodes
+    have one version.
+    """
     bad, working, begun = 0, 0, time.monotonic()
     for fault in chosen:
         since = time.monotonic()
@@ -152,7 +154,9 @@ def healed(site: Site, ends: dict[str, str]) -> dict[str, object]:
 
 
 def kills(site: Site, times: int, dice: random.Random) -> int:
-    """Upgrade repeatedly, kill at random moments and resume: with a canary, and all nodes at once."""
+    """Upgrade repeatedly, with a canary and with all nodes at once, kill at random moments and resume; return
+    1 if one is wrong.
+    """
     shapes = [{"canary": canary, "serial": ["100%"]} for canary in ([site.fleet.nodes[0].name], "none")]
     lasting = []
     for shape in shapes:

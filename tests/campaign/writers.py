@@ -284,7 +284,9 @@ def outcome(writer: Writer, area: Path) -> bytes:
 
 
 def main() -> int:
-    """Try all writers, and print a table."""
+    """Let each writer of files write while files and disks are disturbed and it is killed; print a table,
+    return 1 if one is wrong.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

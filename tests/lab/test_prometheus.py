@@ -138,7 +138,7 @@ def firing(alert: Alert, case: Case) -> dict[str, Any]:
 
 
 def document(cases: dict[str, Case], *, harmless: bool = False) -> str:
-    """Return the file for `promtool test rules`."""
+    """Return the file for `promtool test rules`; with `harmless` no alert is expected."""
     tests = []
     for name, case in cases.items():
         expected = [] if harmless else [firing(ALERTS[name], case)]

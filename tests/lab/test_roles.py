@@ -39,7 +39,9 @@ class DebianNode(NodeUnderTest):
     def apply(
         self, *roles: str, check: bool = False, settings: dict[str, Any] | None = None, **variables: Any
     ) -> tuple[NodeOutcome, list[str]]:
-        """Run roles under the lock with some settings changed for this run."""
+        """Run roles under the lock with these settings changed for this run; return outcome and changed
+        tasks.
+        """
         locked = self.group
         self.group = with_settings(locked, settings or {})
         try:

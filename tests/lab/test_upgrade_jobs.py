@@ -107,7 +107,7 @@ class Cluster:
         return dict(re.findall(r"NodeName=(\S+)(?s:.*?)\n   State=(\S+)", shown))
 
     def reason(self, node: str) -> str:
-        """Return the reason of a node's drain."""
+        """Return the reason of a node's drain in Slurm, "" without one."""
         found = re.search(r"Reason=(.*) \[", self.says(f"scontrol show node {node}"))
         return found[1] if found else ""
 

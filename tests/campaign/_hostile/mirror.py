@@ -42,7 +42,7 @@ def days(number: float) -> str:
 
 
 def said(index: Index) -> list[tuple[str, str]]:
-    """Return the packages that an index offers."""
+    """Return the packages that an index offers, as sorted pairs of name and version."""
     return sorted((name, str(each.version)) for name in index.names() for each in index.versions(name))
 
 

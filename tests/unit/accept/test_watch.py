@@ -20,7 +20,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs(proc: Path, name: str, uids: str = ROOT, file: str = "") -> None:
-    """Add a process."""
+    """Add a process with a name, its users' numbers and the file that it runs to a /proc."""
     folder = proc / str(len(list(proc.iterdir())))
     folder.mkdir()
     (folder / "comm").write_text(f"{name}\n")

@@ -187,7 +187,7 @@ def test_ansible_without_events_is_ended_and_the_nodes_that_it_waits_for_are_nam
 
 
 def defaults(path: Path) -> dict[str, Any]:
-    """Return the defaults of the role to which a task file belongs."""
+    """Return the defaults of the role to which a task file belongs; empty if it has none."""
     found = path.parents[1] / "defaults/main.yml"
     return yaml.safe_load(found.read_text()) if found.exists() else {}
 

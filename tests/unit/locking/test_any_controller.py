@@ -53,7 +53,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[RepositorySpec]:
 
 
 def look(system: str, arch: str = "x86_64", repositories: str = "") -> None:
-    """Search the sources of a distribution's archive for a system."""
+    """Search the sources of a distribution's archive for a system, in a fleet with these repositories."""
     catalog = load()
     named = catalog.systems[system]
     fleet = parse_fleet(GROUP + repositories, "fleet.yml")

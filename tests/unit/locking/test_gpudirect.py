@@ -31,7 +31,7 @@ def lock(
     hardware: dict[str, Any] | None = None,
     **stack: Any,
 ) -> LockedGroup:
-    """Lock one group with this stack and these settings, from the mirror."""
+    """Lock one group with this stack and these settings, from the mirror; return the locked group."""
     shutil.copytree(fleet.parent / "profiles", folder / "profiles", dirs_exist_ok=True)
     urls = {**mirror.urls(), **({"doca": mirror.doca()} if doca else {})}
     document = {

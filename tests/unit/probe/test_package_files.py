@@ -78,7 +78,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 
 def drift(names: list[str] = NAMES) -> list[str]:
-    """Return what drift reports."""
+    """Return the differences in files of packages that drift reports; [] without any."""
     rows = [list(row) for row in files.differing(names)]
     expectation = Expectation("pins.files", [], "package_pins")
     found = judge("node", Facts("node", "", 0.0, {"package_files": rows}), [expectation]).drift

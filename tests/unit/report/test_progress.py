@@ -24,7 +24,9 @@ def result(host: str, status: str = "changed", **more: Any) -> dict[str, Any]:
 
 
 def lines(*events: dict[str, Any], diffs: bool = False) -> list[str]:
-    """Return the lines that progress reports for events, and for the end after them."""
+    """Return the lines that progress reports for events, and for the end after them; `diffs` shows changes of
+    files.
+    """
     said: list[str] = []
     progress = Progress(said.append, diffs=diffs)
     for event in events:

@@ -43,7 +43,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def made(node: Path) -> list[str]:
-    """Return the kernels for which an initramfs was made."""
+    """Return the kernels for which an initramfs was made; [] if none."""
     there = node / "made"
     return there.read_text().splitlines() if there.exists() else []
 

@@ -611,7 +611,7 @@ def test_workers_of_this_machine_open_no_port_without_tls() -> None:
 
 
 def family(process: int) -> list[int]:
-    """Return the descendants of a process."""
+    """Return the numbers of all processes below a process."""
     found = [process]
     for each in found:
         for message in Path(f"/proc/{each}/task").glob("*/children"):

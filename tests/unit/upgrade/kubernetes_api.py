@@ -125,12 +125,14 @@ class ApiNode:
         return self._evict(pod[1]) if pod else self._patch(document)
 
     def _patch(self, document: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Apply a patch to the node, also the strategic one that `kubectl cordon` sends."""
+        """Apply a patch to the node, also the strategic one that `kubectl cordon` sends; return status and
+        node.
+        """
         merge(self.node, document)
         return 200, self.node
 
     def _evict(self, pod: str) -> tuple[int, dict[str, Any]]:
-        """Delete a pod, unless the budget allows no disruption."""
+        """Delete a pod, unless the budget allows no disruption; return status and body."""
         if self.refusals:
             self.refusals -= self.refusals > 0
             said = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -218,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(*node.change(verb, urlsplit(self.path).path, document))
 
     def _node(self) -> ApiNode | None:
-        """Return the node that the request is about."""
+        """Return the node that the request is about, None if it is about none."""
         split = urlsplit(self.path)
         query = parse_qs(split.query)
         return next((each for each in self.nodes if each.has(split.path, query)), None)

@@ -56,7 +56,11 @@ class PaperShell(Shell):
         """Do nothing."""
 
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
-        """Return the recorded answer."""
+        """Return status, output and errors recorded for a command; 127 if none are.
+
+        Raises:
+            Unreachable: the connection is to break at this command.
+        """
         if self.breaks_at and self.breaks_at in command:
             raise Unreachable("Connection reset by peer")
         code, out, err = self.answers.get(command, (127, "", f"sh: 1: not recorded: {command}"))

@@ -18,7 +18,7 @@ from tests.unit.verify.nodes_on_paper import lock_of
 
 
 def to(connection: Connection, *, password: bool = False) -> list[str]:
-    """Return the options of ssh for a connection."""
+    """Return ssh's command line for a connection."""
     return ssh_argv(route("192.0.2.7", connection), password=password)
 
 

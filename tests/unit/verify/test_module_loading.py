@@ -51,7 +51,7 @@ class Node:
     absent: tuple[str, ...] = ()
 
     def drift(self) -> Difference | None:
-        """Return drift's difference."""
+        """Return the difference that drift finds in the node's module, or None."""
         files = [f"{FOLDER}/nvidia-current.ko", f"{FOLDER}/nvidia.ko"]
         said = "\n".join(f"filename: {each}\nversion: {VERSION}\nlicense: NVIDIA" for each in files)
         arguments = {KERNEL: " ".join(self.grub.split()[2:])} if self.grub else {}

@@ -63,6 +63,7 @@ def test_ports_are_asked_ahead_if_the_lock_states_them(monkeypatch: pytest.Monke
     first.ports = {22: [], 2222: [], 4444: []}
 
     def offered(node: NodeUnderTest, port: int) -> list[str]:
+        """Record the node and port; return no way to log in."""
         asked.append((node.name, port))
         return []
 

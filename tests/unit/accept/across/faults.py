@@ -148,7 +148,9 @@ def two_leaves(fabric: Fabric, chosen: list[str]) -> None:
 
 
 def leaves(names: list[str], chosen: list[str]) -> tuple[str, str]:
-    """Return the first nodes of two leaf switches."""
+    """Return the first node of each of two different leaf switches, those of the first two chosen nodes if
+    they differ.
+    """
     first = names.index(chosen[0]) // 8
     second = names.index(chosen[1]) // 8
     second = second if second != first else (second + 3) % 8

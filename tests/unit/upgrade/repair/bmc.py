@@ -73,7 +73,9 @@ class Board:
         return None
 
     def reset(self, kind: str) -> int:
-        """Reset, and return the HTTP status."""
+        """Set the power as a reset of this kind does; return the HTTP status, 501 if the board does not have
+        it.
+        """
         if kind not in self.kinds or kind in self.refuses:
             return 501
         self.log.append(kind)

@@ -39,7 +39,7 @@ class Machine:
         return {"processes": {pid: name for pid, (name, _) in self.processes.items()}, "containers": []}
 
     def run(self, *words: str, seconds: float = 0) -> str:
-        """Record a command; a stop of units ends them and their processes."""
+        """Record a command; a stop of units ends them and their processes. Return ""."""
         self.calls.append(" ".join(words))
         for unit in words[2:]:
             self.active.discard(unit)

@@ -132,7 +132,7 @@ def run(
     rollout: Rollout | None = None,
     away: tuple[str, ...] = (),
 ) -> Outcome[End]:
-    """Start a repair, and resume it each time the controller dies."""
+    """Start a repair, and resume it each time the controller dies; return its outcome."""
     lock = read_lock(RECORDED_LOCK).model_copy(update={"rollout": rollout})
     context = RepairContext(lock, folder, old=lock, source=folder, lock_path=folder / "fleet.lock.yml")
     path = folder / "journal.jsonl"
