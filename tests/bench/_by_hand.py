@@ -117,7 +117,11 @@ class ByHand:
         node.run("sh -s", input="\n".join(lines), timeout=3600)
 
     def by_playbook(self, lab: Lab, node: Node) -> None:
-        """Run the steps as Ansible tasks, as fast as possible: without checks, proofs or restoring."""
+        """Run the steps as Ansible tasks, as fast as possible: without checks, proofs or restoring.
+
+        Raises:
+            SystemExit: the playbook failed.
+        """
         folders = sorted({str(Path(each.path).parent) for each in self.others})
         tasks = [
             *(_copy(each) for each in self.sources),

@@ -23,6 +23,7 @@ class Terminal:
     """
 
     def __init__(self, command: list[str], width: int, height: int, folder: Path) -> None:
+        """Start the command in a terminal of this size; end the program without tmux."""
         if shutil.which("tmux") is None:
             raise SystemExit("no tmux here: apt-get install tmux")
         self._server = f"gpuprov-{os.getpid()}"

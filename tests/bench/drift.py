@@ -184,7 +184,7 @@ def probes(node: Node, lock: Lock, count: int) -> Cost:
 
 
 def gpuprov(folder: Path, *words: str) -> Cost:
-    """Measure one gpuprov command, which must find no difference."""
+    """Measure one gpuprov command; end the program if it finds a difference."""
     begun = time.perf_counter()
     with (folder / "said").open("w") as said:
         child = subprocess.Popen(

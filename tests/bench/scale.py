@@ -125,7 +125,7 @@ def by(workers: int, forks: int) -> tuple[str, ...]:
 
 
 def measured(folder: Path, machine: str, *words: str) -> Cost:
-    """Measure one command that finds no difference."""
+    """Measure one command; end the program if it finds a difference."""
     cost, before, begun = Cost(), on_node(machine), time.monotonic()
     child = subprocess.Popen(
         [*PROGRAM, *words],

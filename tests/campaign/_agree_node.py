@@ -79,7 +79,11 @@ def _is_file(path: Path) -> bool:
 
 
 def _init(node: Node) -> int:
-    """Return the process id of a node's init."""
+    """Return the process id of a node's init.
+
+    Raises:
+        NodeFailed: it is not running.
+    """
     for pid in sorted(engine.processes(node.machine)):
         with suppress(FileNotFoundError, ProcessLookupError):
             status = Path(f"/proc/{pid}/status").read_text()

@@ -42,7 +42,11 @@ systemctl list-timers; update-alternatives --get-selections; mount -a; logrotate
 
 
 def trace(place: Place) -> list[str]:
-    """Return the text files below /etc that programs of the node open while its services work."""
+    """Return the text files below /etc that programs of the node open while its services work.
+
+    Raises:
+        OSError: the kernel refuses the watch.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     handle = library.fanotify_init(CLOEXEC_NONBLOCK, os.O_RDONLY | os.O_CLOEXEC)
     root = os.fsencode(place.node.root)

@@ -61,7 +61,11 @@ class Trial:
         return execute(["nsenter", f"--target={self._init()}", "--all", "/bin/sh", "-c", command])
 
     def _init(self) -> int:
-        """Return the node's first process; while the node boots it has none for a moment."""
+        """Return the node's first process; while the node boots it has none for a moment.
+
+        Raises:
+            NodeFailed: it has none within `BOOT_S`.
+        """
         deadline = time.monotonic() + BOOT_S
         while time.monotonic() < deadline:
             if found := [pid for pid in engine.processes(self.node.machine) if _first(pid)]:

@@ -127,7 +127,11 @@ class Tests:
 
     @staticmethod
     def measure(copy: Copy) -> None:
-        """Run all unit tests once, unchanged; a test that fails is not used."""
+        """Run all unit tests once, unchanged; a test that fails is not used.
+
+        Raises:
+            SystemExit: the tests did not end.
+        """
         data = copy.folder / "build/tmp/coverage"
         copy.started(
             *UNIT_TESTS[2:], *COVERED, "--cov-context=test", "--timeout=600", COVERAGE_FILE=str(data)

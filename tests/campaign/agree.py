@@ -67,7 +67,11 @@ def main() -> int:
 
 
 def _provisioned(stack: ExitStack, folder: Path) -> Place:
-    """Provision a node with every component and setting."""
+    """Provision a node with every component and setting.
+
+    Raises:
+        SystemExit: a role failed.
+    """
     fleet = bring_up(stack, f"agree-{os.getpid()}", folder, [SYSTEM])
     fleet.nodes[SYSTEM].run("apt-get -q update; apt-get -q -y install --no-install-recommends cron")
     lock = fleet.state(0)

@@ -192,7 +192,11 @@ def _leased(seen: Seen) -> str:
 
 
 def _settle(site: Site, stands: dict[str, str]) -> None:
-    """Bring all nodes to one lock, and record it in the site."""
+    """Bring all nodes to one lock, and record it in the site.
+
+    Raises:
+        SystemExit: that failed.
+    """
     if set(stands.values()) == {site.there}:
         site.moved()
         return

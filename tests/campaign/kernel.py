@@ -84,7 +84,11 @@ class Site(Watched):
         return Facts.from_answer(json.loads(done.stdout))
 
     def drift(self) -> dict[str, Any]:
-        """Return drift in the areas for a node without GPUs: check → actual value."""
+        """Return drift in the areas for a node without GPUs: check → actual value.
+
+        Raises:
+            SystemExit: the node does not answer.
+        """
         done = gpuprov(self.folder, "drift", "-o", "json", code=None)
         [node] = json.loads(done.stdout)["nodes"]
         if node.get("reason"):

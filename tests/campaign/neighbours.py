@@ -75,7 +75,11 @@ class Road:
     image: str
 
     def begin(self) -> None:
-        """Bring the node to the full fleet, and save it."""
+        """Bring the node to the full fleet, and save it.
+
+        Raises:
+            SystemExit: the node does not come there.
+        """
         there = self.go(self.full())
         if not there.moved:
             raise SystemExit(f"the full fleet: {there.word}: {there.message}")

@@ -51,7 +51,11 @@ LOOKS = {"light": [], "dark": ["--blink-settings=preferredColorScheme=0", "--for
 
 
 def main() -> int:
-    """Write the pages and open each; return 1 if one has a complaint."""
+    """Write the pages and open each; return 1 if one has a complaint.
+
+    Raises:
+        InvalidInput: there is no browser.
+    """
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

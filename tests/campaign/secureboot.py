@@ -182,7 +182,11 @@ def rejected(site: Site) -> None:
 
 
 def enrolled_at_the_console(site: Site) -> None:
-    """Check that bootstrap requests the enrolment, and reports it after the keys at the console."""
+    """Check that bootstrap requests the enrolment, and reports it after the keys at the console.
+
+    Raises:
+        SystemExit: bootstrap requests none.
+    """
     print("--- gpuprov bootstrap")
     done = gpuprov(site.folder, "bootstrap", "--keep-passwords", code=None)
     password = re.search(r"password (\w+), Reboot", done.stdout)
@@ -221,7 +225,11 @@ def at_mok_manager(node: Node, start: int, password: str) -> None:
 
 
 def await_text(node: Node, start: int, text: str) -> int:
-    """Wait until the console shows a text; return the length of its log then."""
+    """Wait until the console shows a text; return the length of its log then.
+
+    Raises:
+        SystemExit: it does not in time.
+    """
     deadline = time.monotonic() + MENU_S
     while time.monotonic() < deadline:
         seen = node.console.read_bytes()

@@ -270,7 +270,11 @@ def killed(writer: Writer, new: bytes, area: Path) -> Iterator[Trial]:
 
 
 def outcome(writer: Writer, area: Path) -> bytes:
-    """Return the content that the writer produces without a fault."""
+    """Return the content that the writer produces without a fault.
+
+    Raises:
+        SystemExit: the writer fails.
+    """
     with trial(writer, area) as one:
         one.fill_in()
         one.in_child()

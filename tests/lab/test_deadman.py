@@ -115,6 +115,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     really, left = deadman.as_root, [times]
 
     def as_root(*words: Any) -> Output:
+        """Run the command; the first commands are run too, but then the connection breaks."""
         output = really(*words)
         left[0] -= 1
         if left[0] >= 0:

@@ -159,6 +159,7 @@ def test_a_node_that_breaks_while_it_is_armed_is_left_alone(
     paper = OnPaper(monkeypatch)
 
     def arm(session: Any, *_: Any) -> None:
+        """Break at n2."""
         if session.name == "n2":
             raise IndexError("an empty packet")
 

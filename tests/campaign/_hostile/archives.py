@@ -273,7 +273,9 @@ def builder(field: Field) -> Try:
     inventories = Inventories(field)
 
     def once(rng: random.Random) -> None:
-        """Make one try: apply with a hostile kernel name or archive of the builder."""
+        """Make one try: apply with a hostile kernel name or archive of the builder; raise Reached if a goal
+        is reached.
+        """
         names = tuple(f"t{field.number}n{each}" for each in (1, 2, 3))
         kernels = dict.fromkeys(names, KERNEL)
         if rng.random() < 0.4:

@@ -48,6 +48,11 @@ class Arena:
     """The sandbox of this module; `shell` runs a line in it as root or as another user."""
 
     def __init__(self, field: Field) -> None:
+        """Start a process with its own mounts, in which users of the node act.
+
+        Raises:
+            RuntimeError: it does not start.
+        """
         self.stubs = field.base / "stubs"
         self.stubs.mkdir()
         for name, text in STUBS.items():

@@ -140,6 +140,7 @@ class Field:
         """
 
         def refuse(word: str) -> float:
+            """Refuse NaN and infinity, which are not JSON."""
             raise ValueError(f"{word} is no number")
 
         try:

@@ -130,7 +130,7 @@ def first_boot(field: Field) -> Try:
     server = Server()
 
     def once(rng: random.Random) -> None:
-        """Make one try: a first boot with a hostile server."""
+        """Make one try: a first boot with a hostile server; raise Reached if a goal is reached."""
         machine = Machine(field.work / f"boot-{field.number}")
         url = f"http://127.0.0.1:{server.port}/x?X-Amz-Signature={field.secret}"
         content = _content(rng, field)  # content with the order's checksum equals the export

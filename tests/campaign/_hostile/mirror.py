@@ -174,7 +174,7 @@ def keyrings(field: Field) -> Try:
     plain = [key.binary() for key in keys]
 
     def once(rng: random.Random) -> None:
-        """Make one try: read a changed file of keys."""
+        """Make one try: read a changed file of keys; raise Reached if armor changes its keys."""
         whole = bytearray(
             rng.choice((plain[0], plain[0] + plain[1], keys[0].public, keys[0].public + keys[1].public))
         )
@@ -198,7 +198,9 @@ def served(field: Field) -> Try:
     field.theirs.chmod(0o644)
 
     def once(rng: random.Random) -> None:
-        """Make one try: fetch a file from a hostile server."""
+        """Make one try: fetch from a hostile server; raise Reached if that reads a file here or takes too
+        long.
+        """
         size = rng.choice((None, None, 100))
         answer = _answer(rng, field)
 
@@ -275,6 +277,9 @@ def catalogs(field: Field) -> Try:
     both = field.work / "both.asc"
 
     def once(rng: random.Random) -> None:
+        """Make one try: update from a changed release; raise Reached if one with a wrong signature is
+        accepted.
+        """
         state = field.work / f"state-{field.number}"
         with patch.dict(os.environ, {"XDG_STATE_HOME": str(state), "XDG_DATA_HOME": str(state)}):
             own = current().version.text

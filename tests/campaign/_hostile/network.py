@@ -79,7 +79,7 @@ def sshd(field: Field) -> Try:
     limits = ConnectionLimits(connect_s=SECONDS, command_s=SECONDS)
 
     def once(rng: random.Random) -> None:
-        """Make one try: connect to a hostile server, and check the time that this takes."""
+        """Make one try: connect to a hostile server; raise Reached if that logs in or takes too long."""
         said, silent = banner(rng, field), rng.random() < 0.02
 
         def serve(client: socket.socket) -> None:
@@ -116,7 +116,7 @@ def host_keys(field: Field) -> Try:
     known = f"other ecdsa-sha2-nistp256 {good.get_base64()}"
 
     def once(rng: random.Random) -> None:
-        """Make one try: pin a hostile line, and check what other hosts then have."""
+        """Make one try: pin a hostile line; raise Reached if another host's line is lost or added."""
         path.write_text(known + "\n")
         evil = rng.choice(
             (

@@ -32,7 +32,9 @@ def metrics(field: Field) -> Try:
     from gpuprov.inventory.firstboot.node import first_boot as program
 
     def once(rng: random.Random) -> None:
-        """Make one try: write metrics into a folder with a planted link."""
+        """Make one try: write metrics into a folder with a planted link; raise Reached if a file outside
+        changes.
+        """
         machine = Machine(field.work / f"boot-{field.number}")
         folder = machine.folder / "metrics"
         folder.mkdir()

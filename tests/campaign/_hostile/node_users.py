@@ -182,7 +182,9 @@ def leases(field: Field) -> Try:
         return asked.answer(output.stdout, output.stderr)
 
     def once(rng: random.Random) -> None:
-        """Make one try: lease the node while another user holds locks."""
+        """Make one try: lease the node while another user holds locks; raise Reached if that fails or a file
+        changes.
+        """
         arena.clean()
         act("take", "run-1", "me", 600.0)
         act("release", "run-1")

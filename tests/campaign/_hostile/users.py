@@ -31,7 +31,7 @@ def modes(field: Field) -> Try:
     known = field.work / "known_hosts"
 
     def once(rng: random.Random) -> None:
-        """Make one try: run a verb, and check the modes of its files."""
+        """Make one try: run a verb; raise Reached if other users may change or read its files."""
         state, cache = field.work / f"state-{field.number}", field.work / f"cache-{field.number}"
         homes = {"XDG_STATE_HOME": str(state), "XDG_CACHE_HOME": str(cache), "XDG_DATA_HOME": str(state)}
         verb = rng.choice(
@@ -94,7 +94,7 @@ def scheduler(field: Field) -> Try:
     make_certificates(folder, ["east"])
 
     def once(rng: random.Random) -> None:
-        """Make one try: connect to a hostile port, and check what was sent."""
+        """Make one try: connect to a hostile port; raise Reached if it is taken on or hears plain text."""
         from gpuprov.ssh.workers import hire
 
         first: list[bytes] = []

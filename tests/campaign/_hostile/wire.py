@@ -67,6 +67,7 @@ def wired(wire: Wire) -> Iterator[None]:
     """Replace every connection by a function."""
 
     def refuse(*_: Any) -> Any:
+        """Refuse paramiko, so that ssh is used."""
         raise BeyondParamiko("on paper")
 
     def opened(target: Target, limits: ConnectionLimits) -> Session:

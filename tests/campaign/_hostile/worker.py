@@ -42,7 +42,7 @@ def events(field: Field) -> Try:
     run = RunContext(paper_lock(field), folder, narrate=lines.append, listen=heard.append)
 
     def once(rng: random.Random) -> None:
-        """Make one try: process a hostile message."""
+        """Make one try: process a hostile message; raise Reached if an event of another node counts."""
         lines.clear()
         heard.clear()
         message: Any = rng.choice(
@@ -74,7 +74,9 @@ def messages(field: Field) -> Try:
     make_certificates(folder, ["east", "west"])
 
     def once(rng: random.Random) -> None:
-        """Make one try: an order to a service that answers with hostile messages."""
+        """Make one try: an order to a service that answers with hostile messages; raise Reached if another
+        node is affected.
+        """
 
         def answer(reported: dict[str, Any]) -> bytes:
             """Return the hostile messages about an order."""

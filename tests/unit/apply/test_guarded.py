@@ -112,6 +112,7 @@ def test_a_node_that_was_lost_to_another_run_is_not_touched(
         file, handle = tmp_path / "leases.json", None
 
         def require(self, name: str) -> None:
+            """Raise NodeFailed for a2."""
             if name == "a2":
                 raise NodeFailed("another run took its lease")
 

@@ -165,6 +165,7 @@ def test_an_interrupted_run_gives_its_leases_back_unless_it_can_be_resumed(
     nodes: PaperNodes, resumable: bool
 ) -> None:
     def interrupted() -> None:
+        """Lease the nodes, then interrupt."""
         with leases_of(nodes, resumable=resumable) as mine:
             mine.take(nodes.names)
             raise KeyboardInterrupt

@@ -36,6 +36,7 @@ def test_mitogen_is_used_where_it_knows_the_ansible_that_is_installed(
     says: str,
 ) -> None:
     def version(name: str) -> str:
+        """Return the stated version of a package; one without a version is not installed."""
         if found := {"mitogen": mitogen, "ansible-core": core}[name]:
             return found
         raise PackageNotFoundError(name)

@@ -174,6 +174,7 @@ def test_watching_says_only_what_changes(nodes: Answers, capsys: pytest.CaptureF
     looks = iter(range(10))
 
     def nap(seconds: float) -> None:
+        """Change the node instead of waiting; interrupt at the end."""
         look = next(looks)
         if look == 1:
             nodes["gpu1"] = Unreachable("no SSH on 127.0.0.1 port 1: timed out")

@@ -252,6 +252,7 @@ def test_systems_whose_names_are_those_of_other_groups_take_no_group_from_others
 
 def test_a_host_that_cannot_be_proposed_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(facts: Facts, _catalog: object) -> str:
+        """Fail for the host `bad`."""
         if facts.host == "bad":
             raise RuntimeError(facts.host)
         return "ubuntu24.04"

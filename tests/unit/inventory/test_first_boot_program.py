@@ -274,6 +274,7 @@ def test_a_disk_without_room_for_the_state_still_tells_it(
     write = first_boot.write
 
     def no_room(path: Path, text: str, mode: int = 0o600) -> None:
+        """Write only the volatile file; the disk has no room for others."""
         if path != first_boot.VOLATILE:
             raise OSError(28, "No space left on device", str(path))
         write(path, text, mode)

@@ -81,6 +81,7 @@ def test_whatever_fails_the_old_file_stays(
     count = 0
 
     def failing(*words: object, **named: object) -> object:
+        """Fail at the stated call, else do the real one."""
         nonlocal count
         count += 1
         if count == at:
@@ -139,6 +140,7 @@ def test_no_file_of_others_is_closed_when_that_fails(file: Path, monkeypatch: py
     real, made = os.open, list[int]()
 
     def full(path: str, flags: int, *rest: int, **others: int) -> int:
+        """Open another file in between, then fail as a full disk."""
         if flags != gpuprov_replace._CREATE or not made:
             found = real(path, flags, *rest, **others)
             made.extend([found] if flags == gpuprov_replace._CREATE else [])

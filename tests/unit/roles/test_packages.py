@@ -209,6 +209,7 @@ def test_what_cannot_come_along_is_left_to_its_turn(
     node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def call(*command: str) -> None:
+        """Record a command; it fails if DCGM is in it."""
         node.append(list(command))
         if "dcgm=4" in command:
             raise apt.Failed("Version '4' for 'dcgm' was not found", 100)
@@ -278,6 +279,7 @@ def test_a_set_that_does_not_fit_does_not_keep_away_what_others_need(
     node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def call(*command: str) -> None:
+        """Record a command; it fails if Docker is in it."""
         node.append(list(command))
         if "docker.io=20.10" in command:
             raise apt.Failed("Packages need to be removed but remove is disabled.", 100)
@@ -332,6 +334,7 @@ def test_what_packages_replace_is_looked_at_before_it_goes(
     node: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def call(*command: str) -> None:
+        """Record a command; it fails if nothing may be removed."""
         node.append(list(command))
         if "--no-remove" in command:
             raise apt.Failed("Packages need to be removed but remove is disabled.", 100)
@@ -373,6 +376,7 @@ def test_lists_are_read_once_nobody_else_reads_them(monkeypatch: pytest.MonkeyPa
     waited: list[float] = []
 
     def call(*_: str) -> None:
+        """Fail with the next message, until there is none."""
         if line := said.pop(0):
             raise apt.Failed(line, 100)
 

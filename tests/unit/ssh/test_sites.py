@@ -61,6 +61,7 @@ def read(stream: Any) -> bytes:
     """Return the content of the next frame from a stream."""
 
     def exactly(size: int) -> bytes:
+        """Return this many bytes; raise EOFError if the connection ends before."""
         found = b""
         while len(found) < size:
             more = stream.recv(size - len(found))

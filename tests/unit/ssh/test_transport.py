@@ -170,6 +170,7 @@ class Deaf(Door):
         """Read no more packets of the connection."""
 
         def nothing() -> None:
+            """Wait for the end of the test, then end the connection."""
             self.over.wait(20)
             raise EOFError
 

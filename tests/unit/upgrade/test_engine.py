@@ -188,6 +188,7 @@ def test_a_step_that_nobody_can_be_sent_to_is_no_failure_of_its_nodes(
         """Return a step that raises CrewLost if it is one of `gone`."""
 
         def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
+            """Do the step, or raise CrewLost."""
             if name in gone:
                 raise CrewLost("the scheduler at tls://ctl1:1 no longer answers")
             return dict(taken(self, name)(context, nodes, folder))

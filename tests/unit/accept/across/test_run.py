@@ -340,6 +340,7 @@ def test_an_interrupted_controller_waits_for_nobody() -> None:
     begun = time.monotonic()
 
     def interrupted() -> None:
+        """Wait until the node was asked, then interrupt."""
         with Mesh(["a"], here(["a"], lambda name: node)) as nodes:
             asking = threading.Thread(target=nodes.ask, args=({"a": {"do": "look"}}, 90), daemon=True)
             asking.start()
@@ -363,6 +364,7 @@ def test_a_node_that_connects_after_an_interruption_gets_no_order() -> None:
         return node
 
     def interrupted() -> None:
+        """Begin to connect, then interrupt."""
         with Mesh(["a"], here(["a"], connect)) as nodes:
             threading.Thread(target=nodes.ask, args=({"a": {"do": "look"}}, 90), daemon=True).start()
             assert connecting.wait(10)
@@ -616,6 +618,7 @@ def test_a_log_that_cannot_be_judged_counts_for_its_node(
     monkeypatch: pytest.MonkeyPatch, inter: Inter | None
 ) -> None:
     def read(streams: Iterable[TextIO]) -> NcclLog:
+        """Read logs; one with version 2.99.9 cannot be read."""
         texts = [stream.read() for stream in streams]
         if any("2.99.9" in text for text in texts):
             raise RecursionError

@@ -118,7 +118,11 @@ class Paper:
         return f"{roles}, store" if "nvidia_driver_builds" in stated else f"{roles}, itself"
 
     def _fetched(self, build: Build, name: str) -> bytes:
-        """Return a node's module for its own kernel, with the payload if one is set."""
+        """Return a node's module for its own kernel, with the payload if one is set.
+
+        Raises:
+            NodeFailed: the node has another kernel than the build.
+        """
         self.asked.append(name)
         if self.kernels[name] != build.kernel:
             raise NodeFailed(f"DKMS has no module for kernel {build.kernel}")

@@ -124,7 +124,9 @@ class World(AbstractContextManager["World"]):
         return {name: "no answer" for name in names if name in self.stuck}
 
     def measure(self, nodes: list[Any], level: str, **_: object) -> Iterator[tuple[str, Any]]:
-        """Yield each node with its measurements; it must be drained and without a job."""
+        """Yield each node with its measurements; it must be drained and without a job. Interrupt if the
+        controller is to die.
+        """
         for node in nodes:
             assert node.name in self.out, "measured in service"
             assert node.name not in self.jobs, "measured beside a job"
