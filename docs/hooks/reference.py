@@ -302,7 +302,9 @@ def _ruled(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def _said(function: ast.FunctionDef, functions: list[ast.FunctionDef]) -> str:
-    """Return the first paragraph of a function's docstring, or of that of its caller."""
+    """Return the first paragraph of a function's docstring, or of that of its caller; "" if
+    neither has one.
+    """
     if own := ast.get_docstring(function):
         return own.split("\n\n")[0]
     for other in functions:

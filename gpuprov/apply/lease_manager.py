@@ -145,7 +145,7 @@ class LeaseManager:
         return errors
 
     def _take(self, names: Sequence[str]) -> dict[str, GpuprovError]:
-        """Lease nodes once, and return the errors as `take` does.
+        """Lease nodes once, and return the errors as `take` does. No nodes give {}.
 
         Leases that ended runs of this controller have left are released first.
         """

@@ -65,7 +65,9 @@ def _is_day(text: str) -> bool:
 
 
 def wrong_branch(row: AffectedRange, catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong in the branch of a row: the value seen, and what was expected."""
+    """Yield what is wrong in the branch of a row: the value seen, and what was expected; nothing if it is
+    right.
+    """
     if row.component not in OF_A_BRANCH:
         if row.branch is not None:
             yield f"{row.component} of branch {row.branch}", "no branch, which only drivers have"

@@ -168,7 +168,7 @@ def _bmcs(path: Path | None, chosen: options.Chosen) -> tuple[str | None, dict[s
 
 
 def _patients(chosen: options.Chosen, events: Sequence[Event], bmcs: Mapping[str, Bmc]) -> dict[str, Patient]:
-    """Examine the selected nodes; return node → its verdict and rungs."""
+    """Examine the selected nodes, and tell the user so; return node → its verdict and rungs."""
     from gpuprov.upgrade.repair import look, plan
 
     options.note(f"examining {len(chosen.names)} node{'s' * (len(chosen.names) != 1)}")

@@ -132,7 +132,7 @@ class Examination(Facts):
 
     @part
     def health(self) -> tuple[Health, ...]:
-        """Health of the same GPUs."""
+        """Health of the GPUs that nvidia-smi lists, from the same answer; () without any."""
         if not self.gpus:
             return ()
         return parse_health(self.raw("smi")["stdout"])

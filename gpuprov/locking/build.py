@@ -272,8 +272,8 @@ class Builder:
         )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
-        """Return the locked components that stay: neither upgraded nor moved with an upgraded one, by
-        name.
+        """Return the locked components that stay: neither upgraded nor moved with an upgraded one, by name;
+        {} without a lock.
         """
         moving = set(self._upgrade)
         moving |= set(MOVE_WITH_DRIVER) if "driver" in moving else set()

@@ -41,7 +41,9 @@ def main(gpus: int) -> int:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """Return 0 when all ranks ended well, or the absolute exit code of a rank as soon as one fails."""
+    """Wait for the ranks; return 0 when all ended well, or the absolute exit code of a rank as soon as one
+    fails.
+    """
     while True:
         codes = [rank.poll() for rank in ranks]
         failed = next((code for code in codes if code), 0)

@@ -41,7 +41,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 def defaults(group: LockedGroup) -> dict[str, int | str]:
     """Return the stated defaults of Podman's containers: sizes in bytes, or "unlimited", and the cgroup
-    manager.
+    manager; {} without Podman.
     """
     if group.components.podman is None:
         return {}

@@ -202,7 +202,9 @@ def _gpus(job: Job) -> str:
 
 
 def _network(job: Job) -> list[str]:
-    """Return network options: several nodes need the host's network, RDMA also needs its devices."""
+    """Return docker's network options: several nodes need the host's network, RDMA also its devices; [] for
+    one node.
+    """
     if len(job.hosts) == 1:
         return []
     rdma = job.environment.get("NCCL_IB_DISABLE") == "0"

@@ -96,7 +96,7 @@ def _pairs(topology: Topology, expect_nvlink: bool) -> Finding:
 
 
 def _over_sockets(topology: Topology) -> list[Finding]:
-    """Warn of pairs of GPUs that are connected over sockets."""
+    """Return a warning of pairs of GPUs that are connected over sockets, [] without such pairs."""
     far = [link for link in topology.gpu_pairs if distance(link.kind) == _SOCKET]
     if not far:
         return []
@@ -108,7 +108,7 @@ def _over_sockets(topology: Topology) -> list[Finding]:
 
 
 def _unknown_words(topology: Topology) -> list[Finding]:
-    """Warn of paths of an unknown kind."""
+    """Return a warning of paths of an unknown kind, [] without such paths."""
     odd = [link for link in topology.links if distance(link.kind) == _UNKNOWN]
     if not odd:
         return []

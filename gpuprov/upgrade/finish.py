@@ -31,7 +31,9 @@ def follow(context: UpgradeContext, lock_path: Path) -> Outcome[End]:
 
 
 def _adopt(context: UpgradeContext, outcome: Outcome[End], lock_path: Path) -> None:
-    """Replace the lock file if all nodes of a lock are on that lock; not if the run ended early."""
+    """Replace the lock file, and report this, if all nodes of a lock are on that lock; not if the run ended
+    early.
+    """
     for end, lock in (("new", context.lock), ("old", context.old)):
         everywhere = all(outcome.ends.get(node) == end for node in lock.hosts())
         if everywhere and not outcome.stopped:

@@ -227,7 +227,9 @@ class Lab(AbstractContextManager["Lab"]):
         return [load_node(folder) for folder in folders]
 
     def _mend(self) -> None:
-        """Remove remains of killed runs: incomplete nodes, or nodes whose processes were killed."""
+        """Remove remains of killed runs: incomplete nodes, or nodes whose processes were killed;
+        print each.
+        """
         for node in self._recorded():
             if not node.complete or node.broken:
                 say(f"removing {node.name} of lab '{self.name}', which an interrupted run left behind")

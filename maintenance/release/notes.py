@@ -25,7 +25,7 @@ In the folder with the files that you have downloaded:
 
 
 def notes(version: str, changelog: str) -> str:
-    """Return the notes of a release.
+    """Return the text of a release: its section of CHANGELOG.md, and how to verify its files.
 
     Args:
         version: heading of the section, such as `0.1.0`.

@@ -437,7 +437,9 @@ def moves(said: str) -> "list[Move]":
 
 
 def _row(heading: str, fields: "list[str]") -> "list[Move]":
-    """Return a row of the table, and the packages that it replaces: `replacing  name.arch version`."""
+    """Return a row of the table, and the packages that it replaces (`replacing name.arch version`); [] if the
+    line is no row.
+    """
     if len(fields) < 4:
         return []
     replaced = [place for place, word in enumerate(fields) if word == "replacing"]

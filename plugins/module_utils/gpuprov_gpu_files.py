@@ -160,7 +160,9 @@ class _Search:
 
 
 def _tables(pid: str) -> "Iterator[str]":
-    """Yield the folders of a process's open files: its own, and those of threads that do not share it."""
+    """Yield the folders of a process's open files: its own, and those of threads that do not share it, unless
+    it has ended.
+    """
     folder = f"{PROC}/{pid}/"
     yield folder + "fd"
     try:

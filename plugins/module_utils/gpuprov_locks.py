@@ -70,7 +70,9 @@ def conflict(path: str, start: int = 0, length: int = 0) -> "Conflict | None":
 
 
 def conflict_of(handle: int, start: int = 0, length: int = 0) -> "Conflict | None":
-    """Return `conflict` for an open file."""
+    """Return a lock of another process that prevents a write lock of an open file, as `conflict` does; None
+    without one.
+    """
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (kind, pid)
@@ -128,7 +130,9 @@ def remove_kept_locks() -> None:
 
 
 def _is_of_a_process(handle: int) -> bool:
-    """Return whether a lock file names a process of root that runs; dnf writes it right after the lock."""
+    """Return whether a lock file names a process of root that runs; dnf writes it right after the lock, so
+    that an empty one is read again after 0.5 s.
+    """
     for _ in range(2):
         stated = os.pread(handle, 20, 0).strip()
         if stated:

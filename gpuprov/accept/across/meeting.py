@@ -83,8 +83,8 @@ class Meeting:
         return made
 
     def _is_shared(self, node: str, address: Address) -> bool:
-        """Return whether more than half of the other nodes have an interface in a network of this address,
-        in which the controller connects to none of the nodes.
+        """Return whether more than half of the other nodes have an interface in a network of this address;
+        networks in which the controller connects to a node do not count.
         """
         others = [networks for name, networks in self._networks.items() if name != node]
         near = sum(any(address in network for network in networks) for networks in others)
@@ -150,7 +150,9 @@ def known_addresses(nodes: Iterable[Target]) -> dict[str, frozenset[Address]]:
 
 
 def _known(node: Target) -> frozenset[Address]:
-    """Return the addresses to which the controller connects for a node."""
+    """Return the addresses to which the controller connects for a node; none if its name cannot be resolved
+    here.
+    """
     try:
         if node.route.local:
             own = interface_addresses().values()

@@ -83,7 +83,9 @@ class Worker:
                 os.kill(self.pid, signal.SIGKILL)
 
     def end(self, why: str = "") -> None:
-        """Kill the process, if it is alive; `why` becomes its answer if one is outstanding."""
+        """Kill the process, if it is alive, and wait for its end, at most a second; `why` becomes its answer
+        if one is outstanding.
+        """
         if not self.alive:
             return
         self.kill()

@@ -146,7 +146,9 @@ def nearest_fixed(catalog: Catalog, component: str, release: Version) -> Version
 
 
 def _known(catalog: Catalog, component: str, release: Version) -> Iterable[Version]:
-    """Return the versions of a component in the catalog's lists, of drivers those of the release's branch."""
+    """Return the versions of a component in the catalog's lists, of drivers those of the release's branch; ()
+    for an unknown one.
+    """
     if component in OF_A_BRANCH:
         branch = catalog.branches.get(release.major)
         return branch.known_versions if branch else ()

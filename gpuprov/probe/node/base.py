@@ -91,7 +91,9 @@ def is_ours(about: os.stat_result) -> bool:
 
 
 def read_of_users(path: str, limit: int = 65536) -> "str | None":
-    """Return the text of a regular file in a place that users can write, as `bytes_of_users` reads it."""
+    """Return the text of a regular file in a place that users can write, None where `bytes_of_users` returns
+    None.
+    """
     content = bytes_of_users(path, limit)
     return None if content is None else content.decode("utf-8", "replace")
 

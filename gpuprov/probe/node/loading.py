@@ -95,7 +95,8 @@ def _devices() -> "list[str]":
 
 @collector(seconds=20)
 def initramfs(parameters: "Values") -> "Any":
-    """Return kernel -> images with NVIDIA's modules that are older than the module on disk.
+    """Return kernel -> images with NVIDIA's modules that are older than the module on disk; {} if no setting
+    adds such modules to images.
 
     A list of an image's files takes a second: only images that a setting adds such modules to are read.
     """

@@ -222,7 +222,9 @@ def _connection() -> "tuple[str, str]":
 
 
 def _samples(keyword: str, criteria: str) -> "list[str]":
-    """Return an address for each pattern in the criteria of Match blocks: 10.0.0.1 for 10.0.0.0/8."""
+    """Return an address for each pattern in the criteria of Match blocks: 10.0.0.1 for 10.0.0.0/8; [] without
+    patterns.
+    """
     patterns = re.findall(keyword + r"[\s=]+\"?([^\s\"]+)", criteria)
     if not patterns:
         return []

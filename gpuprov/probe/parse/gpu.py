@@ -172,7 +172,9 @@ def _text(element: Element, *paths: str) -> str | None:
 
 
 def _pci_id(text: str | None) -> str | None:
-    """Convert `233510DE` → `10de:2335`: nvidia-smi writes the device before the vendor."""
+    """Convert `233510DE` → `10de:2335`: nvidia-smi writes the device before the vendor. None for
+    other texts.
+    """
     found = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4})([0-9a-fA-F]{4})", text or "")
     return f"{found[2]}:{found[1]}".lower() if found else None
 

@@ -128,7 +128,9 @@ def _stem(path: str) -> str:
 
 
 def parse_driver_version(text: str) -> LoadedDriver | None:
-    """Parse /proc/driver/nvidia/version, whose first line names the flavour and the version."""
+    """Parse /proc/driver/nvidia/version, whose first line names the flavour and the version; None without
+    such a line.
+    """
     for line in lines_of(text, _LINE):
         before, there, after = line.partition("Kernel Module")
         found = _VERSION.search(after) if there and before.startswith("NVRM version:") else None

@@ -204,7 +204,9 @@ class DaskCrew:
             job.inbox.put(message)
 
     def _collect(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
-        """Wait at most `seconds` for an event or an ended task, and process it; yield results of the task."""
+        """Wait at most `seconds` for an event or an ended task, and process it; yield results of the task.
+        Nothing is yielded if there is no event in time.
+        """
         try:
             message = job.inbox.get(timeout=seconds)
         except Empty:

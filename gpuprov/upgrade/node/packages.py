@@ -186,7 +186,8 @@ def download(targets: "list[str]", folder: str) -> None:
 
 
 def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
-    """Return (package, version) → SHA-256 from the repositories' indexes, for those versions that have it.
+    """Return (package, version) → SHA-256 from the repositories' indexes, for those versions that have it; {}
+    without names.
 
     Unknown packages are left out.
     """

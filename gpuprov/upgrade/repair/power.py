@@ -68,7 +68,8 @@ def cycle_one(bmc: Bmc, *, orderly: bool) -> None:
 
 
 def _whole(redfish: Redfish, kinds: Collection[str]) -> bool:
-    """Cycle by one request if the system has a kind for it; return whether that worked and the power is on.
+    """Cycle by one request if the system has a kind for it, and wait for the power; return whether that
+    worked and it is on.
 
     A BMC may state a kind that it then refuses.
     """

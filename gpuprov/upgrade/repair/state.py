@@ -108,7 +108,9 @@ class Progress:
         return step in self.done or step in self.failed
 
     def _route(self) -> Iterator[str]:
-        """Yield the steps of this node in order, as far as known now."""
+        """Yield the steps of this node in order, as far as known now; none for a node that is neither treated
+        nor drained.
+        """
         if not self.patient.rungs and not self.patient.stays:
             return
         yield "drain"

@@ -126,7 +126,7 @@ class PackageFiles(Observed):
         return compare(self, COMPARED, packages)
 
     def _diverted(self, packages: list[str]) -> list[tuple[str, str, str]]:
-        """Return name, path and state of the files of packages that an administrator diverts.
+        """Return name, path and state of the files of packages that an administrator diverts; [] without any.
 
         A package may divert files; documentation is excluded.
         """

@@ -58,7 +58,9 @@ class _Handler(SimpleHTTPRequestHandler):
     server: MirrorServer
 
     def do_GET(self) -> None:
-        """Serve a file, or fail according to `mood`."""
+        """Serve a file, or fail according to `mood`: without packages (`gone`), or without an answer
+        (`silent`).
+        """
         is_package = self.path.endswith(PACKAGES)
         if self.server.mood == "gone" and is_package:
             self.send_error(404)

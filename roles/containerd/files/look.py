@@ -34,7 +34,7 @@ CRI = re.compile(r"io\.containerd\.(?:grpc\.v1\.cri|cri\.v1\.runtime)\b")
 
 
 def imports(text):
-    """Return the paths and patterns in the list `imports` of a configuration."""
+    """Return the paths and patterns in the list `imports` of a configuration; [] without it."""
     listed = re.search(r"^\s*imports\s*=\s*\[([^\]]*)\]", text, re.MULTILINE)
     return re.findall(r"""["']([^"'\n]+)["']""", listed[1]) if listed else []
 

@@ -88,7 +88,7 @@ def off(index: int, gpu: list[str], wanted: dict) -> bool:
 
 
 def modes_set() -> list[str]:
-    """Return the names of the modes that the role's unit sets."""
+    """Return the names of the modes that the role's unit sets; [] without the unit."""
     line = re.search(r"(?m)^ExecStart=\S+ (.+)$", MODES_UNIT.read_text()) if MODES_UNIT.exists() else None
     return [word.partition("=")[0] for word in line.group(1).split()] if line else []
 

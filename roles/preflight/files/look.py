@@ -99,7 +99,8 @@ def runfile_traces() -> list[str]:
 
 
 def moved_repositories(ours: str, keys: list) -> list[str]:
-    """Return the addresses in the role's own file of sources that have a key of the lock's repositories.
+    """Return the addresses in the role's own file of sources that have a key of the lock's repositories. []
+    if the file cannot be read.
 
     They are former addresses of these repositories, and the role repositories rewrites the file.
 

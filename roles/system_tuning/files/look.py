@@ -38,7 +38,7 @@ def sysctl(name: str) -> str | None:
 
 
 def chosen(text: str) -> str | None:
-    """Return the word in brackets: `always [madvise] never` → madvise."""
+    """Return the word in brackets: `always [madvise] never` → madvise; None without brackets."""
     found = re.search(r"\[(\w+)\]", text)
     return found.group(1) if found else None
 

@@ -48,7 +48,9 @@ def change(driver: Driver, gpus: list[SimGpu], name: str, value: str, say: Say) 
 
 
 def _persistence(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Switch persistence mode, by the daemon from driver 580 on if it runs."""
+    """Switch persistence mode, by the daemon from driver 580 on if it runs; print the result as nvidia-smi
+    does.
+    """
     wanted = _switch(value, "persistence mode")
     if driver.settings.of(gpu)["persistence"] == wanted:
         say(f"Persistence mode is already {_state(wanted)} for GPU {gpu.bus_id}.")
