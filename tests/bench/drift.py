@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def compare(lab: Lab, node: Node, folder: Path, count: int, rounds: int) -> list[Bar]:
-    """Measure floor, probe, drift and an apply without changes in turns."""
+    """Measure floor, probe, drift and an apply without changes in turns, and print them."""
     lock = write_targets(lab, folder, count)
     ways: dict[str, Callable[[], Cost]] = {
         "floor: Paramiko runs `true`": lambda: floor(lock),
@@ -109,7 +109,7 @@ def ratios(base: float, probe: float, drift: float, apply: float) -> list[Bar]:
 
 
 def compare_slow(lab: Lab, folder: Path, count: int) -> list[Bar]:
-    """Measure verify and Ansible's check mode, together with drift at the same time."""
+    """Measure verify and Ansible's check mode, with drift at the same time, and print them."""
     write_targets(lab, folder, count)
     turns = [
         (gpuprov(folder, "drift").seconds, gpuprov(folder, "verify").seconds) for _ in range(SLOW_ROUNDS)
@@ -140,7 +140,7 @@ def slow_ratios(drift: float, verify: float, ansible: float) -> list[Bar]:
 
 
 def grow(lab: Lab, folder: Path, counts: list[int]) -> None:
-    """Measure drift of an increasing number of targets."""
+    """Measure drift of an increasing number of targets, and print it."""
     print("growth")
     for count in counts:
         lock = write_targets(lab, folder, count)

@@ -63,7 +63,7 @@ def write_locks(lab: Lab, folder: Path, count: int) -> None:
 
 
 def compare(folder: Path, count: int, rounds: int) -> Bar:
-    """Run each command once for the caches, then in turns."""
+    """Run each command once for the caches, then in turns; print the medians, and return the gate's bar."""
     for words in WAYS.values():
         gpuprov(folder, *words)
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}

@@ -118,7 +118,7 @@ def watch(terminal: Terminal, node: Node, options: argparse.Namespace) -> int:
 
 
 def leaves(terminal: Terminal) -> bool:
-    """Press `q`, and check that the command ends in time with exit code 0."""
+    """Press `q`; return whether the command ends within 15 s with exit code 0, and print it."""
     begun = time.monotonic()
     terminal.press("q")
     while terminal.ended is None and time.monotonic() - begun < 15:

@@ -153,7 +153,9 @@ OF_CDI = {"removed": "rm", "emptied": "truncate -s0", "private": "chmod 600"}
 
 
 def containers(dice: Random, place: Place) -> Change | None:
-    """Draw a setting of an engine or of NVIDIA's toolkit in its file, or a change of a CDI specification."""
+    """Draw a setting of an engine or of NVIDIA's toolkit in its file, or a change of a CDI specification;
+    None if the file that was drawn is missing.
+    """
     if dice.random() < 0.2:
         way = dice.choice(sorted(OF_CDI))
         do, again = f"{OF_CDI[way]} {SPECIFICATION}", "systemctl start nvidia-cdi-refresh"

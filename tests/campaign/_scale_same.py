@@ -17,7 +17,9 @@ UNHOLD = "apt-mark unhold libcuda1"
 
 
 def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
-    """Run drift, plan, verify, apply, accept, upgrade and rollback both ways; count the differences."""
+    """Run drift, plan, verify, apply, accept, upgrade and rollback both ways, and print the results; return
+    the number of differences.
+    """
     clocked(found)
     found.fleet.nodes[1].run(UNHOLD)
     bad = sum(
@@ -41,7 +43,7 @@ def compare(found: Site, made: Crew, say: Callable[[str], None] = print) -> int:
 
 
 def clocked(found: Site) -> None:
-    """Write a lock in which one setting differs from the fleet's."""
+    """Write the lock `CLOCKED`, in which only the graphics clock differs from the fleet's."""
     plain = yaml.safe_load((found.fleet.folder / "fleet.lock.yml").read_text())
     for group in plain["groups"].values():
         group["settings"]["clocks"]["value"]["graphics"] -= 210
@@ -51,7 +53,7 @@ def clocked(found: Site) -> None:
 def both(
     made: Crew, verb: str, *words: str, code: int = 0, undo: tuple[str, ...] = (), say: Callable[[str], None]
 ) -> bool:
-    """Run one verb both ways; return whether the documents differ.
+    """Run one verb both ways, and print the differences of its documents; return whether there are any.
 
     Args:
         undo: command that restores the fleet between the two.
@@ -69,7 +71,9 @@ def document(
     code: int = 0,
     say: Callable[[str], None],
 ) -> str:
-    """Return a verb's document without times."""
+    """Run a verb in one way; print its time, and its errors if the exit code is another; return its document
+    without times.
+    """
     begun = time.monotonic()
     done = way(verb, *words, "-o", "json", code=None)
     say(f"{verb:<9}{way.__name__:<11}{time.monotonic() - begun:6.0f} s, exit {done.returncode}")
@@ -79,7 +83,7 @@ def document(
 
 
 def differ(verb: str, documents: list[str], say: Callable[[str], None]) -> bool:
-    """Return whether two documents differ; print the differences."""
+    """Return whether two documents differ, or the first is empty; print the differences."""
     one, many = (each.splitlines() for each in documents)
     lines = list(difflib.unified_diff(one, many, "one", "workers", n=0, lineterm=""))
     say(f"{verb}: {'the same' if not lines else 'NOT the same'}, {len(one)} lines")

@@ -80,7 +80,7 @@ def killed_and_cut(site: Site, rules: dict[str, Any]) -> CompletedProcess[str]:
 
 
 def _kill(site: Site, rules: dict[str, Any], step: str) -> Path:
-    """Start an upgrade, kill it during a step, and return its journal."""
+    """Start an upgrade, kill it soon after a step begins, and return its journal."""
     known = site.journals()
     process = site.start(**rules)
     site.await_step(process, step, known)

@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def compiled(lab: Lab, folder: Path, system: str) -> int:
-    """Return the number of failed steps on a node of a system."""
+    """Apply a compiled driver to a node of a system and verify it, and print both; return how many failed."""
     [node] = lab.up(1, os=system, gpu=MACHINE)
     (folder / "fleet.yml").write_text(lab.fleet(PROFILE))
     gpuprov(folder, "lock")

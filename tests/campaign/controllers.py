@@ -99,7 +99,9 @@ def rounds(site: Site, times: int, dice: random.Random, say: Callable[[str], Non
 
 
 def attempt(site: Site, other: Fleet, plan: Round) -> Seen:
-    """Run one round: `upgrade` by the site's controller, `apply` by the other one."""
+    """Run one round: `upgrade` by the site's controller, `apply` by the other one; return what both did, with
+    errors.
+    """
     for node in site.fleet.nodes:
         if node.name in plan.lacking:
             node.run("apt-mark unhold libcuda1")

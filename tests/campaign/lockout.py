@@ -110,7 +110,7 @@ def _try(images: dict[str, str], number: int, system: str, way: Way, folder: Pat
 
 
 def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
-    """Try one way on a new node; return its outcome."""
+    """Try one way on a new node, and print what happened; return its outcome."""
     [node] = lab.up(1, image=image, names=[f"lost{number}"], prepare=[with_admin(ADMIN)])
     own = folder / node.name
     own.mkdir()

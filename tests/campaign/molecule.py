@@ -12,7 +12,7 @@ from tests.lab.test_molecule import SCENARIOS, molecule
 
 
 def main() -> int:
-    """Run the scenarios one after the other; return 1 if one failed."""
+    """Run the scenarios one after the other, and print each result; return 1 if one failed."""
     wanted = sys.argv[1:] or SCENARIOS
     bad = 0
     for scenario in wanted:

@@ -70,7 +70,9 @@ def full_version(python: str) -> str:
 
 
 def tested(python: str) -> bool:
-    """Return whether the unit tests pass in a new environment of an interpreter."""
+    """Run the unit tests in a new environment of an interpreter, and print the result; return whether they
+    pass.
+    """
     with tempfile.TemporaryDirectory(prefix="gpuprov-python-") as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         program = f"{folder}/bin/python"

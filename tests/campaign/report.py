@@ -125,7 +125,9 @@ def story(name: str, dice: random.Random) -> NodeDrift:
 
 
 def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]) -> int:
-    """Take a screenshot; return the number of console messages."""
+    """Take a screenshot, and print the console's messages; return their number, one more without
+    a picture.
+    """
     result = run(browser, f"--screenshot={picture}", f"--window-size={pixels}", *words, page.as_uri())
     loud = [line for line in result.stderr.splitlines() if "CONSOLE" in line]
     for line in loud:
@@ -134,7 +136,9 @@ def shoot(browser: str, page: Path, picture: Path, pixels: str, words: list[str]
 
 
 def behaves(browser: str, page: Path) -> int:
-    """Open the page at its second row: the script must open its details, and hostile values remain text."""
+    """Open the page at its second row; return 0 if the script opens its details and hostile values remain
+    text, else 1 or 2.
+    """
     dom = run(browser, "--dump-dom", page.as_uri() + "#row2").stdout
     opened = (
         dom.count('<details class="story" id="row2"') == 1

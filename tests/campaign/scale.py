@@ -233,7 +233,7 @@ def unfinished(found: Site) -> bool:
 
 
 def strike(made: Crew, process: Popen[str], this: Round, dice: random.Random) -> threading.Thread | None:
-    """Kill or freeze the victim; return the thread that continues a frozen one."""
+    """Kill or freeze the victim; return the thread that continues a frozen one, None for a killed one."""
     worker = dice.choice(made.workers)
     if process.poll() is not None:
         this.events.append(OVER)
@@ -286,7 +286,9 @@ def finish(process: Popen[str], this: Round) -> int:
 
 
 def heal(made: Crew) -> None:
-    """Restart the scheduler and a worker on each controller, as far as they no longer run."""
+    """Restart the scheduler and a worker on each controller, as far as they no longer run, and
+    wait for all.
+    """
     if made.scheduler.process and made.scheduler.process.poll() is None:
         gone = [worker for worker in made.workers if worker.process and worker.process.poll() is not None]
         for worker in gone:

@@ -105,7 +105,7 @@ def out_by_batch(entries: Sequence[Entry]) -> int:
 
 
 def judged_anew(site: Site) -> int:
-    """Run drift and verify on every node; return the number of nodes that fail."""
+    """Run drift and verify on every node, and print the result; return the number of nodes that fail."""
     wrong = {**site.drifted(), **site.fleet.wrong(f"{site.here}.lock.yml")}
     print(f"  afterwards: {len(site.fleet.nodes) - len(wrong)} nodes on {site.here} by drift and verify"
         + (f"; wrong: {wrong}" if wrong else ""))  # fmt: skip
@@ -190,7 +190,9 @@ def kills(site: Site, times: int, dice: random.Random) -> int:
 
 
 def killed(site: Site, moment: float, rules: dict[str, Any]) -> tuple[str, str, str]:
-    """Kill an upgrade and resume it; return the step it was in, the nodes' end state, and errors."""
+    """Kill an upgrade after `moment` seconds and resume it; return the step it was in, the nodes' end state,
+    and errors.
+    """
     known = site.journals()
     process = site.start(**rules)
     time.sleep(moment)

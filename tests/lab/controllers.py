@@ -116,7 +116,7 @@ class Crew:
         return self.gpuprov(verb, *words, "--workers", self.address, code=code)
 
     def begin(self) -> None:
-        """Start the scheduler, all workers and the service."""
+        """Start the scheduler, all workers and the service, and wait up to `READY_S` for them."""
         file = self.scheduler.home / "scheduler.json"
         file.unlink(missing_ok=True)
         scheduler = ""

@@ -51,7 +51,7 @@ class MirrorNode(NodeUnderTest):
 
     @property
     def others(self) -> dict[str, str]:
-        """URLs of further repositories of the fleet, by id."""
+        """URLs of further repositories of the fleet, by id; none unless a subclass has some."""
         return {}
 
     def state(self, **stack: object) -> LockedGroup:

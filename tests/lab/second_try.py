@@ -29,7 +29,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Return the category of a test that passed at the second try, for the last line."""
+    """Return the category of a test that passed at the second try, for the last line; None for others."""
     return (AT_SECOND_TRY, "2", AT_SECOND_TRY.upper()) if hasattr(report, "first_try") else None
 
 

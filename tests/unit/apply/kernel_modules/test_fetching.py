@@ -31,7 +31,9 @@ class Node:
         self.piece = 300
 
     def asked(self, session: object, password: object, act: str, *arguments: Any) -> Any:
-        """Answer a question of the transfer: the archive's size and hash, or a piece of it."""
+        """Answer a question of the transfer: the archive's size and hash, or a piece of it; None
+        to others.
+        """
         self.acts.append(act)
         match act, arguments:
             case "pack", _:
