@@ -81,7 +81,8 @@ def arm(session: Session, guard: Guard, token: str) -> None:
 
 
 def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
-    """Refuse a firewall that does not allow SSH from an address.
+    """Refuse a firewall that does not allow SSH from an address. Without a stated firewall nothing is
+    refused.
 
     A firewall with trusted interfaces is not refused: the connection may come through one of them.
 
@@ -229,8 +230,8 @@ def as_root(session: Session, command: str, password: str | None, stdin: bytes =
 
 
 def last_line(output: Output) -> str:
-    """Return the last line of a command's standard error, or else of its output: printable, at most 300
-    characters.
+    """Return the last line of a command's standard error, or else of its output, or else `no reason given`;
+    printable, at most 300 characters.
     """
     lines = (output.stderr or output.stdout).decode("utf-8", "replace").strip().splitlines() or [
         "no reason given"

@@ -216,7 +216,7 @@ def _survey(run: RunContext, names: list[str]) -> list[NodeDrift]:
 
 
 def _unmended(plan: NodePlan, result: Convergence) -> list[Difference]:
-    """Return the differences of severity `error` that remain although their role has run."""
+    """Return the node's differences of severity `error` that remain although their role has run."""
     differences = result.drift[plan.name].drift
     return [each for each in differences if each.role in plan.roles and each.severity == "error"]
 

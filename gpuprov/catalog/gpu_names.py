@@ -41,6 +41,7 @@ def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
 
     Raises:
         InvalidInput: as `find_gpu`.
+        Refused: as `find_gpu`.
     """
     number, name = counted(text)
     instance = instance_named(catalog, name) if number is None else None
@@ -107,7 +108,9 @@ LETTER_FOR_DIGIT = str.maketrans("Oo", "00")
 
 
 def _choices(gpus: Iterable[GpuModel]) -> str:
-    """Return one line for each GPU, its name in quotes to be copied; at most `_MOST_CHOICES`."""
+    """Return one line for each GPU, its name in quotes to be copied; at most `_MOST_CHOICES`, then the number
+    of others.
+    """
     found = list(gpus)
     lines = [
         f'\n  "{gpu.id}"  ({", ".join(gpu.pci_device_ids[:4])}; {gpu.nvidia_smi_name})'

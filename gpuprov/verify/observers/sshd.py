@@ -222,7 +222,8 @@ class Sshd(Observed):
         return list(found)
 
     def _unread(self, listener: Listener, answer: Answer) -> Iterator[str]:
-        """Yield them for one process, which writes its number to a file when it has read them.
+        """Yield the files and folders that changed after one process, which writes its number to a file, has
+        read them.
 
         If that file has another number, the process has read them two seconds after its start.
         """
