@@ -98,6 +98,7 @@ def stories(fleet: Path) -> dict[str, Story]:
 
 @pytest.mark.parametrize("name", SAID)
 def test_it_is_said_in_one_line(stories: dict[str, Story], name: str, fleet: Path) -> None:
+    """Check each faulty node's status, and its reason in one line."""
     address = read_lock(fleet / "fleet.lock.yml").hosts()[name].hosts[name]
     status, words = SAID[name]
     _, node = stories[name]
@@ -109,6 +110,7 @@ def test_it_is_said_in_one_line(stories: dict[str, Story], name: str, fleet: Pat
 
 @pytest.mark.parametrize("name", ["banner", "full"])
 def test_what_need_not_hinder_does_not(stories: dict[str, Story], name: str) -> None:
+    """Check that a harmless fault of a node changes nothing in its drift."""
     assert stories[name][1].drift == stories["good"][1].drift
 
 

@@ -228,6 +228,7 @@ def test_what_the_lock_states_no_more_goes_and_the_sites_own_stays(driven: StubD
 
 @pytest.mark.slow
 def test_docker_comes_and_goes_beside_it(driven: StubDriverNode) -> None:
+    """Check that Docker is installed next to containerd, and removed again."""
     client = [CLIENT] if driven.node.os == "debian13" else []
     driven.state(docker=component(driven.candidate("docker.io", "containerd", "runc", *client)))
     outcome, _ = driven.apply("containerd", "docker")

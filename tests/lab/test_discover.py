@@ -66,6 +66,7 @@ def test_all_are_matched_and_every_fault_is_named(discovered: Path) -> None:
 
 
 def test_the_fleet_holds_every_host(discovered: Path, nodes: dict[str, str]) -> None:
+    """Check that discover writes each host with its address into the group of its profile."""
     groups = read_fleet(discovered / "fleet.yml").groups
     assert {name: group.profile for name, group in groups.items()} == {
         profile: profile for profile, _ in KINDS.values()

@@ -49,6 +49,7 @@ def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 @pytest.mark.parametrize("name", slow_ones(BLOCKS, {"ci-0", "modules-0", "rented-server-0"}))
 def test_a_block_says_what_is_printed(name: str, site: tuple[Path, Node]) -> None:
+    """Run the commands of a block of the documentation, and check exit codes and output."""
     folder, node = site
     for typed, code, printed in steps(BLOCKS[name].replace(NAME, node.name)):
         words = shlex.split(typed)

@@ -60,6 +60,7 @@ def test_one_command_from_an_install_to_verified_with_a_reboot_and_nobody_there(
 
 
 def test_what_init_wrote_fits_the_machine(here: LocalNode) -> None:
+    """Check profile, system and host in the fleet.yml that `init` wrote for this machine."""
     plain = yaml.safe_load((here.node.root / FOLDER[1:] / "fleet.yml").read_text())
     [group] = plain["groups"].values()
     assert (group["profile"], group["os"], group["hosts"]) == (

@@ -215,6 +215,7 @@ def test_an_alert_that_fires_for_another_fault_is_seen(promtool: Node, name: str
 
 
 def test_what_is_harmless_fires_nothing(promtool: Node) -> None:
+    """Check that no alert fires for harmless values."""
     code, said = judged(promtool, document(HARMLESS, harmless=True))
     assert code == 0, said
 

@@ -149,6 +149,7 @@ def test_what_no_rung_mends_stays_out_with_a_bundle(sick: Sick) -> None:
 
 
 def test_a_third_return_stays_out(sick: Sick) -> None:
+    """Check that a GPU that is faulty again after two repairs leaves its node out of service."""
     for _ in range(2):
         sick.fault("remap", "1")
         assert sick.repair()[0] == "mended"

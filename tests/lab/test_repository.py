@@ -135,6 +135,7 @@ def debian(request: pytest.FixtureRequest, private_apt: Callable[..., Apt]) -> t
 
 @pytest.mark.parametrize("roots", [("nvidia-driver",), HEADLESS, ("nvidia-driver", "nvidia-settings")])
 def test_closure_is_what_apt_picks(debian: tuple[str, Apt, Index], roots: tuple[str, ...]) -> None:
+    """Check that the closure of packages is the set that apt would install, of the driver's family."""
     _, apt, index = debian
     ours = closure(index, dict.fromkeys(roots), FAMILY)
     pattern = re.compile("|".join(FAMILY))

@@ -48,6 +48,7 @@ def test_the_same_content_is_the_same_package(pyz: Path, tmp_path: Path) -> None
 
 
 def test_what_is_in_it(pyz: Path, tmp_path: Path) -> None:
+    """Check fields and files of the Debian package."""
     package = built(pyz, tmp_path / "one")
     assert shown("--field", package, "Package", "Version", "Architecture", "Depends").splitlines() == [
         "Package: gpuprov",
@@ -83,6 +84,7 @@ def test_a_maintainer_has_a_name_and_an_address(who: str, pyz: Path, tmp_path: P
 
 
 def test_without_dpkg_it_is_said(pyz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the error without dpkg-deb."""
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(GpuprovError, match="dpkg-deb is not installed"):
         deb.build_deb(pyz, tmp_path / "x.deb", __version__, WHO, tmp_path, WHEN)

@@ -100,6 +100,7 @@ def test_all_three_say_the_same(
     expected: str | None,
     held_back: str | None,
 ) -> None:
+    """Check that role, verify and drift find the same kernel for the next boot."""
     state(node, default, environment, made)
     assert driver.next_kernels(str(node)) == [each for each in (expected, held_back) if each]
     boot = booted_next([OLD, NEW], greps(node))

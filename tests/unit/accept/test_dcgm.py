@@ -58,6 +58,7 @@ def said(found: Any) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("text", "passed"), [(third(), "3 of 3"), (fourth(), "2 of 2")])
 def test_a_sound_node_passes_both(text: str, passed: str) -> None:
+    """Check that a node is accepted if DCGM's diagnosis passes, too."""
     found = judged({"run": 1, "code": 0, "said": text, "errors": ""})
     assert found.verdict == "accepted"
     assert said(found) == [("ok", f"DCGM's own diagnosis: {passed} passed")]
@@ -73,6 +74,7 @@ def test_a_sound_node_passes_both(text: str, passed: str) -> None:
     ],
 )
 def test_what_dcgm_fails_is_rejected(text: str, line: str) -> None:
+    """Check that a node on which DCGM's diagnosis fails is rejected, with its line."""
     found = judged({"run": 1, "code": 226, "said": text, "errors": ""})
     assert found.verdict == "rejected"
     assert said(found)[0] == ("bad", line)

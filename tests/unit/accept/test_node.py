@@ -107,6 +107,7 @@ def test_one_that_hangs_is_ended_and_the_others_go_on(crew: Crew) -> None:
     [("fail", "CUDA_ERROR_NO_DEVICE"), ("break", "KeyError"), ("die", "it ended by itself (signal 10)")],
 )
 def test_what_goes_wrong_is_the_answer(crew: Crew, order: str, said: str) -> None:
+    """Check that a worker that dies or raises gives an error as its answer."""
     [answer] = crew.ask([crew.hire("one", work)], order, "x", 10)
     assert said in answer["error"]
 
@@ -418,6 +419,7 @@ def test_a_word_of_the_pattern() -> None:
 
 
 def test_each_kernel_is_whole() -> None:
+    """Check that the program for the GPU has four kernels with balanced brackets."""
     text = kernels.ptx()
     assert text.count(".visible .entry") == 4
     assert text.count("{\n") == text.count("}\n") == 4

@@ -79,6 +79,7 @@ def test_a_gate_in_doubt_is_reported_and_not_used(gpu: str, name: str) -> None:
 
 
 def test_without_a_gate_dcgms_rule_speaks() -> None:
+    """Check that the floor of a rate without a published limit is DCGM's, 75 % of the reference."""
     floor = reference(H200).floor(("gemm_bf16_tflops",))
     assert floor is not None
     assert floor.bad == pytest.approx(0.75 * 794.5, abs=0.1)

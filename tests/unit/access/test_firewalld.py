@@ -68,6 +68,7 @@ def test_it_starts_again_at_once_or_by_the_boot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recorded", ["disabled inactive", "none none", ""])
 def test_one_that_was_off_stays_off(tmp_path: Path, recorded: str) -> None:
+    """Check that restoring starts no firewalld that was not running before."""
     assert called(tmp_path, "start_firewalld", firewalld=recorded, there="")[::2] == (0, [])
 
 

@@ -89,6 +89,7 @@ def test_a_full_file_system_loses_no_key(keys: Path, tmp_path: Path, what: str) 
 
 @pytest.mark.parametrize("key", ["", "A", "alice", "ssh-ed25519"])
 def test_what_is_no_key_removes_nothing(keys: Path, key: str) -> None:
+    """Check that removing a text that is no key fails, and leaves the file unchanged."""
     before = keys.read_bytes()
     assert (throwaway("remove", keys, key).returncode, keys.read_bytes()) == (4, before)
 

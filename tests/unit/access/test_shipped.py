@@ -41,6 +41,7 @@ def test_a_stricter_value_or_one_of_a_cloud_s_image_is_as_shipped(keyword: str, 
     ],
 )
 def test_a_looser_value_stays(keyword: str, value: str) -> None:
+    """Check that a value that admits more than the shipped one is not replaced by it."""
     assert compared(keyword, value, as_shipped("debian12")[keyword]) == value
 
 

@@ -101,6 +101,7 @@ def test_this_machine_goes_down_last_and_never_by_ansible(machine: Machine) -> N
 
 
 def test_without_consent_it_stays_up(machine: Machine) -> None:
+    """Check that this machine is not rebooted without consent, and is listed as needing it."""
     machine.run = replace(machine.run, consent=Consent())
     result = machine.converge()
     assert machine.went_down == []

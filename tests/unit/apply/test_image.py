@@ -91,6 +91,7 @@ def test_nothing_is_started_meanwhile_and_nothing_is_left_of_that(
 
 
 def test_a_builders_own_policy_stays(tree: Path) -> None:
+    """Check that a policy-rc.d that was in the tree before is restored."""
     (tree / "sbin/policy-rc.d").write_text("the builder's\n")
     with offline():
         pass

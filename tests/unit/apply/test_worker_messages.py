@@ -137,6 +137,7 @@ def test_an_event_is_about_a_node_of_the_worker(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(run: Run, result: Any) -> None:
+    """Check that an invalid message of a worker raises NodeFailed and leaves no event, line or file."""
     with pytest.raises(NodeFailed):
         run.take(result)
     assert not run.events

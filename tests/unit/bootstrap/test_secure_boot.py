@@ -102,6 +102,7 @@ def test_a_request_that_waits_is_not_made_again(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_mokutil_refuses_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check the error if mokutil refuses the import of the certificate."""
     with pytest.raises(NodeFailed, match=r"Site: EFI variables are not supported.*mokutil --import.* gpu01"):
         come(monkeypatch, tmp_path, "echo EFI variables are not supported >&2; exit 1")
 

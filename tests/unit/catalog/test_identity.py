@@ -58,6 +58,7 @@ def test_systems_that_nobody_serves_are_understood(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ubunut22.04", "", "ubuntu", "templeos", "9.4"])
 def test_unknown_systems_list_what_is_near(name: str) -> None:
+    """Check that an unknown system is refused, with the similar ones."""
     with pytest.raises(InvalidInput, match="expected one of"):
         find_system(CATALOG, name)
 
@@ -87,6 +88,7 @@ def test_driver_versions(text: str, driver: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "latest", "5 80", "580.", "-1", "9" * 30])
 def test_what_is_no_driver_version(text: str) -> None:
+    """Check that a text that is no driver version is refused."""
     with pytest.raises(InvalidInput):
         driver_text(text)
 

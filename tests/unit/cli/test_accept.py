@@ -77,6 +77,7 @@ def test_what_is_wrong_is_said(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Check the message for arguments of `accept` that are wrong, and exit code 2."""
     monkeypatch.chdir(tmp_path)
     assert run(["accept", *arguments]) == 2
     assert said in capsys.readouterr().err

@@ -60,6 +60,7 @@ def made(monkeypatch: pytest.MonkeyPatch, image: Image) -> None:
 def test_what_was_done_and_what_waits(
     lock: Path, left: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check the lines about an image: changes, checks, and what is left for the first boot."""
     made(monkeypatch, Image(NodeOutcome(changed=7), {"storage": "the machine's drives"}))
     assert run(["apply", "--image", "train", "--lock", str(lock), "--yes"]) == 0
     out = capsys.readouterr().out.splitlines()

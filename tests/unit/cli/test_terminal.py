@@ -134,6 +134,7 @@ def test_what_a_tab_offers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Check the completions that are offered for the beginning of a word."""
     monkeypatch.chdir(tmp_path)
     found = complete(click.Context(gpuprov), click.Argument(["x"]), begun)
     assert found[: len(offered)] == offered

@@ -60,6 +60,7 @@ def test_a_board_without_its_nvlink_is_a_fault(lock: Path, answer: dict[str, Any
 
 
 def test_no_way_in_is_said(lock: Path, answer: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Check the message for a node that is not reached, and exit code 4."""
     answer["error"] = Unreachable("no route to it")
     assert run(["topo", "gpu01", "--lock", str(lock)]) == 4
     assert "no route to it" in capsys.readouterr().err

@@ -55,6 +55,9 @@ def test_a_fault_is_found_by_name(name: str, number: int) -> None:
 
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_its_cause_comes_first(name: str, number: int) -> None:
+    """Check that no mere hint comes before a rule's fault unless the rule names it as a cause, and that a
+    broken part comes first.
+    """
     result = bare_metal()
     FAULTS[name][number](result)
     found = diagnose(as_examined(result)).faults
@@ -222,6 +225,8 @@ def test_instances_that_a_user_may_not_see_are_unknown() -> None:
 
 
 def test_a_lost_gpu_explains_what_follows() -> None:
+    """Check that a GPU that fell off the bus is the first fault, before those that it causes."""
+
     def gone(result: dict) -> None:  # type: ignore[type-arg]
         """Take the first GPU from the bus; nvidia-smi fails."""
         result["pci_links"][FIRST][0].update(lost=True)

@@ -61,6 +61,7 @@ def test_each_party_has_a_row() -> None:
 
 
 def test_what_the_table_names_exists() -> None:
+    """Check that the tests and tries that SECURITY.md names exist."""
     named = [name for held in table().values() for name in re.findall("`([^`]+)`", held)]
     tests = [name for name in named if name.startswith("tests/")]
     cells = [name for name in named if not name.startswith("tests/")]

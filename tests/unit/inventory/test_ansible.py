@@ -140,6 +140,7 @@ def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", [FLEET, AWKWARD], ids=["full", "awkward"])
 def test_a_fleet_comes_back_whole(tmp_path: Path, text: str) -> None:
+    """Check that a fleet that became an Ansible inventory is imported without a loss."""
     (tmp_path / "fleet.yml").write_text(text)
     lines: list[str] = []
     back = import_fleet([generated(tmp_path)], ImportHints(), narrate=lines.append)

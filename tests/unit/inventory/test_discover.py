@@ -164,6 +164,8 @@ def test_sizes_of_drives_count_where_they_are_shown() -> None:
 
 
 def test_what_no_profile_has_is_said() -> None:
+    """Check the reason for a node without GPUs, and for GPUs that no profile has."""
+
     def none(raw: dict[str, Any]) -> None:
         raw["pci"] = []
 
@@ -191,6 +193,8 @@ def test_what_a_node_does_not_tell_is_unknown_not_missing(part: str, unknown: st
 def test_the_table_names_what_is_unknown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that discover's table names the facts that could not be read."""
+
     def look(hosts: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
         yield hosts[0], (simulated("t4x1"), Match("dev-t4", ("7 cores instead of 8",), ("nics: timed out",)))
 

@@ -309,4 +309,5 @@ def test_as_many_processors_as_linux_counts() -> None:
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_ranges_unfold_to_what_they_folded(values: set[int]) -> None:
+    """Check that numbers folded to ranges and unfolded are the same."""
     assert numbers(ranges(values)) == sorted(values)

@@ -126,6 +126,7 @@ class nothing:  # noqa: N801 - in place of a context manager that is a function
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: Any, words: str) -> None:
+    """Check that the error about an imported file names the wrong field."""
     path = tmp_path / "x.json"
     path.write_text(text if isinstance(text, str) else json.dumps(text))
     with pytest.raises(InvalidInput) as raised:

@@ -252,6 +252,7 @@ def test_a_mistake_is_one_line(
 
 
 def test_what_no_cloud_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that user-data larger than clouds accept is refused, with ways to make it smaller."""
     monkeypatch.setattr(cloud_init, "LIMIT", 500)
     incompressible = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(40))
     with pytest.raises(InvalidInput, match="expected at most 500; use --compress, or fetch the lock"):

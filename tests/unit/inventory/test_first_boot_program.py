@@ -146,6 +146,7 @@ def test_a_reboot_is_one_step_and_the_next_boot_goes_on(machine: Machine) -> Non
 
 
 def test_reboots_come_to_an_end(machine: Machine) -> None:
+    """Check that a first boot that always needs a reboot ends after three."""
     machine.says(apply=({"nodes": [{"name": "here", "reboot_needed": True}]}, 3))
     for _ in range(first_boot.REBOOTS_AT_MOST + 1):
         machine.boot()
@@ -210,6 +211,7 @@ def test_a_mirror_that_is_away_is_asked_again(machine: Machine, monkeypatch: pyt
 
 
 def test_a_mirror_that_stays_away_postpones(machine: Machine) -> None:
+    """Check that a first boot without its mirror is postponed to the next boot."""
     machine.order["patience_s"] = 0
     machine.says(apply=failing(TRANSIENT))
     assert machine.boot() == POSTPONED
@@ -333,6 +335,7 @@ def test_the_store_is_where_gpuprov_of_this_machine_looks() -> None:
 
 
 def test_what_never_ends_is_given_up(machine: Machine, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a download larger than the limit ends the first boot."""
     monkeypatch.setattr(first_boot, "LARGEST", len(LOCK) - 1)
     machine.order["lock"]["url"], hook.content = hook.url, LOCK.encode()
     assert machine.boot() == 1

@@ -173,6 +173,7 @@ PartitionName=everything Nodes=ALL
 
 
 def test_slurm_tells_nodes_gpus_and_partitions(tmp_path: Path) -> None:
+    """Check groups, profiles and hosts that are read from slurm.conf."""
     said = ImportHints({"nodes": "base"}, {"": "debian12"})
     fleet = imported(tmp_path / "slurm.conf", SLURM, said)
     assert {group.profile: list(group.hosts) for group in fleet.groups.values()} == {
@@ -338,6 +339,7 @@ def test_metadata_of_many_machines_is_one_fleet(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing_is_asked_for(tmp_path: Path, capsys: Any, name: str, text: str, words: str) -> None:
+    """Check that an import without a value that a fleet must state is refused, and names the option."""
     (tmp_path / name).write_text(text)
     said = ["--os", "debian12"] if name != "a.json" else []
     assert run(["inventory", "import", str(tmp_path / name), *said]) == 2

@@ -58,6 +58,7 @@ def test_a_lock_fits(locked: MakeLock) -> None:
     ],
 )
 def test_what_is_wrong_does_not_fit(what: str, wrong: Any) -> None:
+    """Check that a wrong document does not fit its JSON Schema."""
     with pytest.raises(jsonschema.ValidationError):
         require_fit(wrong, json_schema(what))
 

@@ -75,6 +75,7 @@ def test_what_hosts_share_is_said_once_and_the_rest_of_each() -> None:
 
 
 def test_all_of_it_comes_back() -> None:
+    """Check that a fleet that became an inventory and a fleet again is the same."""
     fleet = parse_fleet(FLEET, "fleet.yml")
     back = parse_fleet(render_plain(fleet_of(inventory_of(fleet, {}), ImportHints())), "back")
     assert back == fleet

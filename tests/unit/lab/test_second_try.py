@@ -64,6 +64,7 @@ def test_what_passes_then_is_named_beside_the_last_line(folder: Path) -> None:
 
 
 def test_what_fails_again_has_failed(folder: Path) -> None:
+    """Check that a test that fails at its second try, too, is reported as failed."""
     code, said = lines(folder)
     assert code == 1
     assert "FAILED test_broken.py::test_never - RuntimeError: as always" in said

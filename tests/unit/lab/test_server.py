@@ -45,6 +45,7 @@ def test_ports_hang_on_their_pci_devices(root: Path) -> None:
 
 
 def test_steps_break_just_what_they_name(root: Path) -> None:
+    """Check that each step changes only its part of the fake sysfs: a GPU, a port's speed, memory."""
     without_gpu("0000:d1:00.0")(root)
     with_port_speed("mlx5_3", 200)(root)
     with_port_speed("eth0", 10)(root)

@@ -244,6 +244,7 @@ def test_refusals(driven: Driven, machine: str, arguments: list[str], status: in
 
 
 def test_faults_come_and_go(driven: Driven) -> None:
+    """Check what nvidia-smi prints under simulated faults, and that `mend` or a reboot ends them."""
     node = driven("h200x4")
     assert node.call("gpuprov-sim", "fault", "gpu-lost", "7").status == 2
     node.call("gpuprov-sim", "fault", "gpu-lost", "2")

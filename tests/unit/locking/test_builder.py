@@ -78,6 +78,9 @@ def test_a_lock_of_before_trusts_no_builder() -> None:
     ],
 )
 def test_what_cannot_compile_is_refused(build: str | None, stated: dict[str, Any], said: str) -> None:
+    """Check that an impossible builder is refused: none named, an unknown one, modules that are not compiled,
+    no compiler.
+    """
     components = locked_group("node").components
     driver = components.driver.model_copy(update={"build": build})
     components = components.model_copy(update={"driver": driver})

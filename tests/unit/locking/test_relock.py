@@ -143,6 +143,7 @@ def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: P
     ],
 )
 def test_what_nobody_can_mean(one_group: Write, stack: dict[str, object], said: str) -> None:
+    """Check the messages for values of a stack that have the wrong form: a number, a wrong list."""
     with pytest.raises(InvalidInput, match=said):
         build_lock(one_group(**stack))
 

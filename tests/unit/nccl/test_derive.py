@@ -409,6 +409,7 @@ def test_the_odd_node_is_named() -> None:
 
 
 def test_nodes_that_agree_say_nothing() -> None:
+    """Check that nodes with equal environments give no finding."""
     assert agree({"a": derive([ethernet("e", 10)]), "b": derive([ethernet("e", 10)])}) == []
 
 
@@ -430,6 +431,7 @@ NAMES = st.sampled_from(["eth0", "ens5", "bond0", "bond0.7", "docker0", "ib0", "
     )
 )
 def test_what_is_taken_reaches_other_nodes(nics: list[NetworkInterface]) -> None:
+    """Check that only interfaces that are up and routable are chosen, and none that is excluded."""
     derived = derive(nics)
     taken = derived.environment.get("NCCL_SOCKET_IFNAME", "=").removeprefix("=").split(",")
     by_name = {nic.name: nic for nic in nics}

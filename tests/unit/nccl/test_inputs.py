@@ -67,6 +67,7 @@ def test_without_topology_all_ports_are_rails() -> None:
 
 
 def test_a_node_that_did_not_tell() -> None:
+    """Check that facts without network cards raise Missing, with the reason."""
     with pytest.raises(Missing, match="nics: timed out"):
         from_facts(facts(nics={"error": "timed out"}, hcas=[]))
 

@@ -205,6 +205,7 @@ def test_transports(via: str, transport: str, gdrdma: bool) -> None:
 
 
 def test_collnet_leads_into_the_network() -> None:
+    """Check what is parsed from a channel's line about CollNet."""
     found = path("CollNet 00/0 : 5 [receive] via COLLNET/SHARP/0/GDRDMA")
     assert found is not None
     assert (found.target, found.receiving, found.transport, found.gdrdma) == (

@@ -119,6 +119,7 @@ def test_without_a_record_the_sites_own_stand_alone(fleet: Path) -> None:
 
 
 def test_a_wrong_name_is_said(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check the message for a node or group that does not exist, and for a file of another schema."""
     assert derived(fleet, "nobody") == 2
     assert "no node or group nobody" in capsys.readouterr().err
     record_path(fleet).write_text("schema: other\n")

@@ -58,6 +58,7 @@ def test_nccl_tests_on_a_node(node: Remote, tmp_path: Path) -> None:
 
 
 def test_what_is_placed_is_removed(node: Remote, tmp_path: Path) -> None:
+    """Check that a script placed on a node is removed at the end."""
     script = tmp_path / "script.py"
     script.write_text("print(1)\n")
     place = Path(node.place(script))
@@ -72,6 +73,7 @@ def test_a_node_without_a_driver_says_so(tmp_path: Path) -> None:
 
 
 def test_what_hangs_is_ended_there(node: Remote) -> None:
+    """Check that a measurement that does not end in time is killed on the node."""
     machine = inspect_machine(shell=node)
     with pytest.raises(NodeFailed, match="did not end in 1 s"):
         measure(machine, "default", "stub", ["sleep", "20"], 1, node)

@@ -88,6 +88,7 @@ def test_only_the_mode_may_be_wrong(play: Play, unit: dict[str, str]) -> None:
 
 
 def test_what_is_not_wanted_goes(play: Play, unit: dict[str, str]) -> None:
+    """Check that an unwanted file is removed, once."""
     play(files=[unit])
     unwanted = {**unit, "wanted": False}
     assert play(files=[unwanted])["removed"] == [unit["path"]]
@@ -117,6 +118,7 @@ def test_a_content_is_tried_under_a_name_of_the_same_kind(play: Play, unit: dict
 
 
 def test_undo_brings_back_what_was_there(play: Play, unit: dict[str, str], tmp_path: Path) -> None:
+    """Check that undo restores a changed file and removes a new one."""
     there = tmp_path / "daemon.json"
     there.write_text("{}\n")
     there.chmod(0o600)

@@ -44,6 +44,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_content_changes_and_the_mode_stays(file: Path) -> None:
+    """Check that a replaced file keeps its mode, and no temporary file is left."""
     replace(str(file), b"new\n")
     assert (file.read_bytes(), file.stat().st_mode & 0o7777) == (b"new\n", 0o640)
     assert names(file.parent) == ["file"]
@@ -169,6 +170,7 @@ def test_a_link_is_replaced_or_what_it_leads_to(file: Path) -> None:
 
 @pytest.mark.parametrize("what", ["folder", "fifo", "loop", "slash"])
 def test_what_is_no_file_is_refused(file: Path, what: str) -> None:
+    """Check that a folder, a pipe or a link to itself is not replaced."""
     path = file.with_name("other")
     if what in ("folder", "slash"):
         path.mkdir()

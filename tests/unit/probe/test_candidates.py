@@ -69,6 +69,7 @@ def seen(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("name", BENIGN)
 def test_what_is_no_preference_is_silent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that settings of apt that prefer no other version are not reported."""
     text = policy(OURS, LOCKED, name="first") + BENIGN[name] + policy(OURS, LOCKED, name="last")
     assert seen(text, monkeypatch) == apt.parse_candidates(text) == []
 

@@ -215,6 +215,7 @@ def test_without_leave_for_sudo_the_probe_runs_as_it_is(programs: Programs) -> N
     ],
 )
 def test_what_is_no_answer(stdout: bytes, said: str) -> None:
+    """Check the error for each kind of output that is not the probe's answer."""
     with pytest.raises(NodeFailed, match=said):
         parse_answer(stdout, NONCE)
 
@@ -260,6 +261,7 @@ def test_the_node_side_is_python_3_6(name: str) -> None:
 
 
 def test_what_is_sent_stays_small() -> None:
+    """Check the size of the probe's payload and command, and that any login shell accepts it."""
     payload = build(Parameters())
     assert len(payload.stdin) < 52_000
     assert len(payload.command) < 1_000

@@ -215,6 +215,7 @@ def test_both_name_the_file_with_its_package(tree: Tree, name: str) -> None:
 
 @pytest.mark.parametrize("name", BENIGN)
 def test_what_is_no_change_is_silent(tree: Tree, name: str) -> None:
+    """Check that harmless changes of a package's files are reported by neither drift nor verify."""
     tree.apply()
     BENIGN[name](tree)
     assert both(tree) == []

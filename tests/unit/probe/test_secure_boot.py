@@ -54,6 +54,7 @@ def asked() -> dict[str, Any]:
 
 
 def test_certificates_are_told_by_their_fingerprints(machine: Path) -> None:
+    """Check the fingerprints of the certificates in the firmware's and shim's lists."""
     lists = signature_list(HASHES, bytes(32), bytes(32)) + signature_list(secure_boot.X509, DISTRIBUTION)
     (machine / "efivars/db-d719").write_bytes(b"\7\0\0\0" + lists)
     (machine / "mok/MokListRT").write_bytes(signature_list(secure_boot.X509, SITE))

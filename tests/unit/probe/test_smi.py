@@ -123,6 +123,7 @@ def test_a_failure_is_reported_in_the_drivers_words(sentence: str) -> None:
     ],
 )
 def test_what_is_no_answer(text: str, error: str) -> None:
+    """Check the error for a text that is not nvidia-smi's XML."""
     assert (parse_smi(text).error or "").startswith(error)
 
 

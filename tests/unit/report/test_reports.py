@@ -105,6 +105,7 @@ def test_a_page_fetches_nothing() -> None:
 
 
 def test_what_nodes_say_stays_text() -> None:
+    """Check that values of nodes are not markup in the HTML page."""
     page = render(run(node("gpu1", differs("gpu.count", "8", '<script>alert("1")</script>'))))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page

@@ -54,6 +54,7 @@ def test_the_newest_kernel_with_the_module_boots(choose: Choose) -> None:
 
 
 def test_it_says_which_kernel_waits(choose: Choose) -> None:
+    """Check the message about a newer kernel without the driver's module, which does not boot by default."""
     _, said = choose(OLD)
     assert said == f"Without NVIDIA's module 535.309.01: {NEW}; {OLD} boots by default\n"
 
@@ -66,6 +67,7 @@ def test_where_there_is_nothing_to_choose_nothing_changes(choose: Choose) -> Non
 
 @pytest.mark.parametrize("stated", ["saved", "1>2", "gnulinux-simple-1234"])
 def test_a_persons_word_stands(choose: Choose, stated: str) -> None:
+    """Check that a GRUB_DEFAULT that an administrator stated is not changed."""
     assert choose(OLD, before=f"GRUB_DEFAULT='{stated}'") == (stated, "")
 
 

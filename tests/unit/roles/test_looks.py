@@ -166,6 +166,7 @@ def test_why_there_is_no_driver(failed: str, builds: list[dict[str, str]], says:
 
 
 def test_the_way_back_is_what_differs() -> None:
+    """Check apt's arguments that restore the earlier packages: only those that changed."""
     before = {"libc6": "1", "libcuda1": "570.1", "nvidia-smi": "570.1"}
     now = {"libc6": "1", "libcuda1": "580.1", "libcuda1:i386": "580.1"}
     words = script("nvidia_driver", "restore").words(now, before)

@@ -178,6 +178,7 @@ def order(**said: Any) -> Any:
 def test_what_a_set_needs(
     said: dict[str, Any], found: tuple[Any, ...], words: list[str], residue: list[str]
 ) -> None:
+    """Check the sets, the transaction and the residue that are planned for packages."""
     plan = transaction.planned(order(**said), transaction.Found(*found))
     assert (plan.sets, plan.transaction, plan.residue) == ([*order(**said).sets], words, residue)
 

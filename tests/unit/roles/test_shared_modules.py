@@ -115,6 +115,7 @@ def test_a_mark_that_an_interrupted_rollback_left_is_replaced(
 
 
 def test_an_administrators_mark_stays(unbuilt: Path, set_builds: Callable[[bool], Any]) -> None:
+    """Check that a mark against builds that is not the role's remains, and a link in its place is refused."""
     unbuilt.parent.mkdir()
     unbuilt.write_text("no builds: ask the site")
     assert [set_builds(False), set_builds(True)] == [None, None]

@@ -122,6 +122,7 @@ def test_a_module_has_one_signature(pairs: Path) -> None:
     ids=["nothing", "unsigned", "magic-alone", "longer-than-the-file", "no-length", "cut-short"],
 )
 def test_what_is_no_signature_is_none(tail: bytes) -> None:
+    """Check that a file without a valid signature at its end gives None."""
     assert read_signature(tail) is None
 
 

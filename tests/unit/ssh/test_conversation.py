@@ -92,6 +92,7 @@ def test_a_node_that_says_nothing_has_its_time(peers: Peers) -> None:
 
 
 def test_a_node_that_ends_says_why(peers: Peers) -> None:
+    """Check that the errors of a program that ended are returned."""
     assert over_ssh(peers, Quitter, lambda conversation: conversation.hear(lines(9), 5)) == (b"", b"killed\n")
 
 

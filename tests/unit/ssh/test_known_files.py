@@ -235,6 +235,7 @@ def test_bootstrap_sends_no_password_to_a_key_that_the_second_file_refuses(site:
 
 
 def test_what_is_revoked_says_where(site: Site) -> None:
+    """Check that a revoked host key is refused, with file and line."""
     site.write(user=site.line, system=site.revocation)
     assert not site.logs_in()
     assert f"is revoked in {site.system}:1" in site.said

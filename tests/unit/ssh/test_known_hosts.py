@@ -94,6 +94,7 @@ def test_a_broken_line_is_named_and_breaks_no_other(tmp_path: Path, line: str) -
 
 
 def test_what_says_nothing_is_not_broken(tmp_path: Path) -> None:
+    """Check that empty lines, comments and unknown types are ignored, not reported as broken."""
     lines = [
         "",
         "# a comment",
@@ -134,6 +135,7 @@ def test_the_first_of_several_keys_of_one_type_counts(tmp_path: Path) -> None:
 
 
 def test_keys_are_what_they_say() -> None:
+    """Check that a key is parsed, and one of another type than stated is refused."""
     assert parse_key(KEY.get_name(), KEY.get_base64()) == KEY
     with pytest.raises(ValueError, match="not a key of the type ssh-rsa"):
         parse_key("ssh-rsa", KEY.get_base64())

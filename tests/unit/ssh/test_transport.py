@@ -187,6 +187,7 @@ def visit(*nodes: Target, stdin: bytes = b"") -> dict[str, Output | GpuprovError
 
 
 def test_an_answer_comes_back(peers: Peers) -> None:
+    """Check that the output and exit code of a command are returned."""
     answer = visit(peers.target("a", peers.ssh(b"hello\n")))["a"]
     assert isinstance(answer, Output)
     assert (answer.stdout, answer.code) == (b"hello\n", 0)
@@ -214,6 +215,7 @@ def test_a_closed_port_is_unreachable(peers: Peers) -> None:
 
 
 def test_a_changed_host_key_is_said(peers: Peers) -> None:
+    """Check the error for a host key that has changed, with the command that removes the old one."""
     port = peers.ssh(known=paramiko.ECDSAKey.generate())
     answer = visit(peers.target("a", port))["a"]
     assert isinstance(answer, Unreachable)

@@ -37,6 +37,7 @@ from gpuprov.ssh.wording import of_openssh
     ],
 )
 def test_both_say_the_same(ssh: str, error: OSError) -> None:
+    """Check that OpenSSH's and paramiko's errors give the same message."""
     assert of_openssh(ssh) == str(unreachable(route("127.0.0.1", Connection(port=22, user="root")), error))
 
 

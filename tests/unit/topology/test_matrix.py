@@ -134,6 +134,7 @@ def test_a_matrix_is_no_complaint() -> None:
 
 @pytest.mark.parametrize("text", ["", "hello\n", "GPU0 GPU1\n", (H200 / "topo-p2p-r.txt").read_text()])
 def test_what_is_no_matrix_is_refused(text: str) -> None:
+    """Check that a text that is no matrix is refused."""
     with pytest.raises(InvalidInput):
         parse_topology(text)
 

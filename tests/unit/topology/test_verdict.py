@@ -96,6 +96,7 @@ def test_nearest_cpus() -> None:
 
 
 def test_a_word_nobody_knows_is_said() -> None:
+    """Check that an unknown kind of link is a warning."""
     assert texts("path.unknown", TWO_SOCKETS.replace("NODE", "N/A"))[0][0] == "warn"
 
 

@@ -70,6 +70,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize(("check", "text"), [(check, text) for check, all_ in REAL.items() for text in all_])
 def test_what_machines_say_passes(check: Callable[[object], str], text: str) -> None:
+    """Check that names of real machines are accepted."""
     assert check(text) == text
 
 

@@ -90,6 +90,7 @@ def test_no_text_hides_its_values(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"NaN", b"[-Infinity]", b"1e999", b"[" * 5000, b"\xff", b"{} "])
 def test_what_is_no_document(text: bytes) -> None:
+    """Check that a text that is not valid JSON, or too large, raises ValueError."""
     with pytest.raises(ValueError):  # noqa: PT011 - each has its own message
         read_json(text, 2 if text == b"{} " else 10_000)
 

@@ -63,6 +63,7 @@ def test_folders_of_a_path_may_be_the_permission(url: str, expected: str) -> Non
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_text_is_without_what_opens_something(shape: str) -> None:
+    """Check that secrets of each form are removed from a text, and other lines remain."""
     assert WORD in shape
     for text in (shape, f"Nov 24 08:00:00 gpu1 dockerd[12]: {shape}", f"first\n{shape}\nlast"):
         assert WORD not in public(text)
@@ -82,6 +83,7 @@ def test_text_is_without_what_opens_something(shape: str) -> None:
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
+    """Check that texts without secrets are not changed."""
     assert public(text) == text
 
 

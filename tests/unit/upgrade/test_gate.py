@@ -79,6 +79,7 @@ def shut(context: UpgradeContext, answer: dict[str, Any], *accepted: str) -> dic
 
 
 def test_an_open_gate_says_what_moves(context: UpgradeContext, answer: dict[str, Any]) -> None:
+    """Check that the gate of a sound node is open, and the packages that would change."""
     assert shut(context, answer) == {}
     [name] = context.old.hosts()
     moves = gate.judge_node(context, name, Facts.from_answer(answer), []).moves
@@ -115,6 +116,7 @@ def faults() -> list[tuple[str, str, Any]]:
 def test_what_shuts_the_gate(
     context: UpgradeContext, answer: dict[str, Any], rule: str, text: str, fault: Any
 ) -> None:
+    """Check the rule and message with which each fault prevents an upgrade."""
     fault(answer["collectors"])
     assert text in " ".join(shut(context, answer)[rule])
 

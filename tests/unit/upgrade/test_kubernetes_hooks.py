@@ -58,6 +58,7 @@ def test_a_node_is_cordoned_drained_and_put_back(tmp_path: Path) -> None:
 
 
 def test_a_cordon_of_others_stays(tmp_path: Path) -> None:
+    """Check that a node that others had cordoned stays so after `resume`."""
     cluster = cordoned(None)
     code, said = hook(cluster, tmp_path, "drain")
     assert (code, cluster.requests) == (0, [EVICTION]), said

@@ -73,6 +73,7 @@ def test_work_that_comes_too_late_is_not_done(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_files_come_back_as_they_were(tmp_path: Path) -> None:
+    """Check that changed and removed files and links are restored, and new ones removed, except backups."""
     changed, gone, link = tmp_path / "a.conf", tmp_path / "deep" / "b.conf", tmp_path / "c.conf"
     gone.parent.mkdir()
     changed.write_bytes(b"old\x00")

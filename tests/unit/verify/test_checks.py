@@ -395,6 +395,7 @@ def failed(verdicts: dict[str, NodeVerdict], name: str, check: str) -> CheckResu
 def test_failure_says_what_was_seen(
     verdicts: dict[str, NodeVerdict], name: str, check: str, expected: Any, actual: Any
 ) -> None:
+    """Check expected and actual value of each check that fails."""
     result = failed(verdicts, name, check)
     assert (result.expected, result.actual) == (expected, actual)
 

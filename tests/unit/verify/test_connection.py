@@ -101,6 +101,7 @@ def test_password_goes_to_sudo_or_to_nobody(
 
 
 def test_wrong_password_is_said(through_sudo: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the error for a wrong password of sudo."""
     monkeypatch.setenv("ASKS", "yes")
     with pytest.raises(NodeFailed, match="sudo: 1 incorrect password attempt"):
         Shell(through_sudo, timeout_s=10, greeting=sudo_answer("wrong")).open()

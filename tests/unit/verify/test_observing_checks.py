@@ -72,6 +72,7 @@ def test_textfile_is_expected_by_its_digest() -> None:
     ],
 )
 def test_counters_are_for_whom_modprobe_says(rows: list[list[str]], who: str) -> None:
+    """Check that drift and verify agree on who may read the counters by modprobe's options."""
     system = {"cmdline": "", "kernel": "6.1", "uid": 0}
     facts = Facts("node", "", 0.0, {"modprobe": rows, "system": system})
     differences = judge("node", facts, [Expectation("profiling.counters", "nobody", "profiling_tools")]).drift

@@ -84,6 +84,7 @@ def test_no_reboot_is_proposed_for_what_a_library_causes() -> None:
 
 
 def test_details_show_what_was_looked_at() -> None:
+    """Check that the recap with details shows the commands of checks."""
     assert "    $ apt-mark showhold" in recap(VERDICT, details=True).splitlines()
 
 

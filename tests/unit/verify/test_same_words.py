@@ -105,6 +105,7 @@ def test_a_unit_whose_file_is_gone(at_boot: str, error: str) -> None:
 
 @pytest.mark.parametrize("expected", ["enabled", "disabled"])
 def test_a_masked_unit_stays_off(expected: str) -> None:
+    """Check that a masked unit counts as disabled, for drift as for verify."""
     expectation = Expectation("gpu.persistence_unit", expected, "gpu_settings")
     shown = {**ACTIVE, "Id": PERSISTENCE_UNIT}
     state = own_unit_state(facts(shown, f"{PERSISTENCE_UNIT} masked enabled\n"), expectation)

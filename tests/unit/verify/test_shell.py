@@ -27,6 +27,7 @@ def test_status_and_both_outputs_come_back_apart(shell: Shell) -> None:
     "text", ["", "no newline", "two\n\nlines\n\n", "'quotes' \"both\" $HOME `x`", "%s %d"]
 )
 def test_text_comes_back_as_it_was(shell: Shell, text: str) -> None:
+    """Check that any text is returned unchanged by the node's shell."""
     quoted = text.replace("'", "'\\''")
     assert shell.ask(f"printf %s '{quoted}'") == (0, text.encode(), b"")
 

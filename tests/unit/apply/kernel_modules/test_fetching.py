@@ -63,12 +63,14 @@ def test_pieces_make_the_archive_and_the_node_keeps_nothing(monkeypatch: pytest.
 
 
 def test_what_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an archive with another hash than stated is refused."""
     with pytest.raises(NodeFailed, match="changed on the way"):
         fetch(Node(CONTENT[:-1] + b"x"), monkeypatch)
 
 
 @pytest.mark.parametrize("sent", [CONTENT[:500], b""])
 def test_what_broke_off_is_refused(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """Check that an archive with a missing or short piece is refused."""
     with pytest.raises(NodeFailed, match="a piece of"):
         fetch(Node(sent), monkeypatch)
 

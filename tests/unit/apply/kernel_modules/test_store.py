@@ -211,6 +211,7 @@ def test_nodes_get_a_module_packed_as_its_name_says(store: Store, name: str) -> 
 
 
 def test_a_module_says_what_it_is() -> None:
+    """Check version and licence that are read from a module; {} from half a module."""
     result = modinfo(MODULE)
     assert (result["version"], result["license"]) == ("535.309.01", "NVIDIA")
     assert modinfo(MODULE[:100]) == {}

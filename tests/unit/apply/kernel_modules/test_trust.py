@@ -161,6 +161,7 @@ def test_the_fleet_of_a_lock_is_the_file_beside_it(tmp_path: Path) -> None:
 
 
 def test_about_says_who_made_it(store: Store) -> None:
+    """Check that the store's `about.json` names the builders of an archive."""
     kept = store.keep(BUILD, {"node1": pack({"nvidia.ko": stub_module("535.309.01", kernel=KERNEL)})})
     about = json.loads((kept.archive.parent / "about.json").read_text())
     assert (about["schema"], about["build"]["builders"]) == ("gpuprov.modules/2", ["node1"])

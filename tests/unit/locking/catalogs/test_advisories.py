@@ -254,6 +254,7 @@ def _changed(**changed: Any) -> bytes:
     ],
 )  # fmt: skip
 def test_what_is_no_advisory_is_refused(content: bytes, said: str) -> None:
+    """Check that a document that is not a security advisory in CSAF 2.0 is refused."""
     with pytest.raises(InvalidInput, match=r"a security advisory in CSAF 2\.0") as refused:
         read_advisory(content, "x.json")
     assert said in str(refused.value)

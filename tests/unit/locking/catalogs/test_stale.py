@@ -90,6 +90,7 @@ def test_a_locked_kernel_that_breaks_the_locked_driver_is_reported(
 
 
 def test_the_verb_says_it(one_group: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that `catalog check` reports a lock whose catalog is old or unknown."""
     path = tmp_path / "fleet.lock.yml"
     lock = build_lock(one_group(driver="580"))
     write_lock(lock.model_copy(update={"catalog": None}), path)

@@ -40,6 +40,7 @@ def test_versions_newest_first_without_foreign_architectures(suite: Suite) -> No
 
 
 def test_package_as_its_stanza_says(suite: Suite) -> None:
+    """Check relations, size, digest and repository of a package in the index."""
     package = suite.open().candidate("tool")
     content = (suite.root / package.filename).read_bytes()
     assert package.depends == ((Relation("library", ">=", "2"),),)
@@ -78,6 +79,7 @@ def test_release_with_signature_beside_it(suite: Suite) -> None:
 
 
 def test_unsigned_is_taken_only_when_said(suite: Suite) -> None:
+    """Check that a suite without signatures is refused, unless none is required."""
     (suite.folder / "InRelease").unlink()
     (suite.folder / "Release.gpg").unlink()
     assert "is not signed" in complaint(suite, Refused)

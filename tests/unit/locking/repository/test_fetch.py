@@ -99,6 +99,7 @@ def test_known_content_is_not_asked_for_again(site: Site, fetcher: Fetcher) -> N
 
 
 def test_a_spoilt_cache_is_fetched_anew(site: Site, fetcher: Fetcher) -> None:
+    """Check that a cached file with another digest is fetched again."""
     digest = hashlib.sha256(CONTENT).hexdigest()
     fetcher.get(site.url, sha256=digest)
     (fetcher.cache / "content" / digest).write_bytes(b"spoilt")
@@ -159,6 +160,7 @@ def test_passing_trouble_is_tried_again(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_lasting_trouble_is_said(site: Site, fetcher: Fetcher) -> None:
+    """Check the message for a server that answers 503 each time."""
     site.statuses = [503, 503, 503]
     with pytest.raises(Unreachable, match="answered 503 Service Unavailable 2 times; try again later"):
         fetcher.get(site.url)
@@ -285,6 +287,7 @@ def test_what_is_no_file_or_too_large_a_one(tmp_path: Path, fetcher: Fetcher, na
 
 @pytest.mark.parametrize("url", ["http://[1", "debian", "/srv/mirror"])
 def test_what_is_no_url(fetcher: Fetcher, url: str) -> None:
+    """Check that a text that is no URL is refused."""
     with pytest.raises(InvalidInput, match="repository URL"):
         fetcher.get(url)
 

@@ -114,6 +114,7 @@ def test_each_repository_has_a_date_of_its_own(rebuild: Rebuild, rpms: RpmReposi
 
 
 def test_an_rpm_repository_that_goes_back(rpms: RpmRepository) -> None:
+    """Check that a repomd.xml older than the last one read is refused."""
     rpms.open(keyring=UNSIGNED)
     repomd = rpms.repodata / "repomd.xml"
     stated = datetime.fromtimestamp(BUILT, UTC)

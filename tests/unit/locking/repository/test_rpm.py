@@ -43,6 +43,7 @@ def test_versions_with_their_streams(rpms: RpmRepository) -> None:
 
 
 def test_package_as_its_record_says(rpms: RpmRepository) -> None:
+    """Check relations, size, digest and architecture of a package in the index."""
     package = rpms.open().candidate("tool")
     content = (rpms.root / package.filename).read_bytes()
     assert package.depends == ((Relation("driver", ">=", "3:580"),),)

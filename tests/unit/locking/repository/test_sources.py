@@ -234,5 +234,6 @@ def test_what_is_no_part_of_a_public_key_is_beside_it(key: SigningKey, packet: b
     ids=["html", "no-length", "half-length", "half-long", "cut-off", "left-open", "partial"],
 )
 def test_fingerprint_of_what_is_no_key(content: bytes) -> None:
+    """Check that a file without an OpenPGP key is refused."""
     with pytest.raises(InvalidInput, match="an OpenPGP key"):
         fingerprints(content)

@@ -105,6 +105,7 @@ def test_dcgm_takes_the_driver_s_major_and_cuda12_for_gpus_that_13_dropped() -> 
     ],
 )
 def test_what_belongs_to_the_driver(name: str, held: bool) -> None:
+    """Check which packages the patterns for holding the driver's packages match."""
     patterns = load().hold_patterns("driver", "apt")
     excluded = any(fnmatchcase(name, pattern[1:]) for pattern in patterns if pattern.startswith("!"))
     matched = any(fnmatchcase(name, pattern) for pattern in patterns if not pattern.startswith("!"))

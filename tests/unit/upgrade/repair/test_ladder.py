@@ -296,6 +296,9 @@ def test_the_limit(serial: list[int | str], stated: int | None, most: int) -> No
 
 
 def test_a_bundle_has_what_was_tried(tmp_path: Path) -> None:
+    """Check that a repair's bundle contains the steps tried, also of a node without an answer, and that no
+    file is overwritten.
+    """
     seen = as_examined(virtual())
     tried = {"schema": "gpuprov.repair-tried/1", "tried": ["reset"]}
     from gpuprov.doctor.bundle.bundle import pack
