@@ -28,7 +28,7 @@ SETTING = {
     "rules": dict.fromkeys(STANDING, "off"),
     "command": None,
 }
-CUT = "--8<--"
+CUT = "%%%"
 SPARE_S = 5.0
 """Time for this program's own questions to the node."""
 
