@@ -181,9 +181,7 @@ Write = Callable[..., Path]
 """Function that writes a fleet of one group with the given stack."""
 
 
-def written(
-    path: Path, groups: dict[str, tuple[str, str, dict[str, object]]], mirror: nvidia.Mirror
-) -> Path:
+def written(path: Path, groups: dict[str, tuple[str, str, dict[str, object]]], mirror: nvidia.Mirror) -> Path:
     """Write a fleet: of each group its system, profile and stack; the repositories are a mirror's."""
     key = str(mirror.key)
     stated = {
