@@ -1,6 +1,6 @@
 """GPUDirect on a real node, from a mirror: RDMA drivers, nvidia-fs, modules at boot, clients' options.
 
-The packages are stubs with the real names, so no module of theirs is compiled: docs/guides/gpudirect.md has
+The packages are stubs with the real names, without modules to compile: docs/guides/gpudirect.md has
 what only hardware can show. The tests build on each other.
 """
 
