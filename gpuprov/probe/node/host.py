@@ -89,7 +89,7 @@ def host_state(parameters: "Values") -> "Any":
 
 
 def _confidential() -> "str | None":
-    """Return what nvidia-smi says of the GPUs' readiness in a guest with TDX or SEV-SNP; None elsewhere."""
+    """Return what nvidia-smi reports of the readiness of GPUs in a guest with TDX or SEV-SNP; None elsewhere."""
     if not any(map(os.path.exists, ("/dev/tdx_guest", "/dev/sev-guest"))):
         return None
     try:
