@@ -302,17 +302,15 @@ class Search:
             )  # a node that was already tested with a trusted one needs no second test
         elif len(result) > FEW:
             self._narrowing.failed({node: each.error for node, each in result.items()})
+            self._met -= set(result)  # a smaller group, without nodes that were tested meanwhile, is not enough
             if self.crowd is not None:
-                self._begin_again(result)
+                self._begin_again()
         else:
             self._alone |= set(result)
 
-    def _begin_again(self, nodes: Iterable[str]) -> None:
-        """Return from the search among many to a round of all, as one of these nodes ended a group of it; the
-        next search has other groups.
-        """
+    def _begin_again(self) -> None:
+        """Return from the search among many to a round of all; the next search has other groups."""
         self.crowd = None
-        self._met -= set(nodes)
         self._begun += 1
 
     def _dead(self, link: frozenset[str]) -> None:
