@@ -227,8 +227,8 @@ class Search:
         result = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
         self.lost |= {node: each.lost for node, each in result.items() if each.lost}
         self.errors |= {node: each.error for node, each in result.items() if each.error}
-        rates = self._rates.take(rate for each in result.values() for rate in each.rates.values())
-        times = self._times.take(time for each in result.values() for time in each.times.values())
+        rates = self._rates.take(each.rates.values() for each in result.values())
+        times = self._times.take(each.times.values() for each in result.values())
         for node, each in result.items():
             self.evidence.add(self._links(node, each, rates, times))
         reduced = {}
