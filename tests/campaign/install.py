@@ -34,6 +34,8 @@ from tests.lab.package_index import build_index
 
 SYSTEMS = ("debian12-minimal", "debian13-minimal", "rocky9-played")
 WHEN = 1795000000
+LONGEST_S = 3600
+"""Longest time of a way's lines."""
 WHO = "Anna Example <anna@example.org>"
 FETCH = (
     "import sys, urllib.request as url; [url.urlretrieve(each, each.split('/')[-1]) for each in sys.argv[1:]]"
@@ -165,7 +167,7 @@ def tried(node: Node, way: str, server: MirrorServer) -> tuple[float, int, int]:
     node.run(shlex.join(["python3", "-c", FETCH, *urls]))
     size = int(node.run(f"cat {shlex.join(stated.files)} | wc -c").stdout)
     settings = f"export PIP_INDEX_URL={server.url}/simple PIP_TRUSTED_HOST={GATEWAY}"
-    node.run(f"set -e; {settings}; " + "\n".join(stated.lines))
+    node.run(f"set -e; {settings}; " + "\n".join(stated.lines), timeout=LONGEST_S)
     return time.monotonic() - begun, size, used(node) - before
 
 
