@@ -70,7 +70,8 @@ WAYS = {
         (
             "tar xf wheelhouse.tar",
             VENV,
-            "pip install -q --no-index --find-links wheelhouse --require-hashes -r wheelhouse/requirements.lock",
+            "pip install -q --no-index --find-links wheelhouse"
+            " --require-hashes -r wheelhouse/requirements.lock",
             "pip install -q --no-index --no-deps wheelhouse/gpuprov-*.whl",
             f"gpuprov {DOCTOR}",
         ),
@@ -88,7 +89,7 @@ WAYS = {
     "image": Way(
         (image.NAME,),
         (
-            f"{APT} install podman",
+            f"{APT} install podman runc",  # the lab states runc as the runtime
             f"podman load -q -i {image.NAME}",
             f"podman run --rm --privileged localhost/gpuprov:{__version__} {DOCTOR}",
         ),
@@ -183,7 +184,9 @@ def main() -> int:
         folder.mkdir()
         others.mkdir()
         make(folder, others, set(ways))
-        print("| system | way | minutes | downloaded, MB | installed, MB |\n|---|---|---|---|---|", flush=True)
+        print(
+            "| system | way | minutes | downloaded, MB | installed, MB |\n|---|---|---|---|---|", flush=True
+        )
         with served(folder) as server:
             for system in stated.os or SYSTEMS:
                 for way in ways:

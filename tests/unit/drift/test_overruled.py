@@ -337,9 +337,7 @@ def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -
 
 
 def test_what_could_not_be_read_is_no_preference_to_remove() -> None:
-    unread = Difference(
-        "pins.candidates", [], "unknown: no answer", "error", "package_pins", reboot=False
-    )
+    unread = Difference("pins.candidates", [], "unknown: no answer", "error", "package_pins", reboot=False)
     result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (unread,))})
     plan = NodePlan("gpu1", ("package_pins",), reboot=False, because=(unread,), beyond=())
     [event] = _left(plan, result).failed
