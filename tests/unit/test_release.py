@@ -97,9 +97,7 @@ def test_a_formula_names_the_file_by_hash(release: Path, capsys: pytest.CaptureF
     assert (bad, capsys.readouterr().out) == (2, "")
 
 
-def test_an_image_without_its_tools_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_without_its_tools_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GpuprovError, match="buildah, debootstrap not installed; apt install"):
         build_image(tmp_path / "x.whl", tmp_path / "x.tar", "1", MIRROR, tmp_path, 0)

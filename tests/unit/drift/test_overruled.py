@@ -338,6 +338,15 @@ def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -
     assert event["msg"].startswith("tuning.limits is still nofile 4, overruled by /x:1; remove that setting")
 
 
+def test_what_could_not_be_read_is_no_preference_to_remove() -> None:
+    unread = Difference("pins.candidates", [], "unknown: no answer", "error", "package_pins", reboot=False)
+    result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (unread,))})
+    plan = NodePlan("gpu1", ("package_pins",), reboot=False, because=(unread,), beyond=())
+    [event] = _left(plan, result).failed
+    ends = "unknown: no answer; for the cause: gpuprov doctor gpu1, then: gpuprov apply -l gpu1"
+    assert event["msg"].endswith(ends)
+
+
 def test_what_no_setting_causes_has_its_own_remedy() -> None:
     changed = Difference(
         "pins.files", [], ["nvidia-smi /x is missing"], "error", "package_pins", reboot=False
