@@ -206,6 +206,17 @@ def test_changes_that_explain_all_that_is_said_are_not_tried_alone(monkeypatch: 
     ]
 
 
+def test_what_no_change_explains_is_of_the_only_unknown_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = heard("ssh.options pins.hold", "ssh.options pins.hold")
+    outcomes = run(monkeypatch, [BREAKS, UNKNOWN_ONE], one_three=both)
+    assert [sorted(each.heard.drift) for each in outcomes] == [["ssh.options"], ["pins.hold"]]
+    assert [each.result for each in outcomes] == ["both", "both"]
+    proven = heard("ssh.options", "ssh.options", "docker.gpus")
+    alone = {"one": heard("ssh.options", "ssh.options"), "three": heard("", "", "docker.gpus")}
+    found = run(monkeypatch, [BREAKS, UNKNOWN_ONE], one_three=proven, **alone)
+    assert [each.result for each in found] == ["both", "verify only"]
+
+
 def test_a_conspicuous_round_is_tried_change_by_change(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = run(
         monkeypatch,
