@@ -147,6 +147,14 @@ def test_limits_name_the_line_that_counts() -> None:
     assert found.by == ("/etc/security/limits.d/zz.conf:1",)
 
 
+@pytest.mark.parametrize(("inherited", "actual"), [("8", None), ("4", {"nofile": "4, 8"})])
+def test_a_login_without_a_line_has_the_limit_of_its_service(inherited: str, actual: Any) -> None:
+    limits = {"pam": [["/etc/security/limits.d/90.conf:1", "* - nofile 8"]]}
+    systemd = f"DefaultLimitNOFILE={inherited}\nDefaultLimitNOFILESoft={inherited}\n"
+    found = seen("tuning.limits", {"nofile": 8}, limits={**limits, "systemd": systemd})
+    assert (found.actual if found else None) == actual
+
+
 def test_systemd_s_default_names_its_file() -> None:
     place = "/etc/systemd/system.conf.d/zz.conf:2"
     limits = {
