@@ -12,7 +12,7 @@ TABLE = ROOT / "roles/preflight/vars/main.yml"
 SUPPORTED: tuple[str, ...] = tuple(yaml.safe_load(TABLE.read_text(encoding="utf-8"))["__preflight_supported"])
 """Their ids in the catalog."""
 DEBIAN = tuple(system for system in SUPPORTED if system.startswith("debian"))
-"""Systems of which the lab builds nodes."""
+"""Systems of the lab's nodes."""
 IMAGES = {
     recipe.os: name for name, recipe in RECIPES.items() if name.endswith(PLAYED) and recipe.os in SUPPORTED
 } | {system: system for system in DEBIAN}

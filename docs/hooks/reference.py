@@ -131,7 +131,9 @@ def model(what: str, title: str, about: str, example: str = "") -> str:
 
 
 def _records_of(shape: Any, records: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the records that a schema names, each before those that it names itself."""
+    """Yield the names of the records that a schema refers to, each followed by those that it refers to
+    itself.
+    """
     if isinstance(shape, list):
         for each in shape:
             yield from _records_of(each, records)

@@ -75,7 +75,7 @@ def arm(session: Session, guard: Guard, token: str) -> None:
     output = as_root(session, f"({' && '.join(steps)}); code=$?; rm -f {new}; exit $code", guard.password)
     if output.code:
         raise NodeFailed(
-            f"the dead man's switch cannot be armed: {said(output)}",
+            f"the dead man's switch cannot be armed: {last_line(output)}",
             do="correct that and apply again; nothing was changed",
         )
 
@@ -163,9 +163,9 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
             failure = Unreachable(f"a new login did not work: port {port}: {error.seen}")
             continue
         if output.code == NOT_ARMED:
-            raise NodeFailed(f"the new login came too late: {said(output)}")
+            raise NodeFailed(f"the new login came too late: {last_line(output)}")
         if output.code:
-            raise NodeFailed(f"{target.route.user} can log in, but cannot become root: {said(output)}")
+            raise NodeFailed(f"{target.route.user} can log in, but cannot become root: {last_line(output)}")
         return
     raise failure
 
@@ -201,7 +201,7 @@ def undo(
                 )
             if answer.code == KEPT:
                 return None
-            now = f"the node has not undone the change: {said(answer)}"
+            now = f"the node has not undone the change: {last_line(answer)}"
             if answer.code == NOT_ARMED:
                 return NodeFailed(f"{why.seen}; {now}", do=f"look at {FOLDER}/history on the node")
         time.sleep(2)
@@ -228,7 +228,7 @@ def as_root(session: Session, command: str, password: str | None, stdin: bytes =
     return session.run(f"sudo -S -p '' -- sh -c {quoted}", password.encode() + b"\n" + stdin)
 
 
-def said(output: Output) -> str:
+def last_line(output: Output) -> str:
     """Return the last line of a command's standard error, or else of its output: printable, at most 300
     characters.
     """

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprov
-from gpuprov.access.deadman import LIMITS, as_root, said
+from gpuprov.access.deadman import LIMITS, as_root, last_line
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.probe.here import KEPT
@@ -120,7 +120,7 @@ def go_down(
         if output.code:
             remove(way)
             raise Cannot(
-                f"{UNIT}, which continues the run after the boot, cannot be set up: {said(output)}",
+                f"{UNIT}, which continues the run after the boot, cannot be set up: {last_line(output)}",
                 do="reboot it yourself, then apply again",
             )
         afterwards.leaving(changed)
@@ -130,7 +130,7 @@ def go_down(
         time.sleep(DOWN_S)  # systemd ends this process meanwhile
     remove(way)
     raise NodeFailed(
-        f"the reboot of this machine did not start: {said(output)}", do="see `systemctl list-jobs`"
+        f"the reboot of this machine did not start: {last_line(output)}", do="see `systemctl list-jobs`"
     )
 
 
@@ -201,7 +201,9 @@ def remove(way: Target) -> None:
     with open_session(way, LIMITS) as session:
         output = as_root(session, f"rm -f {WANTED} {PATH} {ENVIRONMENT} && systemctl daemon-reload", None)
     if output.code:
-        raise NodeFailed(f"{UNIT} cannot be removed: {said(output)}", do=f"rm {WANTED} {PATH} {ENVIRONMENT}")
+        raise NodeFailed(
+            f"{UNIT} cannot be removed: {last_line(output)}", do=f"rm {WANTED} {PATH} {ENVIRONMENT}"
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuprov.access.deadman import PROOF, Guard, as_root, said
+from gpuprov.access.deadman import PROOF, Guard, as_root, last_line
 from gpuprov.access.scripts import node_script
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
 from gpuprov.files.writing import replace_file
@@ -71,7 +71,7 @@ def own_sshd(session: Session, guard: Guard) -> Iterator[Loopback]:
         made = [rest for word, rest in result if word == "made"]
         file = next((rest for word, rest in result if word == "file"), "")
         if output.code or not file:
-            raise NodeFailed(f"a login over this machine's own sshd cannot be tried: {said(output)}")
+            raise NodeFailed(f"a login over this machine's own sshd cannot be tried: {last_line(output)}")
         try:
             listens = [rest for word, rest in result if word == "listens"]
             sources = {rest for word, rest in result if word == "source"}
@@ -104,12 +104,12 @@ def _try(loopback: Loopback, guard: Guard) -> None:
         ) from None
     if output.code:
         raise Refused(
-            f"{login} can log in over sshd, but cannot become root: {said(output)}", do="allow it sudo"
+            f"{login} can log in over sshd, but cannot become root: {last_line(output)}", do="allow it sudo"
         )
 
 
 def _target(here: Target, address: str, folder: Path) -> Target:
-    """Return the node at an address of its own sshd, with the key and known_hosts of a folder."""
+    """Return the node at an address where its sshd listens, with the key and known_hosts of a folder."""
     way = Connection(
         user=here.route.login,
         port=here.route.port,

@@ -86,7 +86,8 @@ def plan_node(node: NodeDrift) -> NodePlan:
     """Return the plan that corrects a node's drift.
 
     Its roles are those of the differences and those that have to follow them, after preflight. If one of them
-    installs components, repositories and package_pins are included. Without such a role there are none.
+    installs components, repositories and package_pins are included. Without a difference that a
+    role corrects, it has none.
     """
     failed = [each.check for each in node.drift]
     consequences = tuple(each for each in node.drift if each.reboot and causes(each.check, failed))

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuprov.access.deadman import Guard, arm, as_root, prove_and_disarm, said, undo
+from gpuprov.access.deadman import Guard, arm, as_root, last_line, prove_and_disarm, undo
 from gpuprov.access.scripts import node_script
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.enter import enter, enter_again_as, python_of
@@ -233,7 +233,9 @@ def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | Non
             raise NodeFailed(
                 f"{user} must change its expired password first", do="log in once with ssh and change it"
             )
-        raise NodeFailed(f"{user} cannot become root by sudo: {said(output)}", do="give --ask-become-pass")
+        raise NodeFailed(
+            f"{user} cannot become root by sudo: {last_line(output)}", do="give --ask-become-pass"
+        )
     node.changed += result.get("changed", [])
     node.notes += result.get("note", [])
     node.host_keys = result.get("hostkey", [])
@@ -253,7 +255,7 @@ def _prove(node: NodeResult, goal: Goal) -> None:
             output = as_root(session, f"{shlex.quote(python)} --version", None)
             if output.code:
                 raise NodeFailed(
-                    f"{node.target.route.user} can log in, but cannot become root: {said(output)}"
+                    f"{node.target.route.user} can log in, but cannot become root: {last_line(output)}"
                 )
             if node.passwords and goal.key_only:
                 _passwords_off(node, session, goal.guard)
@@ -291,7 +293,7 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     output = as_root(session, node_script("gpuprov.access", "node/files.sh") + " && ".join(steps), None)
     failure: GpuprovError | None = None
     if output.code:
-        failure = NodeFailed(f"password logins cannot be switched off by a drop-in: {said(output)}")
+        failure = NodeFailed(f"password logins cannot be switched off by a drop-in: {last_line(output)}")
     else:
         try:
             prove_and_disarm(node.target, [node.target.route.port], guard, token)

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuprov.access.deadman import as_root, said
+from gpuprov.access.deadman import as_root, last_line
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.collect import collect
 from gpuprov.probe.payload import Parameters
@@ -121,7 +121,7 @@ def _request(name: str, session: Session, certificate: Certificate, done: Enrolm
     result = output.stdout.decode("utf-8", "replace").split()
     if output.code or not result:
         raise NodeFailed(
-            f"mokutil does not accept the certificate of {certificate.signer}: {said(output)}",
+            f"mokutil does not accept the certificate of {certificate.signer}: {last_line(output)}",
             do=f"run `mokutil --import` on {name} yourself",
         )
     if "installed" in result:

@@ -114,9 +114,7 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
 
 
 def _by_key(catalog: Catalog, name: str) -> tuple[str, Any] | None:
-    """Return table and record by the record's key, a driver version, a CVE or a machine type; None if there
-    is none.
-    """
+    """Return table and record by the record's key, a driver version, a CVE or a machine type, or None."""
     keys = {"drivers": "branch", "policies": "name"}
     keys |= dict.fromkeys(("known-issues", "bulletins", "repositories", "doubts"), "id")
     for where in ("drivers", "cuda", "cudnn", "nccl", *list(keys)[1:]):

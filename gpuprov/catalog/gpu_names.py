@@ -37,7 +37,7 @@ def counted(name: str) -> tuple[int | None, str]:
 def find_gpus(catalog: Catalog, text: str) -> tuple[int | None, GpuModel]:
     """Return the count and model of GPUs in `8x NVIDIA H200`, or of a cloud's machine type (`p5.48xlarge`).
 
-    The count is None if the text states none.
+    The count is None without a number.
 
     Raises:
         InvalidInput: as `find_gpu`.
@@ -226,7 +226,7 @@ class _Names:
     def holding(self, said: str) -> tuple[GpuModel, ...]:
         """Return GPUs with a name that contains every word ("V100" gives nine).
 
-        If there are none, those whose id begins with the name, if it has more than `_LEAST_BEGINNING`
+        Without any, those whose id begins with the name, if it has more than `_LEAST_BEGINNING`
         characters.
         """
         simple, first = plain(said), plain(said).replace(" ", "")

@@ -74,7 +74,7 @@ def squeezed(plains: Iterable[str]) -> set[str]:
 
 
 def core(name: str, idle: Set[str]) -> Spoken:
-    """Split a name into model, memory and form; memory and form are None if the name states none.
+    """Split a name into model, memory and form; memory and form are None if the name does not state them.
 
     Args:
         idle: words that do not distinguish models.

@@ -44,8 +44,8 @@ def find_system(catalog: Catalog, name: str) -> System | None:
 def kin(catalog: Catalog, name: str) -> list[System]:
     """Return the systems of the catalog that can replace one that no repository serves, nearest first.
 
-    They are of its own family, or of the one from which it is derived (`linuxmint22`): then in their order in
-    the catalog. A system without a family has none.
+    They are of the same family, or of the one from which it is derived (`linuxmint22`, then in the catalog's
+    order). A system without a family has none.
     """
     _, word, number = _words(name)
     derived = catalog.facts["systems"]["unserved"]  # in older releases of the catalog a list of names

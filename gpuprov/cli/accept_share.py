@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[dict[str, Answer], Exit]:
-    """Test the next nodes of a fleet's weekly share; return node → its measurements, or its error.
+    """Test the next nodes of a fleet's weekly share; return node → its measurements or its error, and the
+    exit code.
 
     Nodes that a killed run has left drained are returned to service first. The exit code is FAILED if a node
     could not be returned, otherwise OK.

@@ -219,7 +219,7 @@ def _change(
 ) -> tuple[Convergence, Verdict | None]:
     """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile.
 
-    The verdict is None if verification is not wanted.
+    Without verification the verdict is None.
     """
     from gpuprov.apply.converge import verify
     from gpuprov.apply.exclusive import converge_exclusively

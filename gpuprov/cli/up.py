@@ -331,7 +331,7 @@ class Server:
         return code
 
     def _lock(self) -> None:
-        """Write the lock if there is none, or if fleet.yml has changed since; print components or changes.
+        """Write the lock if it is missing, or if fleet.yml has changed since; print components or changes.
 
         Raises:
             GpuprovError: no lock is possible.

@@ -90,7 +90,7 @@ def _rough(lock: Lock, running: Iterable[NodePlan], role: str) -> float:
 def _download(lock: Lock, plan: NodePlan, checks: Sequence[str] | None = None) -> int | None:
     """Return the bytes of the packages that a plan installs on its node; None if the lock does not state all.
 
-    Of a component of which only some packages differ, their share by number counts.
+    A component with only some differing packages counts with their share by number.
 
     Args:
         checks: only the differences of these checks.

@@ -17,7 +17,7 @@ PROTECTED_PCIE = 8
 def check_confidential(
     name: str, settings: Mapping[str, Setting], answer: Answer, gpu: GpuModel, hardware: Hardware
 ) -> None:
-    """Check that a group whose GPUs are confidential can be.
+    """Check that confidential computing is possible for a group that states it.
 
     Sources: NVIDIA's release notes of confidential computing, R550 and R580; NVIDIA/nvtrust.
 
@@ -35,7 +35,7 @@ def check_confidential(
 def _objections(
     settings: Mapping[str, Setting], answer: Answer, gpu: GpuModel, count: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield what does not fit, each with the action that resolves it."""
+    """Yield each reason against confidential computing, with the action that resolves it."""
     stack, first = answer.stack, gpu.confidential_from
     off = f"remove {KEY} from the settings"
     if first is None:

@@ -25,7 +25,8 @@ def with_peer_memory(
     system: System,
     catalog: Catalog,
 ) -> dict[str, Setting]:
-    """Return the settings with the way in which network cards read GPUs' memory; unchanged if not stated.
+    """Return the settings with `peer_memory`, how network cards read GPUs' memory, decided; unchanged if not
+    stated.
 
     `auto` is DMA-BUF, or nvidia-peermem where DMA-BUF is not possible.
 
@@ -64,18 +65,18 @@ def with_peer_memory(
 
 
 def _missing(answer: Answer, gpu: GpuModel, system: System) -> list[str]:
-    """Return what keeps a group from DMA-BUF."""
+    """Return what makes DMA-BUF impossible for a group; [] if it is possible."""
     flavour: Flavour = "proprietary" if answer.stack.module == "proprietary" else "open"
     return list(without_dma_buf([gpu], flavour, _kernel(answer, system)))
 
 
 def _kernel(answer: Answer, system: System) -> Version | None:
-    """Return the stated kernel, else the one with which the system came, which is the oldest."""
+    """Return the stated kernel, else the oldest of the system; None if unknown."""
     return kernel_version(answer.stack.kernel) if answer.stack.kernel else system.kernel
 
 
 def check_compilers(name: str, stated: StackPolicy) -> None:
-    """Check that nodes can compile DOCA-OFED's modules and nvidia-fs.
+    """Check that nodes may have a compiler if DOCA-OFED's modules or nvidia-fs are wanted.
 
     Raises:
         Refused: the fleet wants nodes without a compiler.

@@ -98,7 +98,7 @@ def advices(
 def _of_another_line(exposed: Exposure, gpu: GpuModel, catalog: Catalog) -> Version | None:
     """Return the oldest newer version outside the line that no bulletin concerns and the GPU runs with.
 
-    For a driver it is the newest version of the nearest supported branch. None if there is none.
+    For a driver it is the newest version of the nearest supported branch, or None.
     """
     if exposed.component in OF_A_BRANCH:
         newest = (

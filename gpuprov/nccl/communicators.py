@@ -162,9 +162,7 @@ class Communicators:
         return known or self._created(Communicator(comm_id, member.nranks, key=comm_id))
 
     def _unnamed(self, member: Member) -> Communicator | None:
-        """Return the first communicator of this size without id that the rank has not joined; create it if
-        there is none.
-        """
+        """Return the first communicator of this size without an id that lacks the rank, or a new one."""
         alike = self._nameless[member.nranks]
         number, known = alike.next_of(member.rank)
         if known is not None:

@@ -109,12 +109,12 @@ class Remote:
 
     def find(self, program: str) -> str | None:
         """See `Shell`."""
-        return self._said(f"command -v {shlex.quote(program)}") or None
+        return self._output_of(f"command -v {shlex.quote(program)}") or None
 
     def place(self, script: Path) -> str:
         """See `Shell`."""
         if self._folder is None:
-            self._folder = self._said("mktemp -d /tmp/gpuprov-XXXXXXXX")
+            self._folder = self._output_of("mktemp -d /tmp/gpuprov-XXXXXXXX")
         place = f"{self._folder}/{script.name}"
         self._session.run(f"cat >{shlex.quote(place)}", script.read_bytes())
         return place
@@ -124,7 +124,7 @@ class Remote:
         if self._folder:
             self._session.run(f"rm -r {shlex.quote(self._folder)}")
 
-    def _said(self, line: str) -> str:
+    def _output_of(self, line: str) -> str:
         """Return the stripped output of a command line, also if it fails."""
         return self._session.run(line).stdout.decode(errors="replace").strip()
 

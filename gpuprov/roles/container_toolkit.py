@@ -59,7 +59,7 @@ SHIPPED: dict[str, tuple[Any, ...]] = {
 """Key of the toolkit's config.toml → values of its packages since 1.8, and stricter ones.
 
 Source: internal/config of NVIDIA/nvidia-container-toolkit, in its versions. The package writes the file when
-it is installed first, and keeps it later. The installed toolkit knows further keys and values of its own.
+it is installed first, and keeps it later. The installed toolkit has further keys and values.
 """
 LDCONFIG = "nvidia-container-cli.ldconfig"
 """Key whose value differs by system: the installed toolkit's own value is the right one."""
@@ -81,7 +81,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     """Return the expected packages, no replaced packages, and the CDI refresh unit if the lock states CDI
     or Podman.
 
-    Of the toolkit's configuration every key that is not as shipped is a difference, and of CDI
+    Every key of the toolkit's configuration that is not as shipped is a difference, and of CDI
     specifications each path that does not exist and each version other than the driver's. With CDI a
     container gets every GPU. Empty if the toolkit is not locked.
     """

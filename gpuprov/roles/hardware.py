@@ -27,7 +27,9 @@ def gpus(group: LockedGroup) -> list[Expectation]:
 
 
 def confidential(group: LockedGroup) -> list[Expectation]:
-    """Return whether confidential computing is on, if that is stated: the host sets it, no role can."""
+    """Return what is expected of confidential computing, [] if not stated; no role changes it, as the host
+    sets it.
+    """
     stated = group.setting("confidential")
     value = None if stated is None else CONFIDENTIAL if stated else NOT_CONFIDENTIAL
     return (

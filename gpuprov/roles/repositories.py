@@ -28,7 +28,7 @@ ADDED = ": components that this node's own sources leave out"
 IN_ANOTHER_FILE = "in another file"
 """Note about a repository that a file other than `OWN_FILES` states too."""
 KEY_OF = "key of "
-"""Name of a part, before a repository's id: dnf reads the key from a file of its own."""
+"""Name of a part, before a repository's id: dnf reads the key from a separate file."""
 KEY_FILE = "/etc/pki/rpm-gpg/gpuprov-{}.asc"
 """Path of a repository's key on a node with dnf, by its id."""
 UNSIGNED_PACKAGES = ("container-toolkit",)

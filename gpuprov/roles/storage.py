@@ -29,7 +29,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def client_options(group: LockedGroup) -> dict[str, str]:
-    """Return `module.option` → value of the modules that mount network file systems."""
+    """Return the stated `module.option` → value for the modules that mount network file systems."""
     stated = group.setting("client_options") or {}
     slots, networks = (stated.get("nfs") or {}).get("slots"), (stated.get("lustre") or {}).get("networks")
     names = ("sunrpc.tcp_slot_table_entries", "sunrpc.tcp_max_slot_table_entries")
@@ -38,7 +38,9 @@ def client_options(group: LockedGroup) -> dict[str, str]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the scratch file systems, and packages of clients; both are empty if not stated."""
+    """Return the scratch file systems, the packages of clients, and options of their modules; each empty if
+    not stated.
+    """
     return {
         "storage_scratch": list(group.setting("scratch") or []),
         "storage_clients": clients(group),

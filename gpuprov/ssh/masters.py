@@ -1,4 +1,4 @@
-"""OpenSSH's master processes, each of which keeps a connection open for later commands."""
+"""OpenSSH's master processes, which keep connections open for later commands."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def member_names(archive: zipfile.ZipFile, limit: int) -> list[str]:
         limit: maximum number of files.
 
     Raises:
-        ValueError: there are more files, or two of the same name, each of which would be unpacked.
+        ValueError: there are more files, or two of the same name, and both would be unpacked.
     """
     names = archive.namelist()
     if len(names) > limit:

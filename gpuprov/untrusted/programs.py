@@ -56,7 +56,7 @@ def run_limited(
     merged: bool = False,
     session: bool = False,
 ) -> Answer:
-    """Run a program to its end, in a process group of its own; any exit status is a result.
+    """Run a program to its end, in its own process group; any exit status is a result.
 
     A process that left the group, such as a daemon or ssh's ProxyCommand, cannot delay the result by keeping
     the program's pipes open for more than `LINGER_S`.
@@ -71,7 +71,7 @@ def run_limited(
         kill_rest: whether processes of the group that outlive the program are killed. Otherwise only a
             failure kills them.
         merged: whether standard error is part of standard output.
-        session: whether the program gets a session of its own, so that it cannot ask at the terminal.
+        session: whether the program gets its own session, so that it cannot ask at the terminal.
 
     Raises:
         TooSlow: no end within `seconds`; the program is killed with the processes that it started.

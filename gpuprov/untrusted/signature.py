@@ -166,7 +166,7 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
 def _verdicts(status: bytes, keyring: str, primaries: Collection[str]) -> list[_Verdict]:
     """Return one verdict for each signature in gpgv's status lines (doc/DETAILS of GnuPG).
 
-    A signature states text of its own in these lines. gpgv escapes ASCII blanks and line ends in it and no
+    A signature can put its own text into these lines. gpgv escapes ASCII blanks and line ends in it and no
     others, so that only bytes may separate lines and words here: `str.split` knows more of them.
 
     Args:

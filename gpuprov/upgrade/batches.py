@@ -97,7 +97,7 @@ def _canaries(
 ) -> list[Unit]:
     """Return the units that move first; if no named canary is to move, one of each group.
 
-    For `none` there are none.
+    Nothing for `none`.
     """
     if canary == "none":
         return []

@@ -81,7 +81,7 @@ def unpack(run: Path) -> tuple[Lock, Lock]:
 
 
 def is_of_fleet(run: Path, fleet: Path | None) -> bool:
-    """Return whether a run is of a fleet; also if it is not known of which one.
+    """Return whether a run belongs to a fleet; True also if `fleet` is None or the run states none.
 
     Names of nodes do not tell: several fleets of one controller can have a gpu01.
     """

@@ -94,7 +94,7 @@ def _returned_by(upgrade: Path, node: str) -> str:
 
 
 def _of_fleet(fleet: Path | None) -> list[Path]:
-    """Return the folders of the upgrades of a fleet, the latest first."""
+    """Return the folders of a fleet's upgrades, of all fleets if None, the latest first."""
     return [run for run in _with_journal("upgrade")[::-1] if is_of_fleet(run, fleet)]
 
 

@@ -21,7 +21,7 @@ class KnownHook:
     commands: Mapping[str, str]
 
 
-# A run takes a node over from a run of its own kind: a repair that left it out, or an upgrade that failed on
+# A run takes a node over from a run of the same kind: a repair that left it out, or an upgrade that failed on
 # it, knows what is wrong with it; a test under load would return it to service. RUN is TIME-TIME-VERB-DIGITS.
 _KIND = """\
 kind() { set -- "${1#*-*-}"; set -- "${1%%-*}"; [ "$1" != rollback ] || set -- upgrade; echo "$1"; }

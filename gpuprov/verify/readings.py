@@ -93,7 +93,7 @@ def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
 def readers(shown: str) -> str:
     """Return the users whom options of NVIDIA's module let read counters.
 
-    Of one module the last value counts; different values of several modules are joined by `and`.
+    The last value of a module counts; different values of several modules are joined by `and`.
 
     Args:
         shown: lines of `modprobe --showconfig`.

@@ -4,7 +4,7 @@
 
 The path of an open file, the text of a link in /proc, proves nothing: in a namespace of their own a user
 gives any file the name of a device and a device any name, and in a chroot it is another one. The number of a
-device is the kernel's. A thread can have open files of its own, and continue after the first one has ended.
+device is the kernel's. A thread can have its own open files, and continue after the first one has ended.
 """
 
 import ctypes

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Locks of package managers: who holds them, and what other users can do with them.
 
-The kernel is asked about each lock (F_GETLK of fcntl(2)), which needs no lock of its own. /proc/locks names
+The kernel is asked about each lock (F_GETLK of fcntl(2)), which itself needs no lock. /proc/locks names
 files by their inodes, whose numbers a user can choose on another file system.
 
 A package manager takes write locks, for which a file must be open for writing: only root holds them. Users

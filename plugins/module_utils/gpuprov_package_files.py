@@ -12,7 +12,7 @@ line for each file,
 MTIME is in seconds, CTIME in nanoseconds, TARGET that of a link. STAMP is the time of dpkg's list of files,
 or rpm's time of installation: a package that was unpacked since then has no record any more. DIGEST is over
 attributes and times of the files, PLAIN over those that a copy keeps: if it is equal, the lines are not read.
-A new time alone is no change: then the package's own checksum decides.
+A new time without other changes is no change: then the package's own checksum decides.
 
 Folders, configuration files, documentation (a system may leave it out) and modes that dpkg-statoverride
 states are not compared. rpm's database also has size, mode, owner and target of each file, so that with rpm
@@ -94,7 +94,7 @@ class Suspect(NamedTuple):
 def differing(packages: "list[str]") -> "list[Row]":
     """Return name, path and state of the packages' files that are not as the last apply left them.
 
-    Of a package without a record only missing, empty and diverted files.
+    For a package without a record only missing, empty and diverted files.
     """
     folder, known = record()
     copied = folder != lists_inode()

@@ -13,7 +13,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def draw(title: str, across: str, up: str, curves: Mapping[str, Curve]) -> str:
-    """Return the whole file; every value must be above 0."""
+    """Return an SVG file that draws the curves with logarithmic axes; all values must be above 0."""
     xs = [x for curve in curves.values() for x, _ in curve]
     ys = [y for curve in curves.values() for _, y in curve]
     x_from, x_to = math.log10(min(xs)), math.log10(max(xs))

@@ -158,6 +158,7 @@ def floor(lock: Lock) -> Cost:
     key = paramiko.PKey.from_path(str(group.connection.identity_file))
 
     def visit(address: str) -> int:
+        """Log in at an address, run `true`, and return its exit status."""
         with paramiko.SSHClient() as client:
             client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
             client.connect(address, username="root", pkey=key, look_for_keys=False, allow_agent=False)

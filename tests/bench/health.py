@@ -3,7 +3,7 @@
     scripts/bench health [--runs 20] [--scrapes 40]
 
 Both run on one lab node, one after the other. A day has a run every 60 s, and a scrape every 15 s. The node's
-nvidia-smi is the simulator's, a Python program: its processor time is measured alone and printed apart,
+nvidia-smi is the simulator's, a Python program: its processor time is measured separately and printed apart,
 because a real one's is another. Exit 1 if a run needs more memory than the unit allows.
 """
 

@@ -138,6 +138,7 @@ def measured(folder: Path, machine: str, *words: str) -> Cost:
     spent: dict[int, float] = {}
 
     def look() -> None:
+        """Record the most processor time and memory of each process five times a second, until the end."""
         while not over.wait(0.2):
             for process in family(child.pid):
                 spent[process] = max(spent.get(process, 0.0), processor_s(process))

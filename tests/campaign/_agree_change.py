@@ -25,7 +25,7 @@ class Change:
         touches: paths that are restored afterwards: files, or folders with their content.
         then: shell commands that put changed files into effect, after the change and after its reversal.
         undo: shell commands that revert what no file shows, once the files are restored.
-        checks: checks of which both witnesses must report one, or beginnings of their ids (`ssh.`).
+        checks: checks; both witnesses must report one of them, or beginnings of their ids (`ssh.`).
         effect: `breaks` contradicts a promise, which both must report; neither may report a `benign` one;
             of an `unknown` one both must report the same.
     """

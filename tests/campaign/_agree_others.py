@@ -1,4 +1,4 @@
-"""Changes with an unknown effect, of which both witnesses must say the same, and benign ones."""
+"""Changes with an unknown effect, which both witnesses must report alike, and benign ones."""
 
 from __future__ import annotations
 

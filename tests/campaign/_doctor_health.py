@@ -34,7 +34,7 @@ SPARE_S = 5.0
 
 
 def with_health(lab: Lab, folder: Path) -> HealthNode:
-    """Start a node with the role and Slurm."""
+    """Return a new node with the health check applied, and Slurm installed."""
     node = health_node(lab, folder, SETTING)
     outcome, _ = node.apply()
     assert outcome.ok, outcome.failed
@@ -43,7 +43,7 @@ def with_health(lab: Lab, folder: Path) -> HealthNode:
 
 
 def forget(node: HealthNode) -> None:
-    """Remove what the health check and Slurm know of earlier faults; the timer starts anew."""
+    """Remove what the health check and Slurm know of earlier faults, and start the timer again."""
     back = f"scontrol update NodeName={node.node.name}"
     node.stop()
     node.node.run(
@@ -53,7 +53,8 @@ def forget(node: HealthNode) -> None:
 
 
 def not_reached(node: HealthNode, rule: str, begun: float) -> tuple[str, str, float]:
-    """Wait until all three know the rule; return what does not, the rule's class, and the seconds.
+    """Wait until textfile, plugin and Slurm all show the rule, or time is up; return which does not ("" if
+    all do), the rule's class, and the seconds waited.
 
     Two runs have to see a fault, so it takes at most two intervals and the second run; then Slurm's interval.
 
@@ -80,7 +81,9 @@ for class in {" ".join(CLASSES)}; do echo {CUT}; {LIBRARY}/{PLUGIN} $class; echo
 
 
 def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
-    """Return what does not have the rule, its class, and the duration of the last run."""
+    """Return which of textfile, plugin and Slurm does not show the rule ("" if all do), its class, and the
+    seconds of the last run.
+    """
     said, metrics, shown, *plugins = node.node.run(f"{{ {ASK}}} 2>&1", check=False).stdout.split(f"{CUT}\n")
     document = json.loads(said) if said.startswith("{") else {}
     run_s = float(document.get("seconds", 0.0))
@@ -105,9 +108,10 @@ def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
 
 
 def drains(node: Node) -> str:
-    """Run the program twice on a node without the role; return the verdict if jobs could not start, or "".
+    """Run the health check twice on a node without the role; return the faults that would drain the node, ""
+    if none.
 
-    It counts from the node's boot on, and the node may have no line in the kernel's log.
+    Times count from the node's boot, and an empty kernel log is allowed.
     """
     node.run(f"cat >{PROGRAM} && chmod 755 {PROGRAM}", input=program())
     node.run("cat >/run/health.config", input=json.dumps({"grace": 0}))
@@ -118,6 +122,6 @@ def drains(node: Node) -> str:
 
 
 def drains_recorded(seen: Examination) -> str:
-    """Judge a recorded machine; return the faults with which no job could start."""
+    """Judge a recorded machine; return the faults that would drain it, "" if none."""
     found = [each for each in judge(seen, {}, {}).sights if each.health in DRAINING]
     return "; ".join(f"{each.health} {each.rule}: {each.text}" for each in found)

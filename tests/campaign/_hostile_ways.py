@@ -209,7 +209,7 @@ def raw(body: bytes) -> Answer:
 
 
 def _cut(document: Any, share: float) -> Answer:
-    """Return an answer of which only a share of the bytes comes."""
+    """Return an answer that is cut after a share of its bytes."""
 
     def answer(nonce: str) -> bytes:
         whole = answering(document)(nonce)

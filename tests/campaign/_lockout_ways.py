@@ -217,6 +217,7 @@ def clock_set(*jumps: str) -> Step:
     """Return a step that blocks SSH, then sets the clock several times; only the switch can restore it."""
 
     def step(trial: Trial) -> None:
+        """Close the network, and set the node's clock to each time."""
         trial.console(f"nft '{SHUT}'")
         set_clock = "; sleep 5; ".join(f"date --set '{jump}' +%T" for jump in jumps)
         clocks = trial.console(f"date +%T; {set_clock}")

@@ -155,7 +155,7 @@ class Trials:
         return reported
 
     def _verify(self, lock: Lock, nodes: dict[str, Node]) -> dict[str, str]:
-        """Return role → `seen`, or which of its own checks failed or were not run."""
+        """Return role → `seen`, or the checks of the role that failed or were not run."""
         by_name = {node.name: role for role, node in nodes.items()}
         groups, result = lock.hosts(), {}
         for seen in run_verification(lock, list(by_name), dispatch=Dispatch(forks=FORKS)).nodes:

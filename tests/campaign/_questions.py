@@ -79,7 +79,7 @@ def by_question(checks: Iterable[str]) -> dict[Question, list[str]]:
 
 
 def _question(check: str) -> Question:
-    """Return the question that a check answers; raise LookupError if there is none."""
+    """Return the question that a check answers; LookupError without one."""
     for question in QUESTIONS:
         if any(fnmatchcase(check, pattern) for pattern in question.checks):
             return question

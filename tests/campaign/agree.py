@@ -5,7 +5,7 @@
 A round makes one to three changes, runs drift and verify, and reverts the changes. Its seed repeats it:
 `--seed S --rounds 1`, or for a benign round `--seed S --rounds 0 --benign 1`. Changes are drawn from known
 ways to contradict a promise, from lines of the files that services of the stack open, and from units; those
-of `--benign` rounds contradict nothing. If the witnesses disagree about several changes, each is tried alone.
+of `--benign` rounds contradict nothing. If the witnesses disagree about several, they are tried one by one.
 `--trace` records those files again. An interrupt ends the rounds. Exit 1 after a disagreement or a false
 alarm; changes that contradict a promise and that both miss are listed.
 """

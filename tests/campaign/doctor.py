@@ -58,7 +58,7 @@ class Tally:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run the chosen parts of the campaign, and print the counts; return 1 if something is wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -90,6 +90,7 @@ def main() -> int:
 
 
 def _recorded(tally: Tally) -> None:
+    """Judge each recorded fault, log and answer, and count those that are missed or named wrongly."""
     for name, changes in FAULTS.items():
         for number, change in enumerate(changes):
             result = bare_metal()
@@ -103,6 +104,9 @@ def _recorded(tally: Tally) -> None:
 
 
 def _healthy(tally: Tally, names: list[str], *, health: bool) -> None:
+    """Judge recorded machines and lab nodes that are healthy and have one of these texts in their names, and
+    count alarms.
+    """
     for name, found, drained in recorded(health=health):
         if any(each in name for each in names):
             _say_healthy(tally, name, found, drained)
@@ -118,6 +122,7 @@ def _healthy(tally: Tally, names: list[str], *, health: bool) -> None:
 
 
 def _say_healthy(tally: Tally, name: str, found: Diagnosis, drained: str) -> None:
+    """Count a healthy machine, and print its alarms, or why it would be drained."""
     wrong = alarms(found) or (f"would be drained: {drained}" if drained else "")
     tally.say("healthy", f"healthy: {name}", wrong, _aside(found))
 
@@ -128,6 +133,7 @@ def _aside(found: Diagnosis) -> str:
 
 
 def _seeded(lab: Lab, rules: list[str], tally: Tally, *, health: bool) -> None:
+    """Cause each fault on one lab node, and check that it is found, and gone after its correction."""
     with tempfile.TemporaryDirectory() as folder:
         judged = with_health(lab, Path(folder)) if health else None
         if judged:
@@ -161,7 +167,11 @@ def _cause(node: Node, fault: Seeded) -> float:
 
 
 def _corrected(lab: Lab, node: Node, fault: Seeded, found: Diagnosis) -> tuple[str, str]:
-    """Correct a fault that was found and look again; return the error, and the way of correction."""
+    """Correct a fault that was found and look again; return what is wrong, "" if nothing, and how it was
+    corrected.
+
+    The node boots again if something is wrong.
+    """
     wrong, how = missed(found, fault.rule), f"by hand ({fault.why})"
     if not wrong and not fault.undo:
         found, typed = _typed(lab, node, fault.rule, found)

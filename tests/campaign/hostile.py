@@ -198,6 +198,7 @@ def main() -> int:
     with ThreadPoolExecutor(stated.jobs) as pool:
 
         def work(each: Way) -> Result:
+            """Make the tries of a way; only one if the command line states its number."""
             if stated.single is not None:
                 return carry_out(each, stated.single, 1, stated.seed)
             return carry_out(each, 0, tries_of(each, stated.tries), stated.seed)

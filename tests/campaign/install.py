@@ -109,7 +109,7 @@ NEEDS_PIP = ("wheelhouse", "wheels", "collection")
 
 
 def make(folder: Path, scratch: Path, ways: set[str]) -> None:
-    """Write the files that ways need into a folder that is served."""
+    """Write the files that these ways of installation need into `folder`, which is served."""
     wheel = build_index(folder)
     build_pyz(wheel, folder / NAME, scratch / "pyz", WHEN)
     (folder / "requirements.lock").write_bytes((ROOT / "requirements.lock").read_bytes())
@@ -144,7 +144,7 @@ def node_of(lab: Lab, system: str) -> Iterator[Node]:
 
 
 def used(node: Node) -> int:
-    """Return the bytes that a node's files have."""
+    """Return the bytes of all files of a node."""
     return int(node.run("du -sxb / --exclude=/proc --exclude=/sys --exclude=/run").stdout.split()[0])
 
 
@@ -173,7 +173,7 @@ def tried(node: Node, way: str, server: MirrorServer) -> tuple[float, int, int]:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Install in each way on each system, and print the rows; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--os", action="append", choices=SYSTEMS)
     parser.add_argument("--way", action="append", choices=list(WAYS))

@@ -61,6 +61,7 @@ def main() -> int:
         ]
 
         def tried(mutant: Mutant) -> None:
+            """Test one mutant in a copy of the code, and count its verdict."""
             copy = copies.get()
             try:
                 names = tests.reaching(mutant)

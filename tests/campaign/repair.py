@@ -73,6 +73,7 @@ class Site:
         write_lock(lock.model_copy(update={"rollout": rollout}), folder / "fleet.lock.yml")
 
     def _pid(self) -> str:
+        """Return the process id of the job on the third node."""
         return self.nodes[2].run("systemctl show --value --property=MainPID job").stdout.strip()
 
     def try_one(self, fault: str, step: str, delay: float, power: Power) -> str:
@@ -88,7 +89,9 @@ class Site:
         return "; ".join(filter(None, self._wrong(fault, done.stdout, power)))
 
     def _killed(self, step: str, delay: float) -> bool:
-        """Start a repair and kill it a while after the beginning of a step of the first node."""
+        """Start a repair, and kill it `delay` seconds after the step begins on the first node; return whether
+        it was killed.
+        """
         process = start(self.folder, *WORDS)
         assert process.stderr is not None
         for line in process.stderr:
@@ -100,7 +103,7 @@ class Site:
         return process.returncode == -signal.SIGKILL
 
     def _wrong(self, fault: str, said: str, power: Power) -> list[str]:
-        """Return what differs from a repair without a kill."""
+        """Return what differs from a repair without a kill, with "" for each thing that does not."""
         [run] = (self.folder / "state/gpuprov/runs").glob("*-repair-*")
         ends = {each["name"]: each["end"] for each in json.loads(said)["nodes"]}
         rungs = {
@@ -125,7 +128,9 @@ class Site:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Repair `--times` times with a kill at a random time of a step, and print each; return 1 if one is
+    wrong.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

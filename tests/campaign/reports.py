@@ -59,7 +59,7 @@ class Row:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Print the table of published reports and the false alarms; return 1 if a rate is not reached."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

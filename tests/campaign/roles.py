@@ -55,6 +55,7 @@ class Campaign:
         failed = self.failed()
 
         def complaints(trial: Trial, system: str) -> str:
+            """Return what is wrong with a role on a fresh node, "" if nothing."""
             node, own = self.node(system), _checks(lock, system, trial.role)
             if trial.role not in did.ran[node.name]:
                 return "did not run"
@@ -88,6 +89,7 @@ class Campaign:
         failed = self.failed()
 
         def complaints(trial: Trial, system: str) -> str:
+            """Return what is wrong with the correction of a changed node, "" if nothing."""
             node = self.node(system).name
             return (
                 "; ".join(did.failed[node])
@@ -112,6 +114,7 @@ class Campaign:
         left = self.failed()
 
         def complaints(trial: Trial, system: str) -> str:
+            """Return what is wrong with the correction of a broken node, "" if nothing."""
             node = self.node(system).name
             return (
                 _join("verify does not fail", set(trial.broken) - failed[node])
@@ -132,6 +135,7 @@ class Campaign:
         failed, still = self.failed(), self._there()
 
         def complaints(trial: Trial, system: str) -> str:
+            """Return what is wrong with the removal of a role's parts, "" if nothing."""
             node = self.node(system).name
             return (
                 "; ".join(did.failed[node])

@@ -77,6 +77,7 @@ class Watch:
         over = threading.Event()
 
         def look() -> None:
+            """Record who works on each node, and nodes with more than one, until the end."""
             while not over.wait(LOOK_S):
                 for node in self.nodes:
                     there = at_work(node)
@@ -253,6 +254,7 @@ def frozen(worker: Controller, seconds: float, this: Round) -> threading.Thread:
     this.events.append(f"{worker.name} frozen for {seconds:.0f} s")
 
     def thaw() -> None:
+        """Let the process go on after the time, and wait 10 seconds."""
         time.sleep(seconds)
         os.kill(pid, signal.SIGCONT)
         time.sleep(10)

@@ -164,6 +164,7 @@ def full(name: str) -> Fault:
     """Return a fault: the file system of a folder is full."""
 
     def fault(trial: Trial) -> None:
+        """Mount a small file system for the folder, write the first files, and fill it."""
         mount(trial, name)
         trial.fill_in()
         fill(trial.root / name)

@@ -21,7 +21,8 @@ from tests import ROOT
 
 
 def build(folder: Path, repository: str | None = None) -> Path:
-    """Build the collection of this checkout, including uncommitted changes, without files that git ignores.
+    """Build the collection of this checkout, including uncommitted changes, without files that git ignores;
+    return the archive's path.
 
     Args:
         folder: target folder of the archive.
@@ -49,9 +50,9 @@ def build(folder: Path, repository: str | None = None) -> Path:
 
 
 def reproducible(archive: bytes, when: int) -> bytes:
-    """Return an archive of ansible-galaxy with sorted files and one date.
+    """Return an archive of ansible-galaxy with its files sorted by name, all with one date.
 
-    It has the files in the order of the file system, and the time of the build.
+    Without this its bytes depend on the file system and the time of the build.
 
     Args:
         archive: its content.
@@ -76,7 +77,7 @@ def reproducible(archive: bytes, when: int) -> bytes:
 
 
 def _date() -> int:
-    """Return SOURCE_DATE_EPOCH, which scripts/release states, or the date of the commit."""
+    """Return a date in seconds since 1970: SOURCE_DATE_EPOCH if set, else that of the last commit."""
     command = ["git", "log", "-1", "--format=%ct"]
     return int(os.environ.get("SOURCE_DATE_EPOCH") or subprocess.check_output(command, cwd=ROOT))
 

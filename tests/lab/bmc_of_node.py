@@ -108,6 +108,7 @@ def _notified(power: Power) -> Iterator[str]:
             pass
 
         def do_PUT(self) -> None:
+            """Set the power to the state in the request."""
             said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             power.set(said["power_state"])
             self.send_response(204)

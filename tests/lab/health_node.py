@@ -44,7 +44,7 @@ class HealthNode(StubDriverNode):
     roles, areas = ("health",), ("health.",)
 
     def until(self, test: Callable[[], bool], seconds: float) -> float:
-        """Wait until a test holds; return the seconds, or fail after the limit."""
+        """Wait until a test holds; return the seconds that took, and fail after `seconds`."""
         begun = time.monotonic()
         while not test():
             assert time.monotonic() - begun < seconds, self.says(f"cat {VERDICT}; scontrol show node")
@@ -58,13 +58,13 @@ class HealthNode(StubDriverNode):
 
     @property
     def metrics(self) -> set[tuple[str, str]]:
-        """Rule and class of the faults in the textfile."""
+        """(rule, class) of each fault in the textfile."""
         text = self.says(f"cat {FOLDER}/gpuprov-health.prom")
         return set(re.findall(r'gpuprov_health_fault\{rule="([^"]*)",class="([^"]*)"\}', text))
 
     @property
     def drained(self) -> str:
-        """The reason of the node's drain, "" if it is not drained."""
+        """The reason of the node's drain in Slurm, "-" if it has none, "" if it is not drained."""
         text = self.says(f"scontrol show node {self.node.name}")
         reason = re.search(r"Reason=(.*) \[", text)
         return (reason[1] if reason else "-") if re.search(r"State=\S*DRAIN", text) else ""
@@ -76,11 +76,11 @@ class HealthNode(StubDriverNode):
         return found[1] if found else ""
 
     def judge(self) -> None:
-        """Run the program now."""
+        """Run the health check now, and wait for its end."""
         self.node.run(f"systemctl start {SERVICE}", check=False)
 
     def stop(self, how: str = "stop") -> None:
-        """Stop the timer, and wait for the end of a run: one that is stopped writes that it was."""
+        """Stop the timer (or `how` else systemctl is to treat it), and wait for the end of a run."""
         state = f"systemctl show -P ActiveState {SERVICE}"
         self.node.run(
             f"systemctl {how} {TIMER}; until {state} | grep -qx 'inactive\\|failed'; do sleep 0.3; done"
@@ -123,7 +123,7 @@ def health_node(lab: Lab, folder: Path, setting: Mapping[str, Any]) -> HealthNod
     equip(plain)
     node = HealthNode(lab, plain, folder)
     with_kernel_lines(plain)
-    # Nodes have no control groups of processors: beside busy ones a run of lowest priority would not end.
+    # Nodes have no control groups of processors: next to busy ones a run of lowest priority would not end.
     plain.run(f"mkdir -p {DROP_INS} && printf '[Service]\\nNice=0\\n' >{DROP_INS}/lab.conf")
     plain.run(f"mkdir -p {FOLDER}")
     node.state({"health": dict(setting), "monitoring": {"textfile": FOLDER}})

@@ -1,4 +1,4 @@
-"""Parameters of node tests of which some are slow ones."""
+"""Parameters of node tests; some are slow."""
 
 from __future__ import annotations
 

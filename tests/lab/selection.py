@@ -52,7 +52,7 @@ TESTED_IN = {
     "profiling_tools": "test_repository",
     "repositories": "test_mirror_days",
 }
-"""Role without a file of its own → the file with its tests."""
+"""Role without its own file → the file with its tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

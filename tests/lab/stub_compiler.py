@@ -45,6 +45,7 @@ def with_played_compiler(version: str) -> Callable[[Path], None]:
     """Return a step that installs the stub in a root before its first boot."""
 
     def step(root: Path) -> None:
+        """Put a stub module and a fake `make` that installs it into the tree."""
         [kernel] = (path.name for path in (root / "usr/lib/modules").iterdir())
         (root / f"root/stub-{version}.ko").write_bytes(stub_module(version, kernel=kernel))
         inside(

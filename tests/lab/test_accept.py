@@ -27,6 +27,7 @@ def bare(module_lab: Lab) -> Node:
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab) -> Node:
+    """A node on which stub GPUs are installed."""
     [node] = module_lab.up(1, os="debian12", names=["gpus"])
     install(node)
     return node

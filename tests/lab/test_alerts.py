@@ -92,7 +92,7 @@ class Site:
             }
         )
         files[f"{FOLDER}/alertmanager.yml"] = _routed(exported["gpuprov.alertmanager.yml"])
-        # Alertmanager looks for a private address of its own unless it is alone.
+        # Alertmanager looks for its own private address unless it has no peers.
         files["/etc/default/prometheus-alertmanager"] = 'ARGS="--cluster.listen-address="\n'
         files["/srv/receiver.py"] = RECEIVER
         files["/srv/dcgm/metrics"] = _of_gpus(self.node.name, 2)
@@ -162,6 +162,7 @@ def _of_gpus(node: str, count: int) -> str:
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A provisioned node with metrics in a textfile, watched by a Prometheus."""
     folder = tmp_path_factory.mktemp("alerts")
     site = Site(provision(module_lab, folder, settings={"monitoring": {"textfile": TEXTFILES}}), folder)
     site.install()

@@ -137,6 +137,7 @@ def test_none_delays_the_others(stories: dict[str, Story]) -> None:
     [("good", 3), ("good,refusing", 4), ("good,half", 1), ("refusing,half", 1), ("impostor", 4)],
 )
 def test_exit_codes(fleet: Path, nodes: str, code: int) -> None:
+    """Check a verb's exit code for some nodes, and that its document counts each of them."""
     result = gpuprov(fleet, "drift", nodes, "-o", "json", code=code)
     assert result.stderr == ""
     document = json.loads(result.stdout)

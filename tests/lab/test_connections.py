@@ -170,6 +170,7 @@ def test_bootstrap(site: Site) -> None:
 
 
 def test_drift(site: Site) -> None:
+    """Check that drift finds the same difference over each kind of connection."""
     result = site.states("drift")
     found = {name: ",".join(each["check"] for each in node["drift"]) for name, node in result.items()}
     assert found == dict.fromkeys(WAYS, "tuning.environment")
@@ -177,6 +178,7 @@ def test_drift(site: Site) -> None:
 
 @pytest.mark.slow
 def test_apply(site: Site) -> None:
+    """Check that nodes are in sync after apply over each kind of connection."""
     site.gpuprov("apply", "--yes")
     result = site.states("drift")
     assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "in_sync")
@@ -184,12 +186,14 @@ def test_apply(site: Site) -> None:
 
 @pytest.mark.slow
 def test_verify(site: Site) -> None:
+    """Check that verify passes over each kind of connection."""
     result = site.states("verify")
     assert {name: each["status"] for name, each in result.items()} == dict.fromkeys(WAYS, "passed")
 
 
 @pytest.mark.slow
 def test_upgrade(site: Site) -> None:
+    """Check that an upgrade succeeds over each kind of connection."""
     result = site.states("upgrade", "--to", "next.lock.yml", "--yes")
     assert {name: node["stands"] for name, node in result.items()} == dict.fromkeys(WAYS, "new")
 

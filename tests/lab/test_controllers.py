@@ -125,6 +125,7 @@ def test_leases_outlast_long_steps_and_a_lost_one_stops_its_node_alone(two: Site
     events: list[dict[str, Any]] = []
 
     def listen(event: dict[str, Any]) -> None:
+        """Record the event; at the first of the role repositories on one node, replace its lease."""
         if not lost and event.get("role") == "repositories" and event.get("host") == taken.name:
             taken.run(OTHER)
             lost.append(time.monotonic())

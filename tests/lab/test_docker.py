@@ -46,6 +46,7 @@ ALL = "/dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidia3"
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    """A node with a mirror, whose lock states Docker, the toolkit and settings; not applied."""
     folder = tmp_path_factory.mktemp("containers")
     mirror = build(folder / "mirror", load([]), [])
     driven = node_with_mirror(module_lab, "debian12", mirror.root, folder)

@@ -113,6 +113,7 @@ def test_a_check_of_a_site_is_written_and_run_as_documented(site: tuple[Path, No
     (folder / name).write_text(textwrap.dedent(code))
 
     def judged() -> tuple[int, str]:
+        """Run the documented line; return its exit status and output."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
             ["pytest", *shlex.split(typed)],
@@ -167,5 +168,6 @@ def test_an_assistant_starts_the_server_as_documented_and_calls_each_tool(site: 
 
 
 def test_blocks_are_found() -> None:
+    """Check that marked blocks are found, and are split into commands, exit codes and output."""
     assert len(BLOCKS) >= 5
     assert steps("$ a b    # exit 3\nsaid\n$ c\n") == [("a b", 3, ["said"]), ("c", 0, [])]

@@ -17,6 +17,7 @@ TREES = "find /etc /usr/lib/systemd /var/lib/dpkg -newer /before -type f -not -n
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab) -> Node:
+    """A node with GPUs, and a user `plain` who may log in but not use sudo."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     node.run(
         "useradd -m -s /bin/bash plain && install -d -o plain -m 700 ~plain/.ssh && "
@@ -72,6 +73,7 @@ def test_without_root_it_says_what_it_could_not_see(driven: Node) -> None:
 
 
 def test_without_python(driven: Node) -> None:
+    """Check that the doctor reports a node without Python 3 as failed, with the reason."""
     driven.run("mv /usr/bin/python3 /usr/bin/python3.hidden")
     try:
         code, result = ask(driven)

@@ -23,6 +23,7 @@ LAYOUT = ["2g.20gb", "3g.40gb"]
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    """A node with a stub driver, whose lock states modes of GPUs; not applied."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     drive(node)
     driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("modes"))

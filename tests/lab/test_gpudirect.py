@@ -39,7 +39,9 @@ class RdmaNode(MirrorNode):
         return {"doca": self.mirror.doca(self.server.url)}
 
     def content(self) -> None:
-        """Apply the roles; then a second run changes nothing, and both witnesses agree."""
+        """Apply the roles, and check that a second run changes nothing and neither drift nor verify finds a
+        difference.
+        """
         outcome, _ = self.apply()
         assert outcome.ok, outcome.failed
         assert self.apply()[1] == []
@@ -52,6 +54,7 @@ class RdmaNode(MirrorNode):
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RdmaNode]:
+    """A node of Ubuntu whose lock states peer memory, clients and DOCA-OFED from a mirror; not applied."""
     mirror = nvidia.build(tmp_path_factory.mktemp("mirror"), load(), [SYSTEM])
     with ExitStack() as stack:
         server = stack.enter_context(served(mirror.root))

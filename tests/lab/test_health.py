@@ -32,6 +32,7 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> HealthNode:
+    """A lab node with the health setting in its lock; nothing is applied."""
     return health_node(module_lab, tmp_path_factory.mktemp("health"), SETTING)
 
 

@@ -39,6 +39,7 @@ VERIFY = f"{GPUPROV} verify --image train --lock {LOCK}"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose `mirror` is a Python package index with gpuprov."""
     folder = tmp_path_factory.mktemp("image")
     build_index(folder / "mirror")
     return folder

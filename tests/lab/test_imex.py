@@ -29,6 +29,7 @@ STATE = "systemctl is-enabled nvidia-imex; systemctl is-active nvidia-imex; true
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    """A node with a unit and a shipped configuration of nvidia-imex; not applied."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     drive(node)
     node.run("mkdir -p /etc/nvidia-imex && cat >/usr/lib/systemd/system/nvidia-imex.service", input=UNIT)

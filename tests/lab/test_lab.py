@@ -101,6 +101,7 @@ def test_two_labs_do_not_touch_each_other(lab: Lab, another_lab: Lab) -> None:
 
 
 def test_down_leaves_nothing(lab: Lab) -> None:
+    """Check that `down` removes the stated node, then all, with their processes, interfaces and rules."""
     open_before, forwarding_before = table(), FORWARDING.read_text()
     lab.up(2)
     assert traces(lab)

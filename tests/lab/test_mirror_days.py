@@ -45,6 +45,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A node of Ubuntu with a mirror; the roles of repositories and NCCL are applied."""
     folder = tmp_path_factory.mktemp("mirror")
     with ExitStack() as stack:
         key = stack.enter_context(signing_key())
@@ -62,6 +63,7 @@ def of_mood(mood: str) -> Callable[[Place], AbstractContextManager[None]]:
 
     @contextmanager
     def day(place: Place) -> Iterator[None]:
+        """Give the mirror this mood until the day ends."""
         place.driven.server.mood = mood
         yield
         place.driven.server.mood = "well"

@@ -73,6 +73,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Two nodes after apply, the first with Ansible's own connection, the second with Mitogen."""
     folder = tmp_path_factory.mktemp("ways")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", folder / "mitogen", f"mitogen=={OLDEST}"]
     subprocess.run(pip, check=True)

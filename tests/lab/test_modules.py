@@ -74,7 +74,7 @@ class Fleet:
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids="{} nodes".format)
 def fleet(request: pytest.FixtureRequest, module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    """Return a fleet of nodes of which one compiles for all."""
+    """Return a fleet in which one node compiles for all."""
     folder = tmp_path_factory.mktemp("once")
     nodes = module_lab.up(request.param, gpu="a100x4")
     for node in nodes:

@@ -20,6 +20,7 @@ ASK = """python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    """A node with a mirror, whose lock states monitoring; not applied."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     drive(node)
     folder = tmp_path_factory.mktemp("observing")

@@ -78,6 +78,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A node that has its driver, with two locks: for the running kernel, and for the kernel by name."""
     folder = tmp_path_factory.mktemp("next-kernel")
     [node] = module_lab.up(1, gpu="a100x4")
     node.run(NO_INITRAMFS)

@@ -50,6 +50,7 @@ class Days:
         """Build the mirror with an unrelated tool and all drivers except the unseen ones."""
 
         def today(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
+            """Return the packages of a repository without those of later days, with the site's tool."""
             if folder != "ubuntu2404":
                 return specs
             known = [spec for spec in specs if not spec.version.startswith(tuple(self.unseen))]
@@ -66,6 +67,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Days]:
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, days: Days, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorNode]:
+    """A node of Ubuntu with the mirror, whose lock states NVIDIA's driver; not applied."""
     mirror = days.build()
     with ExitStack() as stack:
         server = stack.enter_context(served(mirror.root))

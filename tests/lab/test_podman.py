@@ -49,6 +49,7 @@ RUN = "podman run --detach --network none --name"
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    """A node of Debian 13 with a mirror, whose lock states Podman and the toolkit."""
     folder = tmp_path_factory.mktemp("podman")
     mirror = build(folder / "mirror", load([]), [])
     driven = node_with_mirror(module_lab, "debian13", mirror.root, folder)

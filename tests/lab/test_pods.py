@@ -39,6 +39,9 @@ CDI = {
 def driven(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[StubDriverNode]:
+    """A node with containerd, the site's own configuration, a CDI file and the programs of the tests; the
+    role is applied.
+    """
     settings = {"cgroup_driver": "cgroupfs", "cdi": request.param != "debian12"}
     driven = containerd_node(module_lab, tmp_path_factory.mktemp("pods"), request.param, settings)
     node = driven.node

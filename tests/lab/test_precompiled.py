@@ -86,6 +86,7 @@ class PrecompiledNode(NodeUnderTest):
 
 @pytest.fixture(scope="module")
 def site(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrecompiledNode]:
+    """A node that plays Ubuntu 24.04, and a served archive with precompiled modules for its kernel."""
     folder = tmp_path_factory.mktemp("precompiled")
     [node] = module_lab.up(1, gpu="l40sx4", prepare=[with_os_release(os_release("ubuntu24.04"))])
     node.run("echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf")

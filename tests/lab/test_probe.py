@@ -24,6 +24,7 @@ PASSWORD = "correct horse"  # noqa: S105
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab) -> Node:
+    """A node with four H200 and no driver, and a user `tired` whose sudo requires a password."""
     [node] = module_lab.up(1, os="debian12", gpu="h200x4")
     node.run(
         "useradd -m -s /bin/bash tired && install -d -o tired -m 700 ~tired/.ssh && "
@@ -57,6 +58,7 @@ def ask(node: Node, *, user: str = "root", password: str | None = None, **parame
 
 
 def test_a_fresh_node(node: Node) -> None:
+    """Check the facts of a node with GPUs on its PCI bus and no driver."""
     facts = ask(node)
     assert facts.missing == {"smi": "nvidia-smi is not installed"}
     assert (facts.os.id, facts.os.version, facts.is_root) == ("debian", "12", True)

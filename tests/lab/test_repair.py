@@ -1,4 +1,4 @@
-"""Repair of a real node: each ladder, jobs that go on, killed controllers, a BMC."""
+"""Repair of a real node: each ladder, jobs that continue, killed controllers, a BMC."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def sick(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Sick:
 
 @pytest.fixture(autouse=True)
 def _new_ledger(sick: Sick) -> None:
-    """A history of its own for each test: a node that comes back a third time stays out."""
+    """An own history for each test: a node that comes back a third time stays out."""
     for path in (sick.folder / "state/gpuprov").glob("history.sqlite*"):
         path.unlink()
     assert sick.asked is not None

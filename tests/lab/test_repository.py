@@ -97,6 +97,7 @@ def private_apt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Apt]:
     """Return a function that makes an apt with its own folders and sources."""
 
     def make(entries: str, settings: str | None = None) -> Apt:
+        """Return an apt with its own lists, cache, sources and settings."""
         folder = tmp_path_factory.mktemp("apt")
         folder.chmod(0o755)
         for name in ("lists/partial", "cache/archives/partial"):
@@ -319,5 +320,6 @@ def output_of(*command: str) -> str:
 
 
 def test_zstandard() -> None:
+    """Check that a file compressed with zstd is unpacked."""
     packed = subprocess.run(["zstd", "-cq"], input=b"plain", capture_output=True, check=True).stdout
     assert unpack(packed, ".zst", "primary.xml.zst") == b"plain"

@@ -24,6 +24,7 @@ LOCKS = "/etc/dnf/plugins/versionlock.list"
 
 @pytest.fixture(scope="module")
 def node(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RockyNode]:
+    """A node of Rocky Linux 9 with a mirror, whose lock states a whole stack; not applied."""
     folder = tmp_path_factory.mktemp("rocky")
     mirror = nvidia.build(folder / "mirror", load(), ["rhel9"])
     with ExitStack() as stack:

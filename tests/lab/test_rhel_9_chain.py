@@ -105,6 +105,7 @@ class Chain:
 
 @pytest.fixture(scope="module")
 def chain(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """A node of Rocky Linux 9 with firewalld, and a fleet with a mirror; not locked."""
     folder = tmp_path_factory.mktemp("rocky")
     mirror = nvidia.build(folder / "mirror", load(), ["rhel9"])
     [node] = module_lab.up(

@@ -55,6 +55,7 @@ class DebianNode(NodeUnderTest):
 
 @pytest.fixture(scope="module")
 def fixture(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> DebianNode:
+    """A node with a lock from Debian's archive, and a fake compiler; not applied."""
     [node] = module_lab.up(1, os="debian12", gpu="a100x4")
     folder = tmp_path_factory.mktemp("roles")
     fleet = yaml.safe_load(module_lab.fleet("hgx-a100-4"))

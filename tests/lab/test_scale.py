@@ -72,6 +72,7 @@ def test_a_change_is_the_same_by_one_and_by_many(scale: Scale) -> None:
 
 def test_each_refusal_is_one_line(scale: Scale) -> None:
     def result(*words: str, code: int) -> str:
+        """Return the one line on standard error of a drift with this exit code."""
         err = scale.crew.gpuprov("drift", *words, code=code).stderr
         assert len(err.splitlines()) == 1, err
         return err

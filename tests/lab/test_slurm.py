@@ -115,6 +115,7 @@ class SlurmNode(StubDriverNode):
 def cluster(
     module_lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[SlurmNode]:
+    """A node with Slurm, on which faults can be made."""
     [node] = module_lab.up(1, os=request.param, gpu="a100x4", prepare=[with_control_groups])
     drive(node)
     cluster = SlurmNode(module_lab, node, tmp_path_factory.mktemp("slurm"))

@@ -27,6 +27,7 @@ mknod {device} b 7 {number}; truncate -s 48M /root/{number}.img; losetup {device
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubDriverNode]:
+    """A node with two plugged-in disks, whose lock states scratch file systems."""
     [node] = module_lab.up(1, os="debian12")
     try:
         node.run("apt-get -q update && apt-get -q -y install --no-install-recommends fdisk")

@@ -29,6 +29,7 @@ TREE = "find /etc -type f -not -name '*.lock' | sort | xargs md5sum"
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDriverNode:
+    """A node whose lock states tuning of the system, with huge pages as they are; not applied."""
     [node] = module_lab.up(1, os="debian12", prepare=[with_network_parameters])
     driven = StubDriverNode(module_lab, node, tmp_path_factory.mktemp("tuning"))
     pages = driven.says("grep -o '\\[.*\\]' /sys/kernel/mm/transparent_hugepage/enabled").strip("[]")

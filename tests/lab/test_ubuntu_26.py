@@ -28,6 +28,7 @@ OURS = "etc/modprobe.d/gpuprov-nouveau.conf"
 
 @pytest.fixture(scope="module")
 def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MirrorNode]:
+    """A node that plays Ubuntu 26.04 with a mirror, whose lock states a whole stack; not applied."""
     folder = tmp_path_factory.mktemp("resolute")
     mirror = nvidia.build(folder / "mirror", load(), [SYSTEM])
     with ExitStack() as stack:

@@ -144,6 +144,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Provisioned nodes with Slurm, whose commands are found on PATH here."""
     fleet = provisioned(module_lab, tmp_path_factory.mktemp("fleet"), COUNT, prepare=[with_control_groups])
     programs = tmp_path_factory.mktemp("programs")
     with pytest.MonkeyPatch.context() as patch:

@@ -31,7 +31,7 @@ class Cluster:
         }
 
     def changes(self, name: str) -> list[str]:
-        """Return what was asked about a node: `PATCH`, or `POST` of an eviction."""
+        """Return the methods of the requests about a node: `PATCH`, or `POST` for an eviction."""
         return [request.split()[0] for request in self.nodes[name].requests]
 
     def cordons(self) -> dict[str, tuple[bool, str | None]]:
@@ -41,6 +41,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of provisioned lab nodes, whose fake API server kubectl finds in the environment."""
     fleet = provisioned(module_lab, tmp_path_factory.mktemp("fleet"), len(NAMES))
     assert [node.name for node in fleet.nodes] == NAMES
     cluster = Cluster(fleet)

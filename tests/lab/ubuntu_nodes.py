@@ -22,7 +22,7 @@ BORROWED = (
 )
 """Packages that the roles install from a distribution's archive."""
 CLIENT = "docker-cli"
-"""Docker's client, where it is a package of its own: from Debian 13 on."""
+"""Docker's client, where it is a separate package: from Debian 13 on."""
 STUB = PackageSpec("linux-tools-generic", "6.8.0-90.91", "amd64")
 """Stub of Ubuntu's perf package, which has another name in Debian."""
 

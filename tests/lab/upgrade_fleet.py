@@ -116,7 +116,7 @@ def _brought(lab: Lab, folder: Path, nodes: list[Node]) -> Fleet:
     """Return a fleet of nodes that were brought to the older of two locks."""
     fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
     [group] = fleet["groups"].values()
-    # A node that compiles for itself can fail alone.
+    # A node that compiles for itself can be the only one to fail.
     group["stack"] = {"repository": "distribution", "module_build": "dkms"}
     write_locks(folder, fleet, (NEWER, OLDER))
     made = Fleet(nodes, folder)
@@ -141,6 +141,7 @@ def mirrored(
         (folder / "profiles" / f"{kind.name}.yml").write_text(yaml.safe_dump(profile))
 
     def write() -> None:
+        """Write the fleet and its locks."""
         ssh = yaml.safe_load(lab.fleet("any"))["ssh"]
         groups = {kind.name: _group(lab, kind) for kind in kinds}
         fleet = {"groups": groups, "ssh": ssh, "repositories": repositories}

@@ -222,6 +222,7 @@ def test_no_option_takes_a_secret_as_its_value() -> None:
     context = click.Context(gpuprov)
 
     def options(verb: str) -> Iterator[Any]:
+        """Yield the options and arguments of a verb and its commands."""
         command = gpuprov.get_command(context, verb)
         assert command
         yield from command.params

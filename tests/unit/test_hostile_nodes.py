@@ -174,6 +174,7 @@ def empty_packets() -> Iterator[int]:
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
+        """Answer each connection with an SSH packet without content."""
         while True:
             try:
                 client, _ = server.accept()
@@ -231,6 +232,7 @@ def test_a_jump_host_that_is_none_is_refused_with_its_line(jump: str) -> None:
 
 @pytest.mark.parametrize("jump", ["bastion", "ops@bastion:2222", "10.0.0.1", "[2001:db8::1]:22", "a,b:22"])
 def test_jump_hosts(jump: str) -> None:
+    """Check the spellings of a jump host that are accepted."""
     assert Connection(jump=jump).jump == jump
 
 

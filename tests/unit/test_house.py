@@ -143,6 +143,7 @@ def has_dollar(pattern: str) -> bool:
     parsed = _parser.parse(pattern)
 
     def within(part: object) -> bool:
+        """Return whether a part of a parsed expression contains `$`, at any depth."""
         if isinstance(part, tuple) and part[:1] == (_constants.AT,):
             return part[1] is _constants.AT_END
         return isinstance(part, (_parser.SubPattern, tuple, list)) and any(map(within, part))

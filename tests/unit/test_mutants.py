@@ -48,6 +48,7 @@ def test_each_operator_changes_one_place(body: str, expected: list[str]) -> None
 
 @pytest.mark.parametrize("body", ["return None", "b: Literal[3]", 'f"{a == 3}"', "b = a"])
 def test_other_code_stays(body: str) -> None:
+    """Check that code without a place for a mutation gives none."""
     assert changes(body) == []
 
 

@@ -47,6 +47,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     inside: list[int] = []
 
     def work() -> None:
+        """Enter 20 times, and check that no other thread is inside."""
         for _ in range(20):
             with exclusive(tmp_path / "x"):
                 inside.append(1)

@@ -132,6 +132,7 @@ def test_a_wheelhouse_has_what_one_python_needs(
         calls.append(([pin.name for pin in pins], options))
 
     def built(folder: Path) -> Path:
+        """Return a wheel that contains only the list of requirements."""
         wheel = folder / f"gpuprov-{__version__}-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as inside:
             inside.write(ROOT / "requirements.lock", RELEASE_LOCK)

@@ -87,7 +87,7 @@ class Crowd:
     def _slow_digits(self, reduced: Mapping[Group, float]) -> set[int]:
         """Return the digits of slow groups; if no measured group is slow, those of the nodes that have none.
 
-        A node that shares its digit with no other node cannot be measured by a group of its own.
+        A node that shares its digit with no other node has no group in which it can be measured.
 
         A group is slow below `APART` of the round's best; an only group, below `TOGETHER` of the pairs'.
         """

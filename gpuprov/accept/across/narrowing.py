@@ -34,7 +34,9 @@ class Narrowing:
         self.verdicts: dict[str, Verdict] = {}
 
     def next(self, nodes: Sequence[str]) -> list[Group]:
-        """Return the groups of the next round; none without a suspect among the nodes."""
+        """Return the groups of the next round; [] before a large group has failed, or if no node is still a
+        suspect.
+        """
         suspects = [node for node in nodes if node not in self._finished]
         helpers = [node for node in nodes if node in self._finished]
         if not self._tries or not suspects:
@@ -49,8 +51,10 @@ class Narrowing:
         return [Group((*helpers[at::count], *suspects[part::parts])) for at, part in enumerate(turned)]
 
     def _others(self, suspect: str, helpers: list[str]) -> list[str]:
-        """Return the helpers of the next group with an only suspect: those that were missing in one of its
-        failed groups, and if these are fewer than a large group needs, some of the others.
+        """Return the helpers for the next group whose only suspect is this node.
+
+        All, if no such group has failed yet; else those that were missing in one of its failed groups, with
+        some of the others if these are fewer than a large group needs.
         """
         if not self._alone[suspect]:
             return helpers
@@ -70,7 +74,9 @@ class Narrowing:
         return [Group(tuple(turned[: self._few + 1]))]
 
     def _is_alone(self, suspect: str) -> bool:
-        """Return whether no other node was in all failed groups with an only suspect."""
+        """Return whether no other node was in all failed groups of which this node was the only suspect;
+        False if none failed.
+        """
         failed = self._alone.get(suspect, [])
         return bool(failed) and not set.intersection(*failed)
 
@@ -79,7 +85,8 @@ class Narrowing:
         self._finished |= set(nodes)
 
     def failed(self, errors: Mapping[str, str]) -> None:
-        """Record a large group that did not finish, and the fault of a node that is shown by it.
+        """Record a large group that did not finish, and add a `bad` verdict for a node that it shows to be at
+        fault.
 
         A node is at fault that is the only one in all such groups of which it was the only suspect, or in all
         of at least `ENOUGH`: no other one can have ended them all. A group without a suspect makes all its

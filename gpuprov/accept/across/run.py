@@ -298,7 +298,7 @@ class _Conductor:
 
     def _judge_paths(self, logs: Mapping[str, str]) -> None:
         """Add the findings from the logs of a group's nodes. What a log shows of its node, such as several
-        versions, is judged for that node alone; only what several logs show together counts for all. Sockets
+        versions, is judged for that node; only what several logs show together counts for all. Sockets
         with a node that has no port of the fabric are that node's fault, which has its finding.
         """
         excused = bool(self._without & logs.keys())

@@ -58,7 +58,7 @@ class Search:
         self._begun = 0
         """How often the search among many has begun again."""
         self._apart: dict[str, list[str]] = defaultdict(list)
-        """Node → the all-reduces of which it stated much less than the others of its group."""
+        """Node → the all-reduces for which it stated a much lower rate than the others of its group."""
         self._over = False
         self._since: dict[object, int] = {}
 

@@ -23,7 +23,7 @@ _TURING = Version("7.5")
 def without_dma_buf(
     gpus: Iterable[GpuModel], flavour: Flavour | None, kernel: Version | None
 ) -> Iterator[str]:
-    """Yield what keeps a machine from DMA-BUF; nothing if it has it, or a value is not known."""
+    """Yield what makes DMA-BUF impossible: the modules, the kernel, GPUs; None counts as possible."""
     if flavour == "proprietary":
         yield "the proprietary modules"
     if kernel is not None and kernel < KERNEL:

@@ -1,4 +1,4 @@
-"""Rules of GPUDirect Storage: nvidia-fs, a module of its own in addition to NVIDIA's.
+"""Rules of GPUDirect Storage: nvidia-fs, a separate module in addition to NVIDIA's.
 
 Sources: NVIDIA/gds-nvidia-fs, ChangeLog, dkms.conf and issues; NVIDIA GPUDirect Storage documentation,
 "GPUDirect Storage Filesystem Kernel Driver (nvidia-fs)" and "GDS Installation".

@@ -1,7 +1,7 @@
 """Server of the Model Context Protocol: the verbs that only read, as tools.
 
 Name, description and parameters of a tool are those of the verb's command, so that both cannot differ. A call
-runs the verb in a process of its own, without input and terminal, and with `-o json`; its result is one JSON
+runs the verb in a separate process, without input and terminal, and with `-o json`; its result is one JSON
 document. Text of nodes is only in the values `document` and `messages` of it: never in a name, a description
 or an error of the protocol.
 """
@@ -69,7 +69,7 @@ Runner = Callable[[Sequence[str]], Answer]
 
 
 def run_verb(words: Sequence[str]) -> Answer:
-    """Run gpuprov with arguments in a process of its own, within the limits of a call.
+    """Run gpuprov with arguments in a separate process, within the limits of a call.
 
     Raises:
         NodeFailed: too slow, or too large an answer.

@@ -31,7 +31,7 @@ class ReportFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """Paths of the requested files."""
+        """Paths of the requested files: HTML, JUnit, Prometheus."""
         return [path for path in (self.html, self.junit, self.prometheus) if path]
 
     def write(self, run: Run) -> None:

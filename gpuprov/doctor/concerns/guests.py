@@ -61,7 +61,9 @@ def confidential(seen: Examination) -> Iterator[Fault]:
 
 
 def _no_session(seen: Examination) -> Iterator[Fault]:
-    """Yield the fault of a driver whose session with the GPU's firmware does not start or has ended."""
+    """Yield one fault for a driver whose session with the GPU's firmware does not start or has ended; none if
+    all GPUs answer.
+    """
     if "kernel_log" in seen.missing or not unanswered(seen):
         return
     if lines := seen.log_lines(*_NO_CRYPTOGRAPHY):

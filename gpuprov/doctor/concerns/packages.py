@@ -199,7 +199,7 @@ def several_repositories(seen: Examination) -> Iterator[Fault]:
 def _folder(seen: Examination) -> str | None:
     """Return the folder of the machine's system in NVIDIA's repository, as `ubuntu2404`.
 
-    Of a release that has none the name that it would have; None for a system that the catalog does not know.
+    For a release without one, the name that it would have; None for a system that the catalog does not know.
     """
     from gpuprov.catalog.identity import find_system
     from gpuprov.catalog.platforms import NAME

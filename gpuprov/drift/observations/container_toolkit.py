@@ -39,7 +39,7 @@ def _config(facts: Facts, expectation: Expectation) -> Any:
 
 
 @names_who("container_toolkit.config")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str]:
     """Yield the toolkit's configuration file."""
     yield CONFIG
 
@@ -48,7 +48,7 @@ def _says(facts: Facts, expectation: Expectation) -> Iterator[str]:
 def _specifications(facts: Facts, expectation: Expectation) -> Any:
     """Return what does not fit in CDI specifications; nothing before the reboot into the locked driver.
 
-    That reboot writes them again.
+    The reboot writes them again.
     """
     loaded, found = facts.loaded_driver, _unfit(facts, str(expectation.subject))
     return list(found) if loaded and loaded.version == expectation.subject else []

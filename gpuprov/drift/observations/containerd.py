@@ -17,7 +17,7 @@ names_who("containerd.unit")(replaced_by)
 
 
 @names_who("containerd.config")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield the place that makes containerd read another file, or None."""
     yield reads_elsewhere(facts, CONTAINERD_UNIT, CONFIG)
 

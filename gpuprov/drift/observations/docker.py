@@ -24,6 +24,6 @@ def _config(facts: Facts, expectation: Expectation) -> Any:
 
 
 @names_who("docker.config")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield the place that makes dockerd read another file, or None."""
     yield reads_elsewhere(facts, DOCKER_UNIT, CONFIG)

@@ -59,7 +59,7 @@ def _confidential(facts: Facts, expectation: Expectation) -> str:
 
 @names_who("gpu.confidential")
 def _host(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield nothing: the host that sets the mode is no place on the node."""
+    """Yield nothing: the mode is set on the host, not at a place on the node."""
     yield from ()
 
 

@@ -20,9 +20,9 @@ def _files(facts: Facts, expectation: Expectation) -> dict[str, str | None]:
 
 @observes("health.verdict", "health")
 def _verdict(facts: Facts, expectation: Expectation) -> str:
-    """Return `fresh`, or what is wrong with the last verdict; which verdict it is, is no drift.
+    """Return `fresh`, or what is wrong with the last verdict: missing, of an earlier boot, or too old.
 
-    Shortly after a boot the first verdict is not due.
+    What the verdict says is not compared. Shortly after a boot a missing one counts as `fresh`.
     """
     verdict = facts.verdict
     if verdict is None or not verdict.is_of_this_boot:

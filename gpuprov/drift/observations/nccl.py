@@ -28,7 +28,7 @@ def _set(variables: Variables, conf: Nccl) -> Iterator[str]:
 
 
 @names_who("nccl.configuration")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield for each differing variable the place that sets its effective value."""
     for name, value in expectation.expected.items():
         yield _in_force(facts.variables, facts.nccl, name, value).place

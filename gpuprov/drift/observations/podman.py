@@ -51,7 +51,7 @@ def _limit(stated: str) -> int | str:
 
 
 @names_who("podman.config")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield the files that override gpuprov's own."""
     for name in expectation.expected:
         place = facts.podman.places.get(KEYS.get(name, name))

@@ -23,7 +23,7 @@ def _counters(facts: Facts, expectation: Expectation) -> Any:
 
 
 @names_who("profiling.counters")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield the places of options that allow other users than expected."""
     for module in MODULES:
         value = facts.modprobe.options.get(module, {}).get(OPTION)

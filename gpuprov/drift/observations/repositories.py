@@ -124,7 +124,7 @@ def _foreign(facts: Facts, expectation: Expectation) -> Any:
     """Return the offers of locked packages by other sources, as text.
 
     Raises:
-        Missing: there is none, but apt cannot read its sources.
+        Missing: without an offer, apt cannot read its sources.
     """
     found = [str(offer) for offer in facts.offers]
     if not found:

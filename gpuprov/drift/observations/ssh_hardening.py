@@ -52,7 +52,7 @@ def _known(facts: Facts, found: Any, expectation: Expectation) -> Any:
 
 @names_who("ssh.options")
 @names_who("ssh.logins")
-def _says(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
     """Yield for each keyword the line that sets it, or sshd's command line, else None."""
     for keyword, answer in _differing(facts, expectation):
         yield answer.places.get(keyword) or answer.places.get(ALIASES.get(keyword, ""))
@@ -106,7 +106,7 @@ def _loaded(facts: Facts, expectation: Expectation) -> Any:
     """Return sshd's files that changed after it has read them.
 
     Raises:
-        Missing: there is none, and a listening sshd could not be asked.
+        Missing: without such a file, a listening sshd could not be asked.
     """
     return _known(facts, list(facts.sshd_unread), expectation)
 

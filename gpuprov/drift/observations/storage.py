@@ -58,7 +58,7 @@ def _rules(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("storage.client_options", "modprobe", "system")
 def _client_options(facts: Facts, expectation: Expectation) -> dict[str, str | None]:
-    """Return expected `module.option` → value of modprobe's configuration, None without one."""
+    """Return each expected `module.option` → its value in modprobe's configuration, None if not set."""
     found = facts.modprobe.options
     names = (name.split(".", 1) for name in expectation.expected)
     return {f"{module}.{option}": found.get(module, {}).get(option) for module, option in names}
@@ -66,7 +66,9 @@ def _client_options(facts: Facts, expectation: Expectation) -> dict[str, str | N
 
 @names_who("storage.client_options")
 def _says_otherwise(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the places of other values than the expected ones."""
+    """Yield the places that set options to other values than the expected ones; None for an
+    option not set.
+    """
     for name, value in expectation.expected.items():
         module, _, option = name.partition(".")
         if facts.modprobe.options.get(module, {}).get(option) != value:

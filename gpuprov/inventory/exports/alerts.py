@@ -67,7 +67,7 @@ def _failed(verb: str) -> str:
 def _late(verb: str, seconds: int) -> str:
     """Return an expression for a verb whose last run is too long ago, or that has no run.
 
-    Only the controller's series has no label `node`: a node could offer one of its own, and then no alert
+    Only the controller's series has no label `node`: a node could offer its own series, and then no alert
     about all nodes would fire.
     """
     metric = f'gpuprov_checked_timestamp_seconds{{verb="{verb}",node=""}}'

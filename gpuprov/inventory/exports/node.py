@@ -11,7 +11,7 @@ from gpuprov.errors import NodeFailed
 
 @dataclass(frozen=True)
 class Slice:
-    """One MIG instance as Slurm and others see it: a device of its own.
+    """One MIG instance as Slurm and others see it: a separate device.
 
     Attributes:
         gpu: index of its GPU in nvidia-smi.

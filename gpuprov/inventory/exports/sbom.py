@@ -119,7 +119,7 @@ def _bulletins(
 ) -> Iterator[tuple[str, tuple[Bulletin, tuple[str, ...]]]]:
     """Return the bulletins about a package that has its component's version, with the CVEs, by number.
 
-    A package with a version of its own, such as a service of the distribution, has none.
+    A package with an independent version, such as a service of the distribution, has none.
     """
     release = _release(version)
     versions = getattr(component, "toolkits", {}).values() or [component.version]

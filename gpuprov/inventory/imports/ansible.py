@@ -187,7 +187,7 @@ def fleet_of(
     for name, hosts in owners.items():
         entries = {host: _entry(host, inventory.host_vars.get(host, {}), ways.hosts) for host in hosts}
         stated = _vars(inventory, name)
-        kind = dict(stated.get(GROUP_VARIABLE) or _said_of(name, said))
+        kind = dict(stated.get(GROUP_VARIABLE) or _stated_kind(name, said))
         kind.pop("name", None)
         kind |= {"ssh": ways.groups[name]} if ways.groups.get(name) else {}
         own = _own(stated, ways.lifted, ours=name in ours)
@@ -294,7 +294,7 @@ def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[st
     return owners
 
 
-def _said_of(name: str, said: ImportHints) -> dict[str, str]:
+def _stated_kind(name: str, said: ImportHints) -> dict[str, str]:
     """Return the stated `profile` and `os` of a group.
 
     Raises:

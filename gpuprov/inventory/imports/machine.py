@@ -147,7 +147,7 @@ def groups_of(
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = machine
         if machine.vars:
             host_vars[machine.name] = dict(machine.vars)
-    _tell_of_one_profile(listed, said, narrate)
+    _report_shared_profile(listed, said, narrate)
     folded = {name: group | _reached(group["hosts"]) for name, group in groups.items()}
     return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
 
@@ -174,7 +174,7 @@ def _with_gpus(
     return [machine for machine in machines if machine.name not in names]
 
 
-def _tell_of_one_profile(
+def _report_shared_profile(
     machines: Iterable[Machine], said: ImportHints, narrate: Callable[[str], None]
 ) -> None:
     """Report the groups that get the profile which is stated for all groups, if there are several."""

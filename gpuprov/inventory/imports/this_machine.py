@@ -50,7 +50,9 @@ def refuse_this_machine(fleet: Mapping[str, Any], source: str, narrate: Callable
 
 
 def _own_addresses() -> set[str]:
-    """Return the name of this machine, and the addresses of its interfaces if the kernel states them."""
+    """Return the name of this machine in lower case, and the addresses of its interfaces if the kernel states
+    them.
+    """
     found = {socket.gethostname().lower()}
     with suppress(OSError, AttributeError):  # macOS has no netlink
         listed = interface_addresses().values()

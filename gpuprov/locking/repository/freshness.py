@@ -47,12 +47,12 @@ def check_dates(
         judged = min(now, datetime.combine(frozen, time.max, UTC))
     if until and judged > until:
         raise Refused(
-            f"{name} expired at {_said(until)}",
+            f"{name} expired at {_http_date(until)}",
             do="sync the mirror again, and check the clock here; " + _to_freeze(frozen, written or until),
         )
     if written and written > judged:
         raise Refused(
-            f"{name} is dated {_said(written)}, which is "
+            f"{name} is dated {_http_date(written)}, which is "
             + (f"after {frozen}, where fleet.yml has it frozen" if judged < now else "in the future"),
             do="state the day of the snapshot as frozen: in fleet.yml"
             if judged < now
@@ -84,8 +84,8 @@ def _check_against_last(name: str, written: datetime | None, judged: datetime, f
         last = _read(kept)
         if last and not (frozen and last > judged) and (written is None or written < last):
             raise Refused(
-                f"{name} is " + (f"dated {_said(written)}" if written else "without a date"),
-                expected=f"{_said(last)} or later, the date of the index that was read before",
+                f"{name} is " + (f"dated {_http_date(written)}" if written else "without a date"),
+                expected=f"{_http_date(last)} or later, the date of the index that was read before",
                 do="sync the mirror again, because it is older than before or replays an old index; "
                 + _to_freeze(frozen, written),
             )
@@ -118,6 +118,6 @@ def _to_freeze(frozen: date | None, day: datetime | None) -> str:
     )
 
 
-def _said(moment: datetime) -> str:
+def _http_date(moment: datetime) -> str:
     """Return a time as HTTP headers have it: `Sun, 22 Nov 2026 10:00:00 GMT`."""
     return format_datetime(moment, usegmt=True)

@@ -217,7 +217,10 @@ def _deb822_entries(paragraph: Mapping[str, str]) -> Iterable[AptSource]:
     """Yield one entry for each URI and suite of a paragraph; none if it is disabled or has not the type
     `deb`.
     """
-    if "deb" not in paragraph.get("Types", "").split() or _says(paragraph.get("Enabled", "yes")) is False:
+    if (
+        "deb" not in paragraph.get("Types", "").split()
+        or _yes_or_no(paragraph.get("Enabled", "yes")) is False
+    ):
         return
     for uri in paragraph.get("URIs", "").split():
         for suite in paragraph.get("Suites", "").split():
@@ -226,7 +229,7 @@ def _deb822_entries(paragraph: Mapping[str, str]) -> Iterable[AptSource]:
                 suite,
                 tuple(paragraph.get("Components", "").split()),
                 _signed_by(paragraph.get("Signed-By", "")),
-                _says(paragraph.get("Trusted", "no")) is True,
+                _yes_or_no(paragraph.get("Trusted", "no")) is True,
             )
 
 
@@ -247,11 +250,11 @@ def _one_line_entry(line: str) -> AptSource | None:
         parsed["suite"],
         tuple(parsed["components"].split()),
         options.get("signed-by", ""),
-        _says(options.get("trusted", "no")) is True,
+        _yes_or_no(options.get("trusted", "no")) is True,
     )
 
 
-def _says(word: str) -> bool | None:
+def _yes_or_no(word: str) -> bool | None:
     """Parse apt's spellings of yes and no (apt.conf(5)); None for any other text."""
     lowered = word.strip().lower()
     if lowered in {"yes", "true", "with", "on", "enable", "1"}:

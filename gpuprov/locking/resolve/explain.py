@@ -127,7 +127,7 @@ def _is_long_term(value: Version, catalog: Catalog) -> bool:
 def _older(component: str, value: str | None, catalog: Catalog) -> list[str]:
     """Return the newest version of each of the `MOST_OLDER` driver branches before a version, newest first.
 
-    Empty for other components, which a fleet rarely moves back alone.
+    Empty for other components, which a fleet rarely moves back without the driver.
     """
     if component != "driver" or value is None or not value[:1].isdigit():
         return []

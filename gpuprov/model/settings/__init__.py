@@ -93,7 +93,7 @@ class Settings(Strict):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the keys; one that came after the first locks only if it is stated."""
+        """Return the settings to write; keys that the first locks did not have (`LATER`) only if stated."""
         # The lock has a digest of the fleet: one without new values keeps its digest.
         written: dict[str, Any] = write(self)
         return {key: value for key, value in written.items() if key not in LATER or value is not None}

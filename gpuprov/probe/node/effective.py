@@ -252,12 +252,12 @@ def _libraries(parameters: "Values") -> "dict[str, str | None]":
     for folder, why in folders.items():
         for name in names_in(folder):
             real = os.path.realpath(folder + "/" + name)
-            if LIBRARY.match(name) and LIBRARY.match(os.path.basename(real)) and _says_something(real):
+            if LIBRARY.match(name) and LIBRARY.match(os.path.basename(real)) and _has_content(real):
                 found[real] = why or found.get(real)
     for place, line in lines_of(PRELOAD):
         found.update({os.path.realpath(path): place for path in re.split(r"[\s:]+", line) if path})
     found.update({os.path.realpath(path): why for path, why in _stated("LD_PRELOAD", parameters)})
-    return {path: why for path, why in found.items() if _says_something(path)}
+    return {path: why for path, why in found.items() if _has_content(path)}
 
 
 def _library_folders(parameters: "Values") -> "dict[str, str | None]":
@@ -291,7 +291,7 @@ def _everybody(parameters: "Values") -> "list[dict[str, Any]]":
     return everybody
 
 
-def _says_something(path: str) -> bool:
+def _has_content(path: str) -> bool:
     """Return whether it is a regular file that is not empty; an empty one cannot be loaded."""
     return os.path.isfile(path) and os.path.getsize(path) > 0
 

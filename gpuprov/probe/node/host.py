@@ -89,7 +89,9 @@ def host_state(parameters: "Values") -> "Any":
 
 
 def _confidential() -> "str | None":
-    """Return what nvidia-smi reports of the readiness of GPUs in a guest with TDX or SEV-SNP; None elsewhere."""
+    """Return what nvidia-smi states about the GPUs' readiness in a guest with TDX or SEV-SNP; None elsewhere,
+    or if it fails.
+    """
     if not any(map(os.path.exists, ("/dev/tdx_guest", "/dev/sev-guest"))):
         return None
     try:

@@ -173,7 +173,7 @@ def _kind(text: str) -> str:
 def _journal() -> "Iterator[tuple[float, str]]":
     """Yield time and text of the kernel's messages in the journal since boot.
 
-    `_TRANSPORT` is what the journal itself notes; SYSLOG_IDENTIFIER alone is what any user writes.
+    `_TRANSPORT` is what the journal itself notes; any user can write SYSLOG_IDENTIFIER.
 
     Raises:
         Failed: journalctl is not installed, or did not end within 15 s.

@@ -125,7 +125,7 @@ def sources(parameters: "Values") -> "Any":
         "cleared": [
             place
             for name in names_in("/etc/apt/apt.conf.d")
-            for place, line in _said("/etc/apt/apt.conf.d/" + name)
+            for place, line in _numbered_lines("/etc/apt/apt.conf.d/" + name)
             if re.search(r"#clear\s+Unattended-Upgrade\b|\bIgnore-Hold\b", line)
         ],
     }
@@ -148,7 +148,7 @@ def _configured(config: str, name: str, usual: str) -> str:
     return usual
 
 
-def _said(path: str) -> "Iterator[tuple[str, str]]":
+def _numbered_lines(path: str) -> "Iterator[tuple[str, str]]":
     """Yield `path:line` and text of every line, also of comments: `#clear` is a directive of apt.conf(5).
 
     Nothing for a file that cannot be read.

@@ -109,9 +109,10 @@ def imex(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def health(parameters: "Values") -> "Any":
-    """Return the line of the node's last verdict, null without one, the boot's id, and two times.
+    """Return the line of the node's last verdict, null without one, the boot's id, and two times in seconds.
 
-    `uptime` is the time since boot, `began` that at which the first process did: later in a system container.
+    `uptime` is the time since boot, `began` that at which the first process started: later in a system
+    container.
     """
     ticks = text_in("/proc/1/stat").rpartition(")")[2].split()[19]
     return {

@@ -102,7 +102,7 @@ def _listeners(unclear: "list[str]") -> "Iterator[tuple[str, str, list[str]]]":
 
 
 def _is_contained(pid: str) -> bool:
-    """Return whether a process is not root's, or has a process namespace of its own (a container).
+    """Return whether a process is not root's, or has its own process namespace (a container).
 
     A program that a user runs with root's rights (setuid) is the user's.
     """

@@ -91,7 +91,7 @@ def parse_health(answer: str | bytes) -> tuple[Health, ...]:
 
 
 def _health(index: int, gpu: Element) -> Health:
-    """Return the health in a GPU's element; of a recovery action `N/A` None."""
+    """Return the health in a GPU's element; its recovery action is None if missing or `N/A`."""
     action = gpu.findtext("gpu_recovery_action")
     return Health(
         index=index,
@@ -131,7 +131,9 @@ def _virtualization(text: str | None) -> str | None:
 
 
 def _licence(gpu: Element) -> str | None:
-    """Return the state of the guest driver's licence; drivers before 450 call the element by another name."""
+    """Return the state of the guest driver's licence, None if not stated; before driver 450 the element has
+    another name.
+    """
     products = ("vgpu_software_licensed_product", "grid_licensed_product")
     texts = (text_or_none(gpu.findtext(f"{product}/license_status")) for product in products)
     return next((text for text in texts if text), None)

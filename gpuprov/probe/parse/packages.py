@@ -134,7 +134,7 @@ def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
 @kept(16, LIST)
 def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     """Parse lines of name, architecture, epoch:version-release and source, separated by tabs, and dnf's
-    version locks.
+    version locks. The first row of a name has the name as its key, later ones name-version.
     """
     rows = list(_fields(text, 4))
     is_locked = matcher(locks, len(rows))

@@ -37,7 +37,7 @@ def parse_smi(answer: str | bytes, stderr: str = "", *, repeated: bool = False) 
     """Parse one output of `nvidia-smi -q -x`: the document, a truncated one, or its error message.
 
     Args:
-        repeated: whether it can have several documents (--loop), of which the last complete one is current. A
+        repeated: whether it can have several documents (--loop); then the last complete one is used. A
             node's answer has one: the name of a program can have the text of another.
     """
     try:

@@ -92,7 +92,7 @@ def record_after(run_id: str) -> None:
 def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "dict[str, Any]":
     """Restore the state of the node that the run recorded; return the changed packages, files and units.
 
-    That is managed files, packages, holds, units and modules of DKMS, in this order; then the initramfs and
+    These are managed files, packages, holds, units and modules of DKMS, in this order; then the initramfs and
     GRUB's configuration, if their files changed. Packages are touched if `_moved_since` names them, or if
     they are not completely installed. After an error, the things restored before it remain restored.
 

@@ -66,7 +66,8 @@ def cached() -> "dict[str, str]":
 
 
 def keep(versions: "Mapping[str, str]", pool: str) -> "list[str]":
-    """Copy the files of installed packages into the pool, downloaded if necessary; return their names.
+    """Copy the files of installed packages into the pool, downloaded if necessary; return the names of the
+    files.
 
     Args:
         versions: package → its installed version.
@@ -106,7 +107,11 @@ def keep(versions: "Mapping[str, str]", pool: str) -> "list[str]":
 
 
 def _identities(files: "Iterable[str]") -> "dict[str, str]":
-    """Return file of an installed package → its digests."""
+    """Return file of an installed package → its digests, as rpm's database has them.
+
+    Raises:
+        Failed: rpm does not have one of the packages.
+    """
     listed = list(files)
     if not listed:
         return {}
@@ -239,7 +244,7 @@ def _drop_unchecked(versions: "Mapping[str, str]") -> None:
 
 
 def _is_local(urls: "Sequence[str]") -> bool:
-    """Return whether addresses of a repository are folders of this node."""
+    """Return whether all URLs of a repository are folders of this node; False without any."""
     return bool(urls) and all(url.startswith("file:") for url in urls)
 
 

@@ -11,7 +11,7 @@ class Result:
     """Result of a step: node → why it failed, and data of nodes that succeeded.
 
     Attributes:
-        busy: node → the jobs because of which a rung was not tried, although the wait before it had ended.
+        busy: node → the jobs that prevented a rung, although the wait before it had ended.
     """
 
     failed: dict[str, str]

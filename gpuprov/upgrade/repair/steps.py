@@ -65,7 +65,8 @@ def resume(context: RepairContext, names: list[str], folder: Path) -> Result:
 
 
 def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Wait until no job uses the GPUs, at most as long as the run allows; a job is never ended.
+    """Wait until no job uses the GPUs, at most as long as the run allows; return the nodes still in use →
+    why.
 
     A node that does not answer is free only if a rung of this run was tried on it, or a drain hook, which
     waits for the scheduler's jobs, has succeeded.

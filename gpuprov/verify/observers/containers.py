@@ -152,7 +152,7 @@ class Containers(Observed):
 
     @property
     def devices(self) -> int:
-        """Number of GPUs of which the toolkit knows a CDI device; 0 without the device for all of them.
+        """Number of GPUs with a CDI device that the toolkit knows; 0 without the device for all of them.
 
         The devices of a GPU in MIG mode are named after it: `nvidia.com/gpu=0:1`.
 

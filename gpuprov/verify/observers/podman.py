@@ -114,7 +114,7 @@ class Podman(Observed):
         Raises:
             NodeFailed: it does not start, with the message of Podman; or it prints no limits.
         """
-        return parse_inside(self._said(TRIAL % asks))
+        return parse_inside(self._printed(TRIAL % asks))
 
     def inside_of_user(self, asks: str = NOTHING) -> Inside | str:
         """Return limits and GPUs inside a container of a user without rights, who exists only for it.
@@ -127,10 +127,10 @@ class Podman(Observed):
         Raises:
             NodeFailed: as `inside`.
         """
-        said = self._said(USERS_TRIAL % asks)
+        said = self._printed(USERS_TRIAL % asks)
         return said.strip() if said.startswith("forbidden by ") else parse_inside(said)
 
-    def _said(self, command: str) -> str:
+    def _printed(self, command: str) -> str:
         """Return what a container prints.
 
         Raises:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.check("firewall.unit", "systemctl --no-pager status gpuprov-firewall.service")
 def test_rules_come_back_at_boot(host: Node, node: NodeUnderTest, expected: str) -> None:
-    """Check that the unit that loads the rules is enabled and active, with gpuprov's command, and alone."""
+    """Check that the unit with the rules is enabled and active, with gpuprov's command, and the only one."""
     command = node.wanted["firewall.unit"].subject
     own = own_unit_state(host, FIREWALL_UNIT, command)
     assert firewall_state(own, host.firewall.beside(BESIDE)) == expected

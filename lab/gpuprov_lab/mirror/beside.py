@@ -23,7 +23,8 @@ BUILT_S = 900
 
 
 def repositories(lab: Path, systems: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the `repositories` of a fleet, of a mirror that is built and served unless it is already.
+    """Return the `repositories` of a fleet.yml for the lab's mirror; build and serve it first, unless it is
+    served already.
 
     Args:
         lab: the lab's folder; the process ends when it is removed.
@@ -48,7 +49,7 @@ def repositories(lab: Path, systems: Sequence[str]) -> dict[str, dict[str, str]]
 
 
 def _answers(record: Path) -> bool:
-    """Return whether the recorded process serves."""
+    """Return whether the recorded process serves; False without a record."""
     try:
         with urlopen(f"{json.loads(record.read_text())[1]}/keys/mirror.asc", timeout=5):  # noqa: S310
             return True
@@ -57,7 +58,11 @@ def _answers(record: Path) -> bool:
 
 
 def _start(lab: Path, systems: Sequence[str]) -> None:
-    """Start the process, and wait until it serves; raise GpuprovError if it ends before."""
+    """Start the process that serves the mirror, and wait until it does.
+
+    Raises:
+        GpuprovError: it ended first, or took longer than `BUILT_S`; it is killed then.
+    """
     with (lab / LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpuprov_lab.mirror.beside", str(lab), *systems],

@@ -157,6 +157,7 @@ def _build_toolkit(mirror: Mirror, arch: str, key: SigningKey, change: Change) -
 
 
 def _build_doca(mirror: Mirror, system: System, arch: str, key: SigningKey, change: Change) -> None:
+    """Build the DOCA-Host repository of one system."""
     folder = mirror.root / DOCA / system.id / DOCA_FOLDERS[arch]
     specs = change("doca", read_set("doca", system.manager, arch))
     if system.manager == "dnf":

@@ -91,7 +91,7 @@ def outdated(fits: Callable[[str], bool], root: str = "/") -> bool:
 
 
 def waiting(root: str = "/") -> str | None:
-    """Return the kernel in place of which the role's program for boot entries boots another; None without."""
+    """Return the kernel that the role's program for boot entries keeps from booting, or None."""
     record = Path(root, "var/lib/gpuprov/held-back-kernel")
     words = record.read_text().split()[:1] if record.is_file() else []
     return next((name for name in images(root) if name in words), None)

@@ -20,7 +20,7 @@ PARTIES = {
 
 
 def enter(name: str, actor: str, *aims: str, share: int) -> None:
-    """Register a way; a try is one example of hypothesis."""
+    """Register a way whose try runs one random example of a property-based test."""
 
     @way(actor, f"drawn {name}", *aims, share=share, seconds=60)
     def drawn(field: Field) -> Callable[[random.Random], None]:

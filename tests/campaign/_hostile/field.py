@@ -179,7 +179,15 @@ WAYS: dict[str, Way] = {}
 def way(
     actor: str, name: str, *aims: str, share: int, seconds: float = 20.0, mib: int = 400
 ) -> Callable[[Callable[[Field], Callable[[random.Random], None]]], Any]:
-    """Register a way; `share` is its number of tries among 20,000."""
+    """Return a decorator that registers a function that makes tries as a way.
+
+    Args:
+        actor: who attacks.
+        aims: goals that it may reach; `hang` and `exception` are added.
+        share: its number of tries among 20,000.
+        seconds: limit of time for a try.
+        mib: limit of memory.
+    """
     assert actor in ACTORS, actor
     assert set(aims) <= set(GOALS), aims
 

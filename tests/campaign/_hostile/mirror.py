@@ -132,6 +132,7 @@ def rpm(field: Field) -> Try:
     cache = field.work / "cache-of-rpms"
 
     def opened(place: Path) -> list[tuple[str, str]]:
+        """Return the packages of the repository in a folder, as (name, version)."""
         fetcher = Fetcher(cache=cache, attempts=1, pause=0.0, timeout=5.0)
         return said(RpmRepository(place, key.binary(), fetcher).open())
 
@@ -202,6 +203,7 @@ def served(field: Field) -> Try:
         answer = _answer(rng, field)
 
         def serve(client: Any) -> None:
+            """Send the hostile answer in pieces, with pauses."""
             client.recv(65536)
             for piece, pause in answer:
                 client.sendall(piece)

@@ -83,6 +83,7 @@ def sshd(field: Field) -> Try:
         said, silent = banner(rng, field), rng.random() < 0.02
 
         def serve(client: socket.socket) -> None:
+            """Send the bytes; then stay silent, or read what the client sends."""
             client.sendall(said)
             if silent:
                 time.sleep(SECONDS * 3)

@@ -86,6 +86,7 @@ class Fleet:
         matrix = around(rng, self.field, MATRIX).encode("utf-8", "surrogatepass")
 
         def answer(name: str, command: str, stdin: bytes) -> bytes:
+            """Return the hostile answer of the bad node, and that of a healthy machine for others."""
             if "topo" in command and not stdin:
                 return matrix if name == BAD else MATRIX.encode()
             return answer_to(command, bad if name == BAD else self.good[kind])
@@ -117,6 +118,9 @@ def enter(name: str, kind: str, lines: Callable[[Fleet, random.Random], list[lis
         reports = {each: field.work / f"report.{each}" for each in ("html", "junit", "prometheus")}
 
         def once(rng: random.Random) -> None:
+            """Make one try: run the lines of the verb with a hostile node, and check its outputs
+            and files.
+            """
             with fleet.wire(rng, kind):
                 for words in lines(fleet, rng):
                     files = [word for each in reports for word in (f"--{each}", str(reports[each]))]

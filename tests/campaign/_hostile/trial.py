@@ -71,7 +71,7 @@ class Trial:
             self._reached(number, "exception", f"{type(error).__name__} in {place}: {str(error)[:300]}")
 
     def _look(self) -> None:
-        """Report the goals of which the field shows signs."""
+        """Report the goals that the field shows as reached."""
         for number, goal, seen in self._field.signs():
             self._reached(number, goal, seen)
 

@@ -424,7 +424,7 @@ def repeated_pairs(measured: dict[str, Any]) -> None:
 
 
 def invented_pairs(measured: dict[str, Any]) -> None:
-    """Replace the pairs by 200 pairs of which most do not exist."""
+    """Replace the pairs by 200 pairs; most do not exist."""
     measured["between"]["pairs"] = [{"from": 0, "to": at, "value": 10_000.0} for at in range(200)]
 
 

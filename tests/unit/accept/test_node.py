@@ -335,6 +335,7 @@ def test_a_gpu_that_is_lost_under_load_is_named_and_the_other_is_measured(
     ],
 )
 def test_what_is_refused(change: dict[str, Any], plan: dict[str, Any], said: str | None) -> None:
+    """Check the message with which the node's program refuses to start in a state, None if it starts."""
     assert main.refusal({**recorded("quick")["before"], **change}, plan) == said
 
 

@@ -54,6 +54,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def test_what_there_is(sysfs: Path) -> None:
+    """Check the drives and network ports that are read from sysfs."""
     found = drives(str(sysfs))
     assert [(row["name"], row["bytes"], row["generation"], row["width"]) for row in found] == [
         ("nvme0n1", 7501476528 * 512, 4, 4),

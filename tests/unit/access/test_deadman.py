@@ -29,11 +29,13 @@ def ended(monkeypatch: pytest.MonkeyPatch, *answers: Output | GpuprovError) -> G
 
     @contextmanager
     def open_session(*_: Any) -> Iterator[None]:
+        """Open a session, or raise the next answer if it is an error; the last one is repeated."""
         if isinstance(left[0], GpuprovError):
             raise left.pop(0) if len(left) > 1 else left[0]
         yield
 
     def as_root(*_: Any) -> Output:
+        """Return the next answer; the last one is repeated."""
         answer = left.pop(0) if len(left) > 1 else left[0]
         assert isinstance(answer, Output)
         return answer
@@ -98,6 +100,7 @@ def test_the_switch_is_in_folders_of_root_alone(
         (above / "deadman").mkdir(0o755)
 
     def as_root(session: Any, command: str, password: str | None) -> Output:
+        """Run the command on this machine with the umask, in a folder of the test."""
         here = command.replace("/var/lib/gpuprov", str(above)).replace("sh " + str(above), ": ")
         done = subprocess.run(["sh", "-c", f"umask {umask}; {here}"], capture_output=True, check=False)
         return Output(done.returncode, done.stdout, done.stderr)

@@ -45,6 +45,9 @@ def test_a_looser_value_stays(keyword: str, value: str) -> None:
 
 
 def test_systems_differ() -> None:
+    """Check that an option's default is that of the system, and that a value stricter than it is no
+    difference.
+    """
     assert as_shipped("rhel8")["permitrootlogin"] == "yes"
     assert as_shipped("rhel9")["gssapiauthentication"] == "yes"
     assert compared("permitrootlogin", "prohibit-password", "yes") == "yes"

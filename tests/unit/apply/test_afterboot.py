@@ -196,6 +196,9 @@ def test_a_proxy_s_password_is_in_a_file_of_root_s_alone(
     ran: list[str] = []
 
     def as_root(session: object, command: str, password: str | None, stdin: bytes = b"") -> Any:
+        """Run the command on this machine in a folder of the test; a reboot fails, and modes and contents are
+        recorded.
+        """
         ran.append(command)
         if command == "systemctl reboot":
             files = {
@@ -241,6 +244,7 @@ def test_a_machine_that_stays_up_keeps_no_unit(monkeypatch: pytest.MonkeyPatch, 
             return None
 
     def as_root(session: Session, command: str, password: str | None, stdin: bytes = b"") -> Any:
+        """Record the command's first two words; only a reboot fails."""
         ran.append(command.split(" ", 2)[0] + " " + command.split(" ")[1])
         return type(
             "Output", (), {"code": 1 if command == "systemctl reboot" else 0, "stdout": b"", "stderr": b"no"}

@@ -80,6 +80,7 @@ def test_an_attempt_leases_its_nodes_and_returns_the_leases(nodes: PaperNodes, r
     lines: list[str] = []
 
     def work(own: RunContext, each: Mapping[str, int]) -> dict[str, Any]:
+        """Report an event and a line, write files, and return what the attempt has leased."""
         assert own.leases
         own.listen({"event": "task", "host": "n1"})
         own.narrate("at it")

@@ -68,6 +68,7 @@ def test_after_a_refused_key_the_password_is_asked_for(tmp_path: Path) -> None:
     paramiko.RSAKey.generate(2048).write_private_key_file(str(tmp_path / "key"))
 
     def serve() -> None:
+        """Serve two connections that accept only a password."""
         for _ in range(2):
             transport = paramiko.Transport(listener.accept()[0])
             transport.add_server_key(host_key)

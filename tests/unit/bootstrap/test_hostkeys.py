@@ -118,6 +118,7 @@ def half_open() -> Iterator[int]:
     taken: list[socket.socket] = []
 
     def serve() -> None:
+        """Accept one connection, send only a version, and keep it open."""
         with suppress(OSError):
             client, _ = server.accept()
             taken.append(client)

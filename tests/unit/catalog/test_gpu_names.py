@@ -63,6 +63,7 @@ def names(product: str) -> set[str]:
     ],
 )
 def test_gpu(name: str, gpu: str) -> None:
+    """Check the GPU of the catalog that is found for a name."""
     assert find_gpu(CATALOG, name).id == gpu
 
 
@@ -171,6 +172,7 @@ def test_unknown_names_are_refused(name: str) -> None:
     ],
 )
 def test_counts(text: str, expected: tuple[int | None, str]) -> None:
+    """Check the number and the name in texts such as `8x H100`."""
     assert counted(text) == expected
 
 

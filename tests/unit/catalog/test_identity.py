@@ -45,6 +45,7 @@ CATALOG = load()
     ],
 )
 def test_system(name: str, system: str) -> None:
+    """Check the system of the catalog that is found for a spelling."""
     found = find_system(CATALOG, name)
     assert found is not None
     assert found.id == system
@@ -62,6 +63,7 @@ def test_unknown_systems_list_what_is_near(name: str) -> None:
 
 
 def test_architectures() -> None:
+    """Check that each spelling of an architecture is known, and an unknown one is refused."""
     assert {find_arch(name) for name in ("x86_64", "amd64", "X86-64")} == {"x86_64"}
     assert {find_arch(name) for name in ("aarch64", "arm64", "sbsa", "arm64-sbsa")} == {"aarch64"}
     assert find_arch("ppc64le") == "ppc64le"
@@ -79,6 +81,7 @@ def test_architectures() -> None:
     ],
 )
 def test_driver_versions(text: str, driver: str) -> None:
+    """Check the driver version that is read from spellings of users and packages."""
     assert driver_text(text) == driver
 
 
@@ -89,5 +92,6 @@ def test_what_is_no_driver_version(text: str) -> None:
 
 
 def test_library_versions() -> None:
+    """Check the upstream version that is read from versions of packages and tags."""
     assert library_text("nccl", "2.27.3-1+cuda12.9") == "2.27.3"
     assert library_text("container_toolkit", "v1.17.8-1") == "1.17.8"

@@ -85,6 +85,9 @@ def test_preflight_accepts_the_tested_ones_and_no_others() -> None:
 
 
 def test_first_logins() -> None:
+    """Check the users that cloud images of a system have, for releases of a family, too; none for an unknown
+    one.
+    """
     assert cloud_logins("ubuntu24.04") == ("ubuntu",)
     assert {"opc", "rocky", "almalinux", "cloud-user", "ec2-user"} <= set(cloud_logins("rhel9"))
     assert cloud_logins("amzn2023") == ("ec2-user",)

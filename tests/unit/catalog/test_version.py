@@ -30,6 +30,7 @@ def test_text_is_kept_and_leading_zeros_do_not_count() -> None:
 
 
 def test_groups() -> None:
+    """Check that a version belongs to another one by whole numbers: 12.4.1 to 12.4, 12.40 not."""
     assert version("12.4.1").within(version("12.4"))
     assert version("12.4.1").minor == version("12.4")
     assert not version("12.40").within(version("12.4"))

@@ -54,6 +54,7 @@ def test_a_document_for_programs(measured: str, capsys: pytest.CaptureFixture[st
 
 
 def test_the_sites_floor(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that `--floor` is compared and is named as the site's own."""
     run(["accept", "--measured", measured, "--floor", "bf16=750"])
     assert "at least 750 is expected (the site's own)" in capsys.readouterr().out
 

@@ -56,6 +56,7 @@ def test_a_fault_says_how_it_is_known_and_what_to_type(
 
 
 def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check the document of `doctor -o json` for a sick machine, and exit code 1."""
     assert run(["doctor", "--facts", saved(tmp_path, sick()), "-o", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     [host] = document["hosts"]
@@ -66,6 +67,7 @@ def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check the HTML, JUnit and Prometheus files of a sick machine."""
     page, junit, metrics = (tmp_path / name for name in ("p.html", "j.xml", "m.prom"))
     result = sick()
     result["kernel_log"] = {"error": "no <kernel> log can be read"}

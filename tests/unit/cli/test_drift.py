@@ -134,6 +134,7 @@ def test_what_the_lock_states_nothing_of_is_named_on_request(capsys: pytest.Capt
 
 @pytest.mark.usefixtures("nodes")
 def test_reports_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that drift writes its reports, and that `report latest` writes the same again."""
     files = ["--html", "page.html", "--junit", "junit.xml", "--prometheus", "gpuprov.prom"]
     said(capsys, "drift", *files, code=Exit.DRIFT)
     first = {name: (tmp_path / name).read_text() for name in files[1::2]}

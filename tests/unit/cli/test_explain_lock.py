@@ -66,6 +66,7 @@ def test_branches_with_long_term_support_are_named_though_they_are_far(capsys: C
     ],
 )
 def test_mistakes(line: str, said: str, capsys: Capture) -> None:
+    """Check the message for arguments that are wrong, and exit code 2."""
     assert run(line.split()) == 2
     assert said in capsys.readouterr().err
 

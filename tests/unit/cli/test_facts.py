@@ -93,6 +93,7 @@ def test_one_thing_at_a_time(arguments: list[str], capsys: pytest.CaptureFixture
 
 
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check `facts --local`, as JSON and as text."""
     assert run(["facts", "--local", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "gpuprov.facts/1"
     assert run(["facts", "--local"]) == 0

@@ -50,6 +50,7 @@ def called(
     """Run gpuprov in the folder, in a new process; `limit` is the largest file in bytes that it can write."""
 
     def limited() -> None:
+        """Limit the size of files that the process may write."""
         if limit is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

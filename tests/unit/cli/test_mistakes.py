@@ -52,6 +52,7 @@ def screen(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
     ],
 )
 def test_a_command_line(line: str, seen: str, do: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that the message for a wrong line names the input and what to do."""
     said = screen(line, capsys)
     assert seen in said, said
     assert do in said, said

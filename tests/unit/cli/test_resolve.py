@@ -40,6 +40,7 @@ def test_answer_has_the_shape_it_promises(capsys: Capture) -> None:
 
 
 def test_exit_codes(capsys: Capture) -> None:
+    """Check `resolve`'s exit codes: 5 with no stack that works, 2 for a wrong input."""
     assert run(["resolve", "--gpu", "B200", "--os", "ubuntu22.04", "--cuda", "12.4"]) == 5
     assert "what would work, with one change" in capsys.readouterr().out
     assert run(["resolve", "--gpu", "H100", "--os", "ubuntu22.04"]) == 2
@@ -113,6 +114,7 @@ def test_explain_refuses_an_unknown_component(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("table", ["gpus", "drivers", "cuda", "cudnn", "nccl", "os", "frameworks"])
 def test_catalog_tables(capsys: Capture, table: str) -> None:
+    """Check that each table of the catalog is printed, as JSON and with one line for each record."""
     code, document = _json(capsys, "catalog", table)
     assert code == 0
     assert document["schema"] == "gpuprov.catalog/1"
@@ -122,6 +124,7 @@ def test_catalog_tables(capsys: Capture, table: str) -> None:
 
 
 def test_catalog_show(capsys: Capture) -> None:
+    """Check `catalog show` for a GPU, a driver and a system."""
     _, gpu = _json(capsys, "catalog", "show", "H100-SXM5-80GB")
     assert gpu["record"]["pci_device_ids"] == ["2330"]
     assert all(" (" in source for source in gpu["record"]["source"])

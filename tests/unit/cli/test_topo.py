@@ -48,6 +48,7 @@ def lock(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("answer")
 def test_a_healthy_board(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a node whose GPUs are joined as on its board has exit code 0."""
     assert run(["topo", "gpu01", "--lock", str(lock)]) == 0
     assert "all 6 GPU pairs are joined by NVLink" in capsys.readouterr().out
 

@@ -82,6 +82,7 @@ def server() -> Iterator[tuple[int, paramiko.PKey]]:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
+        """Serve SSH with the host key until the listener is closed."""
         while True:
             try:
                 opened, _ = listener.accept()

@@ -27,6 +27,7 @@ def setting(path: str, value: Any) -> Change:
     """Return a change of one value of the collectors; example of a path: `host_state.clock.offset_us`."""
 
     def change(collected: Collectors) -> None:
+        """Set the value at the path in the facts."""
         *way, last = (each.replace("\0", ".") for each in path.replace("\\.", "\0").split("."))
         for name in way:
             collected = collected[int(name)] if isinstance(collected, list) else collected[name]
@@ -67,6 +68,7 @@ def bound_to(driver: str) -> Change:
     """Return a change that binds the GPUs to another driver."""
 
     def change(collected: Collectors) -> None:
+        """Unload the driver, and bind the GPUs to another one."""
         unload(collected)
         for row in collected["pci"]:
             if row[3].startswith("0x03"):
@@ -244,6 +246,7 @@ def board(device: str) -> Change:
     """Return a change that gives all GPUs another PCI id: `10de:1db5`."""
 
     def change(collected: Collectors) -> None:
+        """Give the GPUs another PCI id."""
         for row in collected["pci"]:
             if row[3].startswith("0x03"):
                 row[2] = f"0x{device.partition(':')[2]}"

@@ -92,7 +92,7 @@ def reports(name: str) -> list[Report]:
 
 
 def _rows(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the items of a list, or the document itself if it is none."""
+    """Yield the items of a list, or the document itself if it is no list."""
     yield from document if isinstance(document, list) else [document]
 
 

@@ -363,6 +363,7 @@ def test_it_is_shown_before_it_is_packed(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that the bundle of this machine is written, and that `--bundle` without a machine is refused."""
     path = tmp_path / "b.tar.gz"
     assert run(["doctor", "--local", "--bundle", str(path), "--yes"]) == 0
     assert path.is_file()

@@ -43,6 +43,7 @@ TEXTS = {"/opt/a\n/o.t/stubs\n /opt/stubs2\n": "/opt/a\n /opt/stubs2\n", "/oxt/s
     ],
 )
 def test_typed(line: Callable[[str], str], before: str, after: str, tmp_path: Path) -> None:
+    """Check what a printed command changes in a file, even if its path has characters of the shell."""
     file = tmp_path / "it's; a $(touch x) file.sh"
     file.write_text(before)
     typed(line(str(file)))

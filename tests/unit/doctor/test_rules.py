@@ -30,6 +30,7 @@ def test_every_rule_has_a_fault_that_trips_it() -> None:
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_no_false_alarm(name: str) -> None:
+    """Check that no rule reports a fault on a healthy machine, or fails."""
     found = diagnose(as_examined(HEALTHY[name]()))
     assert [f for f in found.faults if f.severity in ("broken", "degraded", "risk")] == []
     assert all("could not be read (" not in reason for _, reason in found.unknown), (
@@ -99,6 +100,7 @@ def test_rules_of_nccl_do_not_name_rows_about_access() -> None:
 
 
 def test_rules_name_rules() -> None:
+    """Check that the rules that a rule names as earlier ones exist."""
     names = {rule.name for rule in rules()}
     assert {other for rule in rules() for other in rule.after} <= names
 
@@ -165,6 +167,7 @@ def test_what_the_driver_takes_back_is_history() -> None:
 
 def test_errors_of_caches_are_the_vendors_to_judge() -> None:
     def sram(flag: str) -> Change:
+        """Return a change to 7 parity errors, and whether the threshold is exceeded."""
         return all_of(
             lambda result: edit_smi(
                 result, r"(?s)(<aggregate>.*?<sram_uncorrectable_parity>)0", r"\g<1>7", count=1
@@ -220,6 +223,7 @@ def test_instances_that_a_user_may_not_see_are_unknown() -> None:
 
 def test_a_lost_gpu_explains_what_follows() -> None:
     def gone(result: dict) -> None:  # type: ignore[type-arg]
+        """Take the first GPU from the bus; nvidia-smi fails."""
         result["pci_links"][FIRST][0].update(lost=True)
         result["smi"] = {
             "rc": 15,
@@ -255,6 +259,7 @@ def test_names_and_texts_are_one_line_of_plain_words() -> None:
 )
 def test_the_rate_of_a_port_that_is_down_means_nothing(layers: tuple[str, str], found: int) -> None:
     def down(result: Collectors) -> None:
+        """Have one port down at a low rate and one up, with these link layers."""
         result["hcas"] = [
             hca("mlx5_0", "0000:18:00.0", "1: DOWN", "10 Gb/sec (4X SDR)"),
             hca("mlx5_1", "0000:2a:00.0", "4: ACTIVE", "400 Gb/sec (4X NDR)"),
@@ -270,6 +275,7 @@ def test_what_healthy_machines_have_is_no_alarm() -> None:
         result["hcas"] = [hca("mlx5_0", "0000:18:00.0"), hca("mlx5_1", "0000:18:00.1", "1: DOWN")]
 
     def workstation_board(result: Collectors) -> None:
+        """Make the GPUs workstation boards without ECC."""
         edit_smi(result, "NVIDIA H200", "NVIDIA RTX A2000")
         edit_smi(result, "Enabled</current_ecc>", "Disabled</current_ecc>")
         edit_smi(result, "Enabled</pending_ecc>", "Disabled</pending_ecc>")
@@ -279,6 +285,7 @@ def test_what_healthy_machines_have_is_no_alarm() -> None:
         result["counters"]["second"]["rdma mlx5_0/1 out_of_sequence"] = 9
 
     def one_card_with_a_bridge(result: Collectors) -> None:
+        """Leave only the first GPU with active links, and no NVSwitch."""
         result["pci"] = [row for row in result["pci"] if row[3] != "0x068000"]
         edit_smi(result, "<state>Completed", "<state>N/A")
         first, _, second = result["nvlink"]["status"].partition("GPU 1:")

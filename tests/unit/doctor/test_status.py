@@ -148,6 +148,7 @@ def test_each_node_has_one_vote_on_what_is_usual() -> None:
 
 
 def test_as_json() -> None:
+    """Check the document of `status -o json`, with a throttled GPU and a node without an answer."""
     document = status_document(nodes())
     assert document["schema"] == "gpuprov.status/1"
     assert document["nodes"][1]["gpus"][1]["odd"][0] == "throttled: HW thermal slowdown"
@@ -168,6 +169,7 @@ def test_a_table_fits_the_terminal() -> None:
 
 
 def test_keys() -> None:
+    """Check what the keys f, o, j, k and page down do to the view."""
     view = View(folded=False, only_odd=False)
     for key in ("f", "o", "j", "j", "k", "\x1b[6~"):
         _turn(view, key, 24)
@@ -196,6 +198,7 @@ def test_a_node_that_dies_in_the_middle_comes_back(target: Target, monkeypatch: 
         yield type("Session", (), {"target": node})()
 
     def answer(*_: object) -> Facts:
+        """Return or raise the next of the node's answers."""
         result = next(said)
         if isinstance(result, Exception):
             raise result
@@ -250,6 +253,7 @@ def test_a_reading_that_failed_keeps_the_connection(target: Target, monkeypatch:
 def test_here_and_there(
     capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check `status` for this machine and for a node that is not reached; none or both are refused."""
     monkeypatch.chdir(tmp_path)
     assert run(["status"]) == 2
     assert run(["status", "--local", "gpu01"]) == 2

@@ -34,7 +34,7 @@ ALONE = (
     "NVRM: ignoring the legacy GPU 0000:00:06.0",
     "nvidia_x: version magic '6.1.0 SMP' should be '6.8.0-87-generic SMP'",
 )
-"""Messages of drivers each of which isolates a node alone."""
+"""Messages of drivers; each one isolates a node."""
 TEXTS = (
     *ALONE,
     f"{XID}154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
@@ -150,7 +150,7 @@ def test_users_keep_no_rule_about_gpus_from_judging() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_of_a_program_isolates_a_node_or_hides_its_fault(name: str) -> None:
-    """Check names with elements, of which nvidia-smi prints all as they are."""
+    """Check names with elements, which nvidia-smi prints unchanged."""
     assert draining(named(bare_metal(), name)) == set()
     sick = bare_metal()
     edit_smi(sick, r"(<remapped_row_failure>)No", r"\1Yes", count=1)

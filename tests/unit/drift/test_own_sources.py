@@ -51,7 +51,7 @@ def written(group: LockedGroup) -> str:
 
 
 def seen(group: LockedGroup, text: str, folder: Path) -> dict[str, Any]:
-    """Return the parts that differ, of which drift and verify see the same ones."""
+    """Return the parts that differ; drift and verify must see the same ones."""
     file = folder / "gpuprov.sources"
     file.write_text(text)
     expectation = Expectation("repositories.file", parts(group), "repositories")

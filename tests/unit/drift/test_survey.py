@@ -27,6 +27,7 @@ def test_each_answer_is_reported_when_it_is_there(monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
 
     def gather(*_: Any, **__: Any) -> Any:
+        """Yield a failure of each host, and record the host first."""
         for host in hosts:
             said.append(host)
             yield host, NodeFailed("no Python")

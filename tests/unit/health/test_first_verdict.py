@@ -22,14 +22,16 @@ EXPECTED = Expectation("health.verdict", "fresh", "health")
 
 
 def drift(line: str | None, passed: float) -> str:
-    """Return what drift observes."""
+    """Return what drift observes of a verdict's line (None: no file), `passed` seconds after the start of the
+    system.
+    """
     raw = {"line": line, "uptime": BEGAN + passed, "began": BEGAN, "boot_id": BOOT}
     facts: Any = SimpleNamespace(verdict=parse_verdict(raw), booted_s=raw["uptime"] - raw["began"])
     return observation._verdict(facts, EXPECTED)
 
 
 def verify(folder: Path, line: str | None, passed: float) -> str:
-    """Return why verify's check fails, "" if it passes."""
+    """Return why verify's check fails `passed` seconds after the start of the system, "" if it passes."""
     stat = f"1 (systemd (x)) S {' '.join('0' * 18)} {BEGAN * 100} 1\n"
     files = {"uptime": f"{BEGAN + passed} 1\n", "boot_id": f"{BOOT}\n", "stat": stat, "line": line}
     paths = {
@@ -43,6 +45,7 @@ def verify(folder: Path, line: str | None, passed: float) -> str:
             (folder / name).write_text(text)
 
     def run(command: str) -> SimpleNamespace:
+        """Run a command of verify on this machine with the test's files."""
         for path, name in paths.items():
             command = command.replace(path, str(folder / name))
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

@@ -46,7 +46,7 @@ class Slurm:
         )
 
     def node(self, state: str, reason: str = "", comment: str = "State=IDLE") -> None:
-        """Set the node's state, reason and comment; the comment is somebody else's unless stated."""
+        """Set the node's state, reason and comment; the comment is not gpuprov's unless stated."""
         for name, text in {"state": state, "reason": reason, "comment": comment}.items():
             (self.folder / name).write_text(text)
 

@@ -51,6 +51,9 @@ def documented() -> Iterator[None]:
 @WHATEVER
 @given(hostile.RELEASES)
 def test_release_files(content: bytes) -> None:
+    """Check that any Release file is read with valid sizes and digests, or refused with a
+    documented error.
+    """
     fetcher: Any = OneFile(content)
     with documented():
         release = read_release("http://mirror/", "stable", UNSIGNED, fetcher)
@@ -61,6 +64,7 @@ def test_release_files(content: bytes) -> None:
 @WHATEVER
 @given(hostile.REPOMDS)
 def test_repomd(content: bytes) -> None:
+    """Check that any repomd.xml is read, or refused with a documented error."""
     fetcher: Any = OneFile(content)
     with documented():
         open_rpm("http://mirror/", "x86_64", UNSIGNED, fetcher=fetcher)
@@ -69,6 +73,7 @@ def test_repomd(content: bytes) -> None:
 @WHATEVER
 @given(hostile.KEYRINGS)
 def test_keyrings(content: bytes) -> None:
+    """Check that any key file is read, survives armor, and gives fingerprints of 40 digits, or is refused."""
     with documented():
         found = fingerprints(content)
         assert binary(armored(content).encode()) == binary(content)
@@ -80,6 +85,7 @@ def test_keyrings(content: bytes) -> None:
 @WHATEVER
 @given(hostile.MANIFESTS)
 def test_manifests_of_catalogs(content: bytes) -> None:
+    """Check that any manifest gives a version and plain names of files, or is refused."""
     with documented():
         said = read_manifest(content, "here")
         assert VERSION.fullmatch(said["version"])
@@ -89,6 +95,7 @@ def test_manifests_of_catalogs(content: bytes) -> None:
 @WHATEVER
 @given(hostile.BYTES | hostile.WHEELS)
 def test_wheels_of_catalogs(content: bytes) -> None:
+    """Check that any wheel gives names without a folder, or is refused."""
     with documented():
         assert all("/" not in name for name in read_wheel(content, "here"))
 
@@ -96,6 +103,7 @@ def test_wheels_of_catalogs(content: bytes) -> None:
 @WHATEVER
 @given(hostile.GPU_LISTS)
 def test_lists_of_gpus(text: str) -> None:
+    """Check that any list of GPUs gives devices of 4 digits, or is refused."""
     for read in (lambda: list(parse_json(text, "here")), lambda: list(parse_readme(text))):
         with documented():
             assert all(len(gpu.device) == 4 for gpu in read())
@@ -104,6 +112,7 @@ def test_lists_of_gpus(text: str) -> None:
 @WHATEVER
 @given(hostile.BYTES)
 def test_packed_files(content: bytes) -> None:
+    """Check that an unpacked file has exactly the stated size, or is refused."""
     for suffix in UNPACK:
         with documented():
             assert len(unpack(content, suffix, "Packages", 50)) == 50
@@ -112,6 +121,7 @@ def test_packed_files(content: bytes) -> None:
 @WHATEVER
 @given(hostile.KNOWN_HOSTS)
 def test_known_hosts_files(content: bytes) -> None:
+    """Check that any known_hosts file is read, or refused with a documented error."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "known_hosts")
         path.write_bytes(content)
@@ -143,6 +153,7 @@ def test_what_is_pinned_can_be_read_again(line: str) -> None:
 @WHATEVER
 @given(hostile.PROCESSORS)
 def test_lists_of_processors(text: str) -> None:
+    """Check that any list of processors gives numbers within the limit, or NodeFailed."""
     try:
         found = numbers(text)
     except NodeFailed:

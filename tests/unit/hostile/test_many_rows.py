@@ -95,7 +95,7 @@ def _links() -> None:
 
 
 def _pci_rows() -> list[list[str]]:
-    """Return 12,000 GPUs on the bus, each in a domain of its own."""
+    """Return 12,000 GPUs on the bus, each in its own domain."""
     return [
         [f"{at:04x}:00:00.0", "0x10de", "0x2335", "0x030200", "0x10de", "0x18be", "0", "nvidia"]
         for at in range(12_000)
@@ -115,7 +115,7 @@ def _stuck() -> None:
 
 
 def _ports() -> None:
-    """Examine a machine with 12,000 InfiniBand ports, of which half are down."""
+    """Examine a machine with 12,000 InfiniBand ports; half of them are down."""
     row = {"link_layer": "InfiniBand", "port": 1}
     _examined(
         hcas=[
@@ -317,7 +317,7 @@ def _rails() -> object:
 
 
 def _rails_of_one_interface() -> object:
-    """Read 5,000 ports of one interface with 20,000 addresses, none of which another node can reach."""
+    """Read 5,000 ports of one interface with 20,000 addresses that no other node can reach."""
     addresses = tuple(f"fe80::{at:x}/64" for at in range(20_000))
     ports = [
         RdmaPort(f"mlx5_{at}", state="ACTIVE", link_layer="Ethernet", interfaces=("e0",))
@@ -377,11 +377,12 @@ def _slow_ports() -> object:
 
 
 def _links_of_a_search() -> object:
-    """Search among 400 nodes, one of which reports low rates from nearly half of the others."""
+    """Search among 400 nodes; one reports low rates from nearly half of the others."""
     names = [f"gpu{at:03}" for at in range(400)]
     search = Search(names)
 
     def report(node: str, group: Group) -> Heard:
+        """Return a node's rates; one node states low ones for half of its peers in large groups."""
         peers = [peer for peer in group.nodes if peer != node]
         low = peers[: (len(peers) - 1) // 2] if node == names[200] and len(group.nodes) > FEW else []
         rates = {peer: 1.0 if peer in low else 50.0 for peer in peers}

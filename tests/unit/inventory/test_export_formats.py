@@ -65,6 +65,7 @@ def test_gres_without_cores_and_of_one_gpu() -> None:
 
 
 def test_slurm_conf() -> None:
+    """Check the lines of slurm.conf, with equal nodes folded."""
     labels = {"driver": "580.95.05", "cuda": "12.8 13.0"}
     assert slurm_conf([node(1, labels=labels), node(2, labels=labels), node(3, gpus=0)]) == (
         f"{KEYS}"
@@ -153,6 +154,7 @@ def placed(*stated: str) -> list[Node]:
 
 
 def test_topology_of_racks() -> None:
+    """Check topology.conf with a switch for each rack, "" without racks."""
     assert topology_conf([node(1)]) == ""
     assert topology_conf(placed("r1/", "r1/")) == "SwitchName=r1 Nodes=gpu[01-02]\n"
     assert topology_conf(placed("r1/", "r2/", "r1/")) == (
@@ -172,6 +174,7 @@ def test_topology_of_nvlink_domains_in_racks() -> None:
 
 
 def test_topology_of_blocks() -> None:
+    """Check topology.conf with a block for each NVLink domain."""
     assert topology_conf(placed("/d1", "/d1", "/d2", "/d2", "/d2"), "block") == (
         "BlockName=d1 Nodes=gpu[01-02]\nBlockName=d2 Nodes=gpu[03-05]\nBlockSizes=2\n"
     )
@@ -230,6 +233,7 @@ def test_no_cores_near_a_gpu_without_the_places_of_all_processors() -> None:
 
 
 def test_hostfiles() -> None:
+    """Check the hostfiles of Open MPI and MPICH, without nodes that have no GPU."""
     nodes = [node(1), node(2, address="10.0.0.2", gpus=4), node(3, gpus=0)]
     assert hostfile(nodes) == "gpu01 slots=8\n10.0.0.2 slots=4\n"
     assert hostfile(nodes, "mpich") == "gpu01:8\n10.0.0.2:4\n"
@@ -271,6 +275,7 @@ def test_dstack_behind_a_jump_host() -> None:
 
 
 def test_skypilot() -> None:
+    """Check the pool of SkyPilot with user, key and hosts."""
     nodes = [node(1, address="10.0.0.1")]
     pool = yaml.safe_load(skypilot("train", nodes, Access("ubuntu", identity_file="~/.ssh/id")))
     assert pool == {"train": {"user": "ubuntu", "identity_file": "~/.ssh/id", "hosts": ["10.0.0.1"]}}
@@ -278,6 +283,7 @@ def test_skypilot() -> None:
 
 
 def test_models_as_words() -> None:
+    """Check the short word for a GPU model."""
     words = ["NVIDIA H200", "Tesla T4", "NVIDIA GeForce RTX 3080", "NVIDIA A100-SXM4-80GB", "  "]
     assert [short_model(word) for word in words] == [
         "h200",

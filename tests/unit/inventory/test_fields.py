@@ -149,6 +149,7 @@ def test_any_list_is_read_or_refused(tmp_path: Path, text: str, form: Any, start
 
 
 def test_numbers_and_labels() -> None:
+    """Check which values count as a number or a label, and what others give."""
     fields = Fields({"a": "22", "b": 7, "c": True, "d": 10**9, "e": "", "f": None, "id": 10**12})
     assert [fields.number(name) for name in ("a", "b", "e", "f", "x")] == [22, 7, None, None, None]
     assert [fields.label(name) for name in ("a", "b", "e", "x", "id")] == ["22", "7", "", "", str(10**12)]

@@ -196,6 +196,7 @@ def test_a_mirror_that_is_away_is_asked_again(machine: Machine, monkeypatch: pyt
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
+        """Record the pause instead of waiting; at the third the mirror works."""
         if seconds < 1:  # shorter sleeps are those of subprocess
             return
         pauses.append(seconds)

@@ -62,7 +62,7 @@ def test_a_name_that_leads_to_another_file_is_refused(
 def test_no_file_is_read_for_such_a_name(
     inventory: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
 ) -> None:
-    """Check the plugin alone: variables are read before Python can check the names."""
+    """Check only the plugin: variables are read before Python can check the names."""
     monkeypatch.setattr("gpuprov.inventory.imports.ansible.check_names", lambda names, path: None)
     monkeypatch.setenv("LEADS", "/../../../secret")
     monkeypatch.setenv("LEAD", "../../secret")

@@ -152,6 +152,7 @@ def test_what_is_no_inventory_is_said_by_ansible(tmp_path: Path) -> None:
 
 
 def test_a_host_list(tmp_path: Path) -> None:
+    """Check that a list of names, ranges and addresses becomes hosts of one group."""
     fleet = imported(tmp_path / "hosts.txt", "gpu[01-03], gpu07  # rack 1\nlogin 10.0.0.9\n")
     assert fleet.groups["gpu"].hosts == {
         **{name: name for name in ("gpu01", "gpu02", "gpu03", "gpu07")},
@@ -185,6 +186,7 @@ def test_slurm_tells_nodes_gpus_and_partitions(tmp_path: Path) -> None:
 
 
 def test_slurms_names_alone(tmp_path: Path) -> None:
+    """Check that the output of `sinfo` gives each node once."""
     text = "NODELIST NODES PARTITION STATE\ngpu01 1 train* idle\ngpu01 1 all idle\ngpu02 1 train* idle\n"
     assert list(imported(tmp_path / "sinfo", text).groups["gpu"].hosts) == ["gpu01", "gpu02"]
 
@@ -383,6 +385,7 @@ def test_a_fleet_is_written_once(tmp_path: Path, capsys: Any) -> None:
      ("x", SLURM, "slurm"), ("x", json.dumps(STATE), "terraform"), ("x", json.dumps(CLOUD_INIT), "metadata")],
 )  # fmt: skip
 def test_formats_are_recognised(tmp_path: Path, name: str, text: str, form: str) -> None:
+    """Check the format that is recognised for a file's content."""
     (tmp_path / name).write_text(text)
     assert recognise(tmp_path / name) == form
 

@@ -43,11 +43,13 @@ def test_the_guest_of_a_part_of_a_board_expects_no_switches(tmp_path: Path) -> N
 
 
 def test_arm_is_stated(tmp_path: Path) -> None:
+    """Check that the fleet of an ARM instance states its architecture."""
     assert init(tmp_path, "--instance", "gcp:a4x-highgpu-4g", "--os", "ubuntu24.04") == 0
     assert read_fleet(tmp_path / "fleet.yml").groups["gpu"].arch == "aarch64"
 
 
 def test_profile_or_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that `init` with neither `--profile` nor `--instance`, or with both, is refused."""
     assert init(tmp_path, "--os", "debian12") == 2
     assert "missing: --profile (or --instance)" in capsys.readouterr().err
     assert init(tmp_path, "--os", "debian12", "--profile", "dev-t4", "--instance", "aws:p5.48xlarge") == 2

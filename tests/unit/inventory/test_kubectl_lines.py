@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiNode]:
-    """A server that knows one node, in the environment."""
+    """A fake API server that knows one node; kubectl finds it in the environment."""
     node = ApiNode()
     with served(tmp_path, node) as environment:
         for key, value in environment.items():

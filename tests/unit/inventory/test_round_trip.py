@@ -69,6 +69,7 @@ def plain(fleet: Fleet) -> dict[str, Any]:
 @given(fleets())
 @settings(max_examples=40)
 def test_nothing_is_lost(fleet: Fleet) -> None:
+    """Check that a fleet that became an Ansible inventory and a fleet again is the same."""
     inventory = inventory_of(fleet, {})
     back = parse_fleet(render_plain(fleet_of(inventory, ImportHints())), "back")
     assert plain(back) == plain(fleet)

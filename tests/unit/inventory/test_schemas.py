@@ -31,16 +31,19 @@ def test_a_schema_is_one(what: str) -> None:
 
 @pytest.mark.parametrize("path", profile_paths([]).values(), ids=lambda path: path.stem)
 def test_shipped_profiles_fit(path: Path) -> None:
+    """Check that each shipped profile fits the JSON Schema."""
     require_fit(yaml.safe_load(path.read_text()), json_schema("profile"))
 
 
 @pytest.mark.parametrize("text", [FLEET, AWKWARD, WAYS], ids=["full", "awkward", "ways"])
 def test_fleets_fit(text: str) -> None:
+    """Check that a fleet.yml fits the JSON Schema, with a mirror, too."""
     mirror = {"repositories": {"nvidia": "https://mirror.example.org/cuda"}}
     require_fit({**yaml.safe_load(text), **mirror}, json_schema("fleet"))
 
 
 def test_a_lock_fits(locked: MakeLock) -> None:
+    """Check that a written lock fits the JSON Schema."""
     require_fit(yaml.safe_load(render_lock(locked(AWKWARD))), json_schema("lock"))
 
 

@@ -237,6 +237,7 @@ def test_instances_fit_a_gpu_in_mig_mode_and_are_lost_at_a_reboot(driven: Driven
     ],
 )
 def test_refusals(driven: Driven, machine: str, arguments: list[str], status: int, says: str) -> None:
+    """Check the exit status and message of the simulated nvidia-smi for settings that a GPU does not have."""
     answer = driven(machine).smi(*arguments)
     assert answer.status == status
     assert says in answer.text

@@ -47,6 +47,7 @@ def h200x4(driven: Driven) -> Simulated:
     ],
 )
 def test_speaks_as_recorded(h200x4: Simulated, recording: str, arguments: list[str]) -> None:
+    """Check that the output equals the recorded one, except for values that always change."""
     spoken = VOLATILE.sub("~", h200x4.smi(*arguments).text)
     recorded = VOLATILE.sub("~", (H200 / recording).read_text())
     assert spoken == recorded

@@ -74,6 +74,7 @@ def heard_by(folder: Path, act: Callable[[], None], connections: int) -> list[st
         server.listen()
 
         def answer() -> None:
+            """Answer each connection as QEMU's monitor, and record its lines."""
             for _ in range(connections):
                 with server.accept()[0] as peer, peer.makefile("rw") as lines:
                     for said in ('{"QMP": {}}', '{"return": {}}', '{"return": {}}'):

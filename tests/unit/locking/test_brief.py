@@ -16,6 +16,7 @@ DETAILS = [
 
 
 def test_details_are_counted() -> None:
+    """Check that changes of packages and reasons are counted in one line."""
     assert brief([VERSION, *DETAILS, CLOCKS]) == [
         VERSION,
         CLOCKS,

@@ -90,6 +90,7 @@ def test_a_builder_of_another_group_has_the_same_driver_and_system() -> None:
     here, there = locked_group("node"), locked_group("build1")
 
     def trusting(group: LockedGroup) -> LockedGroup:
+        """Return the group with build1 as its builder."""
         driver = group.components.driver.model_copy(update={"build": "once", "builder": "build1"})
         components = group.components.model_copy(update={"driver": driver})
         return group.model_copy(update={"components": components})

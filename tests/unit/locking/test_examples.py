@@ -51,6 +51,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_locks(name: str, repositories: dict[str, Any], tmp_path: Path) -> None:
+    """Check that an example is locked, and that locking it again changes nothing."""
     folder = tmp_path / name
     shutil.copytree(ROOT / "examples" / name, folder)
     path = folder / "fleet.yml"

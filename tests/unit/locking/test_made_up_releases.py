@@ -123,6 +123,7 @@ def group_of(lock: Lock, system: str) -> Any:
 
 @pytest.mark.parametrize("system", MADE_UP)
 def test_it_locks(lock: Lock, system: str) -> None:
+    """Check that a fleet with a made-up system is locked."""
     group = group_of(lock, system)
     assert group.components.driver.version.startswith("580.")
     assert {"cuda", "nccl", "container_toolkit"} <= {name for name, _ in group.components.each()}
@@ -132,6 +133,9 @@ def test_it_locks(lock: Lock, system: str) -> None:
 
 @pytest.mark.parametrize("system", MADE_UP)
 def test_it_plans(lock: Lock, system: str) -> None:
+    """Check that a node with a made-up system has that of its lock and is planned, and differs from another
+    lock's.
+    """
     group, (identity, version) = group_of(lock, system), OS_RELEASE[system]
     answer = copy.deepcopy(json.loads(RECORDED_FACTS.read_text()))
     facts = answer["collectors"]
@@ -179,6 +183,9 @@ def looked(folder: Path, monkeypatch: pytest.MonkeyPatch, identity: str, version
 def test_it_passes_preflight(
     lock: Lock, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a node with a made-up system passes the role's preflight, and one with another system does
+    not.
+    """
     variables = group_variables(group_of(lock, system))
     look = looked(tmp_path, monkeypatch, *OS_RELEASE[system])
     assert objections(variables, look) == []

@@ -33,6 +33,7 @@ def test_names_and_versions_are_the_distributions_own(lock: Lock, group: str, co
 
 @pytest.mark.parametrize(("group", "stream"), STREAMS.items())
 def test_module_streams(lock: Lock, group: str, stream: str | None) -> None:
+    """Check the module stream of the driver that is locked for a system."""
     assert lock.groups[group].components.driver.stream == stream
 
 

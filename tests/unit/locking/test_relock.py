@@ -97,6 +97,7 @@ def test_nodes_compile_for_others_only_where_it_is_stated(one_group: Write) -> N
     result: list[str] = []
 
     def build(hosts: str, previous: Lock | None = None, **stack: object) -> str | None:
+        """Lock these hosts, and keep the lock; return `once` if one node compiles for others, else None."""
         fleet = one_group(driver="580.95.05", **stack)
         plain = yaml.safe_load(fleet.read_text())
         plain["groups"]["train"]["hosts"] = hosts
@@ -116,6 +117,7 @@ def test_nodes_compile_for_others_only_where_it_is_stated(one_group: Write) -> N
 
 def test_a_newer_revision_is_taken_only_by_upgrade(one_group: Write, tmp_path: Path) -> None:
     def build(*old: str) -> nvidia.Mirror:
+        """Build the mirror without these versions."""
         return nvidia.build(
             tmp_path / "moving",
             load(),

@@ -84,6 +84,7 @@ def test_a_toolkit_leads_to_another_major_and_to_its_driver(one_group: Write) ->
 
 
 def test_policies(one_group: Write) -> None:
+    """Check the narration and lock of each policy about bulletins: warn, ignore, refuse."""
     fleet = one_group(driver="580.95.05", dcgm="4.5.2")
     warned, narrated = _locked(fleet)
     assert sum("security bulletin" in each for each in narrated) == 2

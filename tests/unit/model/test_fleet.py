@@ -91,6 +91,7 @@ def test_a_host_in_two_groups_is_named(tmp_path: Path) -> None:
 
 
 def test_aliases_are_refused(tmp_path: Path) -> None:
+    """Check that YAML aliases, which could expand without limit, are refused."""
     bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
     assert "fleet.yml:2: not YAML: aliases" in complaint(tmp_path, bomb)
 

@@ -33,6 +33,7 @@ def results(text: str) -> Results:
 
 
 def test_table_with_roots() -> None:
+    """Check the results of a table in nccl-tests' newer format."""
     found = results(NEW)
     assert (found.average, found.peak, found.wrong) == (386.882, 389.52, 0)
     assert found.rows[1073741824] == {

@@ -56,6 +56,7 @@ def check(*arguments: str) -> dict[str, object]:
 
 @pytest.mark.usefixtures("machine")
 def test_default_against_nvlink() -> None:
+    """Check `nccl check` against the limit of NVLink, with an estimate for a model."""
     [row] = check("--parameters", "7e9")["runs"]  # type: ignore[misc]
     assert row["limit"] == {"gbs": 478.116, "path": "NVLink, 18 links of 26.562 GB/s"}
     assert row["share"] == pytest.approx(0.688, abs=0.001)
@@ -126,12 +127,14 @@ def test_more_gpus_than_there_are() -> None:
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check the message without nvidia-smi."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeFailed, match="nvidia-smi: not found"):
         inspect_machine()
 
 
 def test_no_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check the message without a program that measures."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeFailed, match="--python"):
         tool(2, python=str(tmp_path / "python"))
@@ -155,6 +158,9 @@ def test_the_driver_ends_all_ranks_when_one_fails(tmp_path: Path) -> None:
 
 
 def test_limits() -> None:
+    """Check the limits that NVLink's or PCIe's output allows; None if a GPU has no active link or the output
+    is not usual.
+    """
     assert nvlink_limit((H200 / "nvlink.txt").read_text()) == Limit(
         478.116, "NVLink, 18 links of 26.562 GB/s"
     )
@@ -169,6 +175,7 @@ def test_limits() -> None:
 
 
 def test_estimate() -> None:
+    """Check the seconds that an all-reduce of a model's gradients takes at a bandwidth."""
     assert estimate(7e9, 100.0, 4) == {"parameters": 7e9, "seconds": 0.28, "seconds_ring": 0.42}
 
 

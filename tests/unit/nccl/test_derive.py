@@ -306,6 +306,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_layout(layout: Layout) -> None:
+    """Check the environment, the excluded devices and the finding for a network layout."""
     derived = derive(layout.nics, layout.hcas)
     assert {name: derived.environment.get(name) for name in layout.expected} == layout.expected
     for name, why in layout.excluded.items():

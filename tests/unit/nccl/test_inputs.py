@@ -75,6 +75,7 @@ def test_a_node_that_did_not_tell() -> None:
     ("rate", "value"), [("400 Gb/sec (4X NDR)", 400), ("2.5 Gb/sec (1X SDR)", 2.5), ("", 0)]
 )
 def test_rates(rate: str, value: float) -> None:
+    """Check the Gbit/s that are read from a port's rate."""
     assert gigabits(rate) == value
 
 

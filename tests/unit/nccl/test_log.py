@@ -27,6 +27,7 @@ def recorded(name: str) -> NcclLog:
 
 
 def test_recorded_p2p() -> None:
+    """Check what is parsed from a recorded log of GPUs in one node."""
     log = recorded("nccl-p2p.log")
     assert (log.version, log.driver_cuda) == (("2.28.9", "13.0"), "13.0")
     assert (log.ranks, log.nodes, log.hosts) == (4, 1, ["gpu01"])
@@ -165,6 +166,7 @@ def test_lines_cut_into_by_another_rank_are_both_read() -> None:
     ],
 )
 def test_launchers_prefixes(prefix: str) -> None:
+    """Check that a line is parsed after a launcher's prefix."""
     [said] = messages(f"{prefix}gpu-1.example:10:20 [3] NCCL INFO Using network IB\r\n")
     assert (said.host, said.pid, said.text) == ("gpu-1.example", 10, "Using network IB")
 
@@ -196,6 +198,7 @@ def test_a_warning_names_its_place() -> None:
     ],
 )
 def test_transports(via: str, transport: str, gdrdma: bool) -> None:
+    """Check ranks, transport and GPUDirect RDMA that are parsed from a channel's line."""
     found = path(f"Channel 07/1 : 3[b000] -> 12[0] [send] via {via}")
     assert found is not None
     assert (found.source, found.target, found.transport, found.gdrdma) == (3, 12, transport, gdrdma)
@@ -223,6 +226,7 @@ def test_collnet_leads_into_the_network() -> None:
     ],
 )
 def test_versions(text: str, stated: tuple[str, str | None] | None) -> None:
+    """Check the NCCL version that is parsed from a line."""
     assert version(text) == stated
 
 

@@ -31,7 +31,7 @@ groups:
 
 
 def node(hcas: int = 8) -> Derived:
-    """Return the environment of a node with RDMA ports, of which the site states two variables."""
+    """Return the environment of a node with RDMA ports; the site states two variables."""
     nics = [NetworkInterface("eth0", speed=25_000, addresses=("10.0.0.5/24",))]
     ports = [RdmaPort(f"mlx5_{index}", rate=400.0) for index in range(hcas)]
     return derive(nics, ports, {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=eth0"})

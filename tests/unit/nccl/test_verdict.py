@@ -57,6 +57,7 @@ def test_the_driver_refused_p2p() -> None:
 
 
 def test_infiniband_with_gdrdma() -> None:
+    """Check that InfiniBand with GPUDirect RDMA between nodes is `ok`."""
     found = verdict(logs.V210_IB, "p2p", "ib")
     assert found["inter.transport"] == ("ok", "between nodes: NET/IB (2 connections)")
     assert found["inter.gdrdma"][0] == "ok"
@@ -68,6 +69,7 @@ def test_roce_is_reported_from_infiniband_by_its_hcas() -> None:
 
 
 def test_rdma_without_gpudirect() -> None:
+    """Check that RDMA without GPUDirect is a warning that names nvidia_peermem."""
     level, text = verdict(logs.V218_ROCE_WITHOUT_GDR)["inter.gdrdma"]
     assert level == "warn"
     assert "nvidia_peermem" in text
@@ -82,6 +84,7 @@ def test_gpudirect_on_some_paths_only() -> None:
 
 
 def test_efa() -> None:
+    """Check the findings for EFA: transport, NVLS, and a log that is not complete."""
     found = verdict(logs.V221_EFA, "nvlink", "efa")
     assert found["inter.transport"][0] == "ok"
     assert "NVLS" in found["intra.transport"][1]
@@ -101,6 +104,7 @@ def test_infiniband_expected_and_no_device_found() -> None:
 
 
 def test_docker0_between_nodes() -> None:
+    """Check that docker0 as interface between nodes is `bad`."""
     level, text = verdict(logs.V227_SOCKETS_THOUGH_IB)["interface.local"]
     assert level == "bad"
     assert "docker0" in text
@@ -118,6 +122,7 @@ def test_a_log_that_ends_early() -> None:
 
 
 def test_mixed_versions() -> None:
+    """Check that nodes with different versions of NCCL are `bad`."""
     found = verdict(logs.V210_IB + "dgx2:300:400 [0] NCCL INFO NCCL version 2.11.4+cuda11.3\n")
     assert found["version.mixed"][0] == "bad"
 
@@ -148,15 +153,18 @@ def test_complaints_name_their_cause(line: str, cause: str) -> None:
 
 
 def test_wrong_values() -> None:
+    """Check that wrong results of a measurement are `bad`."""
     found = verdict(logs.V210_IB + "# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 12.5\n")
     assert found["results.wrong"][0] == "bad"
 
 
 def test_nothing_of_nccl() -> None:
+    """Check that a text without a line of NCCL is `bad`."""
     assert verdict("epoch 1 loss 0.3\n")["log.empty"][0] == "bad"
 
 
 def test_the_verb(tmp_path: Path) -> None:
+    """Check `nccl parse` with a log in two files, as JSON."""
     parts = logs.V210_IB.splitlines(keepends=True)
     (tmp_path / "a.log").write_text("".join(parts[:8]))
     (tmp_path / "b.log").write_text("".join(parts[8:]))

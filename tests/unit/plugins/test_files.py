@@ -160,6 +160,7 @@ def test_a_backup_has_only_what_was_read_and_no_set_id_bits(
     real = gpuprov_place.Place.read
 
     def read(place: gpuprov_place.Place, content: bool = True) -> gpuprov_place.Old:
+        """Read the place; then another user may replace it by a link."""
         old = real(place, content)
         if swapped and content:
             ours.unlink()

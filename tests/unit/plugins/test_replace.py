@@ -31,7 +31,7 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a file with old content and permissions 0640, in a folder of its own."""
+    """Return a file with old content and permissions 0640, in its own folder."""
     path = tmp_path / "folder/file"
     path.parent.mkdir()
     path.write_bytes(b"old\n")
@@ -116,6 +116,7 @@ def remove_the_first(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     removed: list[Path] = []
 
     def flock(handle: int, operation: int) -> None:
+        """Remove the temporary file at the first lock."""
         if not removed:
             [temporary] = file.parent.glob(".gpuprov-new-*")
             temporary.unlink()
@@ -186,6 +187,7 @@ def test_what_takes_the_place_of_a_file_before_it_is_opened_is_refused(
     real = gpuprov_place.Place.about
 
     def about(place: gpuprov_place.Place) -> os.stat_result | None:
+        """Return the file's state, then replace it by a pipe or a folder."""
         found = real(place)
         file.unlink()
         os.mkfifo(file) if what == "fifo" else file.mkdir()
@@ -275,6 +277,7 @@ def test_lines_of_others_survive_a_concurrent_edit(file: Path, monkeypatch: pyte
     real, late = gpuprov_replace.TemporaryReplacement.put, iter([b"second\n", b"third\n"])
 
     def put(half: gpuprov_replace.TemporaryReplacement) -> None:
+        """Let another program append a line, then put the new file in its place."""
         if line := next(late, b""):
             with file.open("ab") as stream:
                 stream.write(line)

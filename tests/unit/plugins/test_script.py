@@ -285,6 +285,7 @@ def test_programs_and_units_have_no_library_of_ansibles(tmp_path: Path) -> None:
     collections = {"ANSIBLE_COLLECTIONS_PATH": str(link_collection(tmp_path / "linked"))}
 
     def answers(*words: str) -> dict[str, Any]:
+        """Run the play with these options; return what it has written."""
         run("ansible-playbook", *words, "play.yml", folder=tmp_path, **collections)
         found: dict[str, Any] = json.loads((tmp_path / "said.json").read_text())
         return found

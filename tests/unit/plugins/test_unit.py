@@ -97,6 +97,7 @@ def test_what_is_needed(
     wanted: tuple[bool | None, str | None],
     verbs: list[str],
 ) -> None:
+    """Check which verbs of systemctl are called to bring a unit from one state to another."""
     state(monkeypatch, enabled, active)
     assert acts(*wanted) == verbs
 

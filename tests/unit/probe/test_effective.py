@@ -173,6 +173,9 @@ def sources(
 def test_sources_of_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, row: list[str], found: list[list[str]]
 ) -> None:
+    """Check which repositories are listed as other ones, with the unsafe option and the packages that they
+    offer.
+    """
     assert sources(monkeypatch, tmp_path, text, [row]) == found
 
 

@@ -60,6 +60,7 @@ def changed(answer: dict[str, Any], **collectors: Any) -> Facts:
 
 
 def test_a_real_node(answer: dict[str, Any]) -> None:
+    """Check the facts of a recorded node with four H200."""
     facts = Facts.from_answer(answer)
     assert (facts.os.id, facts.os.version, facts.arch, facts.is_root) == ("ubuntu", "24.04", "x86_64", True)
     assert facts.loaded_driver is not None

@@ -38,7 +38,7 @@ thread.start()
 {after}
 """
 ENDS = "ctypes.CDLL(None).syscall({}, 0)".format({"x86_64": 60, "aarch64": 93}.get(os.uname().machine, 60))
-"""End of the first thread alone, exit(2)."""
+"""End of only the first thread, exit(2)."""
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root folder")
 
 
@@ -132,7 +132,7 @@ def test_a_device_without_a_name_in_dev_is_known_by_its_driver(
 def test_without_the_newer_calls_the_answer_is_the_same(
     gpu: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Answer as a filter of system calls: there is none (38), or it is not permitted (1)."""
+    """Answer as a filter of system calls: it does not exist (38), or it is not permitted (1)."""
 
     def refuse(*_: object) -> int:
         ctypes.set_errno(number)

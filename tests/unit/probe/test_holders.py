@@ -44,6 +44,7 @@ def test_many_programs_and_variables_of_a_user_hide_no_other_program(monkeypatch
     texts["/proc/1/environ"] = variables
 
     def read(path: str, limit: int = 1 << 22) -> str | None:
+        """Return a file's text; record reads of environments."""
         if path.endswith("/environ"):
             opened.append(path)
         return texts.get(path, "")[:limit]

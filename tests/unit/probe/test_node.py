@@ -32,6 +32,7 @@ FINGERPRINT = "A89A2E66D020CFEFCD92D0C9B67622777A37BBB8"
     ],
 )
 def test_secrets_are_hidden(text: str, hidden: str) -> None:
+    """Check that secrets in a text are replaced."""
     assert base.redact(text) == hidden
 
 
@@ -76,6 +77,7 @@ def test_sources_lose_comments_keys_and_credentials() -> None:
 )
 @pytest.mark.parametrize("armoured", [False, True])
 def test_fingerprints_of_keyrings(tmp_path: Path, header: bytes, armoured: bool) -> None:
+    """Check the fingerprints of keys in binary and text keyrings."""
     user_id = bytes([0xCD, 4]) + b"name"
     data = header + BODY + user_id
     if armoured:
@@ -156,6 +158,7 @@ def test_a_failed_command_says_why(script: str, said: str) -> None:
 
 
 def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a program that prints more than the limit fails."""
     monkeypatch.setattr(base, "OUTPUT_LIMIT", 1000)
     assert len(base.run("head", "-c", "1000", "/dev/zero")) == 1000
     with pytest.raises(base.Failed, match="head answered more than 1000 bytes"):

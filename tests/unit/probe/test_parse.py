@@ -18,6 +18,7 @@ from tests import H200
     [("1980 MHz", 1980), ("700.00 W", 700), ("-2 C", -2), ("N/A", None), ("ERR!", None), ("9" * 400, None)],
 )
 def test_numbers(text: str, expected: int | None) -> None:
+    """Check the integer that is parsed from a text, None if there is none."""
     assert values.integer(text) == expected
 
 
@@ -26,6 +27,7 @@ def test_numbers(text: str, expected: int | None) -> None:
     [("143771 MiB", 143771), ("511 Mb", 511), ("2 GiB", 2048), ("1048576 B", 1), ("N/A", None)],
 )
 def test_memory(text: str, expected: int | None) -> None:
+    """Check the MiB that are parsed from a text, None if there are none."""
     assert values.mebibytes(text) == expected
 
 
@@ -40,10 +42,12 @@ def test_memory(text: str, expected: int | None) -> None:
     ],
 )
 def test_switches(text: str, expected: bool | None) -> None:
+    """Check the state that is parsed from texts such as `Enabled`; None for others."""
     assert values.switch(text) is expected
 
 
 def test_os_release() -> None:
+    """Check id, version and relatives that are parsed from os-release."""
     rocky = 'NAME="Rocky Linux"\nVERSION_ID="8.10"\nID="rocky"\nID_LIKE="rhel centos fedora"\n'
     found = system.parse_os_release(rocky)
     assert (found.id, found.version, found.major, found.like) == (
@@ -68,6 +72,7 @@ def test_os_release() -> None:
     ],
 )
 def test_next_boot(default: str | None, environment: dict[str, str], expected: str | None) -> None:
+    """Check the kernel that GRUB's default and environment choose for the next boot."""
     following, reason = system.next_boot(("6.1.0-9-amd64", "6.1.0-56-amd64"), default, environment)
     assert following == expected
     assert reason
@@ -98,6 +103,7 @@ libcudnn8\tamd64\t8.9\tlibcudnn8\tdeinstall ok config-files
 
 
 def test_dpkg() -> None:
+    """Check versions and states that are parsed from dpkg's list."""
     found = packages.parse_dpkg(DPKG)
     assert found.version("nvidia-driver") == "535.309.01-1"
     assert found.version("libcuda1:i386") == "535.309.01-1"
@@ -160,14 +166,17 @@ def test_rpm_and_its_locks() -> None:
     ],
 )
 def test_loaded_driver(line: str, version: str, is_open: bool) -> None:
+    """Check version and flavour that are parsed from the driver's line in /proc."""
     assert modules.parse_driver_version(line) == modules.LoadedDriver(version, is_open)
 
 
 def test_no_loaded_driver() -> None:
+    """Check that an empty text is no loaded driver."""
     assert modules.parse_driver_version("") is None
 
 
 def test_proc_modules() -> None:
+    """Check modules and their numbers of users, None if not stated."""
     text = "nvidia_uvm 1830912 0 - Live 0x0 (OE)\nnvidia 14299136 - - Live 0x0 (O)\nshort\n"
     assert modules.parse_proc_modules(text) == {"nvidia_uvm": 0, "nvidia": None}
 
@@ -188,6 +197,7 @@ def test_modinfo_of_several_modules() -> None:
 
 
 def test_modprobe() -> None:
+    """Check what is blacklisted, switched off and set in lines of modprobe.d."""
     lines = [
         ("/etc/modprobe.d/a.conf:1", "blacklist nouveau"),
         ("/etc/modprobe.d/a.conf:2", "install nova-core /bin/false"),
@@ -228,6 +238,7 @@ UnitFileState=
 
 
 def test_units() -> None:
+    """Check the states of units that are parsed from `systemctl show`, under each of their names."""
     found = units.parse_units(SHOWN)
     unit = found["nvidia-persistenced.service"]
     assert unit is found["persistenced.service"]
@@ -253,6 +264,7 @@ def test_pci_of_the_recording() -> None:
 
 
 def test_sshd() -> None:
+    """Check the options that are parsed from `sshd -T`, with all values of repeated ones."""
     found = sshd.parse_sshd(
         "port 22\nhostkey /etc/a\nhostkey /etc/b\nPasswordAuthentication no\n\nbanner none\n"
     )
@@ -331,6 +343,7 @@ def test_mounts_memory_and_limits() -> None:
 
 
 def test_nics_and_hcas() -> None:
+    """Check network cards and RDMA devices that are parsed from the probe's rows."""
     raw = {
         "kind": "physical",
         "state": "up",
@@ -395,5 +408,6 @@ WORDS = (
 @settings(max_examples=50)
 @given(text=st.one_of(st.text(max_size=200), st.lists(st.sampled_from(WORDS), max_size=12).map("".join)))
 def test_no_text_raises(name: str, text: str) -> None:
+    """Check that no text makes a parser raise another error than NodeFailed."""
     with suppress(NodeFailed):  # a name that no unit or package can have
         TEXT_PARSERS[name](text)

@@ -67,6 +67,7 @@ def frame(document: bytes, nonce: str = NONCE) -> bytes:
 
 
 def test_this_machine_answers() -> None:
+    """Check the facts of this machine: kernel, sysctls and files, None for missing ones."""
     facts = ask(
         Parameters(files=("/etc/passwd", "/no/such"), sysctls=("kernel.ostype", "no.such"), collectors=QUICK)
     )

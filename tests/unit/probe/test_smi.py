@@ -163,6 +163,7 @@ def test_of_several_documents_the_last_whole_one_counts() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
 def test_encodings(encoding: str) -> None:
+    """Check that nvidia-smi's XML is parsed in each encoding."""
     smi = parse_smi(
         document(NEWEST, gpu(NEWEST, product_name="Grafik-Gerät")).replace("\n", "\r\n").encode(encoding)
     )
@@ -188,6 +189,7 @@ def test_entities_are_not_expanded() -> None:
     ],
 )
 def test_pci_addresses(written: str | None, address: str | None) -> None:
+    """Check that each spelling of a PCI address gives the kernel's one."""
     assert pci_address(written) == address
 
 
@@ -198,6 +200,7 @@ def test_no_bytes_at_all_raise(noise: bytes) -> None:
 
 @given(st.integers(0, 4000), st.integers(0, 60), st.text(max_size=20))
 def test_no_damage_raises(place: int, length: int, instead: str) -> None:
+    """Check that no change of a document makes its parser raise."""
     whole = document(NEWEST, gpu(NEWEST, 0), gpu(NEWEST, 1))
     parse_smi(whole[:place] + instead + whole[place + length :])
 
@@ -215,6 +218,7 @@ def test_a_document_of_many_elements_is_an_error(content: str) -> None:
 
 @given(st.text(alphabet="0123456789.eE+-infNaN MHzMiBW%[]!", max_size=40))
 def test_no_value_raises(value: str) -> None:
+    """Check that no value in a document makes its parser raise."""
     smi = parse_smi(
         document(NEWEST, gpu(NEWEST, current_ecc=value, fan_speed=value).replace("98 MiB", value))
     )

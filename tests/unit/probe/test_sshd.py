@@ -70,6 +70,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, pidfile: str = "none", block: bool = 
     who: list[str] = []
 
     def run(*argv: str, seconds: float = 10.0) -> tuple[int, str, str]:
+        """Answer as `sshd -T -C`, and record for whom it is asked."""
         who.append(argv[-1])
         inside = block and "user=root,host=10.0.0.1," in argv[-1]
         trace = (TRACE if block else TRACE.replace("checking", "no")) + WITHIN * inside
@@ -193,6 +194,7 @@ def test_a_reload_that_has_removed_its_number_is_waited_for(
     monkeypatch.setattr(sshd, "ENVIRONMENT_FILES", ())
 
     def write(seconds: float) -> None:
+        """Record the pause, and write the file with the process number."""
         waited.append(seconds)
         pidfile.write_text(f"{os.getpid()}\n")
         os.utime(pidfile, (300, 300))

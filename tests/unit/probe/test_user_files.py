@@ -55,6 +55,7 @@ def device(path: Path) -> Iterator[list[bool]]:
     ended = threading.Event()
 
     def serve() -> None:
+        """Write a version into the pipe when a program reads it, and record this."""
         handle = os.open(path, os.O_WRONLY)
         if not ended.is_set():
             opened.append(True)
@@ -226,6 +227,7 @@ def test_a_link_that_changes_leads_to_no_device(tmp_path: Path, witness: str) ->
     ended = threading.Event()
 
     def swap() -> None:
+        """Change the link between a device and a file again and again, until the end."""
         for number in itertools.count():
             link(tmp_path / "new", tmp_path / "watchdog" if number % 2 else plain)
             (tmp_path / "new").rename(path)

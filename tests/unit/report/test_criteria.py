@@ -29,7 +29,7 @@ AT, OLD = "2026-01-30T00:00:00+00:00", "2025-12-01T00:00:00+00:00"
 
 
 def judged(result: str, *, at: str = AT, checks: tuple[str, ...] = ("a.b", "c.d")) -> Newest:
-    """Return the results of two nodes, of which the second has this one."""
+    """Return the results of two nodes; the second has this one."""
     differs = (Difference("a.b", 1, 2, "error", None, False),) if result == "differs" else ()
     second = NodeDrift(
         "n2", "drifted" if differs else "in_sync", differs, "no SSH" if result == "lost" else None
@@ -106,6 +106,7 @@ def test_the_shipped_list_names_what_exists() -> None:
 
 
 def test_lines() -> None:
+    """Check the lines about criteria that pass, and about those that are not gpuprov's."""
     stated = Criteria(
         title="A list", criteria=[CHECKS, Criterion(id="b", text="t", source="s", not_ours="an audit")]
     )

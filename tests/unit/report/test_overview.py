@@ -149,6 +149,7 @@ def test_looks_are_no_runs_of_the_history(
 
 
 def test_as_json(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check the document of `status --overview -o json` after a node has changed, and exit code 3."""
     screen(capsys)
     fleet.differs("gpu2", LOADED)
     assert run(["status", "--overview", "-o", "json"]) == 3

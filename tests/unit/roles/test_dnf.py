@@ -44,6 +44,7 @@ def answering(
     """Make dnf print this."""
 
     def run(argv: list[str], **_: Any) -> Any:
+        """Record the command with its script's lines, and answer as dnf."""
         script = Path(argv[-1]).read_text().splitlines() if argv[-2] == "shell" else []
         ran.append([*(argv[:-1] if script else argv), *script])
         return subprocess.CompletedProcess(argv, status, said.encode(), errors.encode())
@@ -74,6 +75,7 @@ def test_a_row_that_is_too_long_for_its_column_continues_below() -> None:
 
 
 def test_what_changes() -> None:
+    """Check package → version before and after, from recorded output of dnf."""
     there = {row.name: row for row in THERE}
     assert dnf.changes(dnf.moves(MOVED), there) == {
         "cuda-toolkit-12-9-config-common": (None, "12.9.86-1"),
@@ -227,6 +229,7 @@ def test_a_package_that_dnf_skips_fails_with_the_problem(
 def test_causes(
     monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], said: str, errors: str, cause: str
 ) -> None:
+    """Check the cause that is named for each output of dnf that failed."""
     answering(monkeypatch, ran, said, errors)
     with pytest.raises(Failed) as error:
         dnf.refuse(dnf.installation(["a"], 300, False), [], 600)

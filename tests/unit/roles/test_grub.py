@@ -70,6 +70,7 @@ def test_a_persons_word_stands(choose: Choose, stated: str) -> None:
 
 
 def test_without_a_submenu(choose: Choose) -> None:
+    """Check the entry that is chosen if GRUB has no submenu."""
     entry, _ = choose(OLD, before="GRUB_DISABLE_SUBMENU=y")
     assert entry == f"gnulinux-{OLD}-advanced-1234"
 

@@ -315,6 +315,7 @@ def test_packages_of_another_repository(
     monkeypatch: pytest.MonkeyPatch, policy: str, sources: list[Any], foreign: dict[str, str]
 ) -> None:
     def run(*argv: str, **_: Any) -> tuple[int, str]:
+        """Answer as dpkg-query and apt-cache."""
         if argv[0] == "dpkg-query":
             return 0, "ii  nvidia-smi\nii  libc6\nrc  nvidia-driver\n"
         return 0, policy if argv[2:] else POLICY_OF_SOURCES

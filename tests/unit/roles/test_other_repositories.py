@@ -121,6 +121,7 @@ def test_dnf_itself_answers_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         subprocess.run(["createrepo_c", "--quiet", str(tmp_path / place)], check=True)
 
     def on_node(*words: str, seconds: float = 60) -> tuple[int, str]:
+        """Run the real dnf with the test's repositories; return status and output."""
         folder = tmp_path / "repos"
         options = [f"--setopt=reposdir={folder}", f"--setopt=cachedir={tmp_path}/cache-{place}"]
         begin, asked = words[: len(RUN_DNF)], words[len(RUN_DNF) :]

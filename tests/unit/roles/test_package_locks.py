@@ -161,7 +161,7 @@ def test_both_databases_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def rpms(root: Path, *words: str) -> int:
-    """Return the exit status of rpm with a database of its own; TIMED_OUT after 3 s."""
+    """Return the exit status of rpm with its own database; TIMED_OUT after 3 s."""
     command = ["timeout", "3", "rpm", f"--dbpath={root}", *words]
     return subprocess.run(command, capture_output=True, check=False).returncode
 
@@ -214,7 +214,7 @@ def test_a_process_without_a_name_has_a_text() -> None:
 
 @pytest.fixture
 def dnf_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The lock of dnf's metadata in a root of its own; the only one."""
+    """The lock of dnf's metadata in a separate root; the only one."""
     path = tmp_path / "cache/metadata_lock.pid"
     path.parent.mkdir()
     monkeypatch.setattr(gpuprov_locks, "DNF", (str(tmp_path / "none"), str(path)))
@@ -222,7 +222,7 @@ def dnf_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask_dnf(begin: tuple[str, ...], root: Path) -> int:
-    """Run dnf with an empty root of its own, which takes its locks; return its exit status."""
+    """Run dnf with an empty separate root, which takes its locks; return its exit status."""
     folders = {
         "cachedir": root / "cache",
         "persistdir": root / "state",

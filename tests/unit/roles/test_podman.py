@@ -166,6 +166,7 @@ def test_podman_is_asked_only_if_the_lock_states_limits(
     [("1g", 2**30), ("64m", 2**26), ("65536k", 2**26), ("12", 12), (None, None), ("9" * 30, "9" * 30)],
 )
 def test_sizes_are_bytes(size: str | None, count: int | str | None) -> None:
+    """Check the bytes of a size with a unit."""
     assert podman.in_bytes(size) == count
 
 

@@ -88,6 +88,7 @@ def set_builds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     """Function that permits builds by packages, or prevents them, and returns the script's failure."""
 
     def run(compiles: bool) -> Any:
+        """Run the script; return its failure."""
         monkeypatch.setattr(sys, "argv", ["mark", json.dumps({"compiles": compiles})])
         switch.main()
         return json.loads(capsys.readouterr().out)["failure"]

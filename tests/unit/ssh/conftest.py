@@ -21,6 +21,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Confi
     forget_routes()
 
     def write(text: str) -> Path:
+        """Write the text as ~/.ssh/config, and forget what was read of it before."""
         path.write_text(text)
         forget_routes()
         return path

@@ -59,6 +59,7 @@ def over_ssh(peers: Peers, door: type[Door], work: Callable[[Conversation], obje
     """Let work talk with a program over SSH; return its result, or the error."""
 
     def talk(session: Session) -> object:
+        """Begin a conversation on the session, do the work, and close it."""
         conversation = session.converse("any", b"first\n")
         try:
             return work(conversation)
@@ -71,6 +72,7 @@ def over_ssh(peers: Peers, door: type[Door], work: Callable[[Conversation], obje
 
 def test_a_node_answers_each_line_over_one_channel(peers: Peers) -> None:
     def work(conversation: Conversation) -> list[bytes]:
+        """Return the answers to two lines."""
         first, _ = conversation.hear(lines(1), 5)
         conversation.say(b"second\n")
         second, _ = conversation.hear(lines(1), 5)

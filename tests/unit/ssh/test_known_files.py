@@ -57,6 +57,7 @@ class Impostor(paramiko.ServerInterface):
         self.heard.append(command.decode())
 
         def end() -> None:
+            """Send exit status 0 and close the channel."""
             with suppress(OSError, EOFError):
                 channel.send_exit_status(0)
                 channel.close()
@@ -133,6 +134,7 @@ def site(tmp_path: Path, configure: Configure) -> Iterator[Site]:
     found = Site(tmp_path, listener.getsockname()[1], configure)
 
     def serve() -> None:
+        """Serve an impostor's SSH until the listener is closed."""
         while True:
             try:
                 opened, _ = listener.accept()

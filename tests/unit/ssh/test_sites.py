@@ -86,6 +86,7 @@ def service(context: ssl.SSLContext | None, answer: Say) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(plain: socket.socket) -> None:
+        """Greet one client, and answer each of its orders."""
         with plain, suppress(OSError, EOFError):
             stream = context.wrap_socket(plain, server_side=True) if context else plain
             with stream:
@@ -97,6 +98,7 @@ def service(context: ssl.SSLContext | None, answer: Say) -> Iterator[str]:
                         stream.sendall(answer({**message, "work": read(stream)}))
 
     def accept() -> None:
+        """Serve each client in a thread."""
         with suppress(OSError):
             while True:
                 threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
@@ -165,6 +167,7 @@ def test_a_plain_scheduler_on_loopback_executes_nothing_here(folder: Path, tmp_p
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
+        """Send each client the greeting."""
         with suppress(OSError):
             while True:
                 with listener.accept()[0] as peer:
@@ -187,6 +190,7 @@ def test_a_pickle_of_a_service_is_never_executed(folder: Path, tmp_path: Path, w
     evil = pickle.dumps(Evil(made), protocol=0).decode()
 
     def answer(reported: dict[str, Any]) -> bytes:
+        """Return a message with a pickle at the place under test."""
         message: dict[str, Any] = {"say": "answer", "id": reported["id"], "node": "n1", "answer": "null"}
         if where == "whole":
             return frame(pickle.dumps(Evil(made)))
@@ -229,6 +233,7 @@ def test_a_worker_that_turns_hostile_reaches_its_own_service_alone(tmp_path: Pat
         return {name: Evil(made) for name in each}
 
     def breaks_out(each: Mapping[str, Any]) -> dict[str, Any]:
+        """Raise an error whose pickle runs a program."""
         error = RuntimeError("no")
         error.__reduce__ = Evil(made).__reduce__  # type: ignore[method-assign]
         raise type("Broken", (RuntimeError,), {"__reduce__": lambda self: Evil(made).__reduce__()})
@@ -296,6 +301,8 @@ def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, ve
     orders: dict[str, bytes] = {}
 
     def taking(site: str) -> Say:
+        """Return a function that records a site's order and ends it."""
+
         def take(message: dict[str, Any]) -> bytes:
             orders[site] = message["work"]
             return frame({"say": "end", "id": message["id"]})
@@ -346,6 +353,7 @@ def test_a_service_of_another_fleet_is_refused(folder: Path, tmp_path: Path) -> 
 
 def test_answers_count_for_the_nodes_of_the_order_alone(folder: Path) -> None:
     def answer(message: dict[str, Any]) -> bytes:
+        """Return answers for a node of no order, for another node, and repeated ones."""
         stranger = frame(
             {"say": "answer", "id": message["id"], "node": "n9", "answer": json.dumps(sync("n9"))}
         )
@@ -455,6 +463,7 @@ def test_a_message_of_many_values_ends_that_service(folder: Path) -> None:
 
 def test_an_answer_of_many_values_is_that_nodes_failure(folder: Path) -> None:
     def answer(message: dict[str, Any]) -> bytes:
+        """Return an answer with too many values for n1, and a good one for n2."""
         text = "[" + "[]," * VALUES + "1]"
         many = {"say": "answer", "id": message["id"], "node": "n1", "answer": text}
         return frame(many) + in_sync(message, "n2")
@@ -518,6 +527,7 @@ def test_numbers_of_another_order_are_not_heard(folder: Path) -> None:
     heard: list[Any] = []
 
     def answer(message: dict[str, Any]) -> bytes:
+        """Return events with valid and invalid numbers, and a good answer."""
         events = [
             {"say": "event", "id": message["id"], "number": number, "event": {}}
             for number in (message["first"] - 1, message["first"], 10**15, "1", None, True)
@@ -685,6 +695,7 @@ def test_a_loop_waits_for_what_a_task_does_at_its_end() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def work() -> None:
+        """Wait, and take a moment to end."""
         try:
             begun.set()
             await asyncio.sleep(100)

@@ -96,6 +96,7 @@ class Peers:
             lines.write(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
 
         def serve() -> None:
+            """Serve one SSH connection."""
             with suppress(*HUNG_UP):
                 client, _ = server.accept()
                 transport = paramiko.Transport(client, default_window_size=window)
@@ -116,6 +117,7 @@ class Peers:
         return Target(name, "127.0.0.1", spec)
 
     def close(self) -> None:
+        """Close all connections and sockets."""
         self.over.set()
         for transport in self.transports:
             transport.close()
@@ -322,6 +324,7 @@ def test_a_stranger_has_no_memory_of_ours(peers: Peers, sent: bytes, said: str, 
     server = peers.listen()
 
     def serve() -> None:
+        """Send one client the bytes, then 200 MiB."""
         with suppress(*HUNG_UP), server.accept()[0] as client:
             client.sendall(sent)
             for _ in range(200):

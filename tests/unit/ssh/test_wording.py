@@ -102,4 +102,5 @@ def test_a_host_key_that_is_not_taken(before: str, said: str) -> None:
 
 
 def test_other_words_stay() -> None:
+    """Check that an unknown message of OpenSSH is not changed."""
     assert of_openssh("kex_exchange_identification: read: Connection reset by peer").startswith("kex_")

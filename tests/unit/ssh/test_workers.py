@@ -139,6 +139,7 @@ def test_a_part_goes_to_the_worker_with_the_most_free_slots() -> None:
     crew.roster.alive = {"a": east, "b": west}
 
     def free(*busy: roster.Worker, lost: str = "") -> str | None:
+        """Return the name of the worker that gets the next part, None if none is free."""
         running = {number: crews._Part(["n1"], worker=each) for number, each in enumerate(busy)}
         job: Any = SimpleNamespace(changes=False, running=running)
         found = crew._free(job, crews._Part(["n2"], lost=[lost]))
@@ -155,6 +156,7 @@ def test_events_are_heard_before_the_result_is(client: Client, monkeypatch: pyte
     begun = time.monotonic()
 
     def work(names: Mapping[str, Any]) -> dict[str, int]:
+        """Report 50 events, then return the number of the attempt."""
         at = current_attempt()
         assert at
         for number in range(50):
@@ -195,6 +197,7 @@ def test_what_a_silent_worker_had_goes_to_another_with_a_higher_number(
     read = Roster._read
 
     def without_frozen(self: Roster, info: Any) -> None:
+        """Read the roster without the frozen workers."""
         read(self, info)
         for address in [at for at, worker in self.alive.items() if worker.name in frozen]:
             del self.alive[address]
@@ -218,7 +221,7 @@ BEGUN: list[str] = []
 
 
 def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
-    """Report the worker, and return its name for each node; the first worker waits until it is let go on."""
+    """Report the worker, and return its name for each node; the first worker waits for the test."""
     from tests.unit.ssh import test_workers as own  # this module, not a pickled copy
 
     at = current_attempt()
@@ -232,6 +235,7 @@ def freezes_once(names: Mapping[str, Any]) -> dict[str, str]:
 
 def test_an_interrupted_client_stops_what_changes_nodes_and_waits_for_it(client: Client) -> None:
     def changes(names: Mapping[str, Any]) -> dict[str, bool]:
+        """Wait up to 20 s; return node → whether it was stopped."""
         at = current_attempt()
         assert at
         at.tell({})
@@ -262,6 +266,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
     own = Client(local.scheduler_address, set_as_default=False, timeout=client_s)
 
     def works(names: Mapping[str, Any]) -> dict[str, bool]:
+        """Wait up to 5 s; return node → whether it was stopped."""
         at = current_attempt()
         assert at
         at.tell({})
@@ -283,6 +288,7 @@ def test_a_scheduler_that_is_gone_is_said_in_bounded_time(
 
 def test_an_order_that_nobody_wants_any_more_is_left(client: Client) -> None:
     def changes(names: Mapping[str, Any]) -> dict[str, bool]:
+        """Wait up to 20 s; return node → whether it was stopped."""
         at = current_attempt()
         assert at
         at.tell({})

@@ -99,6 +99,7 @@ def test_mpirun_puts_ranks_beside_their_gpus(affinity: tuple[str, ...], mapping:
 
 
 def test_horovodrun() -> None:
+    """Check the line of horovodrun."""
     job = Job(TWO, ("python", "train.py"), {"NCCL_SOCKET_IFNAME": "=eth0"})
     assert only(horovodrun(job)) == (
         "NCCL_SOCKET_IFNAME='=eth0' horovodrun -np 16 -H 10.0.0.1:8,10.0.0.2:8 "
@@ -122,6 +123,7 @@ def test_docker_on_two_nodes_with_rdma() -> None:
 
 
 def test_docker_plain() -> None:
+    """Check that `plain` runs the command itself, without torchrun."""
     assert only(docker(Job(ONE, ("nvidia-smi",)), "image", plain=True)).endswith(" image nvidia-smi")
 
 

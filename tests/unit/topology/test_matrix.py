@@ -56,6 +56,7 @@ SINGLE = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-19\t0\t
 
 
 def test_recorded_h200() -> None:
+    """Check the matrix of a recorded node with four H200."""
     topology = parse_topology((H200 / "topo-m.txt").read_text())
     assert topology.gpus == ("GPU0", "GPU1", "GPU2", "GPU3")
     assert topology.nics == ()
@@ -92,6 +93,7 @@ def test_grace_gives_gpus_numa_nodes_of_their_own() -> None:
 
 
 def test_single_gpu() -> None:
+    """Check the matrix of a node with one GPU."""
     topology = parse_topology(SINGLE)
     assert topology.gpu_pairs == []
     assert topology.affinity["GPU0"].cpus == "0-19"
@@ -120,6 +122,7 @@ def test_a_second_matrix_below_is_not_mixed_in() -> None:
     ],
 )
 def test_complaints_are_values(text: str) -> None:
+    """Check that an error message of nvidia-smi is returned and not parsed."""
     said = driver_error(text)
     assert said is not None
     assert said.startswith(text.split("\n")[0][:20])
@@ -153,6 +156,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @given(st.integers(1, 16), st.integers(0, 12), st.sampled_from(["\t", "  "]))
 def test_any_size_survives(gpus: int, nics: int, gap: str) -> None:
+    """Check that a matrix of any size is parsed to the same links."""
     names = [f"GPU{i}" for i in range(gpus)] + [f"NIC{i}" for i in range(nics)]
     kinds = {(a, b): f"NV{1 + (a * b) % 18}" for a in range(len(names)) for b in range(len(names))}
     rows = [

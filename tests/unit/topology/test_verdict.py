@@ -88,6 +88,7 @@ def test_nearest_nics_are_all_equally_near() -> None:
 
 
 def test_nearest_cpus() -> None:
+    """Check the finding about the CPUs nearest to each GPU."""
     assert texts("cpu.nearest") == [
         ("ok", "GPU[0-1]: nearest CPUs 0-15 (NUMA node 0)"),
         ("ok", "GPU[2-3]: nearest CPUs 16-31 (NUMA node 1)"),
@@ -103,6 +104,7 @@ def test_a_word_nobody_knows_is_said() -> None:
     [(["GPU3"], "GPU3"), (["GPU0", "GPU1", "GPU2"], "GPU[0-2]"), (["GPU0", "GPU2", "GPU10"], "GPU[0,2,10]")],
 )
 def test_fold(gpus: list[str], folded: str) -> None:
+    """Check the short form of a list of GPUs."""
     assert fold(gpus) == folded
 
 

@@ -136,6 +136,7 @@ def test_a_value_that_cannot_be_printed_is_replaced_by_the_reason() -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("9" * 18, 10**18 - 1)])
 def test_whole_numbers(text: str, number: int) -> None:
+    """Check that numbers of up to 18 digits are read."""
     assert whole_number(text) == number
 
 
@@ -208,5 +209,6 @@ def test_configuration_that_takes_too_long_is_refused(text: str, said: str) -> N
 
 
 def test_configuration_is_read() -> None:
+    """Check that an ordinary configuration of containerd is within the limits."""
     names = ", ".join(f'"io.containerd.grpc.v1.p{number}"' for number in range(40))
     assert len(read_toml(f"disabled_plugins = [{names}]\n")["disabled_plugins"]) == 40

@@ -23,7 +23,7 @@ def sh(script: str, stdin: bytes = b"", *, seconds: float = 30, limit: int = 100
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
-    """File for the id of a process that keeps the program's pipes open in a session of its own."""
+    """File for the id of a process that keeps the program's pipes open in its own session."""
     file = tmp_path / "pid"
     yield file
     with suppress(OSError, ValueError):

@@ -91,6 +91,7 @@ def constant_sql(call: ast.Call, source: Source) -> bool:
     """Return whether an SQL statement has no variable part: only constants and names assigned from them."""
 
     def fixed(node: ast.expr) -> bool:
+        """Return whether an expression is a constant text: literals, and names of constants."""
         match node:
             case ast.Constant():
                 return True
@@ -105,6 +106,7 @@ def constant_sql(call: ast.Call, source: Source) -> bool:
         return False
 
     def _assigned_fixed(name: str) -> bool:
+        """Return whether all values that a name gets in the file are constant."""
         found = [
             node.value
             for node in ast.walk(source.tree)
@@ -191,7 +193,7 @@ SINKS = {
         (GATES, "gpuprov/doctor/concerns/errors.py"),
     ),
     "a shell on a node": Sink(
-        {"session.run", "self._session.run", "as_root", "_insist", "self._said"},
+        {"session.run", "self._session.run", "as_root", "_insist", "self._output_of", "self._printed"},
         lambda call, source: all(made_of(each, source, QUOTING) for each in call.args),
         "shlex.quote, shlex.join or shell_words for every value",
         ("gpuprov/access/deadman.py", "gpuprov/doctor/look.py", "gpuprov/nccl/shells.py"),

@@ -191,6 +191,7 @@ class Handler(BaseHTTPRequestHandler):
     nodes: Sequence[ApiNode]
 
     def do_GET(self) -> None:
+        """Answer with discovery, a DaemonSet, or the node and its pods; 404 for others."""
         path = urlsplit(self.path).path
         kind, _, name = path.rpartition("/")
         if fixed := DISCOVERY.get(path):
@@ -210,6 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         self._change("POST")
 
     def _change(self, verb: str) -> None:
+        """Apply the body of the request to the node that it is about, and answer."""
         document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         node = self._node()
         assert node, self.path
@@ -222,6 +224,7 @@ class Handler(BaseHTTPRequestHandler):
         return next((each for each in self.nodes if each.has(split.path, query)), None)
 
     def _answer(self, code: int, body: dict[str, Any]) -> None:
+        """Send a status and a JSON body."""
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")

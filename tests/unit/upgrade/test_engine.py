@@ -185,6 +185,8 @@ def test_a_step_that_nobody_can_be_sent_to_is_no_failure_of_its_nodes(
     taken = World.step
 
     def step(self: World, name: str) -> Any:
+        """Return a step that raises CrewLost if it is one of `gone`."""
+
         def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
             if name in gone:
                 raise CrewLost("the scheduler at tls://ctl1:1 no longer answers")
@@ -256,6 +258,7 @@ def test_a_step_whose_announcement_was_lost_is_taken_again(tmp_path: Path) -> No
     original = engine.Journal.__init__
 
     def cut(journal: Journal, path: Path) -> None:
+        """Remove the end of the journal before it is read."""
         if world.ticks and path.exists():
             path.write_bytes(path.read_bytes()[:-30])
         original(journal, path)

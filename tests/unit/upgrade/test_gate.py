@@ -205,6 +205,7 @@ def test_what_no_upgrade_can_do_is_refused_before_nodes_are_asked(context: Upgra
     [name] = context.old.hosts()
 
     def refused(lock: Lock) -> str:
+        """Return the message with which an upgrade to the lock is refused."""
         other = replace(context, lock=lock)
         with pytest.raises(Refused) as caught:
             start.upgrade_order(other, [name])

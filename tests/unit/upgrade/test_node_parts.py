@@ -33,6 +33,7 @@ def test_work_that_a_dead_controller_left_is_waited_for(monkeypatch: pytest.Monk
     begun, may_end = threading.Event(), threading.Event()
 
     def work(who: str) -> None:
+        """Record who works; the first one waits until it may end."""
         begun.set()
         if who == "1":
             assert may_end.wait(30)

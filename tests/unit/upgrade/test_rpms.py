@@ -270,6 +270,7 @@ def test_an_upgrade_is_simulated_with_the_new_repositories_which_go_again(
     commands: list[Any] = []
 
     def refuse(command: Any, own: Any, seconds: int) -> Any:
+        """Check that the new repository is there, record the command, and return two changes."""
         assert extra.read_text() == "[gpuprov-upgrade-nvidia]\n"
         commands.append(command)
         return {"libnccl": ("2.28.9-1", "2.29.7-1"), "site": ("1-1", "1-1")}

@@ -23,6 +23,7 @@ def drive(story: NodeProgress, fails: set[str], deaths: list[int]) -> tuple[Node
     moment = 0
 
     def say(step: str, event: str) -> bool:
+        """Record an event of the step; return whether the controller survives it."""
         nonlocal moment
         entries.append(
             Entry(len(entries) + 1, "", step, event, NODE, "broken" if event == "failed" else None)
@@ -93,6 +94,7 @@ def test_a_death_changes_no_end(hold: bool, fails: set[str], deaths: list[int]) 
     ],
 )
 def test_stories(fails: tuple[str, ...], hold: bool, taken: tuple[str, ...], end: str) -> None:
+    """Check the steps and the end of a node in which certain steps fail."""
     story, steps_taken = drive(NodeProgress("forward", hold), set(fails), [])
     assert (tuple(steps_taken), story.end) == (taken, end)
 
@@ -148,5 +150,6 @@ def test_entries_missing_in_the_middle_are_seen() -> None:
 
 
 def test_one_process_writes(tmp_path: Path) -> None:
+    """Check that a second process cannot open the journal."""
     with Journal(tmp_path / "journal.jsonl"), pytest.raises(Refused, match="another gpuprov"):
         Journal(tmp_path / "journal.jsonl")

@@ -48,6 +48,7 @@ SATURDAY = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
     ],
 )
 def test_windows(window: Window | None, moment: datetime, opened: bool) -> None:
+    """Check whether a maintenance window is open at a moment."""
     assert is_open(window, moment) is opened
 
 
@@ -469,6 +470,7 @@ def test_a_page_is_written_where_the_service_may_write(tmp_path: Path) -> None:
 
 
 def test_cron_and_ci() -> None:
+    """Check the line of cron; a CI schedule with a time zone, or an upgrade without a window, is refused."""
     [cron] = schedule.files(schedule.drift(FLEET, None), "cron", "/usr/bin/gpuprov").values()
     assert cron.startswith("CRON_TZ=UTC\n17 3 * * * cd /srv/fleet && ")
     window = Window(days=list(DAYS[:2]), start="22:05", end="04:00", zone="Europe/Berlin")

@@ -97,6 +97,7 @@ def test_a_reader_that_takes_long_ends_its_node_alone(
     judged: property = vars(Apt)["held"]
 
     def slow(apt: Apt) -> set[str]:
+        """On the first node, compute until its time is spent; then read as usual."""
         while apt._host.backend is nodes[0].backend and nodes[0].processor_time.left:
             with suppress(NodeFailed):
                 sum(range(10_000))

@@ -71,6 +71,7 @@ class Node:
         """Return what verify's observer finds."""
 
         def change(answers: Answers) -> None:
+            """Replace the answers about modules by those of this node."""
             for name in [name for name in answers if "--show-depends" in name or name.startswith("test -e")]:
                 del answers[name]
             for name, text in self.answers.items():
@@ -229,6 +230,7 @@ def obstacles(version: str | None, **changed: Any) -> tuple[Any, tuple[str, ...]
     [found] = judge("node", Facts("node", "", 0.0, {"next_kernel": raw}), [expected]).drift or [None]
 
     def change(answers: Answers) -> None:
+        """Replace the answers about DKMS's folders and builds."""
         folders = dict.fromkeys(("dkms_tree", "source_tree", "install_tree"), "")
         folders.update({name: value for _, name, value in raw["folders"]})
         builds = [f"AUTOINSTALL {value}" for _, each, _, value in raw["autoinstall"][-1:] if each == version]
@@ -315,6 +317,7 @@ def test_an_initramfs_with_an_older_driver(image: str) -> None:
     found = judge("node", Facts("node", "", 0.0, collectors), [expected]).drift
 
     def change(answers: Answers) -> None:
+        """Have an initramfs that is older than the driver and contains a module."""
         for name in answers:
             if name == ADDED:
                 answers[name] = (0, "", "")

@@ -172,6 +172,7 @@ def test_clocks_fall_back_to_what_the_gpu_shows(line: str, clocks: Clocks) -> No
     ],
 )
 def test_loaded_module(line: str, module: KernelModule | None) -> None:
+    """Check version and flavour that are parsed from the driver's line in /proc."""
     assert parse_proc(line) == module
 
 
@@ -207,6 +208,7 @@ def test_dkms_of_both_manners_of_speaking() -> None:
     ],
 )
 def test_upstream_version(version: str, stripped: str) -> None:
+    """Check the upstream part of a package's version."""
     assert upstream(version) == stripped
 
 
@@ -227,6 +229,7 @@ def test_simulated_upgrade_names_what_moves() -> None:
 
 
 def test_effective_blacklist() -> None:
+    """Check the patterns of packages that unattended upgrades leave out."""
     text = (
         'Unattended-Upgrade "";\n'
         'Unattended-Upgrade::Package-Blacklist "";\n'
@@ -237,6 +240,7 @@ def test_effective_blacklist() -> None:
 
 
 def test_audit_names_packages() -> None:
+    """Check the packages that are parsed from `dpkg --audit`."""
     text = (
         "The following packages are only half configured, probably due to problems\n"
         "configuring them the first time.  The configuration should be retried:\n"

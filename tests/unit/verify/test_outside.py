@@ -82,6 +82,7 @@ def test_both_tries_of_a_port_share_its_time(monkeypatch: pytest.MonkeyPatch) ->
     now = [100.0]
 
     def run(_: list[str], *, seconds: float, **__: Any) -> Answer:
+        """Record the time allowed, let 10 s pass, and answer that the port is closed."""
         given.append(seconds)
         now[0] += 10
         return Answer(255, b"", CLOSED.encode())
@@ -97,6 +98,7 @@ def test_ports_are_asked_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) ->
     now, called = [100.0], []
 
     def ask(port: int) -> list[str]:
+        """Record the port, and let 3 s pass."""
         called.append(port)
         now[0] += 3
         return ["publickey"]

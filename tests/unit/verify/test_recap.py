@@ -88,12 +88,14 @@ def test_details_show_what_was_looked_at() -> None:
 
 
 def test_failed_beats_unreachable() -> None:
+    """Check the exit code: failed, else unreachable, else OK."""
     assert VERDICT.exit_code == Exit.FAILED
     assert Verdict("", VERDICT.nodes[-1:]).exit_code == Exit.UNREACHABLE
     assert Verdict("", VERDICT.nodes[:6]).exit_code == Exit.OK
 
 
 def test_summary_counts_nodes() -> None:
+    """Check that the summary counts nodes by result."""
     assert VERDICT.document()["summary"] == {
         "nodes": 9,
         "passed": 6,

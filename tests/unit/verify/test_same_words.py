@@ -42,6 +42,7 @@ def host(
     """Return a node that answers the commands of verify; without systemd-delta if `delta` is None."""
 
     def run(command: str, *_words: str) -> Any:
+        """Answer systemctl's and systemd-delta's commands."""
         texts = {readings.ENABLED: f"{at_boot}\n", "systemd-delta": delta or ""}
         out = next((text for start, text in texts.items() if command.startswith(start)), "")
         said = error if command == readings.ENABLED else ""
@@ -70,6 +71,7 @@ def host(
     ],
 )
 def test_a_unit(load: str, file: str, active: str, word: str) -> None:
+    """Check that drift and verify have the same word for a unit's state."""
     shown = {"Id": "x.service", "LoadState": load, "UnitFileState": file, "ActiveState": active}
     assert enabled(facts(shown), "x.service") == unit_state(host(shown, file), "x.service") == word
 

@@ -24,6 +24,7 @@ def test_most_commands_of_a_node_are_run_on_all_in_advance(tmp_path: Path) -> No
 
 def test_text_of_the_first_node_is_in_no_command_of_another(tmp_path: Path) -> None:
     def lie(answers: Answers) -> None:
+        """Add hostile lines to every answer."""
         for command, (code, out, err) in list(answers.items()):
             answers[command] = (
                 code,

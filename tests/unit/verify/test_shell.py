@@ -111,6 +111,7 @@ def test_no_shell_behind_the_login_is_the_node_failing(login: str, reason: str) 
 
 
 def test_backend_asks_once(tmp_path: object) -> None:
+    """Check that a shared command runs once on a node, and that those that could be shared are listed."""
     backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10)
     backend.shared = lambda command, arguments: arguments == ("a b",)
     first = backend.run("date +%%N; echo %s", "a b")

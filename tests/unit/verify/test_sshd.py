@@ -164,6 +164,8 @@ def test_a_pid_file_is_read_only_if_it_is_a_regular_file(tmp_path: Path, kind: s
 
 def test_where_no_sshd_could_run_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(said: str) -> None:
+        """Let `sshd -T` end with status 255 and this message."""
+
         def answers(*_: object) -> Iterator[Answer]:
             raise NodeFailed(f"sshd -T of sshd ended with status 255: {said}")
             yield

@@ -131,4 +131,5 @@ def test_debugging_variable_is_reported_with_its_file() -> None:
 
 @pytest.mark.parametrize("text", ["always [madvise] never\n", None])
 def test_huge_pages(text: str | None) -> None:
+    """Check the mode of transparent huge pages that is read; an empty text stays empty."""
     assert facts(hugepages={"transparent": text}).hugepages == (text and "madvise")

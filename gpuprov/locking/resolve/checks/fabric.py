@@ -15,7 +15,7 @@ _SOURCE = ("fm-guide", "gdc")
 def manager(case: Case, draft: Draft) -> Findings:
     """Check for a fabric manager of exactly the driver's version on hosts with NVSwitches, and only there.
 
-    A bare branch matches any version of it. A fabric manager with a driver from an archive that has none is a
+    A bare branch matches any version of it. A fabric manager with a driver from an archive without one is a
     violation.
     """
     need = rules.host_need(case.counts)

@@ -43,6 +43,7 @@ def slow(
     """
 
     def make(fabric: Fabric, chosen: list[str]) -> None:
+        """Slow the first chosen node's sending or receiving by the factor."""
         bad = chosen[0]
         fabric.rate = lambda a, b, at: (
             factor

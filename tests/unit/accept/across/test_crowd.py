@@ -10,7 +10,7 @@ USUAL = 100.0
 
 
 def search(count: int, slow: int | None) -> Crowd:
-    """Search among `count` nodes; groups with the slow one reach 40 GB/s, or the whole if there is none."""
+    """Search among `count` nodes; groups with the slow one reach 40 GB/s, or all without such a node."""
     names = [f"n{number}" for number in range(count)]
     crowd = Crowd(names, USUAL)
     while groups := crowd.next():

@@ -40,9 +40,9 @@ def judged(
     word: Word,
     slowed: Callable[[Group], bool] = lambda group: False,
 ) -> tuple[list[str], list[str], Outcome]:
-    """Search among `count` nodes of which one states what `word` returns; groups are slow as `slowed` says.
+    """Search among `count` nodes; one states what `word` returns; groups are slow as `slowed` says.
 
-    Returns the rejected nodes, those with a warning alone, and the outcome.
+    Returns the rejected nodes, those with only a warning, and the outcome.
     """
     names = [f"n{number:03}" for number in range(count)]
     search = Search(names)
@@ -244,6 +244,9 @@ def test_a_node_that_answers_just_in_time_has_no_other_one_lost(
         """Nodes of which one uses up each limit of time, and ends large groups."""
 
         def ask(self, orders: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+            """Return answers in which the slow node is late; all others are lost if the time of a node's
+            program is over.
+            """
             slow = None if who is None else names[who]
             passed[0] += seconds + mesh.BEYOND_S if slow in orders else 1.0
             if passed[0] > given["seconds"]:
@@ -252,6 +255,7 @@ def test_a_node_that_answers_just_in_time_has_no_other_one_lost(
             return {node: self._answer(order, node == slow) for node, order in orders.items()}
 
         def _answer(self, order: Mapping[str, Any], slow: bool) -> dict[str, Any]:
+            """Return the answer to an order; the slow node has lost a connection."""
             if order["do"] == "look":
                 return {"gpus": [0], "nvlinks": 0, "rdma": []}
             if order["do"] == "id":

@@ -169,6 +169,7 @@ def test_a_node_with_an_invalid_description_is_refused_and_the_others_are_measur
     changed: dict[str, Any], reason: str
 ) -> None:
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, but change gpu02's description."""
         result = sound(name, order)
         if name == "gpu02" and order["do"] == "look":
             return {key: value for key, value in {**result, **changed}.items() if value is not None}
@@ -293,7 +294,10 @@ def test_a_node_without_a_port_takes_no_requirement_from_the_others(stated: list
     """Reject a node without an active port, and others on sockets; sockets with it are no fault of others."""
 
     def answer(on_sockets: set[str]) -> Answer:
+        """Return answers in which these nodes use sockets."""
+
         def answered(name: str, order: dict[str, Any]) -> dict[str, Any]:
+            """Answer one order."""
             if order["do"] == "look":
                 return {**LOOK, "gpus": [0], "rdma": stated if name == "gpu03" else [IB]}
             sockets = {name: {"transport": "NET/Socket/0"}} if name in on_sockets else {}
@@ -353,6 +357,7 @@ def test_a_node_that_connects_after_an_interruption_gets_no_order() -> None:
     connecting = threading.Event()
 
     def connect(name: str) -> Waiting:
+        """Report that a connection begins, and return it after the interruption."""
         connecting.set()
         assert interruption.wait(10)
         return node
@@ -433,6 +438,7 @@ def test_a_slow_exchange_counts_for_the_node_at_fault_or_the_ends_of_its_link() 
     assert [name for name, verdict in found.items() if verdict == "rejected"][1:] == ["gpu07"], "its pair"
 
     def of_link(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, but with one slow exchange of gpu03 in the whole group."""
         result = sound(name, order)
         if order["do"] == "join" and name == "gpu03" and len(order["with"]["members"]) == 8:
             result["value"]["exchange"][0]["value"] = 9.0
@@ -448,6 +454,7 @@ def test_an_all_reduce_below_the_floor_counts_for_its_group_by_the_median_of_its
     """Reject a node that reports less with its partners in pairs, and all nodes where all report less."""
 
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, but with a slow all-reduce from the blamed nodes."""
         result = sound(name, order)
         if order["do"] == "join" and name in blamed:
             result["value"]["reduced"]["value"] = 30.0
@@ -476,6 +483,7 @@ def with_log(**stated: dict[str, str]) -> Answer:
     """Return the answers of nodes with one GPU, whose logs differ from an InfiniBand node's as stated."""
 
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer an order; joins get a log of the transport stated for the node, InfiniBand for others."""
         if order["do"] == "look":
             return {**LOOK, "gpus": [0]}
         if order["do"] == "id":
@@ -519,6 +527,7 @@ def test_different_versions_of_nccl_count_for_both_nodes() -> None:
 @pytest.mark.parametrize("stuck", [False, True])
 def test_a_node_that_names_itself_as_its_peer_stops_nobody(stuck: bool) -> None:
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, but gpu04 reports a fault of itself as its peer."""
         result = sound(name, order)
         if name == "gpu04" and order["do"] == "join":
             me = order["with"]["me"]
@@ -555,6 +564,7 @@ def test_an_id_that_leads_elsewhere_is_sent_to_no_other_node(leads_to: str) -> N
     sent: set[str] = set()
 
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, but gpu01's id leads elsewhere; record the ids sent."""
         if order["do"] == "join":
             sent.add(order["with"]["id"])
         return (
@@ -574,6 +584,7 @@ def test_ids_of_a_network_of_their_own_are_taken() -> None:
     """Take ids with addresses of a fabric in which gpuprov does not log in, as with IPoIB."""
 
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, with ids of a second network of the nodes."""
         last = int(name[-1])
         if order["do"] == "id":
             return {"value": handle(ip_address(f"198.51.100.{last}"))}
@@ -618,6 +629,7 @@ def test_a_log_that_cannot_be_judged_counts_for_its_node(
 
 def test_a_long_error_of_a_node_is_shortened() -> None:
     def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer well, but gpu04 gives a long error."""
         if name == "gpu04" and order["do"] == "join":
             return {"error": "x" * 100_000, "step": 0, "member": 0}
         return sound(name, order)

@@ -94,6 +94,7 @@ def test_another_board_has_another_fixed_version(tmp_path: Path) -> None:
 
 def test_fixes_of_one_product_that_differ_are_rows_of_their_own(tmp_path: Path) -> None:
     def cuda(fixed: str) -> tuple[str, str, str, str]:
+        """Return the row of a CUDA release with a fix."""
         return row(
             "Windows, Linux", "NVIDIA CUDA Toolkit", f"All versions prior to CUDA Toolkit {fixed}", fixed
         )

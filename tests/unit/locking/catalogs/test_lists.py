@@ -117,6 +117,7 @@ def test_only_the_newest_versions_of_a_framework_are_asked_for(monkeypatch: pyte
     asked = []
 
     def pip(*arguments: str) -> str:
+        """Answer as pip, and record what is requested."""
         if arguments[0] == "index":
             return f"torch (9.49.0)\nAvailable versions: {listed}, {listed}\n"
         asked.append(arguments[-1])

@@ -49,6 +49,7 @@ def test_package_as_its_stanza_says(suite: Suite) -> None:
 
 @pytest.mark.parametrize(("upstream", "version"), [(None, "1:9.10-1"), ("9.9", "1:9.9-1"), ("9", "1:9.10-1")])
 def test_candidate(suite: Suite, upstream: str | None, version: str) -> None:
+    """Check the newest version that a suite offers for an upstream version."""
     assert suite.open().candidate("tool", upstream).version == version
 
 
@@ -59,11 +60,13 @@ def test_no_such_version_lists_those_there_are(suite: Suite) -> None:
 
 
 def test_no_such_package(suite: Suite) -> None:
+    """Check the message for a package that the suite does not have."""
     with pytest.raises(Refused, match="no package nothing in file:"):
         suite.open().candidate("nothing")
 
 
 def test_flat_repository(mirror: nvidia.Mirror, fetcher: Fetcher) -> None:
+    """Check that a repository without suites, as NVIDIA's, is read."""
     url = mirror.cuda().format(folder="debian12", arch="x86_64")
     index = open_apt(url, "/", [], "amd64", mirror.key, fetcher=fetcher)
     assert index.candidate("nvidia-driver-cuda", "580.95.05").version == "580.95.05-1"
@@ -96,6 +99,7 @@ def test_by_hash_survives_a_mirror_that_moves_on(suite: Suite) -> None:
 
 
 def test_named_file_gone(suite: Suite) -> None:
+    """Check that a missing index that Release names is refused."""
     shutil.rmtree(suite.packages)
     said = complaint(suite, Refused)
     assert "main/binary-amd64/Packages.xz is named by the Release file but is gone (404)" in said
@@ -111,6 +115,7 @@ def test_empty_component_need_not_be_there(tmp_path: Path, key: SigningKey, fetc
 
 
 def test_wrong_checksum(suite: Suite) -> None:
+    """Check that an index with another checksum is refused."""
     shutil.rmtree(suite.packages / "by-hash")
     target = suite.packages / "Packages.xz"
     target.write_bytes(bytes(reversed(target.read_bytes())))
@@ -118,6 +123,7 @@ def test_wrong_checksum(suite: Suite) -> None:
 
 
 def test_wrong_size(suite: Suite) -> None:
+    """Check that an index with another size is refused, with both sizes."""
     shutil.rmtree(suite.packages / "by-hash")
     target = suite.packages / "Packages.xz"
     target.write_bytes(target.read_bytes()[:-7])
@@ -154,12 +160,14 @@ def _sign_anew(suite: Suite, rebuild: Rebuild, content: bytes) -> None:
 
 
 def test_unknown_suite(suite: Suite) -> None:
+    """Check the message for a suite that the mirror does not have."""
     said = complaint(suite, InvalidInput, suite="unstable")
     assert "no InRelease or Release at" in said
     assert "the suite 'unstable'" in said
 
 
 def test_not_a_repository(suite: Suite) -> None:
+    """Check the message for a URL that is no apt repository."""
     assert "expected an apt repository" in complaint(suite, InvalidInput, url=suite.packages.as_uri())
 
 
@@ -176,6 +184,7 @@ def test_unknown_component_and_architecture(suite: Suite) -> None:
 
 
 def test_stale(rebuild: Rebuild) -> None:
+    """Check that a Release file that has expired is refused, and is read at an earlier time."""
     today = datetime.now(UTC)
     written, until = (format_datetime(today - timedelta(days=days), usegmt=True) for days in (3, 1))
     suite = rebuild(Date=written, Valid_Until=until)
@@ -184,6 +193,7 @@ def test_stale(rebuild: Rebuild) -> None:
 
 
 def test_from_the_future(rebuild: Rebuild) -> None:
+    """Check that a Release file with a date in the future is refused."""
     suite = rebuild(Date=format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True))
     assert "which is in the future; check the clock here" in complaint(suite, Refused)
 
@@ -193,6 +203,7 @@ def test_date_that_is_none(rebuild: Rebuild) -> None:
 
 
 def test_rotated_key(suite: Suite, rebuild: Rebuild) -> None:
+    """Check that a signature of a key that is not pinned is refused, and accepted with that key."""
     with signing_key() as other:
         suite = rebuild(other)
         assert f"signed by key {other.fingerprint[-16:]}, which is not in the keys given" in complaint(
@@ -202,6 +213,7 @@ def test_rotated_key(suite: Suite, rebuild: Rebuild) -> None:
 
 
 def test_expired_key(rebuild: Rebuild) -> None:
+    """Check that a signature of an expired key is refused."""
     with signing_key(["--faked-system-time", "20240102T000000!"], expires="1d") as expired:
         suite = rebuild(expired)
         said = complaint(suite, Refused, keyring=expired.binary())
@@ -210,6 +222,7 @@ def test_expired_key(rebuild: Rebuild) -> None:
 
 
 def test_sha1_signature(rebuild: Rebuild) -> None:
+    """Check that a signature with SHA-1 is refused."""
     with signing_key(["--digest-algo", "SHA1"]) as weak:
         assert "signed with SHA-1, which is broken" in complaint(
             rebuild(weak), Refused, keyring=weak.binary()
@@ -238,15 +251,18 @@ def test_unknown_key_is_not_no_key(suite: Suite) -> None:
 
 
 def test_armored_keyring(suite: Suite, key: SigningKey) -> None:
+    """Check that a keyring in text form is accepted."""
     assert suite.open(keyring=key.public).versions("tool")
 
 
 def test_keyring_file_missing(suite: Suite) -> None:
+    """Check the message for a key file that does not exist."""
     said = complaint(suite, InvalidInput, keyring=suite.root / "none.gpg")
     assert said.endswith("none.gpg: No such file or directory; name the repository's key file")
 
 
 def test_stanza_without_version(rebuild: Rebuild) -> None:
+    """Check that a list of packages with an entry without a version is refused."""
     content = gzip.compress(b"Package: tool\nArchitecture: amd64\n", mtime=0)
     row = f" {hashlib.sha256(content).hexdigest()} {len(content)} main/binary-amd64/Packages.gz"
     suite = rebuild(change=lambda text: text.partition(b"SHA256:")[0] + f"SHA256:\n{row}\n".encode())
@@ -268,6 +284,7 @@ def test_unreadable_number_is_no_traceback(suite: Suite, rebuild: Rebuild) -> No
 
 
 def test_no_route(suite: Suite) -> None:
+    """Check the message for a mirror that refuses the connection."""
     said = complaint(suite, Unreachable, url="http://127.0.0.1:9/debian")
     assert said.startswith(
         "127.0.0.1:9 gives no complete answer for http://127.0.0.1:9/debian/dists/stable/InRelease"

@@ -152,6 +152,7 @@ def test_sources_count_as_family() -> None:
 
 
 def test_circles_end() -> None:
+    """Check that packages that depend on each other are found once."""
     offered = [package("drv", "1-1", "libml"), package("libml", "1-1", "drv")]
     assert set(closure(index(offered), {"drv": None}, FAMILY)) == {"drv", "libml"}
 

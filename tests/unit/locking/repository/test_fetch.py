@@ -45,6 +45,7 @@ def site() -> Iterator[Site]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            """Record the headers, and answer as the site is set: status, redirect, slow or endless."""
             about.asked.append(dict(self.headers.items()))
             status = about.statuses.pop(0) if about.statuses else 200
             if status == 200 and self.headers.get("If-None-Match") == '"one"':
@@ -165,6 +166,7 @@ def test_lasting_trouble_is_said(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_denied(site: Site, fetcher: Fetcher) -> None:
+    """Check the message for a status that denies access, such as 407."""
     site.statuses = [407]
     with pytest.raises(Refused, match="407 Proxy Authentication Required; check the URL, the proxy"):
         fetcher.get(site.url)
@@ -223,6 +225,7 @@ def test_a_local_file_keeps_its_name_in_an_error(tmp_path: Path, fetcher: Fetche
 
 
 def test_gone_is_none(site: Site, fetcher: Fetcher) -> None:
+    """Check that a missing file (404) gives None."""
     site.statuses = [404]
     assert fetcher.get(site.url) is None
 
@@ -234,6 +237,7 @@ def test_answer_that_breaks_off(site: Site, fetcher: Fetcher) -> None:
 
 
 def test_answer_that_drips(site: Site, fetcher: Fetcher) -> None:
+    """Check that an answer that comes too slowly is Unreachable after the patience."""
     site.drip = 0.05
     with pytest.raises(Unreachable, match=r"gives no complete answer .*: \d+ bytes in 0 s"):
         replace(fetcher, patience=0.1, attempts=1).get(site.url)

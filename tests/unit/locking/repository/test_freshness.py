@@ -156,6 +156,7 @@ def test_a_day_to_come_is_no_licence(rebuild: Rebuild) -> None:
 
 def test_of_many_at_once_the_newest_is_remembered(own_state: Path) -> None:
     def read(minute: int) -> bool:
+        """Check an index of that minute; return whether it is accepted."""
         try:
             check_dates("http://mirror/", NOON + timedelta(minutes=minute), now=NOON + timedelta(days=1))
         except Refused:

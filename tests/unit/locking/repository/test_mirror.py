@@ -96,12 +96,16 @@ def test_every_release_is_a_fact_of_the_catalog(catalog: Catalog) -> None:
 
 
 def test_arm_servers(catalog: Catalog) -> None:
+    """Check that the packages for ARM servers are of their architecture, without those that exist only for
+    x86-64.
+    """
     specs = cuda_repository(catalog.systems["ubuntu24.04"], "aarch64", catalog)
     assert {spec.architecture for spec in specs} == {"arm64", "all"}
     assert "libnvsdm" not in {spec.name for spec in specs}
 
 
 def test_each_package_once(catalog: Catalog) -> None:
+    """Check that no repository has a package and version twice."""
     for system in SYSTEMS:
         specs = cuda_repository(catalog.systems[system], "x86_64", catalog)
         assert len({(spec.name, spec.version) for spec in specs}) == len(specs)
@@ -149,7 +153,10 @@ def test_a_new_release_appears_overnight(
     tmp_path: Path, catalog: Catalog, key: SigningKey, fetcher: Fetcher
 ) -> None:
     def newest(today: set[str]) -> str:
+        """Build the mirror with today's releases; return the newest version that it offers."""
+
         def only(folder: str, specs: list[PackageSpec]) -> list[PackageSpec]:
+            """Return the packages of today's releases."""
             return [
                 spec for spec in specs if spec.name == "nvidia-open" and spec.version.split("-")[0] in today
             ]
@@ -164,6 +171,7 @@ def test_a_new_release_appears_overnight(
 
 
 def test_unknown_system(tmp_path: Path, catalog: Catalog, key: SigningKey) -> None:
+    """Check that a mirror of an unknown system is refused."""
     with pytest.raises(InvalidInput, match="system 'beos'; expected one of ubuntu"):
         nvidia.build(tmp_path, catalog, ["beos"], key=key)
 

@@ -72,11 +72,13 @@ def test_unknown_stream_lists_those_there_are(rpms: RpmRepository) -> None:
 
 
 def test_not_a_repository(rpms: RpmRepository) -> None:
+    """Check the message for a URL that is no rpm repository."""
     said = complaint(rpms, InvalidInput, url=rpms.repodata.as_uri())
     assert said.startswith("no repodata/repomd.xml at file:")
 
 
 def test_no_signature(rpms: RpmRepository) -> None:
+    """Check that repomd.xml without a signature is refused, unless none is required."""
     (rpms.repodata / "repomd.xml.asc").unlink()
     assert "repomd.xml is not signed" in complaint(rpms, Refused)
     assert rpms.open(keyring=UNSIGNED).versions("tool")
@@ -87,12 +89,14 @@ def test_unknown_key_is_not_no_key(rpms: RpmRepository) -> None:
 
 
 def test_wrong_signature(rpms: RpmRepository) -> None:
+    """Check that a changed repomd.xml is refused."""
     target = rpms.repodata / "repomd.xml"
     target.write_bytes(target.read_bytes().replace(b"<revision>1", b"<revision>2"))
     assert "repomd.xml is not the file that key" in complaint(rpms, Refused)
 
 
 def test_rotated_key(rpms: RpmRepository) -> None:
+    """Check that a signature of a key that is not pinned is refused."""
     with signing_key() as other:
         content = (rpms.repodata / "repomd.xml").read_bytes()
         (rpms.repodata / "repomd.xml.asc").write_bytes(other.detached(content))
@@ -100,6 +104,7 @@ def test_rotated_key(rpms: RpmRepository) -> None:
 
 
 def test_expired_key(rpms: RpmRepository) -> None:
+    """Check that a signature of an expired key is refused."""
     with signing_key(["--faked-system-time", "20240102T000000!"], expires="1d") as expired:
         content = (rpms.repodata / "repomd.xml").read_bytes()
         (rpms.repodata / "repomd.xml.asc").write_bytes(expired.detached(content))
@@ -107,6 +112,7 @@ def test_expired_key(rpms: RpmRepository) -> None:
 
 
 def test_named_file_gone(rpms: RpmRepository) -> None:
+    """Check that a missing file that repomd.xml names is refused."""
     next(rpms.repodata.glob("*-primary.xml.gz")).unlink()
     said = complaint(rpms, Refused)
     assert "-primary.xml.gz is named by repomd.xml but is gone (404)" in said
@@ -164,6 +170,7 @@ def _swap_primary(rpms: RpmRepository, key: SigningKey, suffix: str, pack: Calla
 
 
 def test_repomd_without_primary(rpms: RpmRepository, key: SigningKey) -> None:
+    """Check that a repomd.xml that names no list of packages is refused."""
     mirror_rpm.write_repodata(rpms.repodata, {"other": b"<otherdata/>"}, key)
     assert "names no primary" in complaint(rpms, InvalidInput)
 
@@ -176,6 +183,7 @@ def test_modules_that_are_none(rpms: RpmRepository, key: SigningKey, modules: by
 
 
 def test_repository_without_streams(mirror: nvidia.Mirror, fetcher: Fetcher) -> None:
+    """Check that versions of a system without module streams are offered without one."""
     index = sources.nvidia(mirror.cuda(), "rhel10", "x86_64", "rpm", mirror.key).open("x86_64", fetcher)
     offered = [package.version for package in index.versions("nvidia-open")]
     assert offered[-1] == "3:580.95.05-1.el10"

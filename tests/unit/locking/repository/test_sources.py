@@ -46,6 +46,7 @@ deb [trusted=yes] file:/srv/mirror ./
 
 
 def test_deb822_format() -> None:
+    """Check the sources in a file of the format deb822."""
     assert [(source.uri, source.suite) for source in parse_sources(DEB822)] == [
         ("http://mirror.site/debian", "bookworm"),
         ("http://mirror.site/debian", "bookworm-updates"),
@@ -54,6 +55,7 @@ def test_deb822_format() -> None:
 
 
 def test_one_line_format() -> None:
+    """Check the sources in a file with one line for each."""
     assert parse_sources(ONE_LINE) == [
         AptSource("http://mirror.site/debian", "bookworm", ("main", "non-free"), "/k.gpg"),
         AptSource("file:/srv/mirror", "./", (), trusted=True),
@@ -61,6 +63,7 @@ def test_one_line_format() -> None:
 
 
 def test_embedded_key() -> None:
+    """Check that a key in the file itself is read."""
     key = "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQEN\n"
     text = f"Types: deb\nURIs: http://a\nSuites: x\nComponents: main\n{key}"
     assert parse_sources(text)[0].signed_by == "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQEN"
@@ -95,6 +98,7 @@ def test_machine_without_the_archive() -> None:
 
 
 def test_unknown_archive() -> None:
+    """Check that an archive of an unknown name is refused."""
     with pytest.raises(InvalidInput, match="expected one of debian, debian-updates"):
         archive("slackware", "15", [], [], "15", keyring=KEYRING)
 
@@ -129,17 +133,20 @@ def test_trusted_and_embedded_keys() -> None:
     ],
 )
 def test_nvidia(folder: str, arch: str, manager: str, url: str, suites: tuple[str, ...]) -> None:
+    """Check URL and suites of NVIDIA's repository for a system."""
     found = sources.nvidia("http://mirror/repos/{folder}/{arch}/", folder, arch, manager, None)  # type: ignore[arg-type]
     assert (found.url, found.suites) == (url, suites)
 
 
 @pytest.mark.parametrize("manager", ["apt", "rpm"])
 def test_container_toolkit(mirror: nvidia_mirror.Mirror, fetcher: Fetcher, manager: str) -> None:
+    """Check that the toolkit's repository is opened and offers a version."""
     spec = sources.container_toolkit(mirror.container_toolkit(), "x86_64", manager, mirror.key)  # type: ignore[arg-type]
     assert spec.open("x86_64", fetcher).candidate("nvidia-container-toolkit", "1.18").version == "1.18.1-1"
 
 
 def test_several_at_once(mirror: nvidia_mirror.Mirror, fetcher: Fetcher) -> None:
+    """Check that several repositories are opened as one index, in their order."""
     specs = [
         sources.nvidia(mirror.cuda(), "debian12", "x86_64", "apt", mirror.key),
         sources.container_toolkit(mirror.container_toolkit(), "x86_64", "apt", mirror.key),

@@ -19,6 +19,7 @@ from gpuprov.locking.repository.versions import DEB, RPM, matches_upstream, rpmv
     ],
 )
 def test_debian_order(ascending: list[str]) -> None:
+    """Check that Debian's versions are ordered as dpkg orders them."""
     assert all(
         DEB.compare(older, newer) < 0 < DEB.compare(newer, older) for older, newer in pairwise(ascending)
     )
@@ -52,12 +53,14 @@ def test_debian_order(ascending: list[str]) -> None:
     ],
 )
 def test_rpm_order(older: str, newer: str) -> None:
+    """Check that rpm's versions are ordered as rpm orders them."""
     assert rpmvercmp(older, newer) == -1
     assert rpmvercmp(newer, older) == 1
 
 
 @pytest.mark.parametrize(("one", "two"), [("1.0", "1.0"), ("1.05", "1.5"), ("2_0", "2.0"), ("5.5.", "5.5")])
 def test_rpm_equals(one: str, two: str) -> None:
+    """Check that differently written versions are equal to rpm."""
     assert rpmvercmp(one, two) == 0
 
 
@@ -74,10 +77,12 @@ def test_rpm_dependency_without_release_accepts_any() -> None:
     ("operator", "held"), [("<<", False), ("<=", True), ("=", True), (">=", True), (">>", False)]
 )
 def test_operators(operator: str, held: bool) -> None:
+    """Check whether a version satisfies a relation such as `>=`."""
     assert DEB.satisfies("1.0-1", operator, "1.0-1") is held
 
 
 def test_upstream_part() -> None:
+    """Check the upstream part of a package's version, without epoch and revision."""
     assert DEB.upstream("1:4.5.2-1") == "4.5.2"
     assert DEB.upstream("580.95.05-0ubuntu1") == "580.95.05"
     assert RPM.upstream("3:610.57.04-1.el9") == "610.57.04"

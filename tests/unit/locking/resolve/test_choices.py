@@ -84,6 +84,7 @@ def test_the_order_of_gpus_does_not_matter() -> None:
 
 
 def test_policies_are_data() -> None:
+    """Check the driver branch that each policy of the catalog prefers, and that an unknown one is refused."""
     branches = {name: answer(A100, prefer=name).stack.branch for name in CATALOG.policies}
     assert branches["lts"] == 580
     assert branches["production"] == 595

@@ -35,6 +35,7 @@ PIN_595 = "nvidia-driver-pinning-595.91.07"
 def test_driver(
     os: str, driver: str, module: str, names: list[str], pin: list[str], stream: str | None
 ) -> None:
+    """Check names, pins, stream and version of the driver's packages."""
     packages = answer(A100, os, driver=driver, module=module).packages["driver"]
     assert list(packages.names) == names
     assert (list(packages.pin), packages.stream, packages.version) == (pin, stream, driver)
@@ -51,12 +52,14 @@ def test_driver(
     ],
 )
 def test_fabric_manager(os: str, driver: str, name: str) -> None:
+    """Check name and version of the fabric manager's package for a driver."""
     packages = answer(H200_BOARD, os, driver=driver).packages["fabricmanager"]
     assert packages.names == (name,)
     assert packages.version == driver
 
 
 def test_debians_archive_roots() -> None:
+    """Check the driver's packages in Debian's own archive."""
     packages = answer(A100, "debian12", repository="distribution").packages["driver"]
     assert {"nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "libnvidia-ml1", "firmware-nvidia-gsp"} <= set(
         packages.names
@@ -67,6 +70,7 @@ def test_debians_archive_roots() -> None:
 
 
 def test_libraries() -> None:
+    """Check the packages of CUDA, cuDNN and NCCL for stated versions."""
     packages = answer(A100, cuda="12.8.1", cudnn="9.10.2.21", nccl="2.26.2+cuda12.8").packages
     assert packages["cuda"].names == ("cuda-toolkit-12-8",)
     assert packages["cuda"].version == "12.8.1"

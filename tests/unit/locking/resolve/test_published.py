@@ -41,6 +41,7 @@ def test_pytorch_wheels_on_their_own_floor_and_native_branch(wheel: object) -> N
 )
 @pytest.mark.parametrize("driver", ["450.80.02", "535", "580"])
 def test_tensorflow_tested_builds(row: object, driver: str) -> None:
+    """Check that no combination that TensorFlow has tested is refused."""
     if driver == "450.80.02" and str(row.min_driver_minor_compat).startswith("525"):  # type: ignore[attr-defined]
         driver = "525.60.13"
     found = answer(
@@ -81,12 +82,14 @@ def test_rows_of_the_cudnn_matrix(cudnn: str, cuda: str, driver: str, gpu: str) 
     "os", ["ubuntu22.04", "ubuntu24.04", "debian12", "debian13", "rhel8", "rocky9", "sles15"]
 )
 def test_what_google_installs(driver: str, cuda: str, os: str) -> None:
+    """Check that no combination that Google installs is refused."""
     assert answer("L4", os, driver=driver, cuda=cuda).verdict != "refused"
 
 
 @pytest.mark.parametrize("driver", ["580.105.08", "580.126.16", "580.126.20", "580.159.04", "580.173.02"])
 @pytest.mark.parametrize("os", ["ubuntu22.04", "ubuntu24.04", "almalinux8.10", "azl3"])
 def test_what_azure_ships(driver: str, os: str) -> None:
+    """Check that no combination in Azure's images is refused."""
     for board in (H100_BOARD, H200_BOARD):
         found = answer(board, os, driver=driver, cuda="13.0", module="open", fabricmanager=driver)
         assert found.verdict == "ok"
@@ -132,6 +135,7 @@ def test_nccl_builds_beside_the_toolkit_they_were_built_with() -> None:
     ],
 )
 def test_what_debian_ships(os: str, stated: dict[str, str]) -> None:
+    """Check that no combination in Debian's archive is refused."""
     found = answer(A100, os, **stated)
     assert found.violations == ()
     assert found.stack.repository == "distribution"

@@ -187,6 +187,7 @@ def test_the_way_out_names_what_to_change(stated: dict[str, str], change: str, v
 
 
 def test_ignorance_never_refuses() -> None:
+    """Check that unknown versions give warnings and no refusal."""
     unknown = answer(
         A100,
         driver="580.999.01",

@@ -1,4 +1,4 @@
-"""A BMC with the paths of Redfish (DSP0266), over TLS with a certificate of its own."""
+"""A BMC with the paths of Redfish (DSP0266), over TLS with its own certificate."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Board:
     location: str = ""
 
     def get(self, path: str) -> Any:
-        """Return a resource; None if there is none."""
+        """Return a resource, or None."""
         systems = [{"@odata.id": f"/redfish/v1/Systems/{each}"} for each in self.systems]
         if path == "/redfish/v1/Systems":
             return {"Members": systems}

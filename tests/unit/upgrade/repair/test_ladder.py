@@ -291,6 +291,7 @@ def test_nodes_that_jobs_could_start_on_are_refused() -> None:
     ("serial", "stated", "most"), [(["10%"], None, 6), ([3], None, 3), ([3], 1, 1), (["1%"], None, 1)]
 )
 def test_the_limit(serial: list[int | str], stated: int | None, most: int) -> None:
+    """Check how many nodes may be out of service at a time."""
     assert limit(Rollout(serial=serial), stated, 64) == most
 
 

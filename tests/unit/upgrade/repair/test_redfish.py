@@ -162,6 +162,7 @@ def test_a_board_that_drips_is_left_in_time(board: Board, monkeypatch: pytest.Mo
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
+            """Send one client bytes slowly, in the handshake or as an answer."""
             with contextlib.suppress(OSError):
                 plain, _ = server.accept()
                 with plain if how == "handshake" else context.wrap_socket(plain, server_side=True) as end:

@@ -261,6 +261,7 @@ def test_a_job_that_begins_after_the_wait_ends_the_repair_of_its_node(tmp_path: 
         """Nodes on which a job starts between the wait and the second rung."""
 
         def step(self, name: str, context: RepairContext, nodes: list[str], folder: Path) -> Result:
+            """Do a step; at the reboot the GPUs are in use again."""
             if name == "reboot":
                 return Result({}, busy=dict.fromkeys(nodes, "the GPUs are in use by python (7)"))
             return super().step(name, context, nodes, folder)

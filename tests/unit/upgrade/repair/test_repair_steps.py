@@ -105,7 +105,9 @@ def test_a_node_that_does_not_answer_is_free_only_if_that_is_known(
 def waiting_for_two(
     monkeypatch: pytest.MonkeyPatch, context: RepairContext, *rounds: dict[str, Any]
 ) -> list[str]:
-    """Wait for two nodes that give these answers, the last ones again and again; return those in use."""
+    """Wait for two nodes that give these answers one after another, the last one repeatedly; return those
+    still in use.
+    """
     left, clock = list(rounds), iter(range(100))
     monkeypatch.setattr(steps, "AGAIN_S", 0)
     monkeypatch.setattr(steps.time, "monotonic", lambda: next(clock))
@@ -223,6 +225,9 @@ def test_a_node_that_does_not_reboot_has_a_reason(
 
 
 def test_answers_are_untrusted() -> None:
+    """Check that control characters and long texts in a node's answer are removed, and wrong structures
+    refused.
+    """
     found = steps._read_use({"jobs": ["evil\x1b[2J\nname (7)", "x" * 500], "boot": "b\x00", "at": 3})
     assert all(job.isprintable() and len(job) <= 100 for job in found.jobs)
     for answer in ({}, {"jobs": [], "boot": "", "at": "nan"}, {"jobs": 7, "boot": "", "at": 1}):

@@ -1,4 +1,4 @@
-"""Active checks: whose turn it is, jobs that are left alone, nodes that are returned in any case."""
+"""Active checks: whose turn it is, jobs that are not ended, nodes that are returned in any case."""
 
 from __future__ import annotations
 
