@@ -59,7 +59,7 @@ def refuse_unhooked(lock: Lock) -> None:
     if lock.rollout is None or lock.rollout.hooks.drain is None:
         raise Refused(
             "no drain hook keeps jobs away from a node under test",
-            do="state rollout.hooks.drain in fleet.yml and lock, or test drained nodes with --drained",
+            do="state rollout.hooks.drain in fleet.yml and lock, or type `gpuprov accept NODES --drained`",
         )
 
 
