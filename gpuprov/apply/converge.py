@@ -231,7 +231,10 @@ def _left(plan: NodePlan, result: Convergence) -> NodeOutcome:
         return NodeOutcome()
     said = "; ".join(f"{each.check} is still {_words(each.actual)}{_because(each)}" for each in left)
     ways = dict.fromkeys(
-        BY_HAND.get(each.check, "remove that setting or state it in the lock") for each in left
+        f"for the cause: gpuprov doctor {plan.name}"
+        if each.unread
+        else BY_HAND.get(each.check, "remove that setting or state it in the lock")
+        for each in left
     )
     do = f"{'; '.join(ways)}, then: gpuprov apply -l {plan.name}"
     event = {"host": plan.name, "role": left[0].role, "task": "Look again", "status": "failed"}

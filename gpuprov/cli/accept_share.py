@@ -39,7 +39,7 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[di
         events = [event for event in history.events() if event.fleet == fleet]
     for folder in share.unfinished(chosen.lock.fleet):
         _finish(chosen, folder)
-    away = out_now(events, fleet) | share.drained_by_others(chosen.lock.fleet)
+    away = out_now(events, fleet) | share.drained_by_others()
     for node in sorted(away.keys() & set(chosen.names)):
         options.note(f"{node} left alone: {away[node]} has left it out of service")
     order, count = share.turn([name for name in chosen.names if name not in away], events, stated)

@@ -308,6 +308,6 @@ def _conclude(
             options.note(f"to check the machine itself for faults: gpuprov doctor {fold(failed)}")
     if result.reboot_needed:
         nodes = fold(result.reboot_needed)
-        options.note(f"{nodes} must reboot to load the lock's driver: gpuprov apply --reboot -l {nodes}")
+        options.note(f"{nodes} must reboot before the lock is in effect: gpuprov apply --reboot -l {nodes}")
     options.note(f"logs of this run: {run.folder}")
     return conclusion(proposal.unanswered, result, verdict)

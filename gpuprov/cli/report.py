@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFiles, output: str) -> Exit:
     """Show the results of RUN: an id of `gpuprov history`, its last letters, or `latest`.
 
-    With --html, --junit or --prometheus only the names of the written files are printed, to standard error. No
-    node is read.
+    With --html, --junit or --prometheus only the names of the written files are printed, to standard error.
+    No node is read.
 
     --criteria shows for each criterion the recorded value of the lock's nodes, pass or fail, and the command
     that shows it. A result that is older than 31 days, or missing for a node, is no evidence. Exit 1 if a

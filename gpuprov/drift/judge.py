@@ -24,6 +24,10 @@ EXIT_OF: dict[Status, Exit] = {
 }
 
 
+UNREAD = "unknown: "
+"""Begin of an actual value that could not be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One expectation that does not hold; of mappings and lists only the items that differ.
@@ -44,6 +48,11 @@ class Difference:
     def __post_init__(self) -> None:
         """Replace an actual value that cannot be printed: one node must not end the report of all."""
         object.__setattr__(self, "actual", printable_value(self.actual))
+
+    @property
+    def unread(self) -> bool:
+        """Whether the actual value could not be read; it is then the reason."""
+        return str(self.actual).startswith(UNREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,7 @@ def _difference(expectation: Expectation, facts: Facts) -> Difference | None:
     try:
         actual = OBSERVERS[expectation.check](facts, expectation)
     except Missing as missing:
-        expected, actual = expectation.expected, f"unknown: {missing.reason}"
+        expected, actual = expectation.expected, f"{UNREAD}{missing.reason}"
         if expectation.needs_driver and facts.smi.error:
             role, reboot = None, True  # nothing can be set or read until the driver answers
     else:

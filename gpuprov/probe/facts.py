@@ -265,6 +265,11 @@ class Facts:
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
         return parse_rpm(raw["text"], parse_versionlock(raw["locks"]))
 
+    @property
+    def dpkg_refuses(self) -> str:
+        """Message of dpkg if it cannot read its own settings, and so installs nothing; else empty."""
+        return str(self.raw("packages").get("refused", ""))
+
     @part
     def package_files(self) -> tuple[ChangedFile, ...]:
         """Files of the held packages that are missing, diverted, or not as the last apply left them."""

@@ -125,7 +125,7 @@ def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[
 def _differs(each: Difference) -> Cell:
     """Return the cell of a difference: an unknown value, a warning, or an error."""
     title = f"expected {value(each.expected)}, is {value(each.actual)}"
-    if str(each.actual).startswith("unknown: "):
+    if each.unread:
         return Cell("unknown", "?", title)
     return Cell("warning", "!", title) if each.severity == "warning" else Cell("differs", "\u2715", title)
 

@@ -4,7 +4,9 @@ alternatives.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
+from shutil import get_terminal_size
 from textwrap import wrap
 
 from gpuprov.locking.resolve import ABSENT, Answer, RuleFinding
@@ -28,7 +30,12 @@ _PARTS = (
     ("gds", "nvidia-fs"),
     ("framework", "framework"),
 )
-_WIDTH = 100
+_WIDEST = 100
+
+
+def _width() -> int:
+    """Return the width of lines: that of the terminal, at most `_WIDEST`; `_WIDEST` without one."""
+    return min(_WIDEST, get_terminal_size((_WIDEST, 24)).columns) if sys.stdout.isatty() else _WIDEST
 
 
 def describe(answer: Answer) -> Iterator[str]:
@@ -73,10 +80,10 @@ def _section(title: str, findings: Iterable[RuleFinding]) -> Iterator[str]:
 
 
 def _lines(finding: RuleFinding) -> Iterator[str]:
-    """Yield the lines of a finding, wrapped at `_WIDTH`."""
+    """Yield the lines of a finding, wrapped at the width of the terminal, at most `_WIDEST`."""
     yield from wrap(
         f"{finding.rule}: {finding.text}",
-        _WIDTH,
+        _width(),
         initial_indent="  - ",
         subsequent_indent="    ",
         break_on_hyphens=False,
@@ -120,7 +127,7 @@ def other_versions(explanation: Explanation, title: str) -> Iterator[str]:
     for older in explanation.older:
         note = f" ({older.note})" if older.note else ""
         need = f": {older.needs[0].rule}: {older.needs[0].text}" if older.needs else ""
-        yield from wrap(f"  - {older.value}{note}, {older.verdict}{need}", _WIDTH, subsequent_indent="    ")
+        yield from wrap(f"  - {older.value}{note}, {older.verdict}{need}", _width(), subsequent_indent="    ")
 
 
 def describe_locked(group: str, title: str, locked: Component, other: Explanation | None) -> Iterator[str]:
@@ -129,6 +136,6 @@ def describe_locked(group: str, title: str, locked: Component, other: Explanatio
     """
     yield f"{group}: {title} {locked.version}"
     for word, text in (("because", locked.reason), ("source", locked.source)):
-        yield from wrap(f"{word}: {text}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+        yield from wrap(f"{word}: {text}", _width(), initial_indent="  ", subsequent_indent="    ")
     if other:
         yield from other_versions(other, title)

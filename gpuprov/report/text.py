@@ -46,8 +46,7 @@ def see_doctor(nodes: Iterable[NodeDrift]) -> str | None:
     names = [
         node.name
         for node in nodes
-        if not _is_held(node)
-        and any(each.role is None or str(each.actual).startswith("unknown: ") for each in node.drift)
+        if not _is_held(node) and any(each.role is None or each.unread for each in node.drift)
     ]
     return (
         f"the lock does not explain this; to find the cause: gpuprov doctor {fold(names)}" if names else None

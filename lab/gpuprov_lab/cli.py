@@ -47,7 +47,7 @@ def command() -> None:
 @click.option(
     "--mirror",
     is_flag=True,
-    help="with --fleet: serve a mirror of NVIDIA's repositories with stub packages, which the fleet.yml names",
+    help="with --fleet: serve a mirror of NVIDIA's repositories with stub packages, and state it in the file",
 )
 @name_option
 @output_option

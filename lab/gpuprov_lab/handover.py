@@ -43,7 +43,9 @@ def fleet_text(
             "stack": {"repository": "nvidia" if repositories else "distribution"},
             "settings": {"kernel": node.kernel},
         }
-        name = next(name for name in _names(system_of(node)) if groups.get(name, kind).items() >= kind.items())
+        name = next(
+            name for name in _names(system_of(node)) if groups.get(name, kind).items() >= kind.items()
+        )
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][node.name] = node.address
     ssh = {"user": "root", "identity_file": str(identity_file), "known_hosts": str(known_hosts)}
     sources = {"repositories": dict(repositories)} if repositories else {}

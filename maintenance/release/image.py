@@ -30,14 +30,15 @@ INSTALL = f"""\
 python3 -m venv --without-pip {PROGRAM}
 pip=$(echo /{WHEELS}/pip-*.whl)
 for words in "--require-hashes --requirement /{WHEELS}/{LOCK}" /{WHEELS}/gpuprov-*.whl; do
-    {PROGRAM}/bin/python -I "$pip/pip" install --quiet --no-index --find-links /{WHEELS} --no-deps --no-compile \
-        $words
+    {PROGRAM}/bin/python -I "$pip/pip" install --quiet --no-index --find-links /{WHEELS} \\
+        --no-deps --no-compile $words
 done
 rm -rf /{WHEELS}
 """
 CLEAN = f"""\
 find / -xdev -name __pycache__ -prune -exec rm -r {{}} +
-python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.* {PROGRAM}/lib || true
+python3 -m compileall -q --invalidation-mode unchecked-hash \\
+    /usr/lib/python3 /usr/lib/python3.* {PROGRAM}/lib || true
 rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /var/tmp/* /etc/machine-id /etc/hostname /etc/resolv.conf
 """
 """Commands that remove what differs between two builds.
@@ -78,7 +79,7 @@ def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: P
             _said(["chroot", str(root), "sh", "-euc", commands])
         for path in (root / "dev").iterdir():  # the engine makes its own
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        settings = [f"--entrypoint=[\"{PROGRAM}/bin/gpuprov\"]", "--cmd=--help", "--workingdir=/fleet"]
+        settings = [f'--entrypoint=["{PROGRAM}/bin/gpuprov"]', "--cmd=--help", "--workingdir=/fleet"]
         settings += [f"--env=PATH={PROGRAM}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--env=LANG=C.UTF-8"]
         labels = {"title": "gpuprov", "version": version, "licenses": "GPL-3.0-or-later"}
         settings += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]

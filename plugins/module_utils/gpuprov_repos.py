@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FOLDER = "/etc/yum.repos.d"
+FOLDER, SETTINGS = "/etc/yum.repos.d", "/etc/dnf/dnf.conf"
 ON = ("1", "yes", "true", "on")
 RELEASE_PACKAGES = re.compile(
     r"(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*\Z"
@@ -35,7 +35,7 @@ class Repository(NamedTuple):
     """A section of a file: its id, addresses without a slash at the end, and the options that count.
 
     Attributes:
-        checked: whether dnf requires a signature of each package, as its default on Red Hat's systems.
+        checked: whether dnf requires a signature of each package, by the repository or by `SETTINGS`.
         open_key: an address of `gpgkey` over http or ftp, where no certificate is checked; "" without one.
     """
 
@@ -54,14 +54,21 @@ def repositories(folder: str = FOLDER) -> "list[Repository]":
     return [each for path in sorted(glob.glob(folder + "/*.repo")) for each in _parsed(path)]
 
 
-def _parsed(path: str) -> "Iterable[Repository]":
-    """Yield the repositories in a file; none if it cannot be read or parsed."""
-    text = text_of(path) or ""
+def _sections(text: str) -> configparser.ConfigParser:
+    """Return the sections of a file; none of one that cannot be parsed."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)
     except configparser.Error:
-        return
+        parser.clear()
+    return parser
+
+
+def _parsed(path: str) -> "Iterable[Repository]":
+    """Yield the repositories in a file; none if it cannot be read or parsed."""
+    text = text_of(path) or ""
+    parser = _sections(text)
+    usual = _sections(text_of(SETTINGS) or "").get("main", "gpgcheck", fallback="0")
     for name in parser.sections():
         values = dict(parser.items(name))
         stated = " ".join(values.get(key, "") for key in ("baseurl", "mirrorlist", "metalink"))
@@ -71,8 +78,10 @@ def _parsed(path: str) -> "Iterable[Repository]":
         unsigned = "" if any(signed) else "gpgcheck=0"
         keys = re.split(r"[\s,]+", values.get("gpgkey", ""))
         open_key = next((key for key in keys if re.match(r"(?i)(http|ftp):", key)), "")
-        enabled, checked = (values.get(key, "1").lower() in ON for key in ("enabled", "gpgcheck"))
-        yield Repository(path, line, name, urls, enabled, unsigned, open_key, checked)
+        enabled, checked = values.get("enabled", "1"), values.get("gpgcheck", usual)
+        yield Repository(
+            path, line, name, urls, enabled.lower() in ON, unsigned, open_key, checked.lower() in ON
+        )
 
 
 def _spelled(url: str) -> str:

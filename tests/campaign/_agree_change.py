@@ -94,10 +94,13 @@ def replaced(path: str, how: str) -> str:
 
 
 def unit_files(place: Place, unit: str) -> tuple[str, ...]:
-    """Return the paths below /etc/systemd/system that decide whether and how a unit starts."""
+    """Return the paths below /etc/systemd/system that decide whether and how a unit starts.
+
+    A link of `*.wants` leads nowhere on this machine, so glob would not find it.
+    """
     base = "/etc/systemd/system"
-    wants = [f"{base}/{path.parent.name}/{unit}" for path in place.at(base).glob(f"*/{unit}")]
-    return (f"{base}/{unit}", f"{base}/{unit}.d", *sorted(wants))
+    links = (f"{base}/{folder.name}/{unit}" for folder in place.at(base).glob("*.*"))
+    return (f"{base}/{unit}", f"{base}/{unit}.d", *sorted(filter(place.has, links)))
 
 
 def locked_packages(place: Place) -> list[str]:

@@ -163,6 +163,7 @@ class _Kept:
         elif stat.S_ISLNK(self.about.st_mode):
             if not (self.path.is_symlink() and str(self.path.readlink()) == self.target):
                 _remove(self.path)
+                self.path.parent.mkdir(exist_ok=True)  # systemctl removes a folder with its last link
                 self.path.symlink_to(self.target)
         elif stat.S_ISDIR(self.about.st_mode):
             if self.path.is_symlink() or not self.path.is_dir():

@@ -150,15 +150,23 @@ class Rounds:
 
 
 def _plain(changes: Sequence[Change], heard: Heard) -> bool:
-    """Return whether both witnesses agree about a round, and report what its changes explain."""
+    """Return whether both witnesses agree about a round, and report what its changes explain.
+
+    What both report and no change explains belongs to the only one whose effect is unknown.
+    """
     agreed = not (heard.only_drift or heard.only_verify)
     expected = all(
         any(change.explains(check) for check in heard.drift)
         for change in changes
         if change.effect == "breaks"
     )
-    explained = all(any(change.explains(check) for change in changes) for check in heard.every)
-    return agreed and expected and explained
+    rest = _unexplained(changes, heard.every)
+    alone = sum(change.effect == "unknown" for change in changes) == 1 and rest <= heard.drift
+    return agreed and expected and (alone or not rest)
+
+
+def _unexplained(changes: Sequence[Change], checks: Iterable[str]) -> frozenset[str]:
+    return frozenset(check for check in checks if not any(change.explains(check) for change in changes))
 
 
 def _judged(seed: int, changes: Sequence[Change], heard: Heard) -> list[Outcome]:
@@ -166,12 +174,12 @@ def _judged(seed: int, changes: Sequence[Change], heard: Heard) -> list[Outcome]
     if len(changes) == 1:
         [change] = changes
         return [Outcome(seed, change.kind, change.name, _result(changes, heard), heard)]
-    outcomes = []
+    rest, outcomes = _unexplained(changes, heard.every), []
     for change in changes:
-        own = Heard(
-            *(frozenset(filter(change.explains, part)) for part in (heard.drift, heard.verify, heard.proven))
-        )
-        outcomes.append(Outcome(seed, change.kind, change.name, _result([change], own), own))
+        own = {check for check in heard.every if change.explains(check)}
+        own |= rest if change.effect == "unknown" else set()
+        part = Heard(heard.drift & own, heard.verify & own, heard.proven & own)
+        outcomes.append(Outcome(seed, change.kind, change.name, _result([change], part), part))
     return outcomes
 
 

@@ -13,19 +13,22 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import CLASSES
 from gpuprov.health.look import judge
 from gpuprov.health.memory import DRAINING
-from gpuprov.roles.health import LIBRARY, PLUGIN, PROGRAM, TIMER, program
+from gpuprov.roles.health import LIBRARY, PLUGIN, PROGRAM, TEXTFILE, TIMER, program
 from gpuprov_lab import Lab, Node
 from tests.campaign._doctor_look import OF_THE_LAB
-from tests.lab.health_node import SLURM_S, HealthNode, health_node
+from tests.lab.health_node import FOLDER, SLURM_S, HealthNode, health_node
 
 INTERVAL = 20
+STANDING = (*OF_THE_LAB, "host.limits")
+"""Rules that apply to every lab node: a fault must not be hidden in Slurm behind one of them."""
 SETTING = {
     "interval": INTERVAL,
     "grace": 0,
     "hold": 1,
-    "rules": dict.fromkeys(OF_THE_LAB, "off"),
+    "rules": dict.fromkeys(STANDING, "off"),
     "command": None,
 }
+CUT = "%%%"
 SPARE_S = 5.0
 """Time for this program's own questions to the node."""
 
@@ -63,30 +66,44 @@ def not_reached(node: HealthNode, rule: str, begun: float) -> tuple[str, str, fl
         passed = time.monotonic() - begun
         if not lost or passed > 2 * INTERVAL + run_s + SLURM_S + SPARE_S:
             return lost, kind, passed
-        time.sleep(1)
+        time.sleep(2)
+
+
+ASK = f"""\
+cat /run/gpuprov/health.json
+echo {CUT}
+cat {FOLDER}/{TEXTFILE}
+echo {CUT}
+scontrol show node
+for class in {" ".join(CLASSES)}; do echo {CUT}; {LIBRARY}/{PLUGIN} $class; echo $?; done
+"""
+"""Shell lines that print document, textfile, Slurm's node, and the plugin's answer for each class."""
 
 
 def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
     """Return which of textfile, plugin and Slurm does not show the rule ("" if all do), its class, and the
     seconds of the last run.
     """
-    said = node.says("cat /run/gpuprov/health.json")
+    said, metrics, shown, *plugins = node.node.run(f"{{ {ASK}}} 2>&1", check=False).stdout.split(f"{CUT}\n")
     document = json.loads(said) if said.startswith("{") else {}
     run_s = float(document.get("seconds", 0.0))
-    classes = [kind for name, kind in node.metrics if name == rule]
+    faults = set(re.findall(r'gpuprov_health_fault\{rule="([^"]*)",class="([^"]*)"\}', metrics))
+    classes = [kind for name, kind in faults if name == rule]
     if not classes:
         return (
-            f"textfile has {sorted(node.metrics)}; {document.get('verdict')}, {document.get('reasons')}",
+            f"textfile has {sorted(faults)}; {document.get('verdict')}, {document.get('reasons')}",
             "",
             run_s,
         )
     worst = min(classes, key=CLASSES.index)
-    plugin = node.says(f"{LIBRARY}/{PLUGIN} {worst}; echo $?")
-    if not re.match(rf"{re.escape(rule)}: .*\n1$", plugin):
+    plugin = plugins[CLASSES.index(worst)]
+    if not re.match(rf"{re.escape(rule)}: .*\n1\n$", plugin):
         return f"the plugin prints {plugin!r}", worst, run_s
-    slurm = node.drained if worst in DRAINING else "" if node.drained else node.comment
-    if not slurm.startswith(f"gpuprov:health: {worst} {rule}: "):
-        return f"Slurm has the drain {node.drained!r} and the comment {node.comment!r}", worst, run_s
+    is_drained = re.search(r"State=\S*DRAIN", shown) is not None
+    key = "Reason" if worst in DRAINING else "Comment"
+    found = re.search(rf"(?m)^ *{key}=(gpuprov:health: {worst} {re.escape(rule)}: .*)", shown)
+    if not found or is_drained != (worst in DRAINING):
+        return f"Slurm has {' '.join(re.findall('(?:State|Reason|Comment)=.*', shown))}", worst, run_s
     return "", worst, run_s
 
 

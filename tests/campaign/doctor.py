@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprov.doctor.judge import Diagnosis, diagnose
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov_lab import Lab, Node
 from tests.campaign._doctor_faults import Seeded, seeded
 from tests.campaign._doctor_health import forget, not_reached, with_health
@@ -215,7 +215,10 @@ def commands(lines: tuple[str, ...]) -> Iterator[str]:
 
 
 def _boot(node: Node) -> None:
-    node.reboot()
+    try:
+        node.reboot()
+    except NodeFailed:  # beside other work a boot takes longer than the lab waits
+        node.await_ssh()
     node.run("systemctl is-system-running --wait", check=False)
 
 

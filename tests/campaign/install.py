@@ -34,6 +34,8 @@ from tests.lab.package_index import build_index
 
 SYSTEMS = ("debian12-minimal", "debian13-minimal", "rocky9-played")
 WHEN = 1795000000
+LONGEST_S = 3600
+"""Longest time of a way's lines."""
 WHO = "Anna Example <anna@example.org>"
 FETCH = (
     "import sys, urllib.request as url; [url.urlretrieve(each, each.split('/')[-1]) for each in sys.argv[1:]]"
@@ -68,7 +70,8 @@ WAYS = {
         (
             "tar xf wheelhouse.tar",
             VENV,
-            "pip install -q --no-index --find-links wheelhouse --require-hashes -r wheelhouse/requirements.lock",
+            "pip install -q --no-index --find-links wheelhouse"
+            " --require-hashes -r wheelhouse/requirements.lock",
             "pip install -q --no-index --no-deps wheelhouse/gpuprov-*.whl",
             f"gpuprov {DOCTOR}",
         ),
@@ -86,7 +89,7 @@ WAYS = {
     "image": Way(
         (image.NAME,),
         (
-            f"{APT} install podman",
+            f"{APT} install podman runc",  # the lab states runc as the runtime
             f"podman load -q -i {image.NAME}",
             f"podman run --rm --privileged localhost/gpuprov:{__version__} {DOCTOR}",
         ),
@@ -165,7 +168,7 @@ def tried(node: Node, way: str, server: MirrorServer) -> tuple[float, int, int]:
     node.run(shlex.join(["python3", "-c", FETCH, *urls]))
     size = int(node.run(f"cat {shlex.join(stated.files)} | wc -c").stdout)
     settings = f"export PIP_INDEX_URL={server.url}/simple PIP_TRUSTED_HOST={GATEWAY}"
-    node.run(f"set -e; {settings}; " + "\n".join(stated.lines))
+    node.run(f"set -e; {settings}; " + "\n".join(stated.lines), timeout=LONGEST_S)
     return time.monotonic() - begun, size, used(node) - before
 
 
@@ -181,7 +184,9 @@ def main() -> int:
         folder.mkdir()
         others.mkdir()
         make(folder, others, set(ways))
-        print("| system | way | minutes | downloaded, MB | installed, MB |\n|---|---|---|---|---|", flush=True)
+        print(
+            "| system | way | minutes | downloaded, MB | installed, MB |\n|---|---|---|---|---|", flush=True
+        )
         with served(folder) as server:
             for system in stated.os or SYSTEMS:
                 for way in ways:

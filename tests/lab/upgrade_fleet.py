@@ -176,7 +176,7 @@ def _group(lab: Lab, kind: Kind) -> dict[str, Any]:
 
 def write_locks(folder: Path, fleet: dict[str, Any], versions: tuple[str, str]) -> None:
     """Write locks of a fleet at both versions; the nodes have the first."""
-    fleet |= {"reboot": {"allowed": True, "timeout_s": 60}, "rollout": ROLLOUT}
+    fleet |= {"reboot": {"allowed": True, "timeout_s": 300}, "rollout": ROLLOUT}
     for version in versions:
         for group in fleet["groups"].values():
             group["stack"]["driver"] = version

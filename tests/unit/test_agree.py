@@ -16,7 +16,7 @@ from gpuprov.model.lock import read_lock
 from gpuprov.roles import UNITS
 from gpuprov_lab import Node
 from tests import RECORDED_LOCK
-from tests.campaign._agree_change import Change, Draw, put
+from tests.campaign._agree_change import Change, Draw, put, unit_files
 from tests.campaign._agree_node import Place, Snapshot
 from tests.campaign._agree_others import BENIGN, UNKNOWN
 from tests.campaign._agree_rounds import Outcome, Rounds, drawn, table
@@ -96,6 +96,19 @@ def test_lines_are_added_first_or_last(tmp_path: Path, before: str, last: str) -
         path.write_text(before)
         subprocess.run(["sh", "-ec", put(str(path), "x 'y'", first=first)], check=True)
         assert path.read_text() == expected
+
+
+def test_the_links_of_a_unit_are_restored_with_their_folder(place: Place) -> None:
+    link = "/etc/systemd/system/x.target.wants/gpuprov-firewall.service"
+    place.at("/var/lib").mkdir(parents=True)
+    place.at(link).parent.mkdir(parents=True)
+    place.at(link).symlink_to("/etc/systemd/system/gpuprov-firewall.service")
+    snapshot = Snapshot(place.node.root)
+    snapshot.take(unit_files(place, "gpuprov-firewall.service"))
+    place.at(link).unlink()
+    place.at(link).parent.rmdir()
+    snapshot.put_back()
+    assert place.at(link).is_symlink()
 
 
 def state(root: Path) -> dict[str, tuple[object, ...]]:
@@ -207,6 +220,17 @@ def test_changes_that_explain_all_that_is_said_are_not_tried_alone(monkeypatch: 
         ("two", "both"),
         ("three", "silent"),
     ]
+
+
+def test_what_no_change_explains_is_of_the_only_unknown_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = heard("ssh.options pins.hold", "ssh.options pins.hold")
+    outcomes = run(monkeypatch, [BREAKS, UNKNOWN_ONE], one_three=both)
+    assert [sorted(each.heard.drift) for each in outcomes] == [["ssh.options"], ["pins.hold"]]
+    assert [each.result for each in outcomes] == ["both", "both"]
+    proven = heard("ssh.options", "ssh.options", "docker.gpus")
+    alone = {"one": heard("ssh.options", "ssh.options"), "three": heard("", "", "docker.gpus")}
+    found = run(monkeypatch, [BREAKS, UNKNOWN_ONE], one_three=proven, **alone)
+    assert [each.result for each in found] == ["both", "verify only"]
 
 
 def test_a_conspicuous_round_is_tried_change_by_change(monkeypatch: pytest.MonkeyPatch) -> None:

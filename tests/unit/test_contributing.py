@@ -19,6 +19,7 @@ SETTING, ROLE = "profiling_counters", "profiling_tools"
 CHECK, VARIABLE = "profiling.counters", "profiling_tools_counters"
 NO_CHECKS = {
     *("containerd.service", "docker.service", "firewalld.service", "gpuprov.prom", "kernel.numa_balancing"),
+    *("lnet.networks", "sunrpc.tcp_max_slot_table_entries", "sunrpc.tcp_slot_table_entries"),
     *("ssh.service", "ssh.socket", "sshd.service", "sshd.socket"),
 }
 """Strings in `gpuprov/roles` that look like the id of a check."""

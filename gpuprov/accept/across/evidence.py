@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from statistics import median
 from typing import Literal
 
@@ -16,6 +17,10 @@ SPREAD, LATE = 0.1, 1.0
 OUTLYING = 5.0
 """Limit of the modified z-score. A fleet has thousands of links; 3.5 would give outliers in every round."""
 FEWEST = 4
+SMALL = 4
+"""Most nodes of which each counts by the median of its values: a slow one has half of the links of four
+nodes, and two thirds of those of three.
+"""
 
 
 @dataclass(frozen=True)
@@ -84,14 +89,25 @@ class Middle:
     def __init__(self) -> None:
         self._known: tuple[float, float] | None = None
 
-    def take(self, values: Iterable[float]) -> tuple[float, float] | None:
+    def take(self, of_nodes: Iterable[Collection[float]]) -> tuple[float, float] | None:
         """Return the median and MAD to compare this round's values with; None while
         too few values are known.
+
+        Args:
+            of_nodes: the values of each node, of links to it.
         """
-        listed = list(values)
-        if len(listed) >= FEWEST:
-            self._known = spread(listed)
+        listed = [list(own) for own in of_nodes if own]
+        if sum(map(len, listed)) >= FEWEST:
+            self._known = spread(chain.from_iterable(listed)) if len(listed) > SMALL else _of_few(listed)
         return self._known
+
+
+def _of_few(nodes: Iterable[Iterable[float]]) -> tuple[float, float]:
+    """Return the median and MAD of the medians of a few nodes; the MAD is at least that with which a value is
+    an outlier when it is twice `SPREAD` below the median, as so few do not show the spread of healthy links.
+    """
+    middle, mad = spread(map(median, nodes))
+    return middle, max(mad, 2 * SPREAD * middle * 0.6745 / OUTLYING)
 
 
 def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:

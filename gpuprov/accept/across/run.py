@@ -356,16 +356,16 @@ def _heard(result: Result, group: Group, node: str) -> Heard:
 
 def _report(result: Result, group: Group, node: str) -> Heard:
     """Return a node's answer as a report; wrong sums of the all-reduce without a corrupted exchange are
-    an error of the group. What it states about an exchange with itself is ignored.
+    an error of the group. What it states about an exchange with itself, or without one, is ignored.
     """
     if isinstance(result, GpuprovError):
         return Heard(lost=shortened(str(result)))
     if "error" in result:
-        step, peer = number(result.get("step")), _peer(result, group, node)
+        step, peer = number(result.get("step")), _peer(result, group, node) if group.exchange else None
         stuck = (int(step), peer) if step is not None and step >= 0 and peer is not None else None
         return Heard(error=shortened(str(result["error"])), stuck=stuck)
     rates, times, wrong = {}, {}, set()
-    for row in rows(result, "value", "exchange"):
+    for row in rows(result, "value", "exchange") if group.exchange else ():
         if (peer := _peer(row, group, node)) is None:
             continue
         if (rate := number(row.get("value"))) is not None:

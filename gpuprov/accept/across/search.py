@@ -52,6 +52,8 @@ class Search:
         self._together: dict[frozenset[str], float] = {}
         self._whole: list[Group] = []
         """Groups of the last round of all nodes."""
+        self._is_of_crowd = False
+        """Whether the last round is one of the search among many: tests of suspects can come between."""
         self._narrowing = Narrowing(FEW)
         self._begun = 0
         """How often the search among many has begun again."""
@@ -107,7 +109,7 @@ class Search:
     def next(self) -> list[Group]:
         """Return the groups of the next round; an empty list ends the search."""
         alive = [node for node in self.nodes if node not in self.lost]
-        self._whole = []
+        self._whole, self._is_of_crowd = [], False
         most = MOST + (AFTER if self._narrowing.verdicts else 0)
         self._groups = [] if self.rounds >= most or len(alive) < 2 else self._plan(alive)
         self.rounds += bool(self._groups)
@@ -202,6 +204,7 @@ class Search:
             if self._begun:
                 random.Random(self._begun).shuffle(good)  # noqa: S311 - other groups, no secret
             self.crowd = Crowd(good, median(self.pairwise), whole)
+        self._is_of_crowd = True
         return self.crowd.next()
 
     def _blamed(self) -> set[str]:
@@ -224,8 +227,8 @@ class Search:
         result = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
         self.lost |= {node: each.lost for node, each in result.items() if each.lost}
         self.errors |= {node: each.error for node, each in result.items() if each.error}
-        rates = self._rates.take(rate for each in result.values() for rate in each.rates.values())
-        times = self._times.take(time for each in result.values() for time in each.times.values())
+        rates = self._rates.take(each.rates.values() for each in result.values())
+        times = self._times.take(each.times.values() for each in result.values())
         for node, each in result.items():
             self.evidence.add(self._links(node, each, rates, times))
         reduced = {}
@@ -302,17 +305,17 @@ class Search:
             )  # a node that was already tested with a trusted one needs no second test
         elif len(result) > FEW:
             self._narrowing.failed({node: each.error for node, each in result.items()})
+            self._met -= set(
+                result
+            )  # a smaller group, without nodes that were tested meanwhile, is not enough
             if self.crowd is not None:
-                self._begin_again(result)
+                self._begin_again()
         else:
             self._alone |= set(result)
 
-    def _begin_again(self, nodes: Iterable[str]) -> None:
-        """Return from the search among many to a round of all, as one of these nodes ended a group of it; the
-        next search has other groups.
-        """
+    def _begin_again(self) -> None:
+        """Return from the search among many to a round of all; the next search has other groups."""
         self.crowd = None
-        self._met -= set(nodes)
         self._begun += 1
 
     def _dead(self, link: frozenset[str]) -> None:
@@ -322,9 +325,9 @@ class Search:
 
     def _reduced(self, reduced: Mapping[Group, float]) -> None:
         """Process the all-reduces of a round in GB/s; 0 means that the group did not finish. A search of many
-        nodes receives them; otherwise large groups and pairs without a bad link are recorded.
+        nodes receives those of its rounds; otherwise large groups and pairs without a bad link are recorded.
         """
-        if self.crowd is not None:
+        if self.crowd is not None and self._is_of_crowd:
             self.crowd.take(reduced)
             return
         for group, value in reduced.items():

@@ -166,6 +166,30 @@ def gpu_cuda_ok(gpu: GpuModel, cuda: Version) -> bool:
     return newest and (gpu.first_cuda is None or cuda.minor >= gpu.first_cuda)
 
 
+def older_binaries(catalog: Catalog, gpu: GpuModel, cuda: Version) -> Version | None:
+    """Return the compute capability whose binaries from a CUDA release run on a GPU that it does not know.
+
+    It is of the same major and older, the newest if several are. None if there is none.
+
+    Source: NVIDIA's Blackwell Compatibility Guide: binaries run on GPUs of the same major compute capability,
+    and the same or a higher minor.
+    """
+    if gpu.first_cuda is None or cuda.minor >= gpu.first_cuda:
+        return None
+    own = gpu.compute_capability
+    return max(
+        (
+            row.compute_capability
+            for row in catalog.tables["cuda.architectures"]
+            if row.compute_capability.major == own.major
+            and row.compute_capability < own
+            and (row.first_cuda is None or row.first_cuda <= cuda.minor)
+            and (row.last_cuda is None or cuda.minor <= row.last_cuda)
+        ),
+        default=None,
+    )
+
+
 def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[GpuModel, ...]) -> bool:
     """Return whether every GPU is supported by driver and toolkit, and the toolkit runs on the driver in some
     way.

@@ -51,7 +51,9 @@ _OPTIONS = (
     click.option(
         "--gds", metavar="VERSION", help="GPUDirect Storage: version of nvidia-fs, or auto: the newest"
     ),
-    click.option("--doca-ofed", metavar="VERSION", help="NVIDIA's RDMA drivers: a release of DOCA, or auto"),
+    click.option(
+        "--doca-ofed", metavar="VERSION", help="release of DOCA with NVIDIA's RDMA drivers, or auto"
+    ),
     click.option(
         "--compat", metavar="VERSION", help="forward-compatibility package by CUDA version, or none"
     ),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,9 +47,22 @@ def show(text: str, *, err: bool = False) -> None:
 
 
 def tell(line: str) -> None:
-    """Write a line of the result to stdout, on a terminal in colour; control characters are escaped."""
+    """Write a line of the result to stdout, on a terminal in colour and folded between words; control
+    characters are escaped.
+    """
     line = on_one_line(line)
-    click.echo(coloured(line) if colourful(sys.stdout) else line)
+    parts = folded(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else [line]
+    for part in parts:
+        click.echo(coloured(part) if colourful(sys.stdout) else part)
+
+
+def folded(line: str, width: int) -> list[str]:
+    """Return a line as lines of at most `width` characters, except words that are longer."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    fold = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line] if len(line) <= width else fold.wrap(line)
 
 
 def give(data: bytes) -> None:

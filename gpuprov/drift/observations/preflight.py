@@ -26,6 +26,9 @@ def _arch(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("dpkg.consistent", "packages")
 def _dpkg(facts: Facts, expectation: Expectation) -> Any:
-    """Return packages that are not completely installed, with their state; a note if dpkg was interrupted."""
+    """Return packages that are not completely installed, with their state; a note if dpkg was interrupted,
+    and its message if it cannot read its settings.
+    """
     broken = [f"{package.name} {package.state}" for package in facts.packages.broken]
-    return broken + ["dpkg was interrupted"] * facts.packages.interrupted
+    broken += ["dpkg was interrupted"] * facts.packages.interrupted
+    return broken + [facts.dpkg_refuses] * bool(facts.dpkg_refuses)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.probe.facts import Facts
-from gpuprov.probe.parse.limits import PamLimit
+from gpuprov.probe.parse.limits import PamLimit, ResourceLimits
 from gpuprov.roles import Expectation
 from gpuprov.roles.system_tuning import DEBUGGING
 from gpuprov.untrusted.parsing import whole_number
@@ -18,7 +18,7 @@ IN_KIBIBYTES = ("memlock", "stack")  # limits.conf(5)
 @observes("tuning.limits", "limits")
 def _limits(facts: Facts, expectation: Expectation) -> Any:
     """Return expected limit → its value for logins as `_login` does; sizes are in bytes."""
-    return {name: _login(facts.limits.pam, name) for name in expectation.expected}
+    return {name: _login(facts.limits, name) for name in expectation.expected}
 
 
 @names_who("tuning.limits")
@@ -42,9 +42,14 @@ def _service_limits(facts: Facts, expectation: Expectation) -> Any:
 
 def _of_services(systemd: Mapping[str, str], name: str) -> int | str | None:
     """Return a default limit of services; None if systemd does not state it."""
+    soft, hard = (_of_service(systemd, name, kind) for kind in ("soft", "hard"))
+    return hard if soft == hard else f"{soft}, at most {hard}"
+
+
+def _of_service(systemd: Mapping[str, str], name: str, kind: str) -> int | str | None:
+    """Return the `soft` or `hard` default limit of services; None if systemd does not state it."""
     hard = systemd.get(f"DefaultLimit{name.upper()}")
-    soft = systemd.get(f"DefaultLimit{name.upper()}Soft", hard)
-    return _bytes(hard) if soft == hard else f"{_bytes(soft)}, at most {_bytes(hard)}"
+    return _bytes(systemd.get(f"DefaultLimit{name.upper()}Soft", hard) if kind == "soft" else hard)
 
 
 @names_who("tuning.service_limits")
@@ -113,14 +118,19 @@ def _debugging(facts: Facts, expectation: Expectation) -> Any:
     ]
 
 
-def _login(rows: tuple[PamLimit, ...], item: str) -> int | str | None:
+def _login(limits: ResourceLimits, item: str) -> int | str | None:
     """Return the limit of both root and other users, soft and hard; as text if the values differ.
 
-    None if no line sets it. A line for a name overrides one for `*`, and `*` does not apply to root
-    (limits.conf(5)).
+    Without a line that sets it, a login keeps the limit of its service, such as sshd's. A line for a name
+    overrides one for `*`, and `*` does not apply to root (limits.conf(5)).
     """
-    found = [_last(rows, item, kind, domain) for kind in ("soft", "hard") for domain in ("*", "root")]
-    values = {_limit(row) if row else None for row in found}
+    values = {
+        _limit(row)
+        if (row := _last(limits.pam, item, kind, domain))
+        else _of_service(limits.systemd, item, kind)
+        for kind in ("soft", "hard")
+        for domain in ("*", "root")
+    }
     if len(values) == 1:
         return values.pop()
     return ", ".join(sorted(str(value or "not set") for value in values))

@@ -15,7 +15,10 @@ class NfsOptions(Strict):
     """Options of NFS clients."""
 
     slots: int | None = Field(
-        default=None, ge=2, le=65536, description="requests to a server at one time, over each connection"
+        default=None,
+        ge=2,
+        le=65536,
+        description="requests to a server at one time, over each connection",
     )
 
 
@@ -25,7 +28,7 @@ class LustreOptions(Strict):
     networks: str | None = Field(
         default=None,
         pattern=r"^(?:tcp|o2ib)\d*\([\w.:-]+(?:,[\w.:-]+)*\)(?:,(?:tcp|o2ib)\d*\([\w.:-]+(?:,[\w.:-]+)*\))*$",
-        description="networks of LNet with their interfaces, such as o2ib0(ib0)",
+        description="networks of LNet with their interfaces",
     )
 
 

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import sys
 import zlib
 
@@ -44,12 +45,13 @@ def place() -> str:
     folder = os.path.join(PLACE, f"{digest}-{sys.implementation.cache_tag}")
     if not os.path.isdir(folder):
         new = f"{folder}.{os.getpid()}"
-        unpack(new)
         try:
+            unpack(new)
             os.rename(new, folder)
-        except OSError:
+        except OSError as error:
+            shutil.rmtree(new, ignore_errors=True)
             if not os.path.isdir(folder):
-                raise
+                sys.exit(f"{folder} cannot be written: {error.strerror}")
     return folder
 
 

@@ -39,7 +39,8 @@ SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-in
 def packages(parameters: "Values") -> "Any":
     """Return the packages requested by name or pattern, and every held or broken one, as lines with tabs.
 
-    `interrupted` is whether dpkg has an unfinished journal, `locks` dnf's lock list.
+    `interrupted` is whether dpkg has an unfinished journal, `refused` its message if it cannot read its
+    settings, `locks` dnf's lock list.
 
     Raises:
         Failed: there is neither dpkg nor rpm.
@@ -53,11 +54,22 @@ def packages(parameters: "Values") -> "Any":
         rows = [line.split("\t") for line in run("dpkg-query", "-W", "-f", DPKG_FORMAT).splitlines()]
         kept = [row for row in rows if matters(row) or row[-1] not in SETTLED]
         journal = any(name.isdigit() for name in names_in("/var/lib/dpkg/updates"))
-        return {"manager": "dpkg", "text": _table(kept), "interrupted": journal}
+        return {"manager": "dpkg", "text": _table(kept), "interrupted": journal, "refused": _refusal()}
     if find_program("rpm"):
         rows = [line.split("\t") for line in run("rpm", "-qa", "--qf", RPM_FORMAT).splitlines()]
         return {"manager": "rpm", "text": _table(filter(matters, rows)), "locks": _version_locks()}
     raise Failed("neither dpkg nor rpm is here")
+
+
+def _refusal() -> str:
+    """Return dpkg's message if it cannot read its settings; else an empty text."""
+    code, _, said = run_anyway("dpkg", "--print-architecture") if find_program("dpkg") else (0, "", "")
+    return _last_line(said) if code else ""
+
+
+def _last_line(said: str) -> str:
+    """Return the last line of a program's message, without secrets; never an empty text."""
+    return redact((said.strip() or "no message").splitlines()[-1][:300])
 
 
 def _table(rows: "Iterable[list[str]]") -> str:
@@ -108,7 +120,7 @@ def sources(parameters: "Values") -> "Any":
         "keyrings": {path: _fingerprints(path) for path in _keyrings(texts)},
         "preferences": {path: _without_comments(read_or_none(path)) for path in pins},
         "config": "\n".join(upgrades),
-        "refused": redact((said.strip() or "no message").splitlines()[-1][:300]) if code else "",
+        "refused": _last_line(said) if code else "",
         "excluded": _excluded(read_or_none("/etc/dnf/automatic.conf") or ""),
         "cleared": [
             place

@@ -59,7 +59,7 @@ def refuse_unhooked(lock: Lock) -> None:
     if lock.rollout is None or lock.rollout.hooks.drain is None:
         raise Refused(
             "no drain hook keeps jobs away from a node under test",
-            do="state rollout.hooks.drain in fleet.yml and lock, or test drained nodes with --drained",
+            do="state rollout.hooks.drain in fleet.yml and lock, or type `gpuprov accept NODES --drained`",
         )
 
 
@@ -211,11 +211,14 @@ def unfinished(fleet: Path | None) -> list[Path]:
     return [folder for folder in run_folders(VERB) if is_of_fleet(folder, fleet) and left_out(folder)]
 
 
-def drained_by_others(fleet: Path | None) -> dict[str, str]:
-    """Return node → run that drained it, for unfinished upgrades, rollbacks and repairs of a fleet."""
+def drained_by_others() -> dict[str, str]:
+    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run.
+
+    Those of other fleets count, too: two fleets can have the same machine, and it is only left alone.
+    """
     found = {}
     for folder in run_folders("upgrade", "rollback", "repair"):
-        out = left_out(folder) if is_of_fleet(folder, fleet) else []
+        out = left_out(folder)
         if out and not ended(read(folder)):
             found.update(dict.fromkeys(out, folder.name))
     return found

@@ -61,6 +61,20 @@ def test_colour_changes_no_letter() -> None:
     assert terminal.coloured("plain") == "plain"
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_result_is_folded_between_words(width: int) -> None:
+    line = "  gpu1 driver.packages expected " + ", ".join(
+        f"libnvidia-compute-{n} 580.95.05-1" for n in range(9)
+    )
+    parts = terminal.folded(line, width)
+    assert all(len(part) <= width for part in parts)
+    assert " ".join(" ".join(parts).split()) == " ".join(line.split())
+    assert parts[0].startswith("  gpu1")
+    assert {part[:6] for part in parts[1:]} == {"      "}
+    assert terminal.folded("  short", width) == ["  short"]
+    assert terminal.folded("x" * 300, width) == ["x" * 300]
+
+
 def test_nothing_is_said_of_waiting_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with terminal.waiting("asking 2 nodes", of=2) as answered:
         answered()

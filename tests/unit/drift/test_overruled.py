@@ -147,6 +147,14 @@ def test_limits_name_the_line_that_counts() -> None:
     assert found.by == ("/etc/security/limits.d/zz.conf:1",)
 
 
+@pytest.mark.parametrize(("inherited", "actual"), [("8", None), ("4", {"nofile": "4, 8"})])
+def test_a_login_without_a_line_has_the_limit_of_its_service(inherited: str, actual: Any) -> None:
+    limits = {"pam": [["/etc/security/limits.d/90.conf:1", "* - nofile 8"]]}
+    systemd = f"DefaultLimitNOFILE={inherited}\nDefaultLimitNOFILESoft={inherited}\n"
+    found = seen("tuning.limits", {"nofile": 8}, limits={**limits, "systemd": systemd})
+    assert (found.actual if found else None) == actual
+
+
 def test_systemd_s_default_names_its_file() -> None:
     place = "/etc/systemd/system.conf.d/zz.conf:2"
     limits = {
@@ -336,6 +344,15 @@ def test_apply_fails_where_a_role_has_run_and_its_setting_is_still_overruled() -
     [event] = _left(plan, result).failed
     assert event["role"] == "system_tuning"
     assert event["msg"].startswith("tuning.limits is still nofile 4, overruled by /x:1; remove that setting")
+
+
+def test_what_could_not_be_read_is_no_preference_to_remove() -> None:
+    unread = Difference("pins.candidates", [], "unknown: no answer", "error", "package_pins", reboot=False)
+    result = Convergence(drift={"gpu1": NodeDrift("gpu1", "drifted", (unread,))})
+    plan = NodePlan("gpu1", ("package_pins",), reboot=False, because=(unread,), beyond=())
+    [event] = _left(plan, result).failed
+    ends = "unknown: no answer; for the cause: gpuprov doctor gpu1, then: gpuprov apply -l gpu1"
+    assert event["msg"].endswith(ends)
 
 
 def test_what_no_setting_causes_has_its_own_remedy() -> None:

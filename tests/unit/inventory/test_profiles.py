@@ -16,7 +16,7 @@ NAMES = [name for name, _ in shipped_profiles() if load_profile(name, []).profil
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_profile_locks(name: str, locked: MakeLock) -> None:
     stated = load_profile(name, []).profile
-    arch = "aarch64" if name.startswith("gb200") else "x86_64"
+    arch = "aarch64" if name.startswith(("gb", "dgx-spark")) else "x86_64"
     lock = locked(
         f"groups:\n  x: {{profile: {name}, hosts: 'n[1-2]', os: ubuntu24.04, arch: {arch},"
         " stack: {repository: nvidia}}\n"

@@ -49,7 +49,9 @@ def test_nodes_are_grouped_by_system_and_kernel(tmp_path: Path) -> None:
 def test_a_mirror_is_stated_for_the_system_that_a_node_plays(os: str, system: str, tmp_path: Path) -> None:
     node = made(tmp_path, "node1", os, ["6.1.0-9-amd64"])
     (tmp_path / "mirror.asc").write_text("key")
-    mirror = {"nvidia": {"url": "http://198.18.0.1:8080/{folder}/{arch}/", "key": str(tmp_path / "mirror.asc")}}
+    mirror = {
+        "nvidia": {"url": "http://198.18.0.1:8080/{folder}/{arch}/", "key": str(tmp_path / "mirror.asc")}
+    }
     path = tmp_path / "fleet.yml"
     path.write_text(fleet_text([node], "base", tmp_path / "id", tmp_path / "known", mirror))
     fleet = read_fleet(path)

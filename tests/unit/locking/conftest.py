@@ -12,7 +12,7 @@ from gpuprov.catalog import load
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
 from gpuprov_lab.mirror import nvidia
-from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write
+from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write, written
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def fleet(mirror: nvidia.Mirror, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for name, (model, count) in PROFILES.items():
         profile = {"hardware": {"gpu": {"model": model, "count": count}}}
         (folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(profile))
-    return _written(folder / "fleet.yml", GROUPS, mirror)
+    return written(folder / "fleet.yml", GROUPS, mirror)
 
 
 @pytest.fixture(scope="session")
@@ -44,30 +44,6 @@ def one_group(fleet: Path, mirror: nvidia.Mirror, tmp_path: Path) -> Write:
     shutil.copytree(fleet.parent / "profiles", tmp_path / "profiles")
 
     def write(place: nvidia.Mirror = mirror, **stack: object) -> Path:
-        return _written(tmp_path / "fleet.yml", {"train": ("ubuntu24.04", "h200", stack)}, place)
+        return written(tmp_path / "fleet.yml", {"train": ("ubuntu24.04", "h200", stack)}, place)
 
     return write
-
-
-def _written(
-    path: Path, groups: dict[str, tuple[str, str, dict[str, object]]], mirror: nvidia.Mirror
-) -> Path:
-    """Write a fleet that uses the mirror: group → its system, profile and stack; return the path."""
-    key = str(mirror.key)
-    stated = {
-        "groups": {
-            name: {
-                "profile": profile,
-                "hosts": f"{name}-[1-2]",
-                "os": system,
-                "stack": {"repository": "nvidia", **stack},
-            }
-            for name, (system, profile, stack) in groups.items()
-        },
-        "repositories": {
-            "nvidia": {"url": mirror.cuda(), "key": key},
-            "container-toolkit": {"url": mirror.container_toolkit(), "key": key},
-        },
-    }
-    path.write_text(yaml.safe_dump(stated))
-    return path

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
+from gpuprov_lab.mirror import nvidia
 from tests.systems import SUPPORTED
 
 SYSTEMS = [*SUPPORTED, "rhel8", "rhel10", "amzn2023"]
@@ -176,3 +179,25 @@ STREAMS = {
 
 Write = Callable[..., Path]
 """Function that writes a fleet of one group with the given stack."""
+
+
+def written(path: Path, groups: dict[str, tuple[str, str, dict[str, object]]], mirror: nvidia.Mirror) -> Path:
+    """Write a fleet: of each group its system, profile and stack; the repositories are a mirror's."""
+    key = str(mirror.key)
+    stated = {
+        "groups": {
+            name: {
+                "profile": profile,
+                "hosts": f"{name}-[1-2]",
+                "os": system,
+                "stack": {"repository": "nvidia", **stack},
+            }
+            for name, (system, profile, stack) in groups.items()
+        },
+        "repositories": {
+            "nvidia": {"url": mirror.cuda(), "key": key},
+            "container-toolkit": {"url": mirror.container_toolkit(), "key": key},
+        },
+    }
+    path.write_text(yaml.safe_dump(stated))
+    return path

@@ -8,7 +8,10 @@ from pathlib import Path
 import gpuprov_sources
 import pytest
 
-from gpuprov.probe.node import base, effective, logins, system
+from gpuprov.drift.judge import judge
+from gpuprov.probe.facts import Facts
+from gpuprov.probe.node import base, effective, logins, packages, system
+from gpuprov.roles import Expectation
 
 TRACE = """\
 +gpuprov:/etc/profile:7: PATH=/usr/bin:/bin
@@ -338,3 +341,16 @@ def test_without_limits_conf_only_a_newer_pam_reads_limits(
     assert system._reads_limits() is reads
     (tmp_path / "limits.conf").touch()
     assert system._reads_limits()
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_dpkg_s_message_about_its_own_settings_is_an_inconsistency(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "dpkg: error: configuration error: /etc/dpkg/dpkg.cfg:9: unknown option 'site'\n"
+    monkeypatch.setattr(packages, "find_program", lambda name: name == "dpkg")
+    monkeypatch.setattr(packages, "run_anyway", lambda *_: (code, "amd64\n", said * bool(code)))
+    raw = {"manager": "dpkg", "text": "", "interrupted": False, "refused": packages._refusal()}
+    expected = [Expectation("dpkg.consistent", [], "preflight")]
+    found = judge("n", Facts("n", "", 0.0, {"packages": raw}), expected).drift
+    assert [each.actual for each in found] == [[said.strip()]] * bool(code)

@@ -70,6 +70,22 @@ def test_a_folder_that_others_can_write_is_refused(program: Path, tmp_path: Path
     assert "can be written by others" in done.stderr
 
 
+def test_modules_that_cannot_be_written_leave_nothing(program: Path, tmp_path: Path) -> None:
+    """Do not leave one more folder on a full disk at each start."""
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))"
+    words = [
+        sys.executable,
+        "-c",
+        f"{limit}; os.execv(sys.argv[1], sys.argv[1:])",
+        sys.executable,
+        "-IBS",
+        str(program),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.rpartition(": ")[2]) == (1, "File too large\n")
+    assert list((tmp_path / "run/program").iterdir()) == []
+
+
 def test_the_modules_can_be_read(program: Path, tmp_path: Path) -> None:
     run(program, "--unpack", str(tmp_path / "out"))
     assert "def start" in (tmp_path / "out/gpuprov/small.py").read_text()

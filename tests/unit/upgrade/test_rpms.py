@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprov_dnf as dnf
+import gpuprov_repos
 import gpuprov_versionlock as versionlock
 import pytest
 from gpuprov_failures import Failed as DnfFailed
@@ -155,17 +156,24 @@ def test_only_the_installed_package_is_kept_for_a_rollback(
 def test_a_package_that_dnf_has_refused_is_not_unpacked_for_a_build(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Remove it from the cache, unless its repository requires no signatures."""
+    """Remove it from the cache, unless neither its repository nor dnf.conf requires signatures."""
     package = built(tmp_path / "own", "own")
-    for name in ("epel", "site"):
+    for name in ("epel", "site", "usual"):
         folder = tmp_path / f"{name}-0123456789abcdef/packages"
         folder.mkdir(parents=True)
         shutil.copy(package, folder)
-    (tmp_path / "all.repo").write_text("[epel]\ngpgcheck=1\n[site]\ngpgcheck=0\n")
+    (tmp_path / "all.repo").write_text("[epel]\ngpgcheck=1\n[site]\ngpgcheck=0\n[usual]\n")
+    (tmp_path / "dnf.conf").write_text("[main]\ngpgcheck=True\n")
+    monkeypatch.setattr(gpuprov_repos, "SETTINGS", str(tmp_path / "dnf.conf"))
     monkeypatch.setattr(rpms, "CACHES", f"{tmp_path}/*/packages")
     monkeypatch.setattr(rpms, "repositories", lambda: repositories(str(tmp_path)))
+    kept = [f"{tmp_path}/{name}-0123456789abcdef/packages/{package.name}" for name in ("site", "usual")]
     rpms._drop_unchecked({"libnccl": "2.28.9-1"})
-    assert list(rpms.cached().values()) == [f"{tmp_path}/site-0123456789abcdef/packages/{package.name}"]
+    assert list(rpms.cached().values()) == kept[:1]
+    shutil.copy(package, kept[1])
+    (tmp_path / "dnf.conf").write_text("[main]\nbest=True\n")
+    rpms._drop_unchecked({"libnccl": "2.28.9-1"})
+    assert sorted(map(str, tmp_path.glob("*/packages/*"))) == kept
 
 
 def test_a_package_of_a_repository_on_the_node_is_taken_from_there_only(

@@ -44,11 +44,20 @@ def release(case: Case, draft: Draft) -> Findings:
 
 
 def gpus(case: Case, draft: Draft) -> Findings:
-    """Check that the toolkit supports every GPU; a GPU that it does not support is a violation."""
+    """Check that the toolkit supports every GPU; a GPU that it does not support is a violation.
+
+    A GPU that is newer than the toolkit and runs its binaries for an older one is a warning.
+    """
     if draft.cuda is None:
         return
     for gpu in case.gpus:
-        if not rules.gpu_cuda_ok(gpu, draft.cuda):
+        if older := rules.older_binaries(case.catalog, gpu, draft.cuda):
+            text = (
+                f"CUDA {draft.cuda} has no target for {gpu.id} (compute capability {gpu.compute_capability}):"
+                f" its binaries for {older} run there; its first CUDA is {gpu.first_cuda}"
+            )
+            yield warning(case, "gpu-cuda-older", text, "blackwell-compat", "nixpkgs-cuda")
+        elif not rules.gpu_cuda_ok(gpu, draft.cuda):
             yield unsupported(case, "gpu-cuda", f"CUDA {draft.cuda}", gpu, draft.cuda)
 
 

@@ -15,7 +15,7 @@ from gpuprov.accept.across import mesh
 from gpuprov.accept.across.evidence import Heard
 from gpuprov.accept.across.mesh import Mesh
 from gpuprov.accept.across.rounds import Group
-from gpuprov.accept.across.run import ROUND_S, START_S, Outcome, _below, search_across
+from gpuprov.accept.across.run import ROUND_S, START_S, Outcome, _below, _heard, search_across
 from gpuprov.accept.across.search import AFTER, MOST, Search
 from gpuprov.cli import accept_across
 from gpuprov.errors import Unreachable
@@ -106,16 +106,48 @@ def test_a_node_that_ends_some_large_groups_gets_no_other_one_rejected_alone(cou
 
 
 @pytest.mark.parametrize("count", [5, 6, 7, 8, 9, 11, 16, 33])
-def test_a_node_that_ends_the_large_groups_of_another_does_not_get_it_rejected_alone(count: int) -> None:
+@pytest.mark.parametrize("least", [3, 4])
+def test_a_node_that_ends_the_large_groups_of_another_does_not_get_it_rejected_alone(
+    count: int, least: int
+) -> None:
     """Blame no node for groups that the same other node was in, at each place of both."""
     for victim in sorted({0, 1, count // 2, count - 2}):
         for who in range(count):
 
             def ends(number: int, group: Group, heard: Heard, victim: int = victim) -> Heard:
-                return ends_large(number, group, heard) if f"n{victim:03}" in group.nodes else heard
+                with_both = len(group.nodes) >= least and f"n{victim:03}" in group.nodes
+                return Heard(error="ncclSystemError") if with_both else heard
 
             rejected = judged(count, who, ends)[0] if who != victim else [f"n{who:03}"]
             assert f"n{who:03}" in rejected or not rejected, (victim, who)
+
+
+def test_a_node_that_waits_for_another_one_in_the_search_among_many_ends_no_search() -> None:
+    """Continue where a node that slows many states a link that is dead: a test of it comes in between."""
+    names = [f"n{number:03}" for number in range(16)]
+    search = Search(names)
+    while groups := search.next():
+        result: dict[str, Heard] = {}
+        for group in groups:
+            value = SLOW if "n002" in group.nodes else RATE
+            for node in group.nodes:
+                peers = dict.fromkeys(group.nodes, RATE) if group.exchange else {}
+                rates = {peer: rate for peer, rate in peers.items() if peer != node}
+                result[node] = Heard(rates=rates, reduced=value)
+            if search.rounds > 6 and {"n002", "n012"} <= set(group.nodes):
+                result |= dict.fromkeys(group.nodes, Heard(error="no answer"))
+                result["n002"] = Heard(error="no answer", stuck=(0, "n012"))
+        search.take(result)
+    rejected = [each.node for each in Outcome(search).judged() if each.verdict == "rejected"]
+    assert "n002" in rejected
+
+
+def test_a_node_states_nothing_about_an_exchange_that_its_group_has_not() -> None:
+    row = {"member": 1, "value": SLOW, "wrong": {"gpu": 0}}
+    answers = [{"value": {"exchange": [row]}}, {"error": "no answer", "step": 0, "member": 1}]
+    for exchange in (True, False):
+        heard = [_heard(each, Group(("n1", "n2"), exchange), "n1") for each in answers]
+        assert bool(heard[0].rates) is bool(heard[0].wrong) is bool(heard[1].stuck) is exchange
 
 
 def test_nodes_that_never_finish_a_group_of_all_are_not_accepted() -> None:

@@ -36,6 +36,16 @@ def test_small_and_odd_fleets(count: int) -> None:
     assert names[-1] in found.nodes
 
 
+@pytest.mark.parametrize("count", [3, 4, 5, 6])
+@pytest.mark.parametrize("factor", [0.04, 0.5])
+def test_a_slow_node_among_few_is_found(count: int, factor: float) -> None:
+    """Find it although half or more of all links are its own."""
+    names = [f"n{number}" for number in range(count)]
+    for bad in names:
+        search = searched(Fabric(1, names, rate=lambda a, b, at, bad=bad: factor if bad in (a, b) else 1.0))  # type: ignore[misc]
+        assert who(search.verdicts()) == {("node", (bad,), ())}
+
+
 def test_no_group_at_all_comes_to_its_end() -> None:
     search = searched(Fabric(1, silent=lambda nodes, at: True))
     assert search.rounds <= MOST

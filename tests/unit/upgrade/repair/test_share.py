@@ -211,10 +211,10 @@ def test_nodes_that_an_unfinished_repair_has_drained_are_known(
             if end:
                 journal.write(RUN, "failed", data="stuck")
     monkeypatch.setattr(share, "run_folders", lambda *verbs: sorted(tmp_path.iterdir()))
-    assert share.drained_by_others(None) == {"na": "1-2-repair-a"}
+    assert share.drained_by_others() == {"na": "1-2-repair-a"}
 
 
-def test_nodes_of_other_fleets_with_equal_names_are_left_alone(
+def test_nodes_that_a_run_of_another_fleet_has_drained_are_not_returned(
     world: World, context: RepairContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.stuck = {"n1"}
@@ -223,8 +223,6 @@ def test_nodes_of_other_fleets_with_equal_names_are_left_alone(
     monkeypatch.setattr(share, "run_folders", lambda *verbs: [context.folder])
     assert share.unfinished(Path("/srv/a/fleet.yml")) == [context.folder]
     assert share.unfinished(Path("/srv/b/fleet.yml")) == []
-    assert set(share.drained_by_others(Path("/srv/a/fleet.yml"))) == {"n1"}
-    assert share.drained_by_others(Path("/srv/b/fleet.yml")) == {}
 
 
 def test_never_more_nodes_are_out_than_stated(world: World, context: RepairContext) -> None:
