@@ -215,9 +215,10 @@ def commands(lines: tuple[str, ...]) -> Iterator[str]:
 
 
 def _boot(node: Node) -> None:
+    """Reboot a node, and wait until its units have started."""
     try:
         node.reboot()
-    except NodeFailed:  # beside other work a boot takes longer than the lab waits
+    except NodeFailed:  # next to other work a boot takes longer than the lab waits
         node.await_ssh()
     node.run("systemctl is-system-running --wait", check=False)
 
