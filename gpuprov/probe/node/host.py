@@ -89,7 +89,7 @@ def host_state(parameters: "Values") -> "Any":
 
 
 def _confidential() -> "str | None":
-    """Return what nvidia-smi reports of the readiness of GPUs in a guest with TDX or SEV-SNP; None elsewhere."""
+    """Return the readiness of GPUs that nvidia-smi reports in a guest with TDX or SEV-SNP; None elsewhere."""
     if not any(map(os.path.exists, ("/dev/tdx_guest", "/dev/sev-guest"))):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Stacks that vendors ship are accepted, impossible ones refused by name: a table with the source of each row."""
+"""Stacks that vendors ship are accepted, impossible ones refused by name, each from a source."""
 
 from __future__ import annotations
 
