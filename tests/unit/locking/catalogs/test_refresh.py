@@ -44,7 +44,7 @@ def assistant(*chips: dict[str, Any]) -> PackageSpec:
 
 def first_day(folder: str, specs: Specs) -> Specs:
     """Return packages that the catalog knows, without CUDA 13.4.3, which it knows only from its wheel."""
-    if folder in ("deb", "rpm"):
+    if folder in ("deb", "rpm", "doca"):
         return specs
     known = [spec for spec in specs if not spec.version.startswith("13.4.3")]
     return [*known, assistant(V100, RTX_5060, L4, A6000)]
@@ -52,7 +52,7 @@ def first_day(folder: str, specs: Specs) -> Specs:
 
 def next_day(folder: str, specs: Specs) -> Specs:
     """Return packages with three changes: branch 625, 595.99.01 without one GPU, 580.178.04 withdrawn."""
-    if folder in ("deb", "rpm"):
+    if folder in ("deb", "rpm", "doca"):
         return specs
     kept = [spec for spec in specs if not spec.version.startswith(("580.178.04", "13.4.3"))]
     late = [spec for spec in specs if spec.version.startswith("595.91.07")]
