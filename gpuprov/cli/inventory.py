@@ -129,7 +129,7 @@ def import_command(
     same = [name for name in found["groups"] if name not in hints.profile]
     if "" in hints.profile and len(same) > 1:
         options.note(
-            f"GPU servers of profile {hints.profile['']}: {', '.join(same)}; to import only some: --group NAME"
+            f"GPU servers of profile {hints.profile['']}: {', '.join(same)}; for some of them: --group NAME"
         )
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}
