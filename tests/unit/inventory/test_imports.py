@@ -130,7 +130,8 @@ def test_groups_that_one_profile_makes_gpu_servers_are_named(tmp_path: Path, cap
     path.write_text("[gpu]\nn1\n[monitoring]\nmon1\n")
     words = ["inventory", "import", str(path), "--from", "ansible", "--profile", "dev-t4", "--os", "debian12"]
     assert run(words) == 0
-    assert "GPU servers of profile dev-t4: gpu, monitoring; for some of them: --group" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "GPU servers of profile dev-t4: gpu, monitoring; for some of them: --group" in said
     assert run([*words, "--group", "gpu"]) == 0
     assert "GPU servers" not in capsys.readouterr().err
 
