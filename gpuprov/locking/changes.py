@@ -93,12 +93,12 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _word(value: Any) -> str:
-    """Return a value as text: `nothing` for None, commas in a list, a key's fingerprints, at most `MOST`
-    characters.
+    """Return a value as text: `nothing` for None, `none` for an empty one, commas in a list, a key's
+    fingerprints, at most `MOST` characters.
     """
     if value is None:
         return "nothing"
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     if text.startswith(KEY):
         return f"key {', '.join(fingerprints(text.encode()))}"
-    return text if len(text) <= MOST else text[:MOST] + "…"
+    return (text or "none") if len(text) <= MOST else text[:MOST] + "…"

@@ -92,7 +92,7 @@ def debian_package(folder: Path, maintainer: str) -> Exit:
 @click.argument("folder", type=FOLDER)
 @click.option("--mirror", default=image.MIRROR, show_default=True, help="Debian's archive")
 def container_image(folder: Path, mirror: str) -> Exit:
-    """Write gpuprov-image.tar.gz into FOLDER, a container image, from this checkout as it is; as root."""
+    """Write gpuprov-image.tar into FOLDER, a container image, from this checkout as it is; as root."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / image.NAME
     with tempfile.TemporaryDirectory(prefix="gpuprov-", dir="/var/tmp") as scratch:

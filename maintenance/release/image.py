@@ -1,4 +1,4 @@
-"""`gpuprov-image.tar.gz`: a container image with gpuprov, built from packages of Debian without a base image.
+"""`gpuprov-image.tar`: a container image with gpuprov, built from packages of Debian without a base image.
 
 Debian's packages come from a mirror whose index debootstrap verifies, gpuprov and its dependencies from
 wheels by hash. The same packages, wheel and date give the same bytes.
@@ -6,7 +6,6 @@ wheels by hash. The same packages, wheel and date give the same bytes.
 
 from __future__ import annotations
 
-import gzip
 import os
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from gpuprov.errors import GpuprovError
 from maintenance.release.locked import ROOT, download, read_pins
 from maintenance.release.wheelhouse import LOCK, fill
 
-NAME = "gpuprov-image.tar.gz"
+NAME = "gpuprov-image.tar"
 MIRROR = "http://deb.debian.org/debian"
 SUITE, PYTHON = "trixie", (3, 13)
 """Release of Debian, and the version of its Python."""
@@ -50,6 +49,8 @@ files of other versions of Python in the tests of a package.
 
 def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: Path, when: int) -> None:
     """Write the image, in the format that `podman load` and `docker load` read. Needs root.
+
+    It is not compressed: Podman 4.3 reads no compressed one.
 
     Args:
         wheel: gpuprov's; it contains the lock of its dependencies.
@@ -84,11 +85,9 @@ def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: P
         labels = {"title": "gpuprov", "version": version, "licenses": "GPL-3.0-or-later"}
         settings += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
         _said([*buildah, "config", *settings, "image"])
-        whole = scratch / "image.tar"
-        place = f"docker-archive:{whole}:localhost/gpuprov:{version}"
+        target.unlink(missing_ok=True)
+        place = f"docker-archive:{target.absolute()}:localhost/gpuprov:{version}"
         _said([*buildah, "commit", "--quiet", "--timestamp", str(when), "--format=docker", "image", place])
-    with whole.open("rb") as plain, target.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
-        shutil.copyfileobj(plain, packed, 1 << 20)
 
 
 @contextmanager

@@ -30,10 +30,12 @@ from maintenance.release.pyz import NAME, build_pyz
 from maintenance.release.wheelhouse import fill
 from tests import ROOT
 from tests.collection.build import build
-from tests.lab.package_index import build_index
+from tests.lab.package_index import build_index, index_wheels
 
 SYSTEMS = ("debian12-minimal", "debian13-minimal", "rocky9-played")
 WHEN = 1795000000
+MINORS = (11, 13)
+"""Minor numbers of the systems' Python 3."""
 LONGEST_S = 3600
 """Longest time of a way's lines."""
 WHO = "Anna Example <anna@example.org>"
@@ -120,16 +122,16 @@ def make(folder: Path, scratch: Path, ways: set[str]) -> None:
     if "image" in ways:
         (scratch / "image").mkdir()
         image.build_image(wheel, folder / image.NAME, __version__, image.MIRROR, scratch / "image", WHEN)
-    if "wheelhouse" in ways:
-        for minor in (11, 13):
-            house = scratch / f"{minor}/wheelhouse"
-            house.mkdir(parents=True)
-            (house / wheel.name).write_bytes(wheel.read_bytes())
-            fill(house, wheel, (3, minor), "x86_64")
-            target = folder / f"3.{minor}"
-            target.mkdir()
-            command = ["tar", "-C", str(house.parent), "-cf", str(target / "wheelhouse.tar"), house.name]
-            subprocess.run(command, check=True)
+    for minor in MINORS:
+        house = scratch / f"{minor}/wheelhouse"
+        house.mkdir(parents=True)
+        (house / wheel.name).write_bytes(wheel.read_bytes())
+        fill(house, wheel, (3, minor), "x86_64")
+        index_wheels(house, folder)
+        target = folder / f"3.{minor}"
+        target.mkdir()
+        command = ["tar", "-C", str(house.parent), "-cf", str(target / "wheelhouse.tar"), house.name]
+        subprocess.run(command, check=True)
 
 
 @contextmanager

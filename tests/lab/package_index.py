@@ -35,13 +35,18 @@ def build_index(folder: Path) -> Path:
             str(folder),
             str(ROOT),
         )
-        for path in kept.glob("*.whl"):
-            name = re.sub(r"[-_.]+", "-", path.name.partition("-")[0]).lower()
-            project = folder / "simple" / name
-            project.mkdir(parents=True, exist_ok=True)
-            (project / path.name).write_bytes(path.read_bytes())
+        index_wheels(kept, folder)
     [wheel] = folder.glob("gpuprov-*.whl")
     return wheel
+
+
+def index_wheels(wheels: Path, folder: Path) -> None:
+    """Add all wheels of a folder to the index in `folder/simple`."""
+    for path in wheels.glob("*.whl"):
+        name = re.sub(r"[-_.]+", "-", path.name.partition("-")[0]).lower()
+        project = folder / "simple" / name
+        project.mkdir(parents=True, exist_ok=True)
+        (project / path.name).write_bytes(path.read_bytes())
 
 
 def obtained(folder: Path, url: str) -> tuple[str, ...]:

@@ -127,6 +127,17 @@ def test_the_group_that_is_a_kind_can_be_named(tmp_path: Path) -> None:
     assert fleet.also["a"].hosts == ["n2"]
 
 
+def test_groups_that_one_profile_makes_gpu_servers_are_named(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("[gpu]\nn1\n[monitoring]\nmon1\n")
+    words = ["inventory", "import", str(path), "--from", "ansible", "--profile", "dev-t4", "--os", "debian12"]
+    assert run(words) == 0
+    said = capsys.readouterr().err
+    assert "GPU servers of profile dev-t4: gpu, monitoring; for some of them: --group" in said
+    assert run([*words, "--group", "gpu"]) == 0
+    assert "GPU servers" not in capsys.readouterr().err
+
+
 def test_hosts_of_no_named_group_are_named_and_left_out(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "hosts"
     path.write_text("[a]\nn1\n[b]\nn2\n[monitoring]\nmon1 k=v\nmon2\n[all:children]\na\nb\nmonitoring\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpuprov.locking.changes import brief, changes
+import pytest
+
+from gpuprov.locking.changes import _word, brief, changes
 from gpuprov.model.lock import read_lock
 from tests import RECORDED_LOCK
 
@@ -41,3 +43,10 @@ def test_the_size_of_packages_is_no_change() -> None:
     components = group.components.model_copy(update={"driver": driver})
     sized = lock.model_copy(update={"groups": {name: group.model_copy(update={"components": components})}})
     assert changes(lock, sized) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(None, "nothing"), ([], "none"), ("", "none"), (["a", "b"], "a, b"), (0, "0")]
+)
+def test_no_value_is_shown_as_nothing_at_all(value: object, word: str) -> None:
+    assert _word(value) == word
