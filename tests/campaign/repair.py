@@ -105,7 +105,8 @@ class Site:
     def _wrong(self, fault: str, said: str, power: Power) -> list[str]:
         """Return what differs from a repair without a kill, with "" for each thing that does not."""
         [run] = (self.folder / "state/gpuprov/runs").glob("*-repair-*")
-        ends = {each["name"]: each["end"] for each in json.loads(said)["nodes"]}
+        nodes = json.loads(said)["nodes"]
+        ends = {each["name"]: each["end"] for each in nodes}
         rungs = {
             entry.step
             for entry in read(run)
@@ -118,7 +119,7 @@ class Site:
             out = out | {node} if what == "drain" else out - {node}
             most = max(most, len(out))
         return [
-            f"ends {ends}" if ends != ENDS else "",
+            f"ends {ends}, {[each['reason'] for each in nodes]}" if ends != ENDS else "",
             f"rungs {sorted(rungs)}" if rungs != wanted else "",
             f"{most} nodes out at a time" if most > 1 else "",
             f"left out: {sorted(out)}" if out else "",
