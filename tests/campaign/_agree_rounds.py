@@ -16,7 +16,7 @@ from tests.campaign._agree_node import Place, Snapshot, settled
 from tests.campaign._agree_others import BENIGN, UNKNOWN
 from tests.campaign._agree_stack import OF_THE_STACK
 from tests.campaign._agree_system import OF_THE_SYSTEM
-from tests.campaign._agree_witnesses import Bench, Heard
+from tests.campaign._agree_witnesses import NO_ANSWER, Bench, Heard
 
 TOGETHER = 3
 """Maximum number of changes of a round."""
@@ -146,7 +146,8 @@ class Rounds:
         if extra := now.without(self.before).every:
             names = " + ".join(change.name for change in changes)
             self.left.append(f"{names}: left behind {_listed(extra)}")
-            self.before = now
+            if NO_ANSWER not in now.every:  # it would hide all that a witness cannot say from now on
+                self.before = now
 
 
 def _plain(changes: Sequence[Change], heard: Heard) -> bool:

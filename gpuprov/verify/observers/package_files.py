@@ -27,8 +27,9 @@ STEMS = (
     ' do [ ! -e "$stem.list" ] || set -- "$@" "$stem.list"; done; done;'
 )
 OWNERS = STEMS + ' [ $# = 0 ] || grep -HxF {paths} -- "$@" || test $? -eq 1'
-# S: stamps of the lists, R: record, M: checksums of the packages, N: files now, C: checksums of the files.
-# Documentation is excluded, as in the record: a system may leave it out.
+# S: stamps of the lists, R: record, K: configuration files, M: checksums of the packages, N: files now,
+# C: checksums of the files. Configuration files are excluded, as in the record, and documentation, which a
+# system may leave out.
 COMPARED = (
     STEMS
     + r"""
@@ -42,6 +43,7 @@ found() { tr '\n' '\0' | xargs -0 -r sh -c 'find "$@" -maxdepth 0 -printf "$0"' 
 {
   stat -c 'S %Y %n' -- "$@" | sed "s/\(:$own\)\{0,1\}\.list\$//"
   record | sed 's/^/R /'
+  for each; do cat "${each%.list}.conffiles" 2>/dev/null; done | sed 's,^[^/]*,K ,'
   checksums "$@" | sed "s/^/M /; s/^\(M # .*\)\.md5sums\$/\1/; s/^\(M # .*\):$own\$/\1/"
   { record | sed -n 's/^[^#/]*\(\/[^\t]*\)\t.*/\1/p'; checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p'; } |
     sort -u | found 'N %y %m %U %G %s %T@ %p\t%l\n'
@@ -58,8 +60,9 @@ found() { tr '\n' '\0' | xargs -0 -r sh -c 'find "$@" -maxdepth 0 -printf "$0"' 
     what = $2 " " $6; owner = $3 " " $4 " " $5; time = $7; each = where()
     of[each] = name; was[each] = what " " target; owned[each] = owner; modified[each] = time
   }
+  $1 == "K" { configures[substr($0, 3)] = 1 }
   $1 == "M" && $2 == "#" { name = $3; next }
-  $1 == "M" { each = "/" substr($0, 37); sum[each] = $2 ""; by[each] = name }
+  $1 == "M" { each = "/" substr($0, 37); if (!(each in configures)) { sum[each] = $2 ""; by[each] = name } }
   $1 == "N" {
     target = $0; sub(/^[^\t]*\t/, "", target)
     kind = $2; size = $6; owner = $3 " " $4 " " $5; split($7, seconds, "."); time = seconds[1]; each = where()
@@ -98,8 +101,8 @@ class PackageFiles(Observed):
         """Return the files that are missing, diverted or changed, as `PACKAGE PATH STATE`, sorted.
 
         Checksums are compared for at most `BUDGET` bytes; type, size, time, mode and owner with the record of
-        the last apply, if it is of the installed version. Documentation, files that a package diverts, and
-        modes of dpkg-statoverride are not reported, nor more than `ROWS` changes.
+        the last apply, if it is of the installed version. Configuration files, documentation, files that a
+        package diverts, and modes of dpkg-statoverride are not reported, nor more than `ROWS` changes.
 
         Raises:
             NodeFailed: dpkg fails, or the files cannot be compared.

@@ -18,7 +18,8 @@ LIMITS = "; ".join(
     f"echo {kind} {name} $(ulimit -{kind}{option})" for name, option in OPTIONS.items() for kind in "SH"
 )
 # A session of PAM for the first of these services that the node has, in the environment that PAM gives it. A
-# module that fails does not end it, as sshd's sessions continue. Without a service nothing is printed.
+# module that fails does not end it, as sshd's sessions continue. Without a service nothing is printed, and
+# nothing of cron where PAM does not start it, which runs no job then.
 SESSION = """
 import ctypes, os, pwd, shutil, subprocess, sys
 names, user, *command = sys.argv[1:]
@@ -30,7 +31,8 @@ account = pwd.getpwnam(user)
 pam, handle, nobody = ctypes.CDLL("libpam.so.0"), ctypes.c_void_p(), (ctypes.c_void_p * 2)()
 pam.pam_getenvlist.restype = ctypes.POINTER(ctypes.c_char_p)
 if pam.pam_start(service.encode(), user.encode(), nobody, ctypes.byref(handle)):
-    sys.exit("PAM does not start")
+    print("PAM does not start " + service, file=sys.stderr)
+    sys.exit(0 if service.startswith("cron") else 1)
 pam.pam_set_item(handle, 3, b"ssh")
 pam.pam_setcred(handle, 2)
 pam.pam_open_session(handle, 0x8000)

@@ -50,7 +50,7 @@ class Tree:
         folders = sorted({parent for path in paths for parent in path.parents if self.root in parent.parents})
         listed = sorted(map(str, [*folders, *paths]))
         (self.info / f"{name}.list").write_text("/.\n" + "".join(f"{path}\n" for path in listed))
-        sums = [path for path in paths if path.is_file() and not path.is_symlink() and path != self.config]
+        sums = [path for path in paths if path.is_file() and not path.is_symlink()]
         (self.info / f"{name}.md5sums").write_text(
             "".join(f"{md5(path)}  {str(path)[1:]}\n" for path in sums)
         )

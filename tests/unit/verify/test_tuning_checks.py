@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from types import SimpleNamespace
+
 import pytest
 from testinfra.host import Host
 
 from gpuprov.drift.judge import judge
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.verify.observers.tuning import BOOT_SYSCTLS, Tuning, parse_session, parse_sysctls
+from gpuprov.verify.observers.tuning import BOOT_SYSCTLS, SESSION, Tuning, parse_session, parse_sysctls
 from gpuprov.verify.shell import ShellBackend
 from tests.unit.verify.nodes_on_paper import PaperShell
 
@@ -133,3 +138,16 @@ def test_debugging_variable_is_reported_with_its_file() -> None:
 def test_huge_pages(text: str | None) -> None:
     """Check the mode of transparent huge pages that is read; an empty text stays empty."""
     assert facts(hugepages={"transparent": text}).hugepages == (text and "madvise")
+
+
+@pytest.mark.parametrize(("services", "status"), [("sshd login", 1), ("cron crond", 0)])
+def test_cron_without_pam_runs_no_job_and_so_has_no_variables(
+    services: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody_starts = SimpleNamespace(pam_getenvlist=SimpleNamespace(), pam_start=lambda *_: 4)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: nobody_starts)
+    monkeypatch.setattr(os.path, "isfile", lambda path: True)
+    monkeypatch.setattr(sys, "argv", ["", services, "root", "env"])
+    with pytest.raises(SystemExit) as ended:
+        exec(SESSION, {})  # noqa: S102 - the program that verify runs on nodes
+    assert ended.value.code == status
