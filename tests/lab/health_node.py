@@ -123,7 +123,7 @@ def health_node(lab: Lab, folder: Path, setting: Mapping[str, Any]) -> HealthNod
     equip(plain)
     node = HealthNode(lab, plain, folder)
     with_kernel_lines(plain)
-    # Nodes have no control groups of processors: beside busy ones a run of lowest priority does not end.
+    # Nodes have no control groups of processors: next to busy ones a run of lowest priority does not end.
     text = "[Service]\nNice=0\nTimeoutStartSec=200\n"
     plain.run(f"mkdir -p {DROP_INS} && cat >{DROP_INS}/lab.conf", input=text)
     plain.run(f"mkdir -p {FOLDER}")
