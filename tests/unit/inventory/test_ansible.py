@@ -209,8 +209,8 @@ def test_what_further_groups_speak_of_must_be_there(
 
 def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: MakeLock) -> None:
     rows = [
-        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04,"
-        f" arch: {'aarch64' if name.startswith(('gb', 'dgx-spark')) else 'x86_64'}, stack: {{repository: nvidia}}}}"
+        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04, arch:"
+        f" {'aarch64' if name.startswith(('gb', 'dgx')) else 'x86_64'}, stack: {{repository: nvidia}}}}"
         for number, name in enumerate(NAMES)
     ]
     write_lock(locked("groups:\n" + "\n".join(rows) + "\n"), tmp_path / "fleet.lock.yml")
