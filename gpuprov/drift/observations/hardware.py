@@ -44,7 +44,7 @@ def _visible(facts: Facts, expectation: Expectation) -> Any:
     return len(seen)
 
 
-@observes("gpu.confidential", "pci", "smi")
+@observes("gpu.confidential", "smi")
 def _confidential(facts: Facts, expectation: Expectation) -> str:
     """Return whether the GPUs have protected memory: `on`, `off`, or the GPUs that have it.
 
@@ -52,7 +52,7 @@ def _confidential(facts: Facts, expectation: Expectation) -> str:
         Missing: nvidia-smi does not answer.
     """
     on = [gpu.index for gpu in gpus_of(facts) if gpu.protected_mib]
-    if len(on) == len(gpus_of(facts)):
+    if on and len(on) == len(gpus_of(facts)):
         return CONFIDENTIAL
     return f"on for GPU {', '.join(map(str, on))}" if on else NOT_CONFIDENTIAL
 

@@ -384,6 +384,6 @@ def test_the_lines_about_gpus_are_searched_once_for_all_of_them() -> None:
     lines = {("alias", "pci:v1"): ("/etc/modprobe.d/x.conf:1", "vfio"), ("alias", "pci:v2"): ("y", "nvidia")}
     run = DryRun({"nvidia": "insmod /x/nvidia.ko", "nvidia-uvm": "insmod /x/nvidia-uvm.ko"})
     loading = Loading({}, ("pci:v1", "pci:v2"), frozenset())
-    first, second = _refused(loading, run, Modprobe({}, {}, {}, {}, lines), ())
+    first, second = _refused(loading, run, Modprobe({}, {}, {}, {}, lines, {}), ())
     assert first == ("a GPU's PCI id loads nothing", ("/etc/modprobe.d/x.conf:1",))
     assert first[1] is second[1]

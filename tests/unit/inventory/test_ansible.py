@@ -76,13 +76,11 @@ def ansible(folder: Path, *words: str, **environment: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a fleet.yml."""
     (tmp_path / "fleet.yml").write_text(FLEET)
     return tmp_path
 
 
 def generated(folder: Path) -> Path:
-    """Return the folder of the inventory generated from the fleet."""
     assert run(["inventory", "generate", str(folder / "out"), "-F", str(folder / "fleet.yml")]) == 0
     return folder / "out"
 
@@ -140,7 +138,6 @@ def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", [FLEET, AWKWARD], ids=["full", "awkward"])
 def test_a_fleet_comes_back_whole(tmp_path: Path, text: str) -> None:
-    """Check that a fleet that became an Ansible inventory is imported without a loss."""
     (tmp_path / "fleet.yml").write_text(text)
     lines: list[str] = []
     back = import_fleet([generated(tmp_path)], ImportHints(), narrate=lines.append)
@@ -211,10 +208,9 @@ def test_what_further_groups_speak_of_must_be_there(
 
 
 def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: MakeLock) -> None:
-    archs = {name: "aarch64" if name.startswith(("gb", "dgx-spark")) else "x86_64" for name in NAMES}
     rows = [
-        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04,"
-        f" arch: {archs[name]}, stack: {{repository: nvidia}}}}"
+        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04, arch:"
+        f" {'aarch64' if name.startswith(('gb', 'dgx')) else 'x86_64'}, stack: {{repository: nvidia}}}}"
         for number, name in enumerate(NAMES)
     ]
     write_lock(locked("groups:\n" + "\n".join(rows) + "\n"), tmp_path / "fleet.lock.yml")
