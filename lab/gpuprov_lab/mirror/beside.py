@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 from gpuprov.catalog import load
 from gpuprov.errors import GpuprovError, InvalidInput
-from gpuprov.model.documents import write_text
+from gpuprov_lab.host import write_whole
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 
@@ -78,7 +78,7 @@ def serve(lab: Path, systems: Sequence[str]) -> None:
     root.mkdir(exist_ok=True)
     with served(root) as server:
         nvidia.build(root, load(), systems, base=server.url)
-        write_text(lab / RECORD, json.dumps([list(systems), server.url]))
+        write_whole(lab / RECORD, json.dumps([list(systems), server.url]))
         while root.exists():
             time.sleep(1)
 
