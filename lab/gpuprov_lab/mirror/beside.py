@@ -12,6 +12,7 @@ from urllib.request import urlopen
 
 from gpuprov.catalog import load
 from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov_lab.host import write_whole
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 
@@ -82,9 +83,7 @@ def serve(lab: Path, systems: Sequence[str]) -> None:
     root.mkdir(exist_ok=True)
     with served(root) as server:
         nvidia.build(root, load(), systems, base=server.url)
-        part = lab / f"{RECORD}.part"
-        part.write_text(json.dumps([list(systems), server.url]))
-        part.replace(lab / RECORD)
+        write_whole(lab / RECORD, json.dumps([list(systems), server.url]))
         while root.exists():
             time.sleep(1)
 
