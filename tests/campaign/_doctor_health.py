@@ -96,10 +96,12 @@ def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
             run_s,
         )
     worst = min(classes, key=CLASSES.index)
+    is_drained = re.search(r"State=\S*DRAIN", shown) is not None
+    if worst == "none":  # has no consequence: it is in the textfile alone
+        return "the node is drained" if is_drained else "", worst, run_s
     plugin = plugins[CLASSES.index(worst)]
     if not re.match(rf"{re.escape(rule)}: .*\n1\n$", plugin):
         return f"the plugin prints {plugin!r}", worst, run_s
-    is_drained = re.search(r"State=\S*DRAIN", shown) is not None
     key = "Reason" if worst in DRAINING else "Comment"
     found = re.search(rf"(?m)^ *{key}=(gpuprov:health: {worst} {re.escape(rule)}: .*)", shown)
     if not found or is_drained != (worst in DRAINING):
