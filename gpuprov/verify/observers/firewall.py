@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+from gpuprov.roles.firewall import FLUSHES
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 
 RULES = "nft -sp list table inet gpuprov"
+MASKED = "# Unit nftables.service is masked."
+"""Whole output of `systemctl cat` for a masked unit."""
 LOADED = f"unshare --net sh -c 'nft -f \"$0\" && {RULES}' %s"
 """Loads a file of rules into a network namespace that ends with the command."""
 
@@ -45,13 +48,16 @@ class Firewall(Observed):
     def reloading_actions(self, rules: str) -> list[str]:
         """Return the actions of nftables.service (`reload`, `start`, `stop`) that also load gpuprov's rules.
 
-        Only the last ExecStartPost=, ExecReload= or ExecStopPost= line in the unit's files counts. Sorted.
+        Only the last ExecStartPost=, ExecReload= or ExecStopPost= line in the unit's files counts. Sorted. All
+        of them for a masked unit: it never starts, and flushes nothing.
 
         Args:
             rules: path of the file with gpuprov's rules.
         """
         last: dict[str, str] = {}
         text = self.run("systemctl cat nftables.service").stdout
+        if text.strip() == MASKED:
+            return sorted(FLUSHES)
         for key, command in re.findall(r"(?m)^Exec(StartPost|Reload|StopPost)=(.*)$", text):
             last[key.removesuffix("Post").lower()] = command
         return sorted(verb for verb, command in last.items() if f"-f {rules}" in command)

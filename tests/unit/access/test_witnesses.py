@@ -14,7 +14,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.roles import Expectation
-from gpuprov.roles.firewall import CHAINS
+from gpuprov.roles.firewall import CHAINS, FLUSHES
 from gpuprov.verify.observers.firewall import Firewall
 from gpuprov.verify.observers.sshd import option
 
@@ -97,6 +97,13 @@ def test_a_unit_that_flushes_all_tables_must_load_ours_again() -> None:
     assert survives(shown) == survives(shown, table="") == wanted
     assert survives(f"{shown}{theirs}\n") == ["start", "stop"]
     assert survives("") == []
+
+
+@pytest.mark.parametrize(("text", "found"), [("# Unit nftables.service is masked.\n", FLUSHES), ("", [])])
+def test_a_masked_unit_flushes_no_table(text: str, found: list[str]) -> None:
+    host: Any = object.__new__(Firewall)
+    host.__dict__["run"] = lambda command: SimpleNamespace(stdout=text)
+    assert host.reloading_actions("/etc/gpuprov/firewall.nft") == found
 
 
 def test_listeners_are_known_by_program() -> None:
