@@ -48,8 +48,8 @@ class Firewall(Observed):
     def reloading_actions(self, rules: str) -> list[str]:
         """Return the actions of nftables.service (`reload`, `start`, `stop`) that also load gpuprov's rules.
 
-        Only the last ExecStartPost=, ExecReload= or ExecStopPost= line in the unit's files counts. Sorted. All
-        of them for a masked unit: it never starts, and flushes nothing.
+        Only the last ExecStartPost=, ExecReload= or ExecStopPost= line in the unit's files counts. Sorted.
+        All of them for a masked unit: it never starts, and flushes nothing.
 
         Args:
             rules: path of the file with gpuprov's rules.
