@@ -451,6 +451,11 @@ class Facts:
         return parse_table(self.raw("firewall")["text"])
 
     @part
+    def firewall_at_boot(self) -> Table | None:
+        """gpuprov's nftables table as its file loads it; `None` if that loads no such table."""
+        return parse_table(self.raw("firewall").get("at_boot", ""))
+
+    @part
     def flushing(self) -> Flushing:
         """Last configured command of each action of nftables.service, and its drop-ins.
 

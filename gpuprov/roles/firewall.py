@@ -17,6 +17,7 @@ FIREWALL_COMMAND = f"/usr/sbin/nft -f {FIREWALL_RULES}"
 """The command of the unit."""
 FLUSHES = ["reload", "start", "stop"]
 """Commands of nftables.service: each flushes every table, and has to load gpuprov's rules again."""
+CHAINS = ("input", "forward")
 UNITS = {"firewall.unit": FIREWALL_UNIT}
 BESIDE = ("firewalld.service",)
 """Firewalls that systems start by default. A packet needs their permission too: the role disables them."""
@@ -28,6 +29,7 @@ OVERRULED = (
     *mends("firewall", "firewall.unit", "firewalld, started or enabled by hand"),
     *fails("firewall", "firewall.survives", "a later drop-in of nftables.service"),
     *mends("firewall", "firewall.input", "nft by hand: a flush, another rule in gpuprov's table"),
+    *mends("firewall", "firewall.at_boot", "gpuprov's file of rules edited, emptied or removed"),
 )
 
 
@@ -36,18 +38,19 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
     `firewall.unit` is also wrong while a service of `BESIDE` runs or is enabled, which could refuse what the
     rules accept. `firewall.survives` are the commands of nftables.service after which the rules are loaded
-    again.
+    again. `firewall.at_boot` is what gpuprov's file of rules loads, now or at the next boot.
     """
     firewall = group.setting("firewall")
     if firewall is None:
         return []
     rules, role = firewall["ruleset"], "firewall"
+    chains = {name: by_number(rules[name]) for name in CHAINS}
     return [
         Expectation("firewall.unit", "enabled", role, subject=FIREWALL_COMMAND),
         Expectation("firewall.survives", FLUSHES, role),
         Expectation("firewall.networks", rules["networks"], role),
-        Expectation("firewall.input", by_number(rules["input"]), role),
-        Expectation("firewall.forward", by_number(rules["forward"]), role),
+        *(Expectation(f"firewall.{name}", chain, role) for name, chain in chains.items()),
+        Expectation("firewall.at_boot", {"networks": rules["networks"], **chains}, role),
     ]
 
 

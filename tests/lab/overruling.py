@@ -399,6 +399,11 @@ WAYS = (
     Way("firewall.unit", DROP_IN, **_unit("gpuprov-firewall.service", "Nice=5"), alone=True),
     Way("firewall.unit", OWN_FILE, _own("gpuprov-firewall.service", "ExecStart=.*", "ExecStart=/bin/true")),
     Way(
+        "firewall.at_boot",
+        "gpuprov's file of rules edited, emptied or removed",
+        "sed -i '/dport 22 /d' /etc/gpuprov/firewall.nft",
+    ),
+    Way(
         "firewall.survives",
         "a later drop-in of nftables.service",
         f"printf '[Service]\\nExecReload=\\nExecReload=/bin/true\\n' >{FLUSHING}; {RELOAD}",

@@ -32,6 +32,7 @@ FAULTS = {
     ),
     "rule": ("nft insert rule inet gpuprov input accept", "firewall.input"),
     "element": ("nft add element inet gpuprov fleet4 '{ 203.0.113.0/24 }'", "firewall.networks"),
+    "file": ("rm /etc/gpuprov/firewall.nft", "firewall.at_boot"),
     "unit": ("systemctl -q disable gpuprov-firewall.service", "firewall.unit"),
     "flush": ("rm /etc/systemd/system/nftables.service.d/*; systemctl daemon-reload", "firewall.survives"),
 }

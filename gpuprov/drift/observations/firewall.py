@@ -9,7 +9,7 @@ from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.drift.observations.units import commanded_by, own_unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.roles.firewall import BESIDE, FIREWALL_DROP_IN, FIREWALL_RULES, firewall_state
+from gpuprov.roles.firewall import BESIDE, CHAINS, FIREWALL_DROP_IN, FIREWALL_RULES, firewall_state
 
 
 @observes("firewall.unit", "units")
@@ -52,3 +52,12 @@ def _input(facts: Facts, expectation: Expectation) -> Any:
 def _forward(facts: Facts, expectation: Expectation) -> Any:
     """Return the lines of the table's chain `forward`; None without the table or the chain."""
     return facts.firewall.chains.get("forward") if facts.firewall else None
+
+
+@observes("firewall.at_boot", "firewall")
+def _at_boot(facts: Facts, expectation: Expectation) -> Any:
+    """Return the sets and chains that gpuprov's file of rules loads; None if it loads no table."""
+    table = facts.firewall_at_boot
+    return (
+        {"networks": table.networks, **{name: table.chains.get(name) for name in CHAINS}} if table else None
+    )

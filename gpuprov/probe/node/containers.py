@@ -36,7 +36,7 @@ def toolkit(parameters: "Values") -> "Any":
     }
 
 
-@collector(seconds=10)
+@collector(seconds=20)
 def podman(parameters: "Values") -> "Any":
     """Return lines of Podman's help with the defaults of its options, and who sets them: `[file, key]`.
 
@@ -45,7 +45,7 @@ def podman(parameters: "Values") -> "Any":
     """
     if not parameters["podman"] or not find_program("podman"):
         return {"options": [], "places": []}
-    said = run("podman", "--help", seconds=4) + run("podman", "create", "--help", seconds=4)
+    said = run("podman", "--help", seconds=9) + run("podman", "create", "--help", seconds=9)
     files = ["/etc/containers/containers.conf"] + sorted(
         glob.glob("/etc/containers/containers.conf.d/*.conf")
     )

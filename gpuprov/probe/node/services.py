@@ -82,20 +82,29 @@ def listening(parameters: "Values") -> "Any":
     return {"text": run("ss", "-Hltnp")}
 
 
+RULES = "/etc/gpuprov/firewall.nft"
+
+
 @collector(seconds=10)
 def firewall(parameters: "Values") -> "Any":
     """Return gpuprov's nftables table with numeric protocols, and nftables.service's further commands.
 
-    nftables.service flushes all tables. The text is empty without such a table or without nft.
+    nftables.service flushes all tables. `at_boot` is the table that gpuprov's file loads, in an empty network
+    namespace. The texts are empty without such a table or without nft.
     """
     if find_program("nft") is None:
-        return {"text": "", "flushing": ""}
+        return {"text": "", "flushing": "", "at_boot": ""}
     wanted = "--property=ExecStartPost,ExecReload,ExecStopPost,DropInPaths"
     shown = (
         run_anyway("systemctl", "show", wanted, "nftables.service")[1] if find_program("systemctl") else ""
     )
     there = "table inet gpuprov\n" in run("nft", "list", "tables") + "\n"
-    return {"text": run("nft", "-p", "list", "table", "inet", "gpuprov") if there else "", "flushing": shown}
+    table = "nft -p list table inet gpuprov"
+    return {
+        "text": run(*table.split()) if there else "",
+        "flushing": shown,
+        "at_boot": run_anyway("unshare", "--net", "sh", "-c", f"nft -f {RULES} && {table}")[1],
+    }
 
 
 @collector(seconds=5)

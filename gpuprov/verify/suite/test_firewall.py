@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuprov.roles.firewall import BESIDE, FIREWALL_RULES, FIREWALL_UNIT, firewall_state
+from gpuprov.roles.firewall import BESIDE, CHAINS, FIREWALL_RULES, FIREWALL_UNIT, firewall_state
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.readings import own_unit_state
 
@@ -44,3 +44,9 @@ def test_what_comes_in_is_judged_by_the_locked_rules(host: Node, expected: list[
 def test_what_goes_to_containers_is_judged_by_the_locked_rules(host: Node, expected: list[str]) -> None:
     """Check that the chain `forward` has exactly the locked rules, in order."""
     assert host.firewall.chain("forward") == expected
+
+
+@pytest.mark.check("firewall.at_boot", f"nft --check --file {FIREWALL_RULES}")
+def test_next_boot_loads_the_locked_rules(host: Node, expected: dict[str, Any]) -> None:
+    """Check that gpuprov's file of rules, loaded where it has no effect, gives exactly the locked table."""
+    assert host.firewall.loaded(FIREWALL_RULES, expected["networks"], CHAINS) == expected

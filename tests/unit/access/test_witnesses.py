@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.nftables import parse_table
 from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.roles import Expectation
+from gpuprov.roles.firewall import CHAINS, FLUSHES
+from gpuprov.verify.observers.firewall import Firewall
 from gpuprov.verify.observers.sshd import option
 
 # Output of `nft -p list table inet gpuprov`, nftables 1.0.6; the set is long enough to be wrapped.
@@ -32,6 +35,7 @@ table inet gpuprov {
 \t}
 }
 """
+BOTH = f"{TABLE[:-2]}\n\tchain forward {{\n\t\tct status dnat drop\n\t}}\n}}\n"
 SOCKETS = """\
 LISTEN 0      128          0.0.0.0:22        0.0.0.0:*    users:(("sshd",pid=43,fd=3))
 LISTEN 0      128             [::]:2222         [::]:*    users:(("sshd",pid=43,fd=4))
@@ -67,6 +71,21 @@ def test_a_rule_that_was_slipped_in_is_seen() -> None:
     assert seen("firewall.input", rules, firewall={"text": ""}) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [(BOTH, True), (BOTH.replace(" 2222 ", " 22 "), False), (TABLE, False), (BOTH[:-4], False), ("", False)],
+    ids=["all", "another port", "one chain", "a part", "nothing"],
+)
+def test_both_see_what_the_file_of_rules_would_load(text: str, same: bool) -> None:
+    table = parse_table(BOTH)
+    assert table
+    stated = {"networks": table.networks, **table.chains}
+    host: Any = object.__new__(Firewall)
+    host.__dict__["run"] = lambda command, path: SimpleNamespace(stdout=text)
+    assert (host.loaded("/etc/gpuprov/firewall.nft", stated["networks"], CHAINS) == stated) is same
+    assert (seen("firewall.at_boot", stated, firewall={"text": BOTH, "at_boot": text}) == stated) is same
+
+
 def test_a_unit_that_flushes_all_tables_must_load_ours_again() -> None:
     load = "{ path=/bin/sh ; argv[]=/bin/sh -c exec /usr/sbin/nft -f /etc/gpuprov/firewall.nft ; }"
     theirs = "ExecReload={ path=/usr/sbin/nft ; argv[]=/usr/sbin/nft -f /etc/nftables.conf ; }"
@@ -79,6 +98,13 @@ def test_a_unit_that_flushes_all_tables_must_load_ours_again() -> None:
     assert survives(shown) == survives(shown, table="") == wanted
     assert survives(f"{shown}{theirs}\n") == ["start", "stop"]
     assert survives("") == []
+
+
+@pytest.mark.parametrize(("text", "found"), [("# Unit nftables.service is masked.\n", FLUSHES), ("", [])])
+def test_a_masked_unit_flushes_no_table(text: str, found: list[str]) -> None:
+    host: Any = object.__new__(Firewall)
+    host.__dict__["run"] = lambda command: SimpleNamespace(stdout=text)
+    assert host.reloading_actions("/etc/gpuprov/firewall.nft") == found
 
 
 def test_listeners_are_known_by_program() -> None:

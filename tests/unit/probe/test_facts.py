@@ -25,6 +25,7 @@ LATER = {
         "candidates",
         "containerd",
         "firewall",
+        "firewall_at_boot",
         "health",
         "imex",
         "holding",
