@@ -21,6 +21,9 @@ NSPAWN = Path("/run/systemd/nspawn")
 # A systemd uses about six inotify instances; the kernel's default limit for root is exhausted by twenty
 # nodes.
 INSTANCES, INSTANCES_AT_LEAST = Path("/proc/sys/fs/inotify/max_user_instances"), 4096
+# Processor time of all nodes together, as that of eight processes outside. By default they share that of one,
+# and on a busy machine their programs miss time limits.
+WEIGHTS = {"cpu.shares": 8 * 1024, "cpu.weight": 8 * 100}
 # systemd-nspawn exits with 133 when the system inside requests a reboot (its manual page, "Exit status").
 SUPERVISOR = """\
 for group in $CONTROL_GROUPS; do echo $$ >"$group/cgroup.procs" || exit; done
@@ -221,6 +224,9 @@ def _make_groups(machine: str) -> list[Path]:
             for name in ("cpuset.cpus", "cpuset.mems"):
                 (group.parent / name).write_text((group.parent.parent / name).read_text())
             inherit.write_text("1")
+        for name, weight in WEIGHTS.items():
+            if (group.parent / name).exists():
+                (group.parent / name).write_text(str(weight))
         group.mkdir(exist_ok=True)
     return groups
 
