@@ -83,6 +83,7 @@ def command(
     from gpuprov.upgrade.repair import plan
 
     if resume is not None:
+        upgrade_run.refuse_with_resume("only_plan", "at_once", "level", "patience", "drained")
         return _follow(_resumed(resume, chosen, bmc_path), output)
     path, bmcs = _bmcs(bmc_path, chosen)
     with History() as history:
@@ -125,7 +126,11 @@ class _Asked:
         patients: Mapping[str, Patient],
         at_once: int | None,
     ) -> _Asked:
-        """Return it from the lock, the ledger and the command line."""
+        """Return the content of a repair; if more nodes are silent than may be out, they count as unknown.
+
+        Args:
+            at_once: most nodes out of service; None: the first size of the rollout's batches.
+        """
         from gpuprov.history.ledger import out_now
         from gpuprov.model.rollout import Rollout
         from gpuprov.upgrade.repair.plan import limit, with_silence
@@ -148,7 +153,7 @@ class _Asked:
 
     @property
     def text(self) -> str:
-        """These nodes, folded."""
+        """The treated nodes, folded."""
         from gpuprov.model.nodeset import fold
 
         return fold(self.treated)
@@ -206,10 +211,14 @@ def _with_level(lock: Lock, level: str | None) -> tuple[Lock, str | None]:
 
 
 def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> RepairContext:
-    """Return the context of an unfinished repair, after its processes on this machine have ended.
+    """Wait until the processes of an unfinished repair have ended; return its context, with its own lock.
+
+    Args:
+        bmc_path: None means the file of BMCs with which it was begun.
 
     Raises:
         InvalidInput: no such run, or it has ended; or the file of BMCs is not valid.
+        Refused: a process of it still runs after the wait.
     """
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_unfinished

@@ -36,6 +36,7 @@ def command(
 
     chosen = replace(chosen, local=local)
     if resume is not None:
+        upgrade_run.refuse_with_resume("run_name")
         return upgrade_run.follow(upgrade_run.resume(resume, "rollback", chosen), chosen.lock_path, output)
     source, names = find_upgrade(run_name, chosen.names, chosen.lock.fleet)
     old, new = map(chosen.placed, unpack(source))

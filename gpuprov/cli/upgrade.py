@@ -55,6 +55,7 @@ def command(
 
     chosen = replace(chosen, local=local)
     if resume is not None:
+        upgrade_run.refuse_with_resume("new_path", "only_plan", "accept", "because")
         return upgrade_run.follow(upgrade_run.resume(resume, "upgrade", chosen), chosen.lock_path, output)
     if new_path is None:
         raise InvalidInput("--to is missing", do="give --to NEW.lock.yml, or --resume to continue a run")

@@ -7,15 +7,41 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import say
-from gpuprov.errors import Exit
+from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
     from gpuprov.model.lock import Lock
     from gpuprov.upgrade.context import UpgradeContext
     from gpuprov.upgrade.repair.bmc import Bmc
     from gpuprov.upgrade.repair.context import RepairContext
+
+
+def refuse_with_resume(*names: str) -> None:
+    """Refuse nodes and options with --resume: a run continues as it was begun, so they would have no effect.
+
+    Args:
+        names: parameters of the verb, besides its nodes.
+
+    Raises:
+        InvalidInput: one of them is on the command line.
+    """
+    context = click.get_current_context()
+    for each in context.command.params:
+        if (
+            each.name in ("nodes", "limit", *names)
+            and context.params[each.name]
+            and context.get_parameter_source(each.name) is ParameterSource.COMMANDLINE
+        ):
+            name = each.opts[0] if isinstance(each, click.Option) else "NODES"
+            raise InvalidInput(
+                f"{name} has no effect with --resume: the run continues as it was begun",
+                do=f"leave out {name}",
+            )
 
 
 def upgrade_context(

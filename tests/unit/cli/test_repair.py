@@ -55,6 +55,25 @@ def test_the_plan_changes_nothing(fleet: Fleet, capsys: pytest.CaptureFixture[st
     assert not list(fleet.folder.glob("state/**/journal.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("repair --resume --plan", "--plan"),
+        ("repair --resume --patience 600", "--patience"),
+        ("repair --resume --limit gpu01", "-l"),
+        ("repair gpu01 --resume latest", "NODES"),
+        ("upgrade --resume latest --plan", "--plan"),
+        ("upgrade --resume latest --to new.lock.yml", "--to"),
+        ("rollback --resume latest --to x", "--to"),
+    ],
+)
+def test_what_a_resumed_run_would_ignore_is_refused(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], line: str, name: str
+) -> None:
+    assert run(line.split()) == 2
+    assert f"{name} has no effect with --resume: " in capsys.readouterr().err
+
+
 def test_the_plan_as_json(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["repair", "--plan", "--at-once", "3", "-o", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)
