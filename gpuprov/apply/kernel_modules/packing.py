@@ -155,7 +155,7 @@ def compressed(suffix: str, content: bytes) -> bytes:
     the content is returned unchanged.
 
     Raises:
-        GpuprovError: this machine has no program for that format.
+        GpuprovError: this machine has no program for that format, or it fails.
     """
     match suffix:
         case ".gz":
@@ -164,7 +164,10 @@ def compressed(suffix: str, content: bytes) -> bytes:
             window = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
             return lzma.compress(content, check=lzma.CHECK_CRC32, filters=window)
         case ".zst":
-            return _zstd(content, 2 * LIMIT, "-q")
+            try:
+                return _zstd(content, 2 * LIMIT, "-q")
+            except subprocess.SubprocessError as error:
+                raise GpuprovError(f"a module cannot be compressed: {error}") from None
     return content
 
 

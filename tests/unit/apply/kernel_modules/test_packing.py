@@ -5,18 +5,20 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
 import subprocess
 import tarfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from gpuprov.apply.kernel_modules import packing
 from gpuprov.apply.kernel_modules.build import bare
 from gpuprov.apply.kernel_modules.packing import compressed, decompressed, pack, unpack
-from gpuprov.errors import NodeFailed
+from gpuprov.errors import GpuprovError, NodeFailed
 
 ZEROS = bytes(1 << 20)
 BOMB = 64 << 20
@@ -117,3 +119,11 @@ def test_headers_that_cost_time_are_refused_before_tarfile_reads_them(kind: byte
     with pytest.raises(NodeFailed, match=r"'nvidia\.ko' in an archive of modules"):
         unpack(gzip.compress(plain))
     assert time.monotonic() - begun < 2
+
+
+def test_a_zstd_that_fails_is_one_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zstd").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "zstd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(GpuprovError, match="cannot be compressed: zstd ended with 3"):
+        compressed(".zst", b"module")
