@@ -20,7 +20,7 @@ def converge_exclusively(run: RunContext, leases: LeaseManager, proposal: Propos
 
     Another run may have changed a node between the survey for the plan and the lease. The plan would then
     correct only a part of that change; such a node is not changed. Nodes that are left out for this or
-    another reason have the error as their outcome.
+    another reason have the error as their outcome. The leases stay taken: their `with` block returns them.
 
     Raises:
         GpuprovError: Ansible itself could not run.

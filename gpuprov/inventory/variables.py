@@ -62,10 +62,10 @@ def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, 
 
 
 def _way_in(way: Route, python: str) -> Variables:
-    """Return connection variables: user, port, key and ssh options; for this machine a local connection.
+    """Return connection variables: user, become, port, key, ssh options; a local connection for this machine.
 
     Args:
-        python: the interpreter of Ansible's modules; the usual one is left to Ansible's own search.
+        python: the interpreter of Ansible's modules; over ssh the usual one is left to Ansible's own search.
     """
     if way.local:
         return {

@@ -139,8 +139,8 @@ class NcclLog:
 
     @property
     def version(self) -> tuple[str, str | None] | None:
-        """Return NCCL's version and the CUDA version that it was built for, as most ranks state them; None if
-        no line does.
+        """Return NCCL's version and the CUDA version that it was built for, as most lines state them; None if
+        no line does. Lines without a CUDA version count only if no line has one.
         """
         stated = [(entry, count) for entry, count in self.versions.items() if entry[1]] or list(
             self.versions.items()
@@ -180,7 +180,8 @@ class NcclLog:
     def transports(self) -> dict[str, dict[str, int]]:
         """Return the connections by transport, within nodes (`intra`) and between them (`inter`).
 
-        A NET connection has a line on each side; it counts once even if one side's lines are missing.
+        A NET connection has a line on each side; it counts once even if one side's lines are missing. One
+        whose place the log does not show counts as `inter`, unless the log has at most one node.
         """
         sides: dict[str, dict[str, list[int]]] = {"intra": {}, "inter": {}}
         alone = (self.nodes or 1) == 1

@@ -161,7 +161,10 @@ def _open_gate(ports: Collection[int]) -> None:
 
 
 def _close_gate_if_last() -> None:
-    """Remove the table and restore forwarding, if no link is left."""
+    """Remove the table and the file of the machine's lock, and restore forwarding, if no link is left.
+
+    The caller holds that lock.
+    """
     table = _table()
     if not table or any(Path("/sys/class/net").glob("gplab*")):
         return

@@ -23,8 +23,8 @@ def main(plan: "Values") -> None:
     """Measure over the number of GPUs in the first argument; 0 only checks that the libraries load.
 
     Prints `allreduce_mb 1024 ms 4.560 busbw_GBs 328.8` for each size, where mb is 2**20 bytes and GB/s is
-    10**9 bytes a second, then NCCL's own log. Exits with 1 after a failure, whose message is printed,
-    otherwise with 0. The plan is not used.
+    10**9 bytes a second, then NCCL's own log. The process ends at once (os._exit): with 1 after a failure,
+    whose message is printed, otherwise with 0. CUDA_VISIBLE_DEVICES and the plan are not used.
     """
     try:
         count, folders = int(sys.argv[1]), list(FOLDERS)
@@ -47,10 +47,14 @@ def say(line: str) -> None:
 
 
 def measure(count: int, folders: "list[str]") -> None:
-    """Measure the first `count` GPUs; print the rate of every size, how many were wrong, and NCCL's log.
+    """Measure the first `count` GPUs; print rates, the number of sizes with wrong results, and NCCL's log.
+
+    Args:
+        folders: where libnccl is searched besides the loader's folders.
 
     Raises:
-        Failed: CUDA or NCCL fails; the log is printed before.
+        Failed: CUDA or NCCL fails. The rest of NCCL's log is printed before, unless the start failed; its
+            last warning is in the message.
     """
     driver = Driver()
     nccl = Nccl([Gpu(driver, index) for index in range(count)], folders)

@@ -192,7 +192,9 @@ class Gpu:
             self.call("cuMemFree_v2", address)
 
     def read(self, address: int, size: int) -> bytes:
-        """Return `size` bytes of device memory, copied to the host."""
+        """Return `size` bytes of device memory, copied to the host; call `wait` before if work on the stream
+        writes them.
+        """
         buffer = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", buffer, address, size)
         return buffer.raw

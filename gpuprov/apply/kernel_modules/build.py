@@ -47,7 +47,7 @@ class Build:
 
     @property
     def folder(self) -> str:
-        """Unique name of the build: the values that identify it to a reader, and a digest of all values."""
+        """Unique name: driver, flavour and architecture, and 12 digits of a digest of all values."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
         return f"{self.driver}-{self.flavour}-{self.arch}-{digest}"
 
@@ -79,13 +79,14 @@ def digest(content: bytes) -> str:
 
 
 def bare(packed: bytes) -> dict[str, bytes]:
-    """Return the modules of an archive as they were compiled: unpacked, and without a signature.
+    """Return name → module as it was compiled: decompressed, and without a signature.
 
-    DKMS signs with a different key on each node; without a signature, equal sources and compilers give equal
-    bytes.
+    A name keeps the suffix of its compression: `nvidia-uvm.ko.zst`. DKMS signs with a different key on each
+    node; without a signature, equal sources and compilers give equal bytes.
 
     Raises:
         NodeFailed: it is not such an archive, has files with other names, or more bytes than `LIMIT`.
+        GpuprovError: this machine has no program for the compression.
     """
     room, modules = LIMIT, {}
     for name, content in unpack(packed).items():
@@ -98,7 +99,9 @@ def bare(packed: bytes) -> dict[str, bytes]:
 
 
 def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
-    """Compare the metadata of modules, as modinfo(8) shows it, with a build.
+    """Check that modules have the driver's version, kernel and flavour of a build, by modinfo(8).
+
+    Architecture, source and compiler are not in their metadata.
 
     Args:
         modules: modules that `bare` returned.
@@ -107,7 +110,7 @@ def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
         The vermagic, which is the same in all.
 
     Raises:
-        NodeFailed: they are not of that build; the message names the file and the reason.
+        NodeFailed: they are not of that build, or there are none; the message names file and reason.
     """
     seen, flavours = set(), set()
     for name, content in modules.items():
@@ -131,13 +134,14 @@ def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
 
 
 def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the modules of a build, provided that those of all builders are equal.
+    """Return the modules of a build, as `bare` does, provided that those of all builders are equal.
 
     Args:
         made: builder → the archive that it made, for exactly the builders of the build.
 
     Raises:
         NodeFailed: they are not of that build, are by other builders, or differ.
+        GpuprovError: this machine has no program for their compression.
     """
     if set(made) != set(build.builders):
         by = fold(made) or "no builder"
@@ -174,7 +178,8 @@ def _section(content: bytes, wanted: bytes) -> bytes:
     """Return a section of an ELF file by its name, see elf(5).
 
     Raises:
-        struct.error, ValueError: there is no such section, or it is too long.
+        struct.error, ValueError, OverflowError: there is no such section, it is too long, or the file is
+            malformed.
     """
     if content[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no ELF file of 64 bits, least significant byte first")

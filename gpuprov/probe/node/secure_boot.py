@@ -1,4 +1,4 @@
-"""Collector of Secure Boot: state in firmware, shim and kernel, and the certificates that they hold."""
+"""Collector of Secure Boot: what shim and kernel enforce, and the certificates of both and of firmware."""
 
 import glob
 import hashlib
@@ -26,9 +26,11 @@ LISTS = ("db", "dbx", "MokListRT", "MokListXRT")
 
 @collector(seconds=10)
 def secure_boot(parameters: "Values") -> "Any":
-    """Return state, the owner's keys from mokutil, certificates by SHA-256, and the kernel's by name.
+    """Return what shim and kernel enforce, the vendor, and the keys and certificates; not whether Secure Boot
+    is on, which `system` reports.
 
-    `keys` is null without mokutil or EFI; `lockdown` is null if the kernel has none.
+    `keys` are the owner's, from mokutil, and `kernel` those of the kernel, by name; `certificates` is
+    variable → SHA-256s. `keys` is null without mokutil or EFI; `lockdown` is null if the kernel has none.
     """
     lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
     keys = None
@@ -46,7 +48,11 @@ def secure_boot(parameters: "Values") -> "Any":
 
 
 def _variable(name: str) -> bytes:
-    """Return a variable of the firmware or of shim; empty if it does not exist."""
+    """Return a variable of the firmware or of shim, without its attributes; b"" if it does not exist.
+
+    Args:
+        name: without the GUID.
+    """
     if os.path.exists(WHOLE + name):
         with open(WHOLE + name, "rb") as file:
             return file.read()
