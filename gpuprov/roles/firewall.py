@@ -49,7 +49,8 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         Expectation("firewall.unit", "enabled", role, subject=FIREWALL_COMMAND),
         Expectation("firewall.survives", FLUSHES, role),
         Expectation("firewall.networks", rules["networks"], role),
-        *(Expectation(f"firewall.{name}", chain, role) for name, chain in chains.items()),
+        Expectation("firewall.input", chains["input"], role),
+        Expectation("firewall.forward", chains["forward"], role),
         Expectation("firewall.at_boot", {"networks": rules["networks"], **chains}, role),
     ]
 
