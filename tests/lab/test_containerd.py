@@ -271,6 +271,8 @@ def test_docker_that_nobody_manages_keeps_containerd(driven: StubDriverNode) -> 
 
 
 def test_containerd_is_not_removed_under_any_container(driven: StubDriverNode) -> None:
+    driven.state(containerd=None)
+    driven.rule_out(containerd="containerd")
     driven.node.run(
         "cp /bin/sleep /root/asked/bin/; ctr run --detach --rootfs /root/asked plain /bin/sleep 999"
     )
