@@ -177,7 +177,8 @@ def test_a_container_that_is_started_as_documented_sees_every_gpu(driven: StubDr
         " tar -ch /bin/sh $(ldd /bin/sh | grep -o '/[^ ]* ') | tar -x -C /srv/asked"
     )
     image = "--network none --rootfs /srv/asked"
-    seen = driven.says(container_line("containers", "podman run --rm", image))
+    line = container_line("containers", "podman run --rm", image)
+    seen = driven.says(f"{{ {line}; }} 2>/dev/null")  # Podman 5 warns of cgroups-v1
     assert seen == " ".join(f"/dev/nvidia{gpu}" for gpu in range(4))
 
 
