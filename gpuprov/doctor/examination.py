@@ -17,12 +17,28 @@ from gpuprov.probe.parse.health import Health, parse_health
 from gpuprov.untrusted.numbers import finite
 
 
+def age(seconds: float) -> str:
+    """Return a duration as text: `40 s`, `12 min`, `3 h`, `5 days`; a unit is used from two of it on."""
+    for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{seconds:.0f} s"
+
+
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of the kernel log. `age_s`: seconds before the examination."""
 
     age_s: float
     text: str
+
+    def quoted(self, most: int | None = None) -> str:
+        """Return the line as evidence of a fault, with at most so many characters of its text."""
+        return f"kernel log: {self.text[:most]}"
+
+    def dated(self, most: int) -> str:
+        """Return the line as evidence with its age, with at most so many characters of its text."""
+        return f"kernel log, {age(self.age_s)} ago: {self.text[:most]}"
 
 
 @dataclass(frozen=True, slots=True)

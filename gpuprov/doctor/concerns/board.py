@@ -79,7 +79,7 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
             "broken",
             f"this GPU needs NVIDIA's {needed} kernel module, and the {other} one is installed",
             (
-                *(f"kernel log: {line.text[:300]}" for line in said),
+                *(line.quoted(300) for line in said),
                 *(
                     f"PCI {gpu.address}: {gpu.id}, for which only the {needed} module works"
                     for gpu in known[:4]
@@ -122,7 +122,7 @@ def unsupported(seen: Examination) -> Iterator[Fault]:
             "broken",
             f"the driver {version} does not know the GPU {gpu.address} ({gpu.id})",
             (
-                f"kernel log: {lines[-1].text[:300]}",
+                lines[-1].quoted(300),
                 *([f"catalog: {record.id} needs branch {least} or newer"] if record and newer else []),
                 *(["/proc/cpuinfo: a virtual machine"] if guest else []),
             ),

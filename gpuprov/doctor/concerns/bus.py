@@ -96,7 +96,7 @@ def memory_window_log(seen: Examination) -> Iterator[Fault]:
             "the driver refuses a GPU whose PCI window is invalid"
             if refused
             else "the kernel found no address space for a GPU",
-            tuple(f"kernel log: {line.text}" for line in lines[-2:]),
+            tuple(line.quoted() for line in lines[-2:]),
             "the firmware left no room above 4 GB, or the virtual machine has too small a window for PCI",
             (
                 shell(

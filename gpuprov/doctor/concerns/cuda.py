@@ -201,7 +201,7 @@ def heterogeneous_memory(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "risk",
             "the driver's shared memory management (HMM) complains",
-            tuple(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
+            tuple(line.quoted(160) for line in lines[-2:]),
             "with some kernels CUDA fails with 802 or 304 although the fabric is set up",
             (
                 shell(

@@ -60,7 +60,7 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
             f"/proc/driver/nvidia/version: {loaded.version}",
             f"libnvidia-ml.so.1, as the loader takes it: {library or 'of an unknown version'}",
             *([f"nvidia-smi: {said[:120]}"] if result else []),
-            *(f"kernel log: {line.text[:160]}" for line in lines[-1:]),
+            *(line.quoted(160) for line in lines[-1:]),
         ),
         "packages were upgraded while the old module was loaded"
         + (": unattended upgrades are on" if _unattended(seen) else ""),
@@ -191,7 +191,7 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
     yield Fault(
         "broken",
         "the driver could not start a GPU",
-        tuple(f"kernel log: {line.text[:180]}" for line in lines[-3:]),
+        tuple(line.quoted(180) for line in lines[-3:]),
         "hardware, power, or a driver that does not fit this GPU",
         (
             shell("sudo poweroff, wait a minute, start again"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
-from gpuprov.doctor.examination import Examination, LogLine
+from gpuprov.doctor.examination import Examination, LogLine, age
 from gpuprov.doctor.fault import SEVERITIES, Class, Fault, Severity, rule
 from gpuprov.probe.parse.health import Health
 from gpuprov.untrusted import ShellLine, shell
@@ -146,14 +146,6 @@ def _short(address: str) -> str:
     return f"{int(domain or '0', 16):04x}:{bus}:{device}" if device else address.lower()
 
 
-def age(seconds: float) -> str:
-    """Return a duration as text: `40 s`, `12 min`, `3 h`, `5 days`; a unit is used from two of it on."""
-    for size, word in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {word}"
-    return f"{seconds:.0f} s"
-
-
 def _indexes(seen: Examination) -> dict[str, str]:
     """Return PCI address, without the function → nvidia-smi's index of a GPU."""
     return {(each.pci_address or "")[:-2]: str(each.index) for each in seen.smi.gpus}
@@ -170,7 +162,7 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
             if event.code == 154 and (result := _ACTION.search(event.text)):
                 wanted[event.gpu] = (
                     result[1],
-                    f"kernel log, {age(event.line.age_s)} ago: {event.line.text[:160]}",
+                    event.line.dated(160),
                 )
     for health in _health(seen):
         if health.recovery_action is not None and health.pci_address:
@@ -248,7 +240,7 @@ def xids(seen: Examination) -> Iterator[Fault]:
             f"Xid {code} on GPU {number}: {known.meaning}"
             + (f", {len(events)} times" if len(events) > 1 else ""),
             (
-                f"kernel log, {age(last.line.age_s)} ago: {last.line.text[:200]}",
+                last.line.dated(200),
                 *([f"the first one {age(events[0].line.age_s)} ago"] if len(events) > 1 else []),
             ),
             f"{known.whose}{f'; program: {who}' if who else ''}{f'; {why}' if why else ''}",
@@ -332,7 +324,7 @@ def sxids(seen: Examination) -> Iterator[Fault]:
             "broken" if fatal else "risk",
             f"SXid {code} on {switch}: {'fatal' if fatal else 'not fatal'} NVSwitch error"
             + (f", {len(lines)} times" if len(lines) > 1 else ""),
-            (f"kernel log, {age(lines[-1].age_s)} ago: {lines[-1].text[:200]}",),
+            (lines[-1].dated(200),),
             "NVSwitch or a link of it; jobs over NVLink fail or hang until it is reset"
             if fatal
             else "corrected or contained; a link that reports it repeatedly is defective",

@@ -39,7 +39,7 @@ def firmware_files(seen: Examination) -> Iterator[Fault]:
         f"the GPU's firmware for the driver {loaded or 'on this machine'} "
         + ("is missing" if absent else "cannot be read"),
         (
-            *(f"kernel log: {line.text[:200]}" for line in lines[-2:]),
+            *(line.quoted(200) for line in lines[-2:]),
             f"/lib/firmware/nvidia: {listed(there) or 'nothing'}",
         ),
         "the driver reads gsp_*.bin of exactly its own version; packages of several versions, or an "
@@ -82,7 +82,7 @@ def firmware_start(seen: Examination) -> Iterator[Fault]:
         "broken",
         f"the firmware (GSP) of {len(silent)} of {len(seen.pci_gpus)} GPUs does not start: "
         f"{listed([gpu.address for gpu in silent])}",
-        (*dict.fromkeys(f"kernel log: {line.text[:180]}" for line in (first, *lines[-2:])),),
+        (*dict.fromkeys(line.quoted(180) for line in (first, *lines[-2:])),),
         cause,
         (
             *before,

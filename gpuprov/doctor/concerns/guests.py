@@ -71,7 +71,7 @@ def _no_session(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "broken",
             "confidential computing: the driver has not found the kernel's cryptography",
-            tuple(f"kernel log: {line.text[:200]}" for line in lines[-2:]),
+            tuple(line.quoted(200) for line in lines[-2:]),
             "the module was compiled for a kernel whose headers lack ECC, or whose interface it does not know"
             if stubs
             else "the kernel's modules for ECDSA and ECDH are not loaded before NVIDIA's",
@@ -89,7 +89,7 @@ def _no_session(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "broken",
             "confidential computing: the encrypted session with the GPU is broken",
-            tuple(f"kernel log: {line.text[:200]}" for line in lines[-2:]),
+            tuple(line.quoted(200) for line in lines[-2:]),
             "the GPU keeps the session's keys until it is reset; the driver has started it once already, or "
             "lacks a cryptographic module",
             (

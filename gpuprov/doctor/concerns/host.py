@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gpuprov.doctor import packaging
-from gpuprov.doctor.concerns.errors import age
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import Examination, age
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
 
@@ -134,7 +133,7 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
             "risk",
             f"the kernel has killed {len(killed)} programs for lack of memory, the last "
             f"{age(killed[-1].age_s)} ago",
-            tuple(f"kernel log: {line.text[:160]}" for line in killed[-2:]),
+            tuple(line.quoted(160) for line in killed[-2:]),
             "the limit of a container or a job" if group else "the machine's memory",
             (
                 shell("a higher limit for the container or job")
@@ -156,7 +155,7 @@ def hangs(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "degraded" if recent else "risk",
             f"tasks or processors hang: {len(lines)} reports, the last {age(lines[-1].age_s)} ago",
-            tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
+            tuple(line.quoted(160) for line in lines[-3:]),
             "the NVIDIA driver is in the report" if ours else "storage, network file systems, or a driver",
             (shell("sudo dmesg | grep -A 20 'blocked for more' | tail -40"),),
         )
@@ -206,7 +205,7 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
             "the host's memory or processors report errors",
             (
                 *(f"{name}: {count}" for name, count in uncorrected.items()),
-                *(f"kernel log: {line.text[:140]}" for line in lines[-2:]),
+                *(line.quoted(140) for line in lines[-2:]),
             ),
             "a memory module or a processor is failing",
             (shell("ras-mc-ctl --summary; the BMC's event log"), shell("have the module replaced")),

@@ -174,7 +174,7 @@ def rejected_by_secure_boot(seen: Examination) -> Iterator[Fault]:
             f"firmware: Secure Boot is {'on' if seen.state.secure_boot else 'not reported as on'}",
             *([f"{module.path}: signer {signer}"] if module else []),
             *([f"enrolled keys: {listed(list(keys)) or 'none'}"] if keys is not None else []),
-            *(f"kernel log: {line.text[:160]}" for line in lines[-2:]),
+            *(line.quoted(160) for line in lines[-2:]),
         ),
         "a module must be signed by a key that the firmware or the owner has enrolled",
         (
@@ -213,7 +213,7 @@ def legacy_gpu(seen: Examination) -> Iterator[Fault]:
             "broken",
             "the installed branch is too new for this GPU"
             + (f": it was supported up to {branch[1]}" if branch else ""),
-            tuple(f"kernel log: {line.text[:200]}" for line in lines[-1:]),
+            tuple(line.quoted(200) for line in lines[-1:]),
             "NVIDIA's newer branches leave out older architectures",
             (
                 shell("install branch {}", branch[1] if branch else "named in the message"),

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import CPU_LIST, Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
@@ -71,7 +70,7 @@ def peer_memory_log(seen: Examination) -> Iterator[Fault]:
             "a peer-memory registration remains after its program ended"
             if stale
             else "the kernel refuses the peer-memory module",
-            (f"kernel log, {age(line.age_s)} ago: {line.text[:160]}",),
+            (line.dated(160),),
             "a fault of older drivers" if stale else _refusal(line.text),
             (shell("restart the job; newer driver"),)
             if stale

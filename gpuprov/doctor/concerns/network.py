@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.nccl.inputs import gigabits
@@ -155,7 +154,7 @@ def flaps(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "degraded",
             f"network links went down {len(recent)} times within a day",
-            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:120]}" for line in recent[-3:]),
+            tuple(line.dated(120) for line in recent[-3:]),
             "a cable or transceiver",
             (shell("replace it: the interface is named in the log"),),
         )
@@ -168,7 +167,7 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "degraded",
             "the firmware of a network card has stopped",
-            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in stopped[-3:]),
+            tuple(line.dated(140) for line in stopped[-3:]),
             "a defect of the firmware or the card; the driver may have started it again",
             (
                 shell("update the card's firmware: sudo mlxfwmanager, or the server's maker"),
@@ -185,7 +184,7 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
             "a network card's transceiver is too hot"
             if heat
             else "a network card has too little power or a bad module",
-            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in lines[-2:]),
+            tuple(line.dated(140) for line in lines[-2:]),
             "airflow at the card" if heat else "the slot's power, or the transceiver",
             (shell("airflow; another transceiver") if heat else shell("another slot; another transceiver"),),
         )

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from gpuprov.doctor.concerns.board import INSTALL
 from gpuprov.doctor.concerns.bus import REBUILD
 from gpuprov.doctor.concerns.driver import BOUND_ELSEWHERE, NAMES, expected, module_for
-from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination, LogLine
 from gpuprov.doctor.fault import Fault, Severity, rule
 from gpuprov.doctor.lines import without_line
@@ -85,7 +84,7 @@ def of_another_kernel(seen: Examination) -> Iterator[Fault]:
             _severity(seen, name),
             f"the module {name} was built for another kernel than {seen.kernel}: it is refused",
             (
-                f"kernel log, {age(line.age_s)} ago: {line.text[:200]}",
+                line.dated(200),
                 f"built for: {result[2].split(' ')[0]}; running: {result[3].split(' ')[0]}",
             ),
             "a build for a former kernel lies in this kernel's folder: a copy, a weak-updates link, or a "
@@ -120,7 +119,7 @@ def of_other_symbols(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             _severity(seen, name),
             f"the kernel refuses the module {name}{purpose}: symbol {symbol}",
-            (f"kernel log, {age(line.age_s)} ago: {line.text[:200]}",),
+            (line.dated(200),),
             cause,
             (*extra, *_rebuild(seen, name)),
             "stack.driver: VERSION (all modules of one build)",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprov.doctor.concerns.errors import age
 from gpuprov.doctor.examination import Examination, Port
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
@@ -335,7 +334,7 @@ def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "degraded",
             "the PCIe link of a GPU failed, and the driver could not recover from it",
-            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in failed[-3:]),
+            tuple(line.dated(140) for line in failed[-3:]),
             "signal quality or power: seating, riser, cable of an external box; the driver has no way to "
             "take a GPU up again after such an error",
             (
@@ -348,7 +347,7 @@ def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "risk",
             f"{len(corrected)} messages of corrected PCIe errors in the kernel log",
-            tuple(f"kernel log, {age(line.age_s)} ago: {line.text[:140]}" for line in corrected[-3:]),
+            tuple(line.dated(140) for line in corrected[-3:]),
             "signal quality: seating, riser, retimer, dirt; each error costs a retransmission",
             (shell("reseat the card or its riser"), shell("sudo lspci -vvv | grep -E 'LnkSta|CESta'")),
         )

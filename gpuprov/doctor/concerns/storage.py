@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuprov.doctor.builds import cause_of
 from gpuprov.doctor.concerns.board import INSTALL, only_flavour
-from gpuprov.doctor.concerns.errors import age
-from gpuprov.doctor.examination import LOG_LINE, Examination
+from gpuprov.doctor.examination import LOG_LINE, Examination, age
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.reference import catalog
 from gpuprov.untrusted import shell
@@ -94,7 +93,7 @@ def disk_errors(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "degraded" if lines[-1].age_s < 24 * 3600 else "risk",
             f"a disk fails: {len(lines)} messages, the last {age(lines[-1].age_s)} ago",
-            tuple(f"kernel log: {line.text[:160]}" for line in lines[-3:]),
+            tuple(line.quoted(160) for line in lines[-3:]),
             "a failing disk, its cable or controller; the GPU waits for it",
             (shell("sudo smartctl -a /dev/DEVICE   (or: sudo nvme smart-log /dev/nvmeN)"),),
         )
@@ -236,7 +235,7 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "degraded",
             f"NFS server {listed(away)} has not answered for {age(ages[away[0]])}",
-            tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
+            tuple(line.quoted(120) for line in events[-2:]),
             "programs that read from it wait, and their GPUs idle",
             (shell("ping {}; showmount -e {}", away[0], away[0]),),
         )
@@ -244,7 +243,7 @@ def network_storage(seen: Examination) -> Iterator[Fault]:
         yield Fault(
             "hint",
             f"NFS server {listed(back)} did not answer for a while, {age(ages[back[0]])} ago",
-            tuple(f"kernel log: {line.text[:120]}" for line in events[-2:]),
+            tuple(line.quoted(120) for line in events[-2:]),
             "jobs waited during that time",
             (shell("check the server's load at that time"),),
         )
