@@ -16,10 +16,12 @@ SPREAD, LATE = 0.1, 1.0
 """
 OUTLYING = 5.0
 """Limit of the modified z-score. A fleet has thousands of links; 3.5 would give outliers in every round."""
+NORMAL = 0.6745
+"""MAD of a normal distribution with a standard deviation of 1 (Iglewicz and Hoaglin, 1993)."""
 FEWEST = 4
 SMALL = 4
-"""Most nodes of which each counts by the median of its values: a slow one has half of the links of four
-nodes, and two thirds of those of three.
+"""Up to this number of nodes, each counts by the median of its values: a slow node has half of the links of
+four nodes, and two thirds of those of three.
 """
 
 
@@ -107,7 +109,7 @@ def _of_few(nodes: Iterable[Iterable[float]]) -> tuple[float, float]:
     an outlier when it is twice `SPREAD` below the median, as so few do not show the spread of healthy links.
     """
     middle, mad = spread(map(median, nodes))
-    return middle, max(mad, 2 * SPREAD * middle * 0.6745 / OUTLYING)
+    return middle, max(mad, 2 * SPREAD * middle * NORMAL / OUTLYING)
 
 
 def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
@@ -115,7 +117,7 @@ def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
     if usual is None:
         return False
     middle, mad = usual
-    return middle - rate > max(SPREAD * middle, OUTLYING * mad / 0.6745)
+    return middle - rate > max(SPREAD * middle, OUTLYING * mad / NORMAL)
 
 
 def is_late(time: float, usual: tuple[float, float] | None) -> bool:
@@ -123,7 +125,7 @@ def is_late(time: float, usual: tuple[float, float] | None) -> bool:
     if usual is None:
         return False
     middle, mad = usual
-    return time - middle > max(LATE * middle, OUTLYING * mad / 0.6745)
+    return time - middle > max(LATE * middle, OUTLYING * mad / NORMAL)
 
 
 class Evidence:

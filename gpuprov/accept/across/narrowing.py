@@ -74,8 +74,8 @@ class Narrowing:
         return [Group(tuple(turned[: self._few + 1]))]
 
     def _is_alone(self, suspect: str) -> bool:
-        """Return whether no other node was in all failed groups of which this node was the only suspect;
-        False if none failed.
+        """Return whether no other node was in every failed group whose only suspect was this node; False if
+        no such group failed.
         """
         failed = self._alone.get(suspect, [])
         return bool(failed) and not set.intersection(*failed)
@@ -88,9 +88,9 @@ class Narrowing:
         """Record a large group that did not finish, and add a `bad` verdict for a node that it shows to be at
         fault.
 
-        A node is at fault that is the only one in all such groups of which it was the only suspect, or in all
-        of at least `ENOUGH`: no other one can have ended them all. A group without a suspect makes all its
-        nodes suspects again, as one of them does not always fail.
+        A node is at fault if it alone was in every failed group whose only suspect it was, or in all of at
+        least `ENOUGH` failed groups: no other node can have ended them all. A group without a suspect makes
+        all its nodes suspects again, as one of them does not always fail.
 
         Args:
             errors: each node of the group → its message.

@@ -300,14 +300,12 @@ class Search:
         if len(result) == 2:
             self._silent.add(frozenset(result))
             self._dead(frozenset(result))
-            self._alone ^= set(
-                result
-            )  # a node that was already tested with a trusted one needs no second test
+            # A node that was already tested with a trusted one needs no second test.
+            self._alone ^= set(result)
         elif len(result) > FEW:
             self._narrowing.failed({node: each.error for node, each in result.items()})
-            self._met -= set(
-                result
-            )  # a smaller group, without nodes that were tested meanwhile, is not enough
+            # A smaller group, without nodes that were tested meanwhile, is not enough.
+            self._met -= set(result)
             if self.crowd is not None:
                 self._begin_again()
         else:
