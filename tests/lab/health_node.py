@@ -14,22 +14,14 @@ from gpuprov_lab import Lab
 from gpuprov_lab.variants import with_control_groups
 from tests.campaign._doctor_look import driven, equip
 from tests.lab.stub_driver_node import StubDriverNode, with_kernel_lines
-from tests.lab.test_slurm import FIRST_VERSION, PACKAGES
+from tests.lab.test_slurm import FIRST_VERSION, PACKAGES, SITE_CONF
 
 DROP_INS = f"/etc/systemd/system/{SERVICE}.d"
 FOLDER = "/var/lib/prometheus/node-exporter"
 SLURM_S = 5
 """Seconds between two runs of Slurm's HealthCheckProgram."""
 SLURM_CONF = f"""\
-ClusterName=lab
-SlurmctldHost={{name}}
-SlurmUser=slurm
-StateSaveLocation=/var/lib/slurm/slurmctld
-SlurmdSpoolDir=/var/lib/slurm/slurmd
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
-ReturnToService=2
-ProctrackType=proctrack/linuxproc
+{SITE_CONF}ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 HealthCheckProgram={LIBRARY}/slurm-health
 HealthCheckInterval={SLURM_S}

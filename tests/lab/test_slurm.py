@@ -28,8 +28,7 @@ from tests.lab.stub_driver_node import StubDriverNode, drive
 from tests.systems import DEBIAN
 
 PACKAGES = "slurmctld slurmd slurm-client munge"
-# The site's own file; each other file in /etc/slurm is the export's.
-SLURM_CONF = """\
+SITE_CONF = """\
 ClusterName=lab
 SlurmctldHost={name}
 SlurmUser=slurm
@@ -38,7 +37,10 @@ SlurmdSpoolDir=/var/lib/slurm/slurmd
 SlurmctldLogFile=/var/log/slurm/slurmctld.log
 SlurmdLogFile=/var/log/slurm/slurmd.log
 ReturnToService=2
-Include gpuprov.conf
+"""
+# The site's own file; each other file in /etc/slurm is the export's.
+SLURM_CONF = f"""\
+{SITE_CONF}Include gpuprov.conf
 PartitionName=all Nodes=ALL Default=YES
 """
 # Slurm refuses a machine that mounts both versions of control groups; slurmd sees only the first.
