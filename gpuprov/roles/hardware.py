@@ -31,12 +31,10 @@ def confidential(group: LockedGroup) -> list[Expectation]:
     sets it.
     """
     stated = group.setting("confidential")
-    value = None if stated is None else CONFIDENTIAL if stated else NOT_CONFIDENTIAL
-    return (
-        []
-        if value is None
-        else [Expectation("gpu.confidential", value, None, reboot=True, needs_driver=True)]
-    )
+    if stated is None:
+        return []
+    value = CONFIDENTIAL if stated else NOT_CONFIDENTIAL
+    return [Expectation("gpu.confidential", value, None, reboot=True, needs_driver=True)]
 
 
 def server(group: LockedGroup) -> list[Expectation]:
