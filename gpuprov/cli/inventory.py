@@ -126,11 +126,6 @@ def import_command(
         raise InvalidInput(f"{fleet} already exists", do="name another with --fleet")
     hints = ImportHints(_by_group(profiles_), _by_group(systems))
     found = import_fleet(sources, hints, form, wanted, options.note)
-    same = [name for name in found["groups"] if name not in hints.profile]
-    if "" in hints.profile and len(same) > 1:
-        options.note(
-            f"GPU servers of profile {hints.profile['']}: {', '.join(same)}; for some of them: --group NAME"
-        )
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}
     if fleet:

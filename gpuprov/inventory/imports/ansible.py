@@ -35,6 +35,7 @@ from gpuprov.inventory.imports.machine import (
     fold_hosts,
     host_entry,
     refuse_many,
+    report_shared_profile,
 )
 from gpuprov.inventory.imports.reading import check_names, check_shapes, is_encrypted, parsed, run_bounded
 from gpuprov.inventory.imports.ways import WAY_IN, Ways, ways_of
@@ -163,7 +164,8 @@ def fleet_of(
     Args:
         wanted: groups that are kinds of servers, whose hosts are imported; if empty, all groups in order,
             without those that share a host with an earlier one.
-        narrate: called with a line about the hosts that are left out.
+        narrate: called with a line about the hosts that are left out, and about a profile that several groups
+            get.
 
     Raises:
         InvalidInput: the profile or system of a group is not stated, or stated for an unknown group, or there
@@ -192,6 +194,7 @@ def fleet_of(
         kind |= {"ssh": ways.groups[name]} if ways.groups.get(name) else {}
         own = _own(stated, ways.lifted, ours=name in ours)
         groups[shown[name]] = {**kind, "hosts": fold_entries(entries)} | ({"vars": own} if own else {})
+    report_shared_profile((name for name in owners if name not in ours), said, narrate)
     everywhere = _vars(inventory, "all")
     fleet: dict[str, Any] = {"groups": groups, **everywhere.get(FLEET_VARIABLE, {})}
     also = _further(inventory, owners, shown, ways.lifted)

@@ -147,7 +147,7 @@ def groups_of(
         groups.setdefault(name, {**kind, "hosts": {}})["hosts"][machine.name] = machine
         if machine.vars:
             host_vars[machine.name] = dict(machine.vars)
-    _report_shared_profile(listed, said, narrate)
+    report_shared_profile((machine.group for machine in listed), said, narrate)
     folded = {name: group | _reached(group["hosts"]) for name, group in groups.items()}
     return {"groups": folded, **({"host_vars": host_vars} if host_vars else {})}
 
@@ -174,11 +174,9 @@ def _with_gpus(
     return [machine for machine in machines if machine.name not in names]
 
 
-def _report_shared_profile(
-    machines: Iterable[Machine], said: ImportHints, narrate: Callable[[str], None]
-) -> None:
+def report_shared_profile(names: Iterable[str], said: ImportHints, narrate: Callable[[str], None]) -> None:
     """Report the groups that get the profile which is stated for all groups, if there are several."""
-    groups = dict.fromkeys(machine.group for machine in machines if machine.group not in said.profile)
+    groups = dict.fromkeys(name for name in names if name not in said.profile)
     if "" in said.profile and len(groups) > 1:
         narrate(
             f"the groups {on_one_line(', '.join(groups))} get the profile {said.profile['']};"
