@@ -90,7 +90,7 @@ def debian_package(folder: Path, maintainer: str) -> Exit:
 
 @command.command("image")
 @click.argument("folder", type=FOLDER)
-@click.option("--mirror", default=image.MIRROR, show_default=True, help="Debian's archive")
+@click.option("--mirror", default=image.archive, show_default="the catalog's", help="Debian's archive")
 def container_image(folder: Path, mirror: str) -> Exit:
     """Write gpuprov-image.tar into FOLDER, a container image, from this checkout as it is; as root."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpuprov.catalog import load
 from gpuprov.errors import GpuprovError
 from maintenance.release.locked import ROOT, download, read_pins
 from maintenance.release.wheelhouse import LOCK, fill
 
 NAME = "gpuprov-image.tar"
-MIRROR = "http://deb.debian.org/debian"
 SUITE, PYTHON = "trixie", (3, 13)
 """Release of Debian, and the version of its Python."""
 PACKAGES = ("ca-certificates", "gpgv", "openssh-client", "python3")
@@ -45,6 +45,11 @@ rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /var/tmp/* /etc/machine-id /
 The date of each file is changed later, so Python's compiled files must not depend on it. compileall fails for
 files of other versions of Python in the tests of a package.
 """
+
+
+def archive() -> str:
+    """Return the URL of Debian's archive, as the catalog has it."""
+    return load().repositories["debian"].url or ""
 
 
 def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: Path, when: int) -> None:

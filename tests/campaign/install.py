@@ -121,7 +121,7 @@ def make(folder: Path, scratch: Path, ways: set[str]) -> None:
         build(folder, "https://example.com/gpuprov")
     if "image" in ways:
         (scratch / "image").mkdir()
-        image.build_image(wheel, folder / image.NAME, __version__, image.MIRROR, scratch / "image", WHEN)
+        image.build_image(wheel, folder / image.NAME, __version__, image.archive(), scratch / "image", WHEN)
     for minor in MINORS:
         house = scratch / f"{minor}/wheelhouse"
         house.mkdir(parents=True)

@@ -14,7 +14,7 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from maintenance.release.__main__ import main
-from maintenance.release.image import MIRROR, build_image
+from maintenance.release.image import archive, build_image
 from maintenance.release.locked import ROOT, Pinned
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import digest
@@ -100,7 +100,7 @@ def test_a_formula_names_the_file_by_hash(release: Path, capsys: pytest.CaptureF
 def test_an_image_without_its_tools_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GpuprovError, match="buildah, debootstrap not installed; apt install"):
-        build_image(tmp_path / "x.whl", tmp_path / "x.tar", "1", MIRROR, tmp_path, 0)
+        build_image(tmp_path / "x.whl", tmp_path / "x.tar", "1", archive(), tmp_path, 0)
 
 
 def test_a_folder_with_files_is_refused(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
