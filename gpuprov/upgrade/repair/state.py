@@ -2,7 +2,7 @@
 
 A node is drained, then takes the rungs of its ladder. Before each rung its GPUs must be free of jobs; after
 each the doctor is asked again, and a node that it calls mended is measured. A mended node returns to service,
-another one stays out. A step that has begun and not ended, because the controller died, is the next again.
+and so does one that is in use before its first rung; another one stays out. A step that has begun and not ended, because the controller died, is the next again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Progress:
         for rung in () if self.patient.stays else self.patient.rungs:
             yield IDLE + rung
             if IDLE + rung in self.failed:
-                yield "resume"
+                yield "bundle" if self.tried else "resume"
                 return
             yield from (rung, LOOK + rung)
             if LOOK + rung in self.done:

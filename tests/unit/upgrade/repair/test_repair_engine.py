@@ -254,25 +254,33 @@ def test_a_node_in_use_is_left_as_it_was(tmp_path: Path) -> None:
     assert outcome.reasons == {"n1": "idle-reset: the GPUs are in use by python (7)"}
 
 
-def test_a_job_that_begins_after_the_wait_ends_the_repair_of_its_node(tmp_path: Path) -> None:
-    """Return the node to service as it was, without the rung."""
+@pytest.mark.parametrize(
+    ("rung", "tried", "end", "out"),
+    [("reset", [], "busy", set()), ("reboot", ["reset"], "out", {"n1"})],
+    ids=["before any rung", "after one that did not help"],
+)
+def test_a_job_that_begins_after_the_wait_ends_the_repair_of_its_node(
+    tmp_path: Path, rung: Rung, tried: list[str], end: str, out: set[str]
+) -> None:
+    """Return the node to service as it was before any rung; leave a sick one out, with its bundle."""
 
     class Late(World):
-        """Nodes on which a job starts between the wait and the second rung."""
+        """Nodes on which a job starts between the wait and a rung."""
 
         def step(self, name: str, context: RepairContext, nodes: list[str], folder: Path) -> Result:
-            """Do a step; at the reboot the GPUs are in use again."""
-            if name == "reboot":
+            """Do a step; at the rung the GPUs are in use again."""
+            if name == rung:
                 return Result({}, busy=dict.fromkeys(nodes, "the GPUs are in use by python (7)"))
             return super().step(name, context, nodes, folder)
 
-    world = Late({"n1": "reboot"})
+    world = Late({"n1": "power"})
     outcome = run(world, tmp_path, patients({"n1": "reset"}))
-    assert (outcome.ends, world.tried, world.out) == ({"n1": "busy"}, {"n1": ["reset"]}, set())
-    assert outcome.reasons == {"n1": "idle-reboot: the GPUs are in use by python (7)"}
+    assert (outcome.ends, world.tried.get("n1", []), world.out) == ({"n1": end}, tried, out)
+    assert world.bundled == out
+    assert outcome.reasons == {"n1": f"idle-{rung}: the GPUs are in use by python (7)"}
     with Journal(tmp_path / "journal.jsonl") as journal:
         known = progress_by_node(journal.entries, patients({"n1": "reset"}))
-    assert known["n1"].tried == ("reset",)
+    assert known["n1"].tried == tuple(tried)
 
 
 def test_a_window_that_closes_stops_before_the_next_node(
