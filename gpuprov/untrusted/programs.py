@@ -26,7 +26,15 @@ _PIECE = 65536
 
 
 class TooSlow(NodeFailed):
-    """Error: a program did not end within its time."""
+    """Error: a program did not end within its time.
+
+    Attributes:
+        stdout: its standard output until then.
+    """
+
+    def __init__(self, seconds: float, stdout: bytes = b"") -> None:
+        super().__init__(f"no answer within {seconds:g} s of running a command")
+        self.stdout = stdout
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def run_limited(
         run.exchange()
         code = run.wait()
         if code is None:
-            raise TooSlow(f"no answer within {seconds:g} s of running a command")
+            raise TooSlow(seconds, bytes(run.stdout))
         if kill_rest:
             kill_group(process)
         return Answer(code, bytes(run.stdout), bytes(run.stderr))

@@ -122,17 +122,17 @@ def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | Non
             merged=True,
             session=True,
         )
-    except TooSlow:
-        return f"the hook did not end within {timeout_s:g} s"
+    except TooSlow as error:
+        return _failure(f"did not end within {timeout_s:g} s", error.stdout)
     except NodeFailed as error:
         return f"the hook was ended: it {error}"
-    return _failure(answer.code, answer.stdout.decode("utf-8", "replace")) if answer.code else None
+    return _failure(f"ended with {answer.code}", answer.stdout) if answer.code else None
 
 
-def _failure(code: int, said: str) -> str:
-    """Return a message with the exit code and the last line of output."""
-    lines = said.strip().splitlines()
-    return f"the hook ended with {code}" + (f": {lines[-1][:200]}" if lines else "")
+def _failure(end: str, stdout: bytes) -> str:
+    """Return a message with the hook's end and the last line of its output."""
+    lines = stdout.decode("utf-8", "replace").strip().splitlines()
+    return f"the hook {end}" + (f": {lines[-1][:200]}" if lines else "")
 
 
 def _on_nodes(
@@ -148,7 +148,7 @@ def _on_nodes(
         line = shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1; {text}"])
         answer = session.run(line, b"" if password is None else f"{password}\n".encode())
         if answer.code:
-            raise NodeFailed(_failure(answer.code, answer.stdout.decode("utf-8", "replace")))
+            raise NodeFailed(_failure(f"ended with {answer.code}", answer.stdout))
 
     answers = fan_out(
         nodes,

@@ -73,6 +73,8 @@ def test_a_process_that_keeps_the_output_open_delays_no_hook() -> None:
     assert hooks._here("setsid sleep 30 & exit 0", {}, 20) is None
     assert hooks._here("setsid sleep 30 & echo bad; exit 3", {}, 20) == "the hook ended with 3: bad"
     assert hooks._here("setsid sleep 30 & sleep 30", {}, 0.5) == "the hook did not end within 0.5 s"
+    waiting = "echo drained; echo job 7 is running; sleep 30"
+    assert hooks._here(waiting, {}, 0.5) == "the hook did not end within 0.5 s: job 7 is running"
     assert time.monotonic() - begun < 20
 
 
