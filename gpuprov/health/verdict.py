@@ -19,6 +19,10 @@ which jobs continue.
 """
 LISTED = 40
 """Maximum number of reasons in a document."""
+TEXT = 140
+"""Maximum length of the text if it names other rules: with Slurm's prefix and the rule it fits into 200."""
+OTHERS = 3
+"""Maximum number of other rules in the text."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def _verdict(
     worst = counting[0] if counting else None
     if worst is not None and worst.health in DRAINING:
         verdict: Verdict = "isolate" if any(each.health == "isolate" for each in counting) else "reset"
-        return verdict, worst.rule, worst.text
+        return verdict, worst.rule, _with_others(counting)
     if around.reasons:
         return "unknown", "", around.reasons[0]
     serious = [each for each in suspected if each.health in DRAINING]
@@ -101,8 +105,23 @@ def _verdict(
         why = around.paused or "not confirmed yet"
         return "unknown", serious[0].rule, f"{why}; seen: {serious[0].text}"
     if worst is not None and worst.health == "watch":
-        return "watch", worst.rule, worst.text
+        return "watch", worst.rule, _with_others(counting)
     return "healthy", "", ""
+
+
+def _with_others(counting: Sequence[Remembered]) -> str:
+    """Return the text of the first fault, and the rules of the others that have a consequence.
+
+    Slurm's reason and the plugin's message have one line for all of them.
+    """
+    first = counting[0]
+    others = list(dict.fromkeys(each.rule for each in counting if each.health != "none"))
+    others.remove(first.rule)
+    if not others:
+        return first.text
+    more = f" and {len(others) - OTHERS} more" if len(others) > OTHERS else ""
+    also = f"; also {', '.join(others[:OTHERS])}{more}"
+    return first.text[: TEXT - len(also)] + also
 
 
 def unknown(reason: str, around: Circumstances) -> dict[str, Any]:

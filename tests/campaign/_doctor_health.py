@@ -29,8 +29,8 @@ SETTING = {
     "command": None,
 }
 CUT = "%%%"
-SPARE_S = 5.0
-"""Time for this program's own questions to the node."""
+SPARE_S = 10.0
+"""Time for this program's own questions to the node, and for programs to start on a machine in use."""
 
 
 def with_health(lab: Lab, folder: Path) -> HealthNode:
@@ -100,10 +100,11 @@ def _state(node: HealthNode, rule: str) -> tuple[str, str, float]:
     if worst == "none":  # has no consequence: it is in the textfile alone
         return "the node is drained" if is_drained else "", worst, run_s
     plugin = plugins[CLASSES.index(worst)]
-    if not re.match(rf"{re.escape(rule)}: .*\n1\n$", plugin):
+    named = rf"(?:{re.escape(rule)}: .*|\S+: .*; also .*\b{re.escape(rule)}\b.*)"
+    if not re.match(rf"{named}\n1\n$", plugin):
         return f"the plugin prints {plugin!r}", worst, run_s
     key = "Reason" if worst in DRAINING else "Comment"
-    found = re.search(rf"(?m)^ *{key}=(gpuprov:health: {worst} {re.escape(rule)}: .*)", shown)
+    found = re.search(rf"(?m)^ *{key}=gpuprov:health: {worst} {named}", shown)
     if not found or is_drained != (worst in DRAINING):
         return f"Slurm has {' '.join(re.findall('(?:State|Reason|Comment)=.*', shown))}", worst, run_s
     return "", worst, run_s

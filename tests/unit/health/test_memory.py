@@ -9,6 +9,7 @@ import pytest
 
 from gpuprov.doctor.fault import Class
 from gpuprov.health.memory import Memory, Sight
+from gpuprov.health.verdict import TEXT, Circumstances, conclude
 
 INTERVAL, HOLD = 60.0, 600.0
 
@@ -177,3 +178,34 @@ def test_the_memory_is_bounded() -> None:
     node = Node()
     node.run(*(sight(f"rule.n{number}") for number in range(1000)))
     assert len(node.memory.faults) == 200
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ([], "Xid 119"),
+        (["speed.hot"], "Xid 119; also speed.hot"),
+        ([f"speed.{n}" for n in "abcde"], "Xid 119; also speed.a, speed.b, speed.c and 2 more"),
+    ],
+)
+def test_the_text_names_the_other_rules(others: list[str], text: str) -> None:
+    node = Node()
+    seen = [
+        Sight("errors.xid", "reset", "Xid 119"),
+        *(Sight(each, "watch", "hot", place=1) for each in others),
+    ]
+    seen.append(Sight("speed.hint", "none", "information", place=2))
+    for _ in range(2):
+        node.run(*seen)
+    around = Circumstances(now=node.now, at="", boot_id="", interval=INTERVAL, hold=HOLD)
+    assert conclude(node.memory, around)["text"] == text
+
+
+def test_a_long_text_leaves_room_for_the_other_rules() -> None:
+    node = Node()
+    seen = Sight("errors.xid", "reset", "x" * 300), Sight("speed.hot", "watch", "hot", place=1)
+    for _ in range(2):
+        node.run(*seen)
+    around = Circumstances(now=node.now, at="", boot_id="", interval=INTERVAL, hold=HOLD)
+    text = conclude(node.memory, around)["text"]
+    assert (len(text), text[-17:]) == (TEXT, "x; also speed.hot")
