@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,10 +217,11 @@ def commands(lines: tuple[str, ...]) -> Iterator[str]:
 
 def _boot(node: Node) -> None:
     """Reboot a node, and wait until its units have started."""
-    try:
+    with suppress(NodeFailed):  # next to other work a boot takes longer than the lab waits
         node.reboot()
-    except NodeFailed:  # next to other work a boot takes longer than the lab waits
+    with suppress(NodeFailed):
         node.await_ssh()
+    node.await_ssh()
     node.run("systemctl is-system-running --wait", check=False)
 
 
