@@ -33,7 +33,10 @@ def mismatch(node: Machine) -> None:
     FAULTS["driver.mismatch"][0](node.collectors)
 
 
-def test_a_day_with_reboots_upgrades_and_load_drains_nothing(node: Machine) -> None:
+def test_a_day_with_reboots_upgrades_and_load_drains_nothing(
+    node: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.judge_once(monkeypatch)
     verdicts = []
     for minute in range(DAY_S // 60):
         if minute in (200, 700, 1200):  # a reboot: services start, and the log is short
@@ -328,11 +331,14 @@ def test_the_line_is_one_line_whatever_a_machine_says(node: Machine) -> None:
     assert len(text) < 400
 
 
-def test_a_user_that_keeps_a_lock_now_and_then_is_no_excuse(node: Machine) -> None:
+def test_a_user_that_keeps_a_lock_now_and_then_is_no_excuse(
+    node: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.judge_once(monkeypatch)
+    FAULTS["fabric.manager"][0](node.collectors)
     verdicts = []
     for minute in range(24 * 60):
         node.changing = "process 7 installs packages" if minute % 239 else ""
-        FAULTS["fabric.manager"][0](node.collectors)
         verdicts.append(node.run()["verdict"])
     assert verdicts.count("isolate") > 0.8 * len(verdicts)
     assert "healthy" not in verdicts
