@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -246,7 +247,8 @@ class Node:
             NodeFailed: it did not come back as another boot in time.
         """
         before = self.boot_id()
-        self.run("systemctl reboot", check=False)
+        with suppress(Unreachable):  # sshd can end before the command's exit code is sent
+            self.run("systemctl reboot", check=False)
         deadline = time.monotonic() + self._patience.boot_s
         while wait:
             self.await_ssh()
