@@ -105,10 +105,11 @@ def _verdict(
     return "healthy", "", ""
 
 
-def unknown(reason: str, around: Circumstances) -> dict[str, Any]:
-    """Return the document of a run that could not judge, without a memory."""
-    document = conclude(Memory(), replace(around, reasons=[reason]))
-    return {**document, "since_s": round(around.now, 1)}
+def unknown(reason: str, around: Circumstances, memory: Memory) -> dict[str, Any]:
+    """Return the document of a run that could not judge: `unknown`, or the verdict of the faults that count
+    already, with which no job may start. Otherwise whoever ends the runs would hide these faults.
+    """
+    return conclude(memory, replace(around, reasons=[reason]))
 
 
 def _row(fault: Remembered) -> dict[str, Any]:
