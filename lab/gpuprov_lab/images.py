@@ -224,7 +224,7 @@ def _build(root: Path, recipe: Recipe, archive: Archive) -> None:
     part.chmod(0o755)
     include = [f"--include={','.join(recipe.first)}"] if recipe.first else []
     execute_aloud(
-        [*ALONE, "debootstrap", "--variant=minbase", *include, recipe.codename, part, archive.main],
+        [*ALONE, "debootstrap", "--force-check-gpg", "--variant=minbase", *include, recipe.codename, part, archive.main],
         timeout=1800,
     )
     (part / "etc/apt/sources.list").unlink(missing_ok=True)
