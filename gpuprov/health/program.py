@@ -7,8 +7,8 @@
     gpuprov-health --folder DIR                    write below DIR, not below /run/gpuprov
     gpuprov-health --forget                        remove verdict, metrics and memory
 
-Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wrong argument. Metrics that cannot be
-written are reported only.
+Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wrong argument. Metrics that
+cannot be written are only reported.
 """
 
 from __future__ import annotations

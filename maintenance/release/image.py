@@ -95,8 +95,10 @@ def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: P
 
 
 def debian(root: Path, mirror: str) -> list[str]:
-    """Return the command that installs Debian's packages into an empty folder; it fails without Debian's keys, as
-    on another system: debootstrap would only warn, and install what the mirror serves.
+    """Return the command that installs Debian's packages into an empty folder.
+
+    It fails without Debian's keys, as on another system: debootstrap would only warn, and install what the
+    mirror serves.
     """
     include = f"--include={','.join(PACKAGES)}"
     return ["debootstrap", "--force-check-gpg", "--variant=minbase", include, SUITE, str(root), mirror]

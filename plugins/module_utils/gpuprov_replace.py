@@ -19,7 +19,6 @@ import itertools
 import os
 import re
 import stat
-import sys
 from binascii import hexlify
 
 from gpuprov_place import READ, Changed, Old, Place, attributes_of, readable, state_of
@@ -267,7 +266,7 @@ def _names(folder: int) -> "Iterator[str]":
     """Yield the names in an open folder one by one, as another user can create millions; Python 3.6 reads all
     of them first.
     """
-    if sys.version_info < (3, 7):
+    if os.scandir not in os.supports_fd:
         yield from os.listdir(folder)
         return
     with os.scandir(folder) as entries:

@@ -113,8 +113,9 @@ def test_without_debians_keys_no_package_is_taken_from_a_mirror(tmp_path: Path) 
     archive, keys = tmp_path / "archive/dists/trixie", tmp_path / "keys"
     archive.mkdir(parents=True)
     keys.mkdir()
-    (archive / "Release").write_text("Suite: trixie\nCodename: trixie\nComponents: main\nArchitectures: amd64\n")
-    without = f"mount --bind {keys} /usr/share/keyrings && exec \"$@\""
+    lines = ("Suite: trixie", "Codename: trixie", "Components: main", "Architectures: amd64")
+    (archive / "Release").write_text("".join(f"{line}\n" for line in lines))
+    without = f'mount --bind {keys} /usr/share/keyrings && exec "$@"'
     command = debian(tmp_path / "root", f"file://{tmp_path}/archive")
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", without, "sh", *command],

@@ -166,8 +166,8 @@ class Evidence:
             self.seen.append(each)
 
     def bad_nodes(self) -> list[str]:
-        """Return nodes that were bad in at least two rounds, to at least two peers, worst first; then those of
-        `centres`.
+        """Return nodes that were bad in at least two rounds, to at least two peers, worst first; then those
+        of `centres`.
 
         A node is bad in a round when more than half of its links are, in one direction. The links of a node
         found bad are ignored afterwards: a bad link between a bad and a good node does not count against the
