@@ -107,7 +107,7 @@ def _verdict(
 
 def unknown(reason: str, around: Circumstances, memory: Memory) -> dict[str, Any]:
     """Return the document of a run that could not judge: `unknown`, or the verdict of the faults that count
-    already, with which no job may start. Otherwise whoever ends the runs would hide these faults.
+    already, with which no job may start. Otherwise a user who has the runs killed would hide these faults.
     """
     return conclude(memory, replace(around, reasons=[reason]))
 

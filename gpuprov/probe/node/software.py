@@ -240,7 +240,7 @@ def folders_of_users(pattern: str) -> "Iterator[str]":
 
 
 def _below(folder: str, parts: "list[str]") -> "Iterator[str]":
-    """Yield the folders below a folder that match the parts of a pattern, each when it is asked for."""
+    """Yield the folders below a folder that match the parts of a pattern, one at a time."""
     if not parts:
         yield folder
         return

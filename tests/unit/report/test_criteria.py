@@ -152,7 +152,7 @@ def results(folder: Path, run: Run, criterion: Criterion) -> list[str]:
 
 
 def test_what_another_node_has_measured_is_no_evidence_of_a_node(tmp_path: Path) -> None:
-    """Judge each node by its own measurements, whatever the others of the run have."""
+    """Count only what was measured on the node itself."""
     rate = Rate("0", "bf16", 600.0, "TFLOP/s")
     both = [Acceptance("n1", rates=(rate, replace(rate, measure="h2d"))), Acceptance("n2", rates=(rate,))]
     run = of_acceptance("20260131-000000-accept-0000", both, "fleet")
