@@ -176,15 +176,16 @@ def _stopped_on_demand(folder: Path, stop: threading.Event) -> Iterator[None]:
 
 
 def ansible_at_work(folder: Path) -> list[int]:
-    """Return the ids of Ansible's processes that write events into a folder, without its ssh masters.
+    """Return the ids of this user's processes of Ansible that write events into a folder, without its ssh
+    masters.
 
-    Processes of other users are not found, unless this process may read their environment.
+    Root can read the environment of others' processes, too, in which they can state any folder.
     """
     mark = f"GPUPROV_EVENTS={folder}/".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            ours = mark in (process / "environ").read_bytes()
+            ours = process.stat().st_uid == os.geteuid() and mark in (process / "environ").read_bytes()
             if ours and b"ansible-playbook" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:

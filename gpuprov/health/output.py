@@ -101,18 +101,18 @@ def remove(path: str) -> None:
         os.unlink(place.name, dir_fd=place.folder)
 
 
-def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> list[str]:
-    """Write document, line and metrics; return what could not be written, with the reason."""
+def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> dict[str, str]:
+    """Write document, line and metrics; return path → reason for those that could not be written."""
     texts = {
         f"{folder}/health.json": json.dumps(document, indent=1, sort_keys=True) + "\n",
         f"{folder}/health": line(document),
     }
     if textfile:
         texts[textfile] = metrics(document, time.time())
-    failed = []
+    failed = {}
     for path, text in texts.items():
         try:
             save(path, text)
         except OSError as error:
-            failed.append(f"{path}: {error.strerror or error}")
+            failed[path] = str(error.strerror or error)
     return failed

@@ -7,7 +7,8 @@
     gpuprov-health --folder DIR                    write below DIR, not below /run/gpuprov
     gpuprov-health --forget                        remove verdict, metrics and memory
 
-Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wrong argument.
+Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wrong argument. Metrics that
+cannot be written are only reported.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def check_rules(config: Config, known: frozenset[str]) -> str:
 
 
 def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
-    """Look at this machine once, and store the memory in `folder`; return the document. A failure gives the
-    verdict `unknown`.
+    """Look at this machine once, and store the memory in `folder`; return the document. After a failure it is
+    that of `unknown`.
     """
     began, now, wall = time.monotonic(), machine.uptime(), time.time()
     boot = machine.boot_id()
@@ -121,12 +122,12 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
     try:
         document = _judged(config, memory, kept, around, wall)
     except Exception as error:  # noqa: BLE001 - after any failure the old verdict must not stay
-        document = unknown(f"the run failed: {type(error).__name__}: {error}"[:300], around)
+        document = unknown(f"the run failed: {type(error).__name__}: {error}"[:300], around, memory)
     try:
         save(f"{folder}/{STATE}", json.dumps({"boot": boot, "memory": memory.as_dict(), "kept": kept}), 0o600)
     except OSError as error:  # then no fault is ever confirmed
         if document["verdict"] not in DRAINING:
-            document = unknown(f"the memory between runs cannot be kept: {error.strerror}", around)
+            document = unknown(f"the memory between runs cannot be kept: {error.strerror}", around, Memory())
     return {**document, "seconds": round(time.monotonic() - began, 3)}
 
 
@@ -229,34 +230,33 @@ def main(argv: list[str] | None = None, program: str = "") -> int:
 
 
 def _once(config: Config, wanted: argparse.Namespace, digest: str) -> int:
-    """Do one run under the lock, write its files and start the site's program; return 1 if a file cannot be
-    written, else 0. While another run holds the lock, do nothing and return 0.
+    """Do one run under the lock, write its files and start the site's program; return 1 if a file of the
+    verdict cannot be written, else 0. While another run holds the lock, do nothing and return 0.
     """
     try:
         with mutex.held(f"{wanted.folder}/locks/health", LOCK_S):
             if wanted.failed:
-                document = _failed(config, wanted.failed, digest)
+                document = _failed(config, wanted.folder, wanted.failed, digest)
             else:
                 document = run(config, wanted.folder, digest)
             failed = save_all(document, wanted.folder, config.textfile)
     except mutex.Locked:
         print("another run has not ended; this one does nothing", file=sys.stderr)
         return 0
-    for each in failed:
-        print(f"cannot be written: {each}", file=sys.stderr)
+    for path, reason in failed.items():
+        print(f"cannot be written: {path}: {reason}", file=sys.stderr)
     if wanted.prints or wanted.seconds:
         print(f"{document['at']} {document['seconds']} s: {line(document)}", end="", flush=True)
     command.run_command(config.command, document, f"{wanted.folder}/health.command")
-    return 1 if failed else 0
+    return 1 if failed.keys() - {config.textfile} else 0  # the folder of the metrics is another user's
 
 
-def _failed(config: Config, reason: str, digest: str) -> dict[str, Any]:
-    """Return the document of a run that could not judge."""
+def _failed(config: Config, folder: str, reason: str, digest: str) -> dict[str, Any]:
+    """Return the document in place of a run that could not judge, from the memory of the runs before."""
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    around = Circumstances(
-        machine.uptime(), at, machine.boot_id(), config.interval, config.hold, program=digest
-    )
-    return unknown(reason, around)
+    boot = machine.boot_id()
+    around = Circumstances(machine.uptime(), at, boot, config.interval, config.hold, program=digest)
+    return unknown(reason, around, _remembered(f"{folder}/{STATE}", boot)[0])
 
 
 def start(program: str, after: Callable[[int], None] = os._exit) -> None:

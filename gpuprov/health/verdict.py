@@ -124,10 +124,11 @@ def _with_others(counting: Sequence[Remembered]) -> str:
     return first.text[: TEXT - len(also)] + also
 
 
-def unknown(reason: str, around: Circumstances) -> dict[str, Any]:
-    """Return the document of a run that could not judge, without a memory."""
-    document = conclude(Memory(), replace(around, reasons=[reason]))
-    return {**document, "since_s": round(around.now, 1)}
+def unknown(reason: str, around: Circumstances, memory: Memory) -> dict[str, Any]:
+    """Return the document of a run that could not judge: `unknown`, or the verdict of the faults that count
+    already, with which no job may start. Otherwise a user who has the runs killed would hide these faults.
+    """
+    return conclude(memory, replace(around, reasons=[reason]))
 
 
 def _row(fault: Remembered) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,14 +139,15 @@ def of_nodes(name: str, verb: str, lock: Lock, path: Path, nodes: Sequence[NodeD
 def of_acceptance(name: str, judged: Sequence[Acceptance], fleet: str) -> Run:
     """Return the run of an acceptance as drift, at the current time: a fault under load is a difference.
 
-    All nodes are in one group, whose checks are the measures and the rules of the faults found.
+    The checks of a node are its own measurements, and the rules of the faults found on any node.
 
     Args:
         name: id of the run.
     """
     nodes = [_accepted(each) for each in judged]
-    measured = {f"{rate.measure}.slow" for each in judged for rate in each.rates}
-    return _of_faults(name, "accept", fleet, nodes, measured)
+    measured = {each.node: {f"{rate.measure}.slow" for rate in each.rates} for each in judged}
+    rules = {fault.check for node in nodes for fault in node.drift} - set().union(*measured.values())
+    return _of_faults(name, "accept", fleet, nodes, {node: own | rules for node, own in measured.items()})
 
 
 def _accepted(each: Acceptance) -> NodeDrift:
@@ -162,20 +164,33 @@ def _accepted(each: Acceptance) -> NodeDrift:
 def of_diagnoses(found: Sequence[Diagnosis], fleet: str) -> Run:
     """Return the run of doctor as drift, with a new id and the current time: a fault is a difference.
 
-    Risks and hints are left out, as they do not count for the doctor's verdict. The checks are the rules that
-    could judge each of the machines.
+    Risks and hints are left out, as they do not count for the doctor's verdict. The checks of a machine are
+    the rules that could judge it.
     """
     from gpuprov.doctor.fault import RULES
 
     nodes = [_diagnosed(each) for each in found]
-    blind = {rule for each in found for rule, _ in each.unknown}
-    return _of_faults(new_id("doctor"), "doctor", fleet, nodes, set(RULES) - blind)
+    judged = {each.host: set(RULES).difference(rule for rule, _ in each.unknown) for each in found}
+    return _of_faults(new_id("doctor"), "doctor", fleet, nodes, judged)
 
 
-def _of_faults(name: str, verb: str, fleet: str, nodes: list[NodeDrift], measured: set[str]) -> Run:
-    """Return the run of now with one group, whose checks are the measured ones and those of the faults."""
-    checks = measured | {fault.check for node in nodes for fault in node.drift}
-    groups = {"all": Group(tuple(node.name for node in nodes), tuple(sorted(checks)))}
+def _of_faults(
+    name: str, verb: str, fleet: str, nodes: list[NodeDrift], checks: Mapping[str, set[str]]
+) -> Run:
+    """Return the run of now with a group for each set of checks: what one node was judged by shows nothing of
+    another.
+
+    Args:
+        checks: node → its checks, besides those of its faults.
+    """
+    alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node in nodes:
+        own = checks[node.name] | {fault.check for fault in node.drift}
+        alike[tuple(sorted(own))].append(node.name)
+    groups = {
+        "all" if number == 1 else f"all {number}": Group(tuple(names), judged)
+        for number, (judged, names) in enumerate(alike.items(), 1)
+    }
     return Run(name, verb, now(), fleet, groups, nodes)
 
 

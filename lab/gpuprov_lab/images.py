@@ -223,10 +223,8 @@ def _build(root: Path, recipe: Recipe, archive: Archive) -> None:
     part.mkdir(parents=True)
     part.chmod(0o755)
     include = [f"--include={','.join(recipe.first)}"] if recipe.first else []
-    execute_aloud(
-        [*ALONE, "debootstrap", "--variant=minbase", *include, recipe.codename, part, archive.main],
-        timeout=1800,
-    )
+    options = ["--force-check-gpg", "--variant=minbase", *include]
+    execute_aloud([*ALONE, "debootstrap", *options, recipe.codename, part, archive.main], timeout=1800)
     (part / "etc/apt/sources.list").unlink(missing_ok=True)
     write_whole(part / "etc/apt/sources.list.d/debian.sources", archive.sources(recipe.codename))
     write_whole(part / "etc/apt/apt.conf.d/90gpuprov-lab", APT_SETTINGS + archive.settings)

@@ -78,8 +78,7 @@ def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: P
     download([pip], wheels)
     with _container(scratch) as buildah:
         root = Path(_said([*buildah, "mount", "image"]).strip())
-        include = f"--include={','.join(PACKAGES)}"
-        _said(["debootstrap", "--variant=minbase", include, SUITE, str(root), mirror], environment)
+        _said(debian(root, mirror), environment)
         shutil.copytree(wheels, root / WHEELS)
         for commands in (INSTALL, CLEAN):
             _said(["chroot", str(root), "sh", "-euc", commands])
@@ -93,6 +92,16 @@ def build_image(wheel: Path, target: Path, version: str, mirror: str, scratch: P
         target.unlink(missing_ok=True)
         place = f"docker-archive:{target.absolute()}:localhost/gpuprov:{version}"
         _said([*buildah, "commit", "--quiet", "--timestamp", str(when), "--format=docker", "image", place])
+
+
+def debian(root: Path, mirror: str) -> list[str]:
+    """Return the command that installs Debian's packages into an empty folder.
+
+    It fails without Debian's keys, as on another system: debootstrap would only warn, and install what the
+    mirror serves.
+    """
+    include = f"--include={','.join(PACKAGES)}"
+    return ["debootstrap", "--force-check-gpg", "--variant=minbase", include, SUITE, str(root), mirror]
 
 
 @contextmanager

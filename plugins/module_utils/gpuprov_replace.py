@@ -15,6 +15,7 @@ Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import stat
@@ -24,13 +25,15 @@ from gpuprov_place import READ, Changed, Old, Place, attributes_of, readable, st
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     Content = bytes | Iterable[bytes]
     Owner = tuple[int, int]
 
 TEMPORARY = re.compile(r"\.gpuprov-new-[0-9A-Za-z]{16}\Z")
 """Names of temporary files."""
+ENTRIES_AT_MOST = 65536
+"""Number of entries of a folder among which temporary files of killed writers are found."""
 NEW_MODE = 0o644
 """Default mode of a new file; the user's umask may restrict it."""
 ACL = "system.posix_acl_access"
@@ -246,17 +249,29 @@ class TemporaryReplacement:
 def clean(folder: int) -> None:
     """Remove temporary files of killed writers from an open folder, once per process; ignore errors.
 
-    Files that another writer has locked are kept.
+    Files that another writer has locked are kept. At most `ENTRIES_AT_MOST` entries are looked at.
     """
     about = os.fstat(folder)
     if (about.st_dev, about.st_ino) in _cleaned:
         return
     _cleaned.add((about.st_dev, about.st_ino))
     with contextlib.suppress(OSError), readable(folder) as handle:
-        for name in os.listdir(handle):
+        for name in itertools.islice(_names(handle), ENTRIES_AT_MOST):
             if TEMPORARY.match(name):
                 with contextlib.suppress(OSError):
                     _remove_left_over(folder, name)
+
+
+def _names(folder: int) -> "Iterator[str]":
+    """Yield the names in an open folder one by one, as another user can create millions; Python 3.6 reads all
+    of them first.
+    """
+    if os.scandir not in os.supports_fd:
+        yield from os.listdir(folder)
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry.name
 
 
 def _remove_left_over(folder: int, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from maintenance.release.__main__ import main
-from maintenance.release.image import archive, build_image
+from maintenance.release.image import archive, build_image, debian
 from maintenance.release.locked import ROOT, Pinned
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import digest
@@ -101,6 +103,28 @@ def test_an_image_without_its_tools_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GpuprovError, match="buildah, debootstrap not installed; apt install"):
         build_image(tmp_path / "x.whl", tmp_path / "x.tar", "1", archive(), tmp_path, 0)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("debootstrap") is None, reason="needs root and debootstrap"
+)
+def test_without_debians_keys_no_package_is_taken_from_a_mirror(tmp_path: Path) -> None:
+    """Show debootstrap an empty folder of keys, and an archive without a signature."""
+    archive, keys = tmp_path / "archive/dists/trixie", tmp_path / "keys"
+    archive.mkdir(parents=True)
+    keys.mkdir()
+    lines = ("Suite: trixie", "Codename: trixie", "Components: main", "Architectures: amd64")
+    (archive / "Release").write_text("".join(f"{line}\n" for line in lines))
+    without = f'mount --bind {keys} /usr/share/keyrings && exec "$@"'
+    command = debian(tmp_path / "root", f"file://{tmp_path}/archive")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", without, "sh", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Keyring-based check was requested" in done.stdout + done.stderr
 
 
 def test_a_folder_with_files_is_refused(release: Path, capsys: pytest.CaptureFixture[str]) -> None:

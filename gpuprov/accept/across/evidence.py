@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +19,10 @@ OUTLYING = 5.0
 NORMAL = 0.6745
 """MAD of a normal distribution with a standard deviation of 1 (Iglewicz and Hoaglin, 1993)."""
 FEWEST = 4
+STAR = 3
+"""Fewest links at fault that one node explains better than the other end of each: what has passed on them
+only both ends know, and one of them can state anything.
+"""
 SMALL = 4
 """Up to this number of nodes, each counts by the median of its values: a slow node has half of the links of
 four nodes, and two thirds of those of three.
@@ -85,6 +89,19 @@ def spread(values: Iterable[float]) -> tuple[float, float]:
     return middle, median(abs(value - middle) for value in listed)
 
 
+def centres(links: Iterable[frozenset[str]], bad: Iterable[frozenset[str]]) -> list[str]:
+    """Return the nodes that alone explain at least `STAR` links: each leads to a node without another bad
+    link. The one with most of them is first.
+
+    Args:
+        links: links at fault.
+        bad: all links that were ever bad.
+    """
+    ends = Counter(chain.from_iterable(set(bad)))
+    found = Counter(node for link in links for node in link if all(ends[each] == 1 for each in link - {node}))
+    return [node for node, count in found.most_common() if count >= STAR]
+
+
 class Middle:
     """Reference values: of this round if enough was measured, otherwise of the last round with enough."""
 
@@ -149,7 +166,8 @@ class Evidence:
             self.seen.append(each)
 
     def bad_nodes(self) -> list[str]:
-        """Return nodes that were bad in at least two rounds, to at least two peers; worst first.
+        """Return nodes that were bad in at least two rounds, to at least two peers, worst first; then those
+        of `centres`.
 
         A node is bad in a round when more than half of its links are, in one direction. The links of a node
         found bad are ignored afterwards: a bad link between a bad and a good node does not count against the
@@ -168,9 +186,19 @@ class Evidence:
                 for node, score in self._scores(set(found)).items()
                 if score[0] > 1 and score[1] > 1
             }
-            if not scores:
+            if scores:
+                found.append(max(scores, key=lambda node: scores[node]))
+                continue
+            bad = self.bad_links(found)
+            alone = centres(filter(self.is_at_fault, bad), bad)
+            if not alone:
                 return found
-            found.append(max(scores, key=lambda node: scores[node]))
+            found.append(alone[0])
+
+    def is_at_fault(self, link: frozenset[str]) -> bool:
+        """Return whether a link was bad in more than one round, or changed data in one."""
+        seen = (each for node in link for each in self.of_node(node) if each.link == link)
+        return sum(self.of_link(link).values()) > 1 or any(each.kind == "wrong" for each in seen)
 
     def _scores(self, explained: set[str]) -> dict[str, tuple[int, int, float]]:
         """Return node → number of its bad rounds, number of peers with bad links in them, share of bad links

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
-from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.evidence import Heard, centres
 from gpuprov.accept.across.fabric import expected_fabric, missing_port
 from gpuprov.accept.across.meeting import INTERFACES, Address, Meeting, interfaces_of
 from gpuprov.accept.across.mesh import BEYOND_S, Mesh, Result, failed
@@ -201,10 +201,12 @@ def _floored(heard: Mapping[str, Heard]) -> Iterator[tuple[str, str, Mapping[tup
 
 def _at_fault(low: Collection[tuple[str, ...]], nodes: Sequence[str]) -> list[str]:
     """Return the nodes of a group to which rates that are too low are attributed: those that send to, or
-    receive from, more than half of the others so slowly, and both ends of other links.
+    receive from, more than half of the others so slowly, those of `centres`, and both ends of other links.
     """
     times = Counter((node, end) for place in low for end, node in enumerate(place))
     mostly = {node for (node, _), count in times.items() if 2 * count > len(nodes) - 1}
+    links = {frozenset(place) for place in low if not mostly & set(place)}
+    mostly.update(centres(links, links))
     blamed = mostly.union(*(place for place in low if not mostly & set(place)))
     return [node for node in nodes if node in blamed]
 

@@ -2,6 +2,7 @@
 
 import fnmatch
 import glob
+import itertools
 import json
 import os
 import re
@@ -63,9 +64,11 @@ PYTHON_FOLDERS = (
     "/home/*/*/envs/*/lib/python3*/site-packages",
     "/home/*/*/.venv/lib/python3*/site-packages",
 )
-"""Patterns of folders with Python packages."""
-ENVIRONMENTS_AT_MOST = 40
-"""Number of found frameworks after which the search ends."""
+"""Patterns of folders with Python packages, those of root first."""
+ENVIRONMENTS_AT_MOST, FOLDERS_AT_MOST = 40, 4096
+"""Numbers of found frameworks, and of folders with Python packages, after which the search ends."""
+ENTRIES_AT_MOST = 4096
+"""Number of entries of one folder that are looked at."""
 
 
 @collector(seconds=10)
@@ -215,36 +218,51 @@ def _running_with_gpus() -> "list[list[Any]]":
 def frameworks(parameters: "Values") -> "Any":
     """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments.
 
-    Users can write most of these folders: links of users other than root and the probe's are not followed.
+    Users can write most of these folders: links of users other than root and the probe's are not followed,
+    and root's folders come first, so that no user's push them out.
     """
-    folders = []  # type: list[str]
-    for pattern in PYTHON_FOLDERS:
-        folders.extend(folders_of_users(pattern))
-    found = []
-    for folder in sorted(set(map(os.path.realpath, folders))):
-        found.extend(_torch(folder) + _tensorflow(folder))
+    found, known = [], set()
+    for folder in itertools.islice(
+        itertools.chain.from_iterable(map(folders_of_users, PYTHON_FOLDERS)), FOLDERS_AT_MOST
+    ):
+        real = os.path.realpath(folder)
+        if real not in known:
+            known.add(real)
+            found.extend(_torch(real) + _tensorflow(real))
         if len(found) >= ENVIRONMENTS_AT_MOST:
             break
-    return found
+    return sorted(found, key=lambda row: row["folder"])
 
 
-def folders_of_users(pattern: str) -> "list[str]":
-    """Return the folders that match a pattern, as glob does, but without following links of other users."""
-    found = [""]
-    for part in pattern.strip("/").split("/"):
-        found = [folder + "/" + name for folder in found for name in folders_in(folder or "/", part)]
-    return found
+def folders_of_users(pattern: str) -> "Iterator[str]":
+    """Yield the folders that match a pattern, as glob does, but without following links of other users."""
+    return _below("", pattern.strip("/").split("/"))
+
+
+def _below(folder: str, parts: "list[str]") -> "Iterator[str]":
+    """Yield the folders below a folder that match the parts of a pattern, one at a time."""
+    if not parts:
+        yield folder
+        return
+    for name in folders_in(folder or "/", parts[0]):
+        yield from _below(folder + "/" + name, parts[1:])
 
 
 def folders_in(folder: str, pattern: str) -> "list[str]":
     """Return the names of the folders in a folder that match a pattern; `*` matches no hidden name.
 
-    Links of other users are not followed.
+    Links of other users are not followed, and of a folder with more than `ENTRIES_AT_MOST` entries only so
+    many are looked at, as a user can create millions.
     """
     if not re.search(r"[*?[]", pattern):
         return [pattern] if _is_folder(folder + "/" + pattern) else []
     matches = re.compile(fnmatch.translate(pattern)).match
-    names = [name for name in names_in(folder) if matches(name) and (name[0] != "." or pattern[0] == ".")]
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in itertools.islice(entries, ENTRIES_AT_MOST)]
+    except OSError:
+        return []
+    names = [name for name in sorted(names) if matches(name) and (name[0] != "." or pattern[0] == ".")]
     return [name for name in names if _is_folder(folder + "/" + name)]
 
 

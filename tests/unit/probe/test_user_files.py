@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,31 @@ def test_an_environment_is_found(home: Path) -> None:
     (packages(home) / "torch/version.py").write_text(VERSION)
     [row] = software.frameworks({})
     assert (row["name"], row["version"], row["cuda"]) == ("torch", "2.4.0", "12.4")
+
+
+def test_a_home_with_many_entries_takes_little_memory_and_hides_no_folder_of_root(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Look at some entries of a folder: a user can create so many that the health check is killed for its
+    memory.
+    """
+    (packages(tmp_path / "opt") / "torch/version.py").write_text(VERSION)
+    monkeypatch.setattr(
+        software,
+        "PYTHON_FOLDERS",
+        (f"{tmp_path}/opt/*/lib/python3*/site-packages", *software.PYTHON_FOLDERS),
+    )
+    for number in range(60):
+        (packages(home, f"a{number:02}") / "torch/version.py").write_text(VERSION)
+    found = software.frameworks({})
+    assert [str(tmp_path / "opt") in row["folder"] for row in found].count(True) == 1  # type: ignore[index]
+    for number in range(40_000):
+        (home / f"{number:05}{'x' * 240}").touch()
+    tracemalloc.start()
+    assert len(software.folders_in(str(home), "*")) <= 60
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 def test_a_pipe_is_not_opened(home: Path) -> None:

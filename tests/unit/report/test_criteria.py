@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from gpuprov.doctor.judge import rules
+from gpuprov.accept.judge import Acceptance
+from gpuprov.accept.rates import Rate
+from gpuprov.doctor.judge import Diagnosis, rules
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import InvalidInput
+from gpuprov.history import History, Run
 from gpuprov.history.ledger import Event, Kind
+from gpuprov.history.record import of_acceptance, of_diagnoses
 from gpuprov.model.floors import NAMES
 from gpuprov.report.criteria import (
     PUBLIC,
@@ -132,3 +137,32 @@ def test_mistakes_in_a_list(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_criteria(str(path))
     assert message in str(refused.value)
+
+
+def results(folder: Path, run: Run, criterion: Criterion) -> list[str]:
+    """Return the result of a criterion for node n1 alone, and for n2 alone, after a run was recorded."""
+    with History(folder / f"{run.id}.sqlite") as history:
+        history.record(run)
+        newest = history.newest(run.verb, "fleet")
+    stated = Criteria(title="t", criteria=[criterion])
+    later = datetime.now(UTC)
+    return [
+        judge_criteria(stated, Evidence([node], {run.verb: newest}), later)[0].result for node in ("n1", "n2")
+    ]
+
+
+def test_what_another_node_has_measured_is_no_evidence_of_a_node(tmp_path: Path) -> None:
+    """Count only what was measured on the node itself."""
+    rate = Rate("0", "bf16", 600.0, "TFLOP/s")
+    both = [Acceptance("n1", rates=(rate, replace(rate, measure="h2d"))), Acceptance("n2", rates=(rate,))]
+    run = of_acceptance("20260131-000000-accept-0000", both, "fleet")
+    for measure, expected in (("h2d", ["pass", "no evidence"]), ("bf16", ["pass", "pass"])):
+        stated = Criterion(id="a", text="t", source="s", measured=[measure])
+        assert results(tmp_path, run, stated) == expected
+
+
+def test_a_node_whose_rules_cannot_judge_takes_no_evidence_from_others(tmp_path: Path) -> None:
+    blind = Diagnosis("n1", unknown=tuple((rule.name, "no answer") for rule in rules()))
+    run = of_diagnoses([blind, Diagnosis("n2")], "fleet")
+    stated = Criterion(id="a", text="t", source="s", rules=["bus.lost"])
+    assert results(tmp_path, run, stated) == ["no evidence", "pass"]

@@ -12,7 +12,7 @@ import pytest
 
 from gpuprov.accept import program
 from gpuprov.accept.across import mesh
-from gpuprov.accept.across.evidence import Heard
+from gpuprov.accept.across.evidence import STAR, Heard
 from gpuprov.accept.across.mesh import Mesh
 from gpuprov.accept.across.rounds import Group
 from gpuprov.accept.across.run import ROUND_S, START_S, Outcome, _below, _heard, search_across
@@ -277,3 +277,55 @@ def test_a_node_that_slows_many_is_found_or_all_are_rejected(count: int) -> None
     """Never accept all where a group is slow, also where there are more nodes than rounds can tell apart."""
     rejected, _, outcome = judged(count, 0, so, lambda group: "n007" in group.nodes and len(group.nodes) > 3)
     assert rejected == ["n007"], outcome.verdicts
+
+
+def of_half(group: Group, number: int, *, moves: bool) -> list[str]:
+    """Return half of the other nodes of a large group with exchanges, other ones in each round if it `moves`;
+    [] for another group.
+    """
+    peers = [node for node in group.nodes if node != "n003"]
+    if len(peers) < 3 or not group.exchange:
+        return []
+    first = number if moves else 0
+    return (peers[first:] + peers[:first])[: len(peers) // 2]
+
+
+@pytest.mark.parametrize("count", [9, 16, 33, 64])
+@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("kind", ["wrong", "slow", "late"])
+def test_a_node_that_states_faults_of_half_of_its_links_has_few_others_rejected(
+    count: int, moves: bool, kind: str
+) -> None:
+    def word(number: int, group: Group, heard: Heard) -> Heard:
+        named = of_half(group, number, moves=moves)
+        if kind == "wrong":
+            return replace(heard, wrong=frozenset(named))
+        if kind == "slow":
+            return replace(heard, rates={**heard.rates, **dict.fromkeys(named, 1.0)})
+        return replace(heard, times={**dict.fromkeys(heard.rates, 20.0), **dict.fromkeys(named, 900.0)})
+
+    rejected, _, outcome = judged(count, 3, word)
+    assert not rejected or "n003" in rejected, outcome.verdicts
+    assert len(rejected) <= STAR, outcome.verdicts  # with fewer links, also their other ends
+
+
+@pytest.mark.parametrize("count", [9, 16, 33])
+def test_a_node_that_waits_for_another_one_in_each_large_group_has_few_others_rejected(count: int) -> None:
+    def waits(number: int, group: Group, heard: Heard) -> Heard:
+        named = of_half(group, number, moves=True)
+        return Heard(error="no answer", stuck=(0, named[0])) if named else heard
+
+    rejected, _, outcome = judged(count, 3, waits)
+    assert "n003" in rejected, outcome.verdicts
+    assert len(rejected) <= STAR, outcome.verdicts
+
+
+def test_a_node_that_states_links_below_the_floor_is_rejected_alone() -> None:
+    """Attribute three or more links of one node to it, and fewer to both ends."""
+    names = [f"n{number:03}" for number in range(16)]
+    for count, rejected in ((1, 2), (2, 3), (3, 1), (7, 1), (9, 1)):
+        rates = {node: {peer: RATE for peer in names if peer != node} for node in names}
+        rates["n003"] |= dict.fromkeys([each for each in names if each != "n003"][:count], SLOW)
+        heard = {node: Heard(rates=rates[node]) for node in names}
+        [(_, nodes)] = _below([heard], {"n001": {"between_nodes": 30.0}})
+        assert ("n003" in nodes, len(nodes)) == (True, rejected)
