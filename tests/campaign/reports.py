@@ -4,10 +4,10 @@
 
 Reports of `tests/recorded/reports`: `looked-at.json` has those from which rules were made, `held-out.json`
 those from which no rule was made before their first result was taken, `later.json`, `latest.json` and
-`newest.json` further such sets, and `cases` what `scripts/catalog case` added. A report is named if a rule of its cause comes
-first, near if it comes later or a neighbour comes first, silent without a fault beyond hints, and wrong if
-another fault comes first. Exit 1 if a report is wrong, less than `LEAST` of a set are named, or more than
-`ALARMS_AT_MOST` machines or logs without a fault are reported as broken or degraded.
+`newest.json` further such sets, and `cases` what `scripts/catalog case` added. A report is named if a rule of
+its cause comes first, near if it comes later or a neighbour comes first, silent without a fault beyond hints,
+and wrong if another fault comes first. Exit 1 if a report is wrong, less than `LEAST` of a set are named, or
+more than `ALARMS_AT_MOST` machines or logs without a fault are reported as broken or degraded.
 """
 
 from __future__ import annotations

@@ -11,9 +11,7 @@ from gpuprov.probe.node.kernel_log import WANTED
 from tests.unit.doctor.reports import CASES, HELD_OUT, LATER, LATEST, LOOKED_AT, NEWEST, judged, reports
 
 ALL = [
-    (name, report)
-    for name in (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, CASES)
-    for report in reports(name)
+    (name, report) for name in (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, CASES) for report in reports(name)
 ]
 
 
