@@ -23,6 +23,7 @@ _PCI = re.compile(
     r"|(?P<smi>0x)(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
 )
 _COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*](?:\s+|(?=[a-z]))(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
+WITHOUT_NAME = "nvidia graphics device"
 _MOST_CHOICES = 12
 _LEAST_BEGINNING = 3
 
@@ -92,6 +93,7 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
             return found[0]
         if found:
             raise InvalidInput(f"GPU {name!r} is ambiguous", expected=f"one name in full{_choices(found)}")
+    _check_nameable(catalog, name, said)
     near = names.holding(said) or names.holding(said.translate(LETTER_FOR_DIGIT))
     seen = "is ambiguous" if len(near) > 1 else "is not in the catalog"
     near = near or names.similar(said)
@@ -102,6 +104,28 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
         expected="a model, product name or PCI id (10de:2330)",
         do="`gpuprov catalog gpus` lists them all, `lspci -nn -d 10de:` shows the PCI id",
     )
+
+
+def _check_nameable(catalog: Catalog, name: str, said: str) -> None:
+    """Check that a text without a GPU in the catalog can be a misspelt name of one.
+
+    Raises:
+        InvalidInput: it is a PCI id with its vendor, or the driver's text for a GPU without a name.
+    """
+    match = _PCI.fullmatch(said.lower())
+    if match and (match["vendor"] or match["smi"]):
+        raise InvalidInput(
+            f"no list of devices in this catalog ({catalog.as_of}) has GPU {name!r}: it is newer, or older "
+            "than Kepler",
+            expected="a model, product name or PCI id of `gpuprov catalog gpus`",
+            do="gpuprov catalog update; or state the board and its source in a folder of catalog_dirs",
+        )
+    if said.lower() == WITHOUT_NAME:
+        raise InvalidInput(
+            f"{name!r} is what a driver prints for a GPU whose name it does not have",
+            expected="the GPU's PCI id (10de:2330)",
+            do="lspci -nn -d 10de:",
+        )
 
 
 LETTER_FOR_DIGIT = str.maketrans("Oo", "00")

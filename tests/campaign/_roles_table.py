@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.campaign._roles_fleet import STACKS
-from tests.campaign._roles_trials import COLUMNS, NOT_WITH_DNF, TRIALS, Trial, excuse
+from tests.campaign._roles_trials import COLUMNS, NOT_WITH_DNF, OWN_TESTS, TRIALS, Trial, excuse
 from tests.systems import IMAGES, OF_DNF
 
-SEEN = "seen"
+SEEN, NOT_SHOWN = "seen", "not shown"
 PLAYED_ONLY = (
     f"Nodes of {', '.join(OF_DNF)} are played ({', '.join(IMAGES[each] for each in OF_DNF)}): docs/proof.md"
     " has what they do not show. `tests/lab/test_rhel_9_chain.py` has all roles but containerd and imex on a"
@@ -75,6 +75,8 @@ def _cell(table: Table, trial: Trial, column: str) -> str:
     """Return a cell of the table: the number of systems on which a column was seen, `-` if it is moot."""
     if column in trial.moot:
         return "-"
+    if not any((trial.role, system, column) in table.cells for system in table.systems):
+        return NOT_SHOWN
     systems = [system for system in table.systems if not excuse(trial, system, column)]
     good = sum(table.cells.get((trial.role, system, column)) == SEEN for system in systems)
     return f"{good} of {len(systems)}" if systems else "-"
@@ -91,12 +93,24 @@ def markdown(table: Table) -> Iterator[str]:
     yield "|---" * (len(COLUMNS) + 1) + "|"
     for trial in TRIALS:
         yield f"| {trial.role} | " + " | ".join(_cell(table, trial, each) for each in COLUMNS) + " |"
+    for role in OWN_TESTS:
+        yield f"| {role} | " + " | ".join(NOT_SHOWN for _ in COLUMNS) + " |"
     yield ""
+    yield from _notes(table)
+
+
+def _notes(table: Table) -> Iterator[str]:
+    """Yield the lines below the table: what the columns are, what has no test and why, what was not seen."""
     for column, means in COLUMNS.items():
         yield f"- **{column}**: {means}."
+    with_results = {role for role, _, _ in table.cells}
     for trial in TRIALS:
         for column, why in trial.moot.items():
             yield f"- {trial.role} has no test *{column}*: {why}."
+    for role in (trial.role for trial in TRIALS if trial.role not in with_results):
+        yield f"- {role} is {NOT_SHOWN}: this run has no result of it."
+    for role, test in OWN_TESTS.items():
+        yield f"- {role} is {NOT_SHOWN} here: `{test}` tests it apart from the other roles."
     for role, why in NOT_WITH_DNF.items():
         yield f"- {role} has no test on {', '.join(OF_DNF)}: {why}."
     if absent := [system for system in STACKS if system not in table.systems]:

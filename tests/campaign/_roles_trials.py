@@ -196,6 +196,14 @@ TRIALS = (
 )
 
 
+OWN_TESTS = {
+    "imex": "tests/lab/test_imex.py",
+    "gpudirect": "tests/lab/test_gpudirect.py",
+    "health": "tests/lab/test_health.py",
+}
+"""Role without a trial → its own lab test."""
+
+
 ERASE = "rpm --erase --nodeps $(rpm -qa '{}')"
 OWN_FILE, LOCKS = "/etc/yum.repos.d/gpuprov.repo", "/etc/dnf/plugins/versionlock.list"
 FETCH = "dnf -q download --disableplugin=versionlock"

@@ -16,7 +16,10 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from gpuprov.cli.common.group import gpuprov
+from gpuprov.roles import ROLES
 from tests import ROOT
+from tests.campaign._roles_table import Table, markdown
+from tests.campaign._roles_trials import OWN_TESTS, TRIALS
 
 PAGES = sorted(
     [*(ROOT / name for name in ("AGENTS.md", "README.md", "CONTRIBUTING.md")), *(ROOT / "docs").rglob("*.md")]
@@ -151,6 +154,21 @@ def test_the_reference_has_every_key_and_every_verb(site: Path) -> None:
     assert "Sentinel" not in commands
     for verb in (*VERBS, *ADDED):
         assert f'id="{verb}"' in commands or f'id="gpuprov-{verb}"' in commands, verb
+
+
+def test_the_page_of_role_tests_has_every_role_and_states_what_was_not_shown() -> None:
+    page = (ROOT / "docs/roles.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| ([a-z_]+) \| (.+) \|$", page, re.MULTILINE))
+    roles = {role.name for role in ROLES if (ROOT / "roles" / role.name).is_dir()}
+    assert rows.keys() == roles | {"role"}
+    assert {trial.role for trial in TRIALS} | OWN_TESTS.keys() == roles
+    for role, test in OWN_TESTS.items():
+        assert (ROOT / test).exists()
+        assert f"- {role} is not shown here: `{test}`" in page
+    results = Table(["debian12"])
+    results.cells = {cell: said for cell, said in results.cells.items() if cell[0] != "podman"}
+    lines = set(markdown(results))
+    assert {line for line in page.splitlines() if "not shown" in line} <= lines
 
 
 def test_refusals_are_words_and_each_of_a_node_says_what_to_do(site: Path) -> None:

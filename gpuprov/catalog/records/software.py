@@ -54,6 +54,8 @@ class ForwardCompat:
     base_branches: tuple[int, ...]
     native_branches: tuple[int, ...]
     refused_branches: tuple[int, ...]
+    former_bases: tuple[Version, ...] = ()
+    """Oldest release of each branch that ended, on which the package was supported before."""
     source: Sources
 
 

@@ -13,9 +13,10 @@ from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.records import Branch, GpuModel, Toolkit
 from gpuprov.catalog.version import Version
 
-Way = Literal["native", "minor", "forward", "forward?", "unknown", "no"]
+Way = Literal["native", "minor", "forward", "forward?", "former", "unknown", "no"]
 """How a toolkit runs on a driver: fully, by minor-version compatibility, by a forward-compatibility package
-(with ? if the vendor does not say whether the GPU is one of those selected), unknown, or not at all.
+(with ? if the vendor does not say whether the GPU is one of those selected), by such a package on a branch
+that the vendor no longer lists, unknown, or not at all.
 """
 
 HOPPER = Version("9.0")
@@ -72,6 +73,18 @@ def forward_compat_base(catalog: Catalog, branch: int, cuda: Version) -> bool:
     return row is not None and branch in row.base_branches and (known is None or known.type != "NFB")
 
 
+def former_compat_base(catalog: Catalog, driver: Version, cuda: Version) -> bool:
+    """Return whether the vendor named the driver as a base of `cuda-compat-X-Y` before its branch ended.
+
+    Source: "Driver Requirements" in the release notes of NVIDIA's containers, each for one CUDA release and
+    with the oldest release of each branch; "NVIDIA CUDA and Drivers Support" of March 2021.
+    """
+    row = catalog.forward_compat.get(cuda.minor)
+    return row is not None and any(
+        driver.major == oldest.major and driver >= oldest for oldest in row.former_bases
+    )
+
+
 def way(
     catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None, gpus: Iterable[GpuModel]
 ) -> Way:
@@ -86,10 +99,12 @@ def way(
         return "native"
     if minor_compat(catalog, driver, cuda.major):
         return "minor"
-    if forward_compat_base(catalog, driver.major, cuda):
-        gpu_says = {forward_compat_gpu(gpu) for gpu in gpus}
-        if False not in gpu_says:
+    gpu_says = {forward_compat_gpu(gpu) for gpu in gpus}
+    if False not in gpu_says:
+        if forward_compat_base(catalog, driver.major, cuda):
             return "forward?" if None in gpu_says else "forward"
+        if former_compat_base(catalog, driver, cuda):
+            return "former"
     if min_driver(catalog, cuda.major) is None and not _major_is_newer(catalog, driver.major, cuda.major):
         return "unknown"
     return "no"
@@ -188,6 +203,23 @@ def older_binaries(catalog: Catalog, gpu: GpuModel, cuda: Version) -> Version | 
         ),
         default=None,
     )
+
+
+def newest_ptx(catalog: Catalog, gpu: GpuModel, cuda: Version) -> Version | None:
+    """Return the newest compute capability for which a CUDA release writes PTX, if it is older than the GPU.
+
+    None if the release knows the GPU or has dropped it. The driver compiles such PTX for the GPU.
+
+    Source: as `older_binaries`: programs of CUDA 12.7 and older run on Blackwell if they contain PTX.
+    """
+    if gpu.first_cuda is None or cuda.minor >= gpu.first_cuda:
+        return None
+    known = (
+        row.compute_capability
+        for row in catalog.tables["cuda.architectures"]
+        if row.first_cuda is None or row.first_cuda <= cuda.minor
+    )
+    return max((each for each in known if each < gpu.compute_capability), default=None)
 
 
 def runs(catalog: Catalog, driver: Version, toolkit: Toolkit, gpus: tuple[GpuModel, ...]) -> bool:

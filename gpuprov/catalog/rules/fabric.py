@@ -25,7 +25,7 @@ def gpu_need(gpu: GpuModel, count: int | None) -> Need:
     """Return whether `count` GPUs of a model (None: a machine of that model, number not stated) imply
     NVSwitches.
 
-    Superchips have their switches in the rack, not on the host: GB200 and GB300 run no fabric manager,
+    Superchips have their switches in the rack, not on the host: GB200, GB300 and VR200 run no fabric manager,
     GH200 only with an NVLink switch.
     """
     if gpu.fabric_manager == "no":
@@ -55,5 +55,5 @@ def needs_nvlsm(gpus: tuple[GpuModel, ...]) -> bool:
 
 
 def needs_imex(gpus: tuple[GpuModel, ...]) -> bool:
-    """Return whether the host is part of a multi-node NVLink domain (GB200, GB300)."""
+    """Return whether the host is part of a multi-node NVLink domain (GB200, GB300, VR200)."""
     return any(gpu.multi_node_nvlink for gpu in gpus)

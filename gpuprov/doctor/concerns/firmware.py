@@ -71,7 +71,7 @@ def firmware_start(seen: Examination) -> Iterator[Fault]:
         r"wait for GFW[_ ]?(?:BOOT|boot)",
         r"kgsp\w{1,60}: .*[Ff]ail",
         r"kfsp\w{1,60}: .*(?:timed out|reported error|cmds failed)",
-        r"GSP-CrashCat Report|GSP task exception|GSP heartbeat",
+        r"GSP-CrashCat Report|GSP task exception|GSP (?:RM )?heartbeat",
     )
     silent = unanswered(seen)
     if not lines or not silent:
@@ -90,6 +90,26 @@ def firmware_start(seen: Examination) -> Iterator[Fault]:
             shell("if it stays: sudo nvidia-bug-report.sh, and have the card replaced"),
         ),
         "stack.driver: another version, then stack.module",
+    )
+
+
+@rule("driver.heartbeat", "D62", source="open-1064 bazzite-4449", after=(*_EXPLAINED_BY, "errors.xid"))
+def heartbeat(seen: Examination) -> Iterator[Fault]:
+    """Report a firmware processor (GSP) that has missed its heartbeat, if nvidia-smi lists all GPUs."""
+    lines = seen.log_lines(r"\ANVRM: (?:GPU\d{1,3} )?_kgsp\w{1,60}: .*[Hh]eartbeat timed out")
+    if not lines or unanswered(seen):
+        return
+    yield Fault(
+        "risk",
+        "the firmware (GSP) of a GPU has missed its heartbeat; nvidia-smi lists every GPU",
+        tuple(line.dated(180) for line in lines[-2:]),
+        "the firmware hangs or sleeps while the driver waits for it, as after a suspend or in power saving: "
+        "programs stall until it answers, and Xid 119 follows if it does not",
+        (
+            shell("before a job: sudo nvidia-smi --gpu-reset   (no program may use the GPU)"),
+            *_other_driver(seen),
+        ),
+        "stack.driver: another version",
     )
 
 

@@ -109,7 +109,7 @@ class Chooser:
             draft.compat = self._case.stated["compat"].minor
         elif draft.cuda is not None and "compat" not in self._case.absent:
             way = driver.way(self._catalog, draft.driver, draft.cuda, draft.toolkit, self._case.gpus)
-            draft.choose(compat=draft.cuda.minor if way in ("forward", "forward?") else None)
+            draft.choose(compat=draft.cuda.minor if way in ("forward", "forward?", "former") else None)
 
     def _cudnn(self, draft: Draft) -> None:
         """Set the stated cuDNN, or choose the newest one for the toolkit, the driver and every GPU.

@@ -10,6 +10,7 @@ import pytest
 from gpuprov.catalog import load
 from gpuprov.catalog.gpu_names import counted, find_gpu, find_gpus
 from gpuprov.catalog.records import InstanceType
+from gpuprov.catalog.rules import driver
 from gpuprov.errors import InvalidInput
 
 CATALOG = load()
@@ -128,6 +129,32 @@ def test_an_unknown_pci_id_is_guessed_by_the_ids_around_it(
     assert gpu.guessed
     assert (gpu.architecture, str(gpu.compute_capability)) == (architecture, capability)
     assert find_gpu(CATALOG, gpu.id) is gpu
+
+
+def test_a_rubin_gpu_is_found_by_its_ids_and_a_neighbouring_id_is_guessed() -> None:
+    for name in ("10de:3041", "10de:307f/10de:221a", "0x307F10DE", "Vera Rubin NVL72"):
+        gpu = find_gpu(CATALOG, name)
+        assert (gpu.id, str(gpu.compute_capability), gpu.min_driver_branch) == ("VR200", "10.7", 615)
+    assert {"vr200-ids", "vr200-name"} <= set(gpu.doubts)
+    assert (gpu.mig, gpu.clocks_mhz, gpu.first_listed) == (None, {}, {})  # not published
+    assert driver.oldest_driver(gpu) == "unknown: no list of devices has it"
+    near = find_gpu(CATALOG, "10de:3050")
+    assert (near.guessed, near.architecture) == (True, "Rubin")
+
+
+@pytest.mark.parametrize("name", ["10de:3300", "0x330010DE", "10de:3300/10de:0001"])
+def test_an_id_in_no_list_is_named_as_newer_than_the_catalog_without_similar_names(name: str) -> None:
+    with pytest.raises(InvalidInput, match="newer") as caught:
+        find_gpu(CATALOG, name)
+    assert CATALOG.as_of in str(caught.value)
+    assert "catalog update" in caught.value.do
+    assert "GeForce" not in str(caught.value)
+
+
+def test_the_driver_s_text_for_a_gpu_without_a_name_asks_for_its_pci_id() -> None:
+    with pytest.raises(InvalidInput, match="PCI id") as caught:
+        find_gpu(CATALOG, "NVIDIA Graphics Device")
+    assert "lspci" in caught.value.do
 
 
 @pytest.mark.parametrize("name", ["2080", "3060", "10de:ffff", "10de:0001", "10de:3500"])

@@ -41,7 +41,7 @@ def test_answer_has_the_shape_it_promises(capsys: Capture) -> None:
 
 def test_exit_codes(capsys: Capture) -> None:
     """Check `resolve`'s exit codes: 5 with no stack that works, 2 for a wrong input."""
-    assert run(["resolve", "--gpu", "B200", "--os", "ubuntu22.04", "--cuda", "12.4"]) == 5
+    assert run(["resolve", "--gpu", "V100 SXM2 16GB", "--os", "ubuntu22.04", "--cuda", "13.0"]) == 5
     assert "what would work, with one change" in capsys.readouterr().out
     assert run(["resolve", "--gpu", "H100", "--os", "ubuntu22.04"]) == 2
     said = capsys.readouterr().err

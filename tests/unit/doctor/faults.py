@@ -362,6 +362,15 @@ FAULTS: dict[str, list[Change]] = {
             "NVRM: kgspWaitForGfwBootOk_TU102: failed to wait for GFW boot complete: 0x65",
             "NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM",
             "NVRM kfspSendBootCommands_GH100: FSP boot cmds failed. RM cannot boot.",
+            "NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out",
+        )
+    ],
+    "driver.heartbeat": [
+        kernel_says(line)
+        for line in (
+            "NVRM: GPU0 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 322227881 heartbeat 0 "
+            "heartbeatWithOffsetMs 318098841 diff 4129040 timeout 5200",
+            "NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out",
         )
     ],
     "driver.licence": [unlicensed],

@@ -36,6 +36,7 @@ from tests.unit.doctor.machines import Change, Collectors, as_examined, bare_met
 
 MAGIC = "nvidia: version magic '6.8.0-80-generic SMP preempt ' should be '6.8.0-87-generic SMP preempt '"
 GSP = "NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM"
+HEARTBEAT = "NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out"
 FIRMWARE = (
     "nvidia 0000:00:06.0: Direct firmware load for nvidia/580.159.04/gsp_ga10x.bin failed with error -2"
 )
@@ -110,6 +111,10 @@ TWINS: dict[str, list[Change]] = {
     "driver.unsupported": [kernel_says(UNKNOWN_GPU)],
     "driver.firmware": [kernel_says(FIRMWARE)],
     "driver.gsp": [kernel_says(GSP)],
+    "driver.heartbeat": [
+        all_of(only_one_gpu, kernel_says(HEARTBEAT)),
+        kernel_says("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 19084, Non-fatal, Heartbeat Timeout Error"),
+    ],
     "driver.build_failed": [extra_source],
     "fabric.no_switch": [
         units("nvidia-fabricmanager.service", "loaded failed enabled"),
@@ -261,6 +266,13 @@ def test_another_driver_comes_before_another_card() -> None:
     order = ["poweroff", "another version of the driver", "EnableGpuFirmware=0", "have the card replaced"]
     places = [next(n for n, line in enumerate(fault.mend) if text in line) for text in order]
     assert places == sorted(places)
+
+
+def test_a_missed_heartbeat_sends_to_another_driver_and_not_to_another_card() -> None:
+    [fault] = [fault for fault in faults_of(kernel_says(HEARTBEAT)) if fault.rule == "driver.heartbeat"]
+    assert fault.severity == "risk"
+    assert "another version of the driver" in " ".join(fault.mend)
+    assert "replaced" not in " ".join(fault.mend)
 
 
 def test_a_gpu_of_the_open_module_alone_is_not_sent_to_the_proprietary_one() -> None:

@@ -19,7 +19,7 @@ from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet, read_fleet
 from gpuprov.model.lock import write_lock
 from tests.unit.inventory.conftest import MakeLock
-from tests.unit.inventory.test_profiles import NAMES
+from tests.unit.inventory.test_profiles import NAMES, of_the_mirror
 from tests.unit.programs import write_program
 
 FLEET = """\
@@ -209,8 +209,7 @@ def test_what_further_groups_speak_of_must_be_there(
 
 def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: MakeLock) -> None:
     rows = [
-        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04, arch:"
-        f" {'aarch64' if name.startswith(('gb', 'dgx')) else 'x86_64'}, stack: {{repository: nvidia}}}}"
+        f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04, {of_the_mirror(name)}}}"
         for number, name in enumerate(NAMES)
     ]
     write_lock(locked("groups:\n" + "\n".join(rows) + "\n"), tmp_path / "fleet.lock.yml")

@@ -13,13 +13,18 @@ from tests.unit.inventory.conftest import MakeLock
 NAMES = [name for name, _ in shipped_profiles() if load_profile(name, []).profile.hardware.gpu.model]
 
 
+def of_the_mirror(name: str) -> str:
+    """Return the keys of a group with a profile: the host's architecture, a stack of the tests' mirror."""
+    arm = name.startswith(("gb", "vr", "dgx-spark"))
+    driver = ", driver: '615'" if name.startswith("vr") else ""
+    return f"arch: {'aarch64' if arm else 'x86_64'}, stack: {{repository: nvidia{driver}}}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_profile_locks(name: str, locked: MakeLock) -> None:
     stated = load_profile(name, []).profile
-    arch = "aarch64" if name.startswith(("gb", "dgx-spark")) else "x86_64"
     lock = locked(
-        f"groups:\n  x: {{profile: {name}, hosts: 'n[1-2]', os: ubuntu24.04, arch: {arch},"
-        " stack: {repository: nvidia}}\n"
+        f"groups:\n  x: {{profile: {name}, hosts: 'n[1-2]', os: ubuntu24.04, {of_the_mirror(name)}}}\n"
     )
     group = lock.groups["x"]
     assert group.hardware.gpu_count == stated.hardware.gpu.count

@@ -46,19 +46,34 @@ def release(case: Case, draft: Draft) -> Findings:
 def gpus(case: Case, draft: Draft) -> Findings:
     """Check that the toolkit supports every GPU; a GPU that it does not support is a violation.
 
-    A GPU that is newer than the toolkit and runs its binaries for an older one is a warning.
+    A GPU that is newer than the toolkit and runs its binaries for an older one, or its PTX, is a warning.
     """
     if draft.cuda is None:
         return
     for gpu in case.gpus:
-        if older := rules.older_binaries(case.catalog, gpu, draft.cuda):
+        what = f"CUDA {draft.cuda}"
+        if binaries := rules.older_binaries(case.catalog, gpu, draft.cuda):
+            yield older(case, "gpu-cuda-older", what, gpu, binaries)
+        elif newest := rules.newest_ptx(case.catalog, gpu, draft.cuda):
             text = (
-                f"CUDA {draft.cuda} has no target for {gpu.id} (compute capability {gpu.compute_capability}):"
-                f" its binaries for {older} run there; its first CUDA is {gpu.first_cuda}"
+                f"{_without_target(what, gpu)}: only programs and libraries with PTX run there, up to that "
+                f"for {newest}, which the driver compiles when they start; others end with error 209"
             )
-            yield warning(case, "gpu-cuda-older", text, "blackwell-compat", "nixpkgs-cuda")
+            yield warning(case, "gpu-cuda-ptx", text, "blackwell-compat", "dc-arch-matrix")
         elif not rules.gpu_cuda_ok(gpu, draft.cuda):
-            yield unsupported(case, "gpu-cuda", f"CUDA {draft.cuda}", gpu, draft.cuda)
+            yield unsupported(case, "gpu-cuda", what, gpu, draft.cuda)
+
+
+def older(case: Case, rule: str, what: str, gpu: GpuModel, binaries: Version) -> Ruling:
+    """Return the warning for a GPU that runs binaries of an older one from a CUDA version in `what`."""
+    text = f"{_without_target(what, gpu)}: its binaries for {binaries} run there"
+    return warning(case, rule, text, "blackwell-compat", "nixpkgs-cuda")
+
+
+def _without_target(what: str, gpu: GpuModel) -> str:
+    """Return that a CUDA version is older than a GPU, as the beginning of a sentence."""
+    capability = f"compute capability {gpu.compute_capability}, first CUDA {gpu.first_cuda}"
+    return f"{what} has no target for {gpu.id} ({capability})"
 
 
 def unsupported(case: Case, rule: str, what: str, gpu: GpuModel, cuda: Version) -> Ruling:
@@ -87,7 +102,7 @@ def on_driver(case: Case, draft: Draft) -> Findings:
         yield warning(
             case, "cuda-minor-compat", minor_text(case, what, draft.cuda, draft), _MINOR, "cuda-rn-13.4u1"
         )
-    elif way in ("forward", "forward?"):
+    elif way in ("forward", "forward?", "former"):
         yield from _forward(case, draft, what, way)
     elif way == "unknown":
         yield warning(
@@ -135,7 +150,7 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     text = f"{what}: CUDA {cuda.major} needs driver {floor} or newer"
     row = case.catalog.forward_compat.get(cuda.minor)
     name = f"cuda-compat-{str(cuda.minor).replace('.', '-')}"
-    if row is None:
+    if row is None or not row.base_branches:
         return f"{text}; there is no {name} in the forward-compatibility matrix"
     if not rules.forward_compat_base(case.catalog, draft.driver.major, cuda):
         bases = ", ".join(map(str, row.base_branches))
@@ -161,13 +176,24 @@ def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
         "must be pointed to"
     )
     yield warning(case, "cuda-forward-compat", text, _COMPAT)
-    if way == "forward?":
+    if way == "former":
+        yield _ended(case, draft, draft.cuda)
+    elif way == "forward?":
         boards = ", ".join(gpu.id for gpu in case.gpus if rules.forward_compat_gpu(gpu) is None)
         text = (
             "forward compatibility is for data-centre GPUs and selected NGC-Ready RTX boards; is "
             f"{boards} one?"
         )
         yield warning(case, "forward-compat-gpu", text, _COMPAT)
+
+
+def _ended(case: Case, draft: Draft, cuda: Version) -> Ruling:
+    """Return the warning for a compat package on a driver branch that has ended."""
+    text = (
+        f"driver branch {draft.driver.major} has ended: NVIDIA's containers with CUDA {cuda.minor} ran on it "
+        f"through their compat package, and NVIDIA supports that no longer"
+    )
+    return warning(case, "forward-compat-ended", text, *case.catalog.forward_compat[cuda.minor].source)
 
 
 def compat_package(case: Case, draft: Draft) -> Findings:
@@ -195,6 +221,8 @@ def compat_package(case: Case, draft: Draft) -> Findings:
         yield violation(case, "forward-compat-branch", text, _COMPAT)
     elif branch in row.native_branches:
         yield warning(case, "forward-compat-needless", f"driver branch {branch} needs no {name}", _COMPAT)
+    elif rules.former_compat_base(case.catalog, draft.driver, draft.compat):
+        yield _ended(case, draft, draft.compat)
     elif branch not in row.base_branches and branch in case.catalog.branches:
         bases = ", ".join(map(str, row.base_branches))
         yield violation(

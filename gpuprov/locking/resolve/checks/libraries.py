@@ -217,7 +217,9 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
     assert cuda is not None  # noqa: S101
     what = f"{wanted} brings CUDA {cuda}, which"
     for gpu in case.gpus:
-        if not rules.gpu_cuda_ok(gpu, cuda):
+        if older := rules.older_binaries(case.catalog, gpu, cuda):
+            yield cuda_checks.older(case, "framework-gpu", what, gpu, older)
+        elif not rules.gpu_cuda_ok(gpu, cuda):
             yield cuda_checks.unsupported(case, "framework-gpu", what, gpu, cuda)
     if wanted.name == "torch" and cuda >= frameworks.TORCH_WITHOUT_OLD_GPUS.cuda:
         yield from _trimmed_wheel(case, wanted)
@@ -229,7 +231,7 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
     elif way == "minor":
         text = cuda_checks.minor_text(case, what, cuda, draft)
         yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
-    elif way in ("forward", "forward?") and "compat" not in case.absent:
+    elif way in ("forward", "forward?", "former") and "compat" not in case.absent:
         text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
         yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
     elif way == "unknown":
