@@ -105,7 +105,9 @@ def stuck_nvidia_smi(node: HealthNode) -> Iterator[None]:
     try:
         yield
     finally:
-        node.node.run("umount $(readlink -f /usr/bin/nvidia-smi); systemctl stop stuck; umount /mnt/stuck")
+        # Lazily: the shells that sleep have the script open.
+        node.node.run("umount --lazy $(readlink -f /usr/bin/nvidia-smi)")
+        node.node.run("systemctl stop stuck; umount /mnt/stuck")
 
 
 def health_node(lab: Lab, folder: Path, setting: Mapping[str, Any]) -> HealthNode:
