@@ -111,7 +111,7 @@ def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog
 
 @cache
 def _load(*folders: Path) -> Catalog:
-    """Read folders once for each combination of them."""
+    """Read folders as `read_data`, once for each combination of them; raises as it does."""
     return read_data(*folders)
 
 
@@ -175,7 +175,11 @@ class Whole:
 
 
 def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
-    """Return the devices; the catalog's rows are read on demand, a site's at once to report invalid ones."""
+    """Return the devices; the catalog's rows are read on demand, a site's at once to report invalid ones.
+
+    Raises:
+        InvalidInput: a site's row or file is not valid.
+    """
 
     @cache
     def layers() -> Layers:

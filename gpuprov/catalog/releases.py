@@ -56,7 +56,7 @@ class Release:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the data files of a folder, by name, without a manifest."""
+    """Return the data files of a folder, name → bytes, without the manifest and files with other names."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob("*.json"))
@@ -100,7 +100,7 @@ _OWN = _Own()
 
 
 def store() -> Path:
-    """Return the folder of all releases except gpuprov's own."""
+    """Return the folder of all releases except gpuprov's own; it need not exist. Raises as `state_dir`."""
     return state_dir() / "catalogs"
 
 
@@ -153,7 +153,8 @@ def current_folder() -> Path:
     """Return the folder of the newest release, without hashing gpuprov's own.
 
     Raises:
-        Refused: a file of an installed release was changed.
+        Refused: a file of an installed release was changed, or its folder is another user's.
+        InvalidInput: a manifest is not valid.
     """
     if not store().is_dir():
         return OWN
@@ -168,6 +169,7 @@ def pinned(stated: str, sha256: str) -> Release:
 
     Raises:
         Refused: it is not installed, or was changed.
+        InvalidInput: its manifest is not valid.
     """
     if own().sha256 == sha256:
         return own()

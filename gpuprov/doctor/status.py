@@ -90,7 +90,11 @@ def read_node(name: str, facts: Facts) -> NodeNow:
 
 
 def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
-    """Parse one GPU's row of a reading, with its programs; percentages become shares."""
+    """Parse one GPU's row of a reading, with its programs; percentages become shares, a missing value None.
+
+    Raises:
+        KeyError, TypeError, ValueError, NodeFailed: the row has another form.
+    """
 
     def number(name: str) -> float | None:
         value = row.get(name)
@@ -191,7 +195,7 @@ def status_here() -> NodeNow:
 
 
 def _local() -> NodeNow:
-    """Read this machine once."""
+    """Read this machine once; raises as `collect_local` and `read_node`."""
     facts = collect_local(_QUESTION, modules=STATUS_PROBE)
     return read_node(facts.host, facts)
 

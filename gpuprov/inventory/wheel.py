@@ -48,7 +48,7 @@ class Wheel:
 
     @property
     def fetched(self) -> bool:
-        """Whether the place is a URL."""
+        """Whether the place is a URL, with `://`, instead of a path."""
         return "://" in self.place
 
 

@@ -70,7 +70,7 @@ def _check_domain(name: str, group: LockedGroup, mode: str, domains: Grouping | 
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a text is an IP address."""
+    """Return whether a text is an IPv4 or IPv6 address, without a prefix length."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

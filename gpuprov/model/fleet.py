@@ -145,7 +145,7 @@ class FurtherGroup(Strict):
     @field_validator("hosts", mode="before")
     @classmethod
     def _fold_out(cls, stated: object) -> list[str]:
-        """Return host names from a range, a list of ranges, or the keys of a mapping."""
+        """Return host names from a range, a list of ranges, or the keys of a mapping; raises as `_names`."""
         return _names(list(stated) if isinstance(stated, dict) else stated)
 
 

@@ -72,7 +72,11 @@ class _Line:
     key: paramiko.PKey | None
 
     def matches(self, name: str) -> bool:
-        """Return whether the line lists a host's name, given in lower case."""
+        """Return whether a host's name, given in lower case, matches the line's names: hashed, plain or
+        patterns.
+
+        A matching pattern with `!` excludes the name.
+        """
         if self.names.startswith("|"):
             _, _, salt, digest = self.names.split("|")
             return hmac.compare_digest(hmac.digest(_decoded(salt), name.encode(), "sha1"), _decoded(digest))
@@ -228,7 +232,9 @@ class KnownFiles:
         return next(filter(None, (*places, *(each.place_of(key) for each in self.revoked))), None)
 
     def listing(self, *names: str) -> KnownHosts:
-        """Return the file whose keys count for a host; the first one for an unknown host."""
+        """Return the first file that lists a key for one of a host's names; the first file for an unknown
+        host.
+        """
         known = (file for name in names for file in self.files if any(file.listed(name)))
         return next(known, self.files[0])
 

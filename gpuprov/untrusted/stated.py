@@ -49,7 +49,7 @@ def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
     """Return the JSON document in a stated file; the arguments are those of `stated_file`.
 
     Raises:
-        InvalidInput: the file cannot be read, exceeds a limit, or is not JSON.
+        InvalidInput: the file cannot be read, exceeds `STATED_BYTES`, or is not JSON.
     """
     with stated_file(path, expected=expected, do=do):
         with path.open("rb") as file:

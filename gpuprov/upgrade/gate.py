@@ -79,7 +79,8 @@ def ask_gate(
 ) -> list[NodeGate]:
     """Ask and judge every node; return the results in the order of `names`.
 
-    A node that has just booted is asked again until its units have run, or its time to settle is over.
+    A node that has just booted is asked again until its units have run, or its time to settle is over. A node
+    that cannot be asked has that as its finding.
 
     Args:
         accepted: checks of drift that the user accepts.
@@ -137,7 +138,11 @@ def judge_node(
 
 
 def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Collection[str]) -> NodeGate:
-    """Return the findings and the moves of a node by its facts; without root's rights only that finding."""
+    """Return the findings and the moves of a node by its facts; without root's rights only that finding.
+
+    Raises:
+        GpuprovError: a fact is missing or not as expected.
+    """
     if not facts.is_root:
         result = "no root rights on the node: sudo asks for a password (-K)"
         return NodeGate(name, (Finding("bad", "reach", result),), {})
@@ -298,7 +303,7 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
 
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:
-    """Yield the lease of another run, unless that run has ended."""
+    """Yield the lease of another run as a problem, unless that run has ended; raises as `read_lease`."""
     lease = read_lease(facts.raw("gate")["lease"])
     if lease and lease.run != run and not is_abandoned(lease):
         yield Finding("bad", "lease", f"{lease}; {lease.advice}")

@@ -63,10 +63,14 @@ def run_hook(
     names: Iterable[str],
     reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Run a hook for all nodes in parallel, if there is one; return node → why it failed.
+    """Run a hook for all nodes in parallel, here or on each node; return node → why it failed; {} without a
+    hook.
 
     Args:
         reasons: node → why it is out of service, for GPUPROV_REASON.
+
+    Raises:
+        InvalidInput: as `command`.
     """
     hook: Hook | None = getattr(context.rollout.hooks, moment)
     if hook is None:

@@ -21,7 +21,10 @@ REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected syst
 
 
 def unit_state(host: Node, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms."""
+    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms.
+
+    The latter are those of `boot_state`, and `enabled, but inactive` with systemd's ActiveState.
+    """
     if (state := boot_state(host, unit)) != "enabled":
         return state
     seen = host.service(unit).systemd_properties
@@ -68,6 +71,8 @@ def _replaced(host: Node, unit: str) -> bool:
 
 def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
     """Return the state of a unit whose command gpuprov sets; a file of the package may also set it.
+
+    That is `unit_state`, or `enabled, with another command` or `enabled, changed by a drop-in`.
 
     Args:
         command: the only command line that it may have, without any drop-in, if that is stated.

@@ -31,7 +31,9 @@ class Affected:
 
 
 def upstream(text: str) -> Version | None:
-    """Return the upstream version at the start of a component's: 2.29.7 of `2.29.7+cuda13.2`, or None."""
+    """Return the upstream version at the start of a component's: 2.29.7 of `2.29.7+cuda13.2`; None if it does
+    not begin with two to five numbers.
+    """
     match = re.match(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,4}(?![0-9.])", text)
     return version(match[0]) if match else None
 

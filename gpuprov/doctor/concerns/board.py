@@ -45,7 +45,9 @@ def unanswered(seen: Examination) -> list[PciDevice]:
 
 
 def model(gpu: PciDevice) -> GpuModel | None:
-    """Return the catalog's record of a device, or None."""
+    """Return the catalog's record of a device, or None if it has none; raises as `find_gpu` for a virtual
+    GPU.
+    """
     from gpuprov.catalog.gpu_names import find_gpu
 
     try:

@@ -159,7 +159,9 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.repositories", "D15", source="project")
 def several_repositories(seen: Examination) -> Iterator[Fault]:
-    """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release."""
+    """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release,
+    among apt's enabled sources.
+    """
     uris = sorted({uri for source in seen.apt.sources if source.enabled for uri in source.uris})
     nvidia = [uri for uri in uris if NVIDIA in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]

@@ -86,12 +86,12 @@ class Sample:
 
     @cached_property
     def seconds(self) -> float:
-        """Duration of the sample in seconds."""
+        """Duration of the sample in seconds, at least 0.001."""
         return max(finite(self.raw["seconds"]), 0.001)
 
     @cached_property
     def gpus(self) -> tuple[GpuLoad, ...]:
-        """All GPUs."""
+        """The GPUs of all readings, by index, at most `GPUS`."""
         rows: dict[int, list[Mapping[str, Any]]] = {}
         for reading in self.raw["readings"]:
             for row in reading if isinstance(reading, list) else ():
@@ -100,7 +100,9 @@ class Sample:
 
     @cached_property
     def programs(self) -> tuple[ProgramLoad, ...]:
-        """Programs on GPUs and their children."""
+        """Programs on GPUs and their children that ran at the begin and the end of the sample, at most
+        `PROGRAMS`.
+        """
         first, second = self.raw["first"]["programs"], self.raw["second"]["programs"]
         of: dict[str, set[int]] = {}
         for index, rows in self.raw["processes"].items():
@@ -208,7 +210,7 @@ def _is_pid(text: str) -> bool:
 
 
 def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
-    """Return the means of one GPU's readings."""
+    """Return the means of one GPU's readings; None for a value that no reading has."""
 
     def mean(name: str) -> float | None:
         values = [finite(row[name]) for row in rows if row.get(name) is not None]

@@ -94,13 +94,17 @@ def own_name(facts: Facts) -> str | None:
 
 
 def _as_given(host: str) -> str:
-    """Return the name in the fleet of a host `[USER@]HOST[:PORT]`: HOST and PORT, with `-` for each `:`."""
+    """Return the name in the fleet of a host `[USER@]HOST[:PORT]`: HOST and PORT, with `-` for each `:`.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     to = parse_destination(host)
     return "-".join([to.host.replace(":", "-").strip("-"), *([str(to.port)] if to.port else [])])
 
 
 def _is_address(host: str) -> bool:
-    """Return whether a text is an IP address."""
+    """Return whether a text is an IPv4 or IPv6 address, without brackets or a prefix length."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -74,6 +74,9 @@ def _files(path: Path) -> Iterator[InventoryFile]:
 
     Links are checked first, then followed as Ansible does. Hidden files are skipped, as by Ansible, but not
     those of variables: a name of a group could begin with a dot.
+
+    Raises:
+        InvalidInput: as `_refuse_link`, or a folder cannot be read.
     """
     whole = path if path.is_dir() else path.parent
     root = whole.resolve()

@@ -73,8 +73,10 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
 
 
 def _connections(inventory: AnsibleInventory) -> dict[str, Stated]:
-    """Return host → its connection variables: those of groups further from `all` take precedence, at equal
-    depth those of the later name.
+    """Return host → its connection variables, those of the host before those of its groups. Groups further
+    from `all` take precedence, at equal depth those of the later name.
+
+    Raises as `_of_groups`.
     """
     of_groups = _of_groups(inventory)
     of_hosts: dict[str, list[Precedences]] = {}

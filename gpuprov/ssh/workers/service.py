@@ -207,7 +207,9 @@ async def serve(
 
 
 async def _serve_parent(handle: int, connect: Connect) -> None:
-    """Serve the coordinator at the other end of an open socket, given as a file descriptor."""
+    """Serve the coordinator at the other end of an open socket, given as a file descriptor, until it
+    disconnects.
+    """
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
     await Session(Stream(reader, writer), connect).run()
 

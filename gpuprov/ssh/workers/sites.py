@@ -183,7 +183,11 @@ class SiteCrew:
     def do(
         self, part: Part[Any, Any], each: Mapping[str, Any], *, answer: Any, hear: Hear | None, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        """Do work on nodes, see `gpuprov.ssh.dispatch.spread`."""
+        """Do work on nodes, see `gpuprov.ssh.dispatch.spread`; yield results as services report them.
+
+        The nodes of a lost site have an error as their result if they may still be changed, and are moved to
+        other sites otherwise. At the end, orders that still run are stopped.
+        """
         inbox: _Inbox = SimpleQueue()
         orders: dict[int, _Order] = {}
         try:
@@ -244,7 +248,9 @@ class SiteCrew:
         *,
         changes: bool,
     ) -> Iterator[tuple[str, Any]]:
-        """Process a message; an invalid one is dropped, and its nodes remain without an answer."""
+        """Process a message of an order; yield results. A message that is invalid, or of an order that has
+        ended, is dropped, and its nodes remain without an answer.
+        """
         if order.id not in orders:
             return
         with suppress(NodeFailed):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def gate(parameters: "Values") -> "Any":
     """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (null: none).
 
-    Also `awake_s`, the seconds since its init started, and `architecture`.
+    Also `awake_s`, the seconds since its init started, and `architecture`. Without `gate_packages` no
+    repository is queried.
     """
     names = parameters["gate_packages"]
     offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""

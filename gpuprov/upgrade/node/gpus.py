@@ -113,7 +113,7 @@ def _unit_of(pid: str) -> "str | None":
 
 
 def _is_active(unit: str) -> bool:
-    """Return whether a unit is active."""
+    """Return whether `systemctl is-active` confirms a unit; False for an unknown one."""
     return run_anyway("systemctl", "is-active", "--quiet", unit)[0] == 0
 
 

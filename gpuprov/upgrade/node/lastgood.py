@@ -201,7 +201,7 @@ def _completely_installed() -> "set[str]":
 
 
 def _hold(wanted: "set[str]", ours: "set[str]") -> None:
-    """Restore holds; a new hold of a package that is not in `ours` stays."""
+    """Restore holds with apt-mark: hold those that are missing, and unhold others if they are in `ours`."""
     held = set(run("apt-mark", "showhold").split())
     for verb, names in (
         ("hold", wanted - held),

@@ -151,8 +151,8 @@ def _qualified(name: str, there: "Installed") -> str:
 def _from_pool(file: str, wanted: "str | None") -> "str | None":
     """Return the checksum of an intact file in the pool or in apt's cache, or None.
 
-    A file is intact if it has the repository's checksum, or is readable if no repository has the package. One
-    in the cache is copied to the pool.
+    A file is intact if it has the repository's checksum `wanted`, or is readable if no repository has the
+    package. One in the cache is copied to the pool.
     """
     for folder in (POOL, ARCHIVES):
         path = os.path.join(folder, file)

@@ -344,7 +344,10 @@ def change(command: "Command", own: "Collection[str]") -> None:
 
 
 def _lock(wanted: "Sequence[str]", names: "Collection[str]") -> None:
-    """Restore dnf's version locks; a new lock of a package that is not in `names` stays."""
+    """Restore dnf's version locks in the plugin's file; a new lock of a package that is not in `names` stays.
+
+    Comments stay. Nothing is written without the plugin.
+    """
     path = versionlock.place()
     if path is None:
         return
@@ -367,7 +370,9 @@ def _lock(wanted: "Sequence[str]", names: "Collection[str]") -> None:
 
 
 def offered(names: "Sequence[str]") -> "set[tuple[str, str]]":
-    """Return name and version of packages in all repositories and streams; of a kernel with its release."""
+    """Return name and version of packages in all repositories and streams, from dnf's cache; of a kernel with
+    its release. Empty if dnf fails.
+    """
     options = ("--quiet", "--cacheonly", "--setopt=*.module_hotfixes=1", "--disableplugin=versionlock")
     form = "%{name}|%{evr}|%{arch}"
     code, out, _ = run_anyway(*RUN_DNF, *options, "repoquery", "--qf", form, *names, seconds=25)

@@ -44,7 +44,7 @@ def cycle(bmcs: Mapping[str, Bmc | None], answering: Collection[str]) -> dict[st
 
 
 def cycle_one(bmc: Bmc, *, orderly: bool) -> None:
-    """Cycle the power of one node; one that is off already is only switched on.
+    """Cycle the power of one node; one that is off already is only switched on. Wait for each state.
 
     Args:
         orderly: shut the system down before the power is cut.

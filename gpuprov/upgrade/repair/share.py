@@ -55,7 +55,9 @@ def valid_share(text: str) -> str:
 
 
 def refuse_unhooked(lock: Lock) -> None:
-    """Refuse active checks of a fleet without a drain hook: a job could start on a node under test."""
+    """Raise Refused for active checks of a fleet without a drain hook: a job could start on a node under
+    test.
+    """
     if lock.rollout is None or lock.rollout.hooks.drain is None:
         raise Refused(
             "no drain hook keeps jobs away from a node under test",
@@ -136,7 +138,9 @@ def _next(waiting: list[str], count: int) -> tuple[list[str], list[str]]:
 
 
 def _free(context: RepairContext, names: list[str]) -> _Free:
-    """Return which nodes have no job on their GPUs now."""
+    """Ask nodes for jobs on their GPUs; return those without one, and node → why it is left out for the
+    others.
+    """
     skipped = {}
     for name, answer in use(context, names).items():
         if not isinstance(answer, Use):

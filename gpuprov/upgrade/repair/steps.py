@@ -69,7 +69,7 @@ def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> 
     why.
 
     A node that does not answer is free only if a rung of this run was tried on it, or a drain hook, which
-    waits for the scheduler's jobs, has succeeded.
+    waits for the scheduler's jobs, has succeeded. Writes each node's boot id for `_due`.
     """
     deadline = time.monotonic() + context.about.patience_s
     waiting, reasons, said = list(names), dict[str, str](), False
@@ -115,14 +115,18 @@ def use(context: RepairContext, names: Iterable[str]) -> dict[str, Use | Gpuprov
 
 
 def _read_use(answer: Mapping[str, Any]) -> Use:
-    """Return a node's answer to `use`, without characters that a terminal would interpret."""
+    """Return a node's answer to `use`, without characters that a terminal would interpret.
+
+    Raises:
+        KeyError, TypeError, NodeFailed: it has another form.
+    """
     jobs = tuple(on_one_line(str(job))[:100] for job in answer["jobs"])
     return Use(jobs, on_one_line(str(answer["boot"]))[:64], finite(answer["at"]))
 
 
 def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
     """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile; store the
-    time of each reset.
+    time of each reset. A node without such GPUs fails.
     """
     patients = context.about.patients
     arguments = {
@@ -214,7 +218,9 @@ def look_again(rung: Rung, context: RepairContext, names: list[str], folder: Pat
 
 
 def accept(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Measure nodes under load, at the level of the run; without one nothing is measured."""
+    """Measure nodes under load, at the level of `rollout.accept`; without one nothing is measured. See
+    `accepted`.
+    """
     return Result(accepted(context, names, folder))
 
 

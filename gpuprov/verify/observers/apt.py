@@ -311,7 +311,7 @@ class _Stanza:
     unsigned: bool = False
 
     def take(self, text: str) -> None:
-        """Take a field, `Name: value` with the lines that continue the value."""
+        """Take a field, `Name: value` with the lines that continue the value; raises as `_limit`."""
         name, _, value = text.partition(":")
         name = name.lower()
         if name == "uris":

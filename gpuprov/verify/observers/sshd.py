@@ -214,7 +214,9 @@ class Sshd(Observed):
         return (found[1], found[2]) if found else ("127.0.0.1", "127.0.0.1")
 
     def unread(self, login: str) -> list[str]:
-        """Return files and folders of sshd that changed after a listening sshd has read them, each once."""
+        """Return files and folders of sshd that changed after a listening sshd has read them, each once;
+        raises as `_answers`.
+        """
         found: dict[str, None] = {}
         for each in self.listeners:
             answer = next(self._answers(login, each.options, each.command))
