@@ -206,7 +206,7 @@ class LeaseManager:
             raise error
 
     def release(self) -> None:
-        """Give the leases back, those of a worker attempt to its run.
+        """Give the leases back, those of a worker attempt to its run; remove the file of the leases.
 
         On a node that does not answer, the lease expires.
         """
@@ -245,7 +245,9 @@ class LeaseManager:
             self._renew(due)
 
     def _renew(self, names: Sequence[str]) -> None:
-        """Renew leases once; record nodes that do not answer, and nodes that the run no longer holds."""
+        """Renew leases once; record nodes that do not answer, and nodes that the run no longer holds, also in
+        the file for Ansible.
+        """
         if not names:
             return
         asked = uptime()
@@ -327,10 +329,11 @@ def is_abandoned(lease: Lease) -> bool:
 
 
 def is_over(run_id: str) -> bool:
-    """Return whether a run of this controller has ended and leaves nothing to resume.
+    """Return whether a run of this controller has ended and leaves nothing to resume; raises as `known_run`.
 
     Its leases may then be taken. They remain if the controller was killed, or if the node was unreachable
-    when the lease was given back. False for a run that this controller does not know.
+    when the lease was given back. False for a run that this controller does not know, and for one whose file
+    cannot be read.
     """
     folder = known_run(run_id)
     if folder is None or _is_alive(folder):

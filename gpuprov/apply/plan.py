@@ -38,7 +38,7 @@ class NodePlan:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the plan has neither roles to run nor a reboot."""
         return not self.roles and not self.reboot
 
     @property

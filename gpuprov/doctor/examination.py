@@ -105,7 +105,7 @@ class Examination(Facts):
 
     @part
     def kernel_log(self) -> tuple[LogLine, ...]:
-        """Relevant lines of the kernel log, oldest first, each cut at `LOG_LINE` characters. Raises as `raw`."""
+        """Relevant lines of the kernel log, oldest first, each cut at `LOG_LINE` characters."""
         raw = self.raw("kernel_log")
         now = datetime.fromisoformat(self.collected_at).timestamp()
         rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])

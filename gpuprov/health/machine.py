@@ -86,7 +86,7 @@ def leftovers(name: str) -> list[int]:
 
 
 def program_digest(path: Path) -> str:
-    """Return the beginning of the SHA-256 of a file, "" if it cannot be read."""
+    """Return the first 12 digits of the SHA-256 of a file, "" if it cannot be read."""
     import hashlib
 
     try:

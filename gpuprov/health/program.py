@@ -260,7 +260,13 @@ def _failed(config: Config, reason: str, digest: str) -> dict[str, Any]:
 
 
 def start(program: str, after: Callable[[int], None] = os._exit) -> None:
-    """Run the program and leave at once, without waiting for a thread in uninterruptible sleep."""
+    """Run the program and leave at once, without waiting for a thread in uninterruptible sleep.
+
+    An OSError is printed, and the exit code is 1.
+
+    Args:
+        after: ends the process with an exit code.
+    """
     try:
         code = main(program=program)
     except OSError as error:

@@ -42,7 +42,12 @@ class Pace:
 
 
 def pace(lock: Lock, plans: Sequence[NodePlan]) -> Pace:
-    """Return the expected duration of plans, and the size of the packages that they install."""
+    """Return the expected duration of plans, and the size of the packages that they install, None if one is
+    unknown.
+
+    The durations are those of the last `RUNS` runs of apply; roles without one have a fixed estimate, and the
+    result is then not `known`.
+    """
     busy = [plan for plan in plans if not plan.empty]
     sizes = [_download(lock, plan) for plan in busy]
     download = None if None in sizes else sum(filter(None, sizes))

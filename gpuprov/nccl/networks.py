@@ -61,7 +61,7 @@ class NetworkInterface:
 
     @property
     def ipv6_only(self) -> bool:
-        """Return whether all routable addresses are IPv6."""
+        """Return whether there are routable addresses, and all are IPv6."""
         return bool(self.routable) and all(address.version == 6 for address in self.routable)
 
     @property

@@ -64,7 +64,7 @@ class Rails:
 
     @property
     def roce(self) -> bool:
-        """Return whether the rails are Ethernet."""
+        """Return whether the rails are Ethernet, by the first adapter's link layer; False without rails."""
         return bool(self.hcas) and self.hcas[0].link_layer == "Ethernet"
 
 

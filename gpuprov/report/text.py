@@ -61,7 +61,7 @@ def held_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
 
 
 def _is_held(node: NodeDrift) -> bool:
-    """Return whether a run has leased the node."""
+    """Return whether a run has leased the node, and the rest of the lease is known."""
     return node.held is not None and node.held.lease_s is not None
 
 

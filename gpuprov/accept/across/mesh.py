@@ -89,7 +89,12 @@ class Mesh:
             self._answers.put((name, failed))
 
     def _converse(self, name: str, begin: Callable[[], Conversation]) -> None:
-        """Pass one node's orders to its conversation until the order is None, then close it."""
+        """Pass one node's orders to its conversation until the order is None, then close it; runs in a thread
+        for the node.
+
+        Nothing is passed if the mesh was stopped before. The answers, or errors, are put into the common
+        queue.
+        """
         conversation = begin()
         try:
             with self._lock:

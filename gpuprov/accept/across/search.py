@@ -107,7 +107,11 @@ class Search:
     # --- the next round -----------------------------------------------------------------------------------
 
     def next(self) -> list[Group]:
-        """Return the groups of the next round; an empty list ends the search."""
+        """Return the groups of the next round, and count it; an empty list ends the search.
+
+        It ends after `MOST` rounds, `AFTER` more if a node that slows many was found, or with fewer than two
+        nodes left.
+        """
         alive = [node for node in self.nodes if node not in self.lost]
         self._whole, self._is_of_crowd = [], False
         most = MOST + (AFTER if self._narrowing.verdicts else 0)
@@ -192,8 +196,8 @@ class Search:
         return [nodes for nodes in components(once) if not nodes & self._alone]
 
     def _many(self, alive: list[str]) -> list[Group]:
-        """Return the groups of a search for a node that slows all nodes together; none if they are as fast as
-        pairs, or if no pair has a bandwidth.
+        """Return the groups of a search for a node that slows all nodes together, which the first call
+        begins; none if they are as fast as pairs, or if no pair has a bandwidth.
         """
         if self.crowd is None:
             blamed = self._blamed()
@@ -222,7 +226,7 @@ class Search:
     # --- its observations ---------------------------------------------------------------------------------
 
     def take(self, heard: Mapping[str, Heard]) -> None:
-        """Process the reports of the last round; a missing node counts as lost."""
+        """Process the reports of the last round; a node of a group without a report counts as lost."""
         silence = Heard(lost="no answer")
         result = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
         self.lost |= {node: each.lost for node, each in result.items() if each.lost}

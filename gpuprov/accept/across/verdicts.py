@@ -76,7 +76,7 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
 
 
 def components(links: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Return sets of nodes connected by the links."""
+    """Return sets of nodes connected by the links, directly or through other nodes."""
     found: list[frozenset[str]] = []
     for link in links:
         touching = [each for each in found if each & link]

@@ -111,6 +111,7 @@ class Products:
 
     Raises:
         Failed: the library cannot be loaded or does not start.
+        Failed: all methods, if the library or the driver fails.
     """
 
     def __init__(self, gpu: "Gpu", folders: "Sequence[str]") -> None:

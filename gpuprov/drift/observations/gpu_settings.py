@@ -83,7 +83,10 @@ def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _where_there(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
-    """Compare as `_on_every_gpu`, only on GPUs that have the setting: `read` returns None for the others."""
+    """Compare as `_on_every_gpu`, only on GPUs that have the setting: `read` returns None for the others.
+
+    The expected value if no GPU has it.
+    """
     return _on_every_gpu(facts, expected, lambda gpu: expected if (value := read(gpu)) is None else value)
 
 

@@ -284,7 +284,7 @@ def _stated(name: str, parameters: "Values") -> "Iterator[Place]":
 
 
 def _everybody(parameters: "Values") -> "list[dict[str, Any]]":
-    """Return variable -> (value, place) of each kind of process."""
+    """Return variable -> (value, place) of each kind of process; without shells if these cannot be read."""
     everybody = [_pam(), _services(), _users(), _jobs()]
     with suppress(Failed):  # the collector of variables reports it
         everybody = [*_shells(parameters)[0].values(), *everybody]
@@ -297,8 +297,10 @@ def _has_content(path: str) -> bool:
 
 
 def _owned(paths: "list[str]") -> "set[str]":
-    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib. Empty
-    without paths.
+    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib; by dpkg, or
+    rpm without it.
+
+    Empty without paths.
     """
     if not paths:
         return set()

@@ -87,7 +87,12 @@ def _version_locks() -> str:
 
 @collector(seconds=20)
 def package_files(parameters: "Values") -> "Any":
-    """Return name, path and state of the held packages' files that are not as the last apply left them."""
+    """Return name, path and state of the held packages' files that are not as the last apply left them, at
+    most `ROWS`.
+
+    Raises:
+        Failed: the node has neither dpkg nor rpm.
+    """
     if not os.path.exists(gpuprov_package_files.INFO) and not find_program("rpm"):
         raise Failed("neither dpkg nor rpm is here")
     return [list(row) for row in gpuprov_package_files.differing(parameters["held"])[:ROWS]]

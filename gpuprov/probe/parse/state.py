@@ -68,7 +68,7 @@ class FileFact:
 
     @property
     def exists(self) -> bool:
-        """Whether the path exists."""
+        """Whether the path exists, as a file or anything else."""
         return self.kind != "absent"
 
 

@@ -43,7 +43,7 @@ def first(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Pat
 
 
 def again(context: RepairContext, names: Sequence[str]) -> dict[str, Patient]:
-    """Examine nodes after a rung, as `first`; messages of the kernel before a node's last reset are ignored."""
+    """Examine nodes after a rung, as `first`, without messages of the kernel before a node's last reset."""
     seen = _seen(context.lock, names, context.options.dispatch)
     return {name: _judged(name, seen[name], context.place(name, SINCE)) for name in names}
 
