@@ -141,7 +141,9 @@ def _share(
     before: dict[str, Mapping[str, Any]] | None,
     output: str,
 ) -> int:
-    """Test the nodes whose turn it is, and conclude; OK if the share of the week is done."""
+    """Test the nodes whose turn it is, and conclude; return OK if the share of the week is done, else the
+    worst exit code.
+    """
     from gpuprov.cli.accept_share import measure_share
 
     answers, code = measure_share(chosen, share, level)

@@ -219,7 +219,7 @@ def _change(
 ) -> tuple[Convergence, Verdict | None]:
     """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile.
 
-    Without verification the verdict is None.
+    Without verification the verdict is None. Raises as `LeaseManager` and `converge_exclusively`.
     """
     from gpuprov.apply.converge import verify
     from gpuprov.apply.exclusive import converge_exclusively

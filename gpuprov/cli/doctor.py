@@ -121,7 +121,7 @@ def command(
 
 
 def _every(lock_path: Path) -> tuple[str, ...]:
-    """Return all nodes of the lock."""
+    """Return all nodes of the lock; raises as `read_lock`."""
     from gpuprov.model.lock import read_lock
 
     return tuple(read_lock(lock_path).hosts())
@@ -193,7 +193,7 @@ def _here(save: Path | None) -> Diagnosis:
 
 
 def _from_file(path: Path) -> Diagnosis:
-    """Return the diagnosis of saved facts."""
+    """Return the diagnosis of saved facts; InvalidInput if the file cannot be used."""
     from gpuprov.doctor.look import conclude
 
     seen = _saved(path)

@@ -126,7 +126,7 @@ def _facts(name: str) -> Facts:
 
 
 def _topology(path: Path) -> Topology:
-    """Return the topology in a saved `nvidia-smi topo -m`."""
+    """Return the topology in a saved `nvidia-smi topo -m`; InvalidInput if the file cannot be used."""
     from gpuprov.topology import parse_topology
     from gpuprov.untrusted.stated import stated_file
 

@@ -172,7 +172,8 @@ def create_loop_device(number: int) -> None:
 
 
 def require_tools(tools: Mapping[str, str] = TOOLS) -> None:
-    """Install missing tools from the machine's own package archive; print their names.
+    """Install missing tools from the machine's own package archive, under the machine's lock; print their
+    names.
 
     Args:
         tools: program → its Debian package.

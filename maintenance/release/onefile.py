@@ -103,7 +103,8 @@ def check_python(known: "list[list[int]]") -> None:
 
 
 def environment(archive: Path, about: "dict[str, Any]") -> Path:
-    """Return the folder of the environment of an archive and this Python; make it first if it is missing.
+    """Return the folder of the environment of an archive and this Python; make it first if it is missing,
+    under a lock.
 
     The operator's umask decides who can read it; group and others cannot write it.
 

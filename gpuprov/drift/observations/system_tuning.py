@@ -163,6 +163,6 @@ def _limit(row: PamLimit) -> int | str:
 
 
 def _bytes(text: str | None) -> int | str | None:
-    """Return systemd's value as a number of bytes, `unlimited` for `infinity`; others and None as they are."""
+    """Return systemd's value as a number of bytes, `unlimited` for `infinity`; others and None stay."""
     number = whole_number(text or "")
     return ("unlimited" if text == "infinity" else text) if number is None else number

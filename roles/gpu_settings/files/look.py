@@ -57,7 +57,9 @@ def clocks(seen: list[list[str]]) -> list[str]:
 
 
 def instances() -> dict[int, list[str]]:
-    """Return the sorted profiles of the GPU instances, by GPU."""
+    """Run nvidia-smi; return the sorted profiles of the GPU instances, by GPU; {} without any, or if it
+    fails.
+    """
     done = subprocess.run(
         ["nvidia-smi", "mig", "-lgi"],
         capture_output=True,

@@ -43,7 +43,8 @@ def targets() -> list[list[str]]:
 
 
 def signed_by(entry: str) -> str | None:
-    """Return a source's Signed-By, by apt's name `file:number` of the line (one-line) or stanza (deb822).
+    """Return a source's Signed-By, by apt's name `file:number` of the line (one-line) or stanza (deb822);
+    None without one.
 
     apt refuses the same repository with two different values, so that the role's file must repeat this one.
     """

@@ -40,7 +40,7 @@ options = {keyword.lower(): str(value) for keyword, value in question["options"]
 
 
 def said(*command: str) -> str:
-    """Return the output of a command; nothing if it fails or does not exist."""
+    """Run a command; return its output, "" if it fails or does not exist."""
     try:
         return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True).stdout
     except (OSError, subprocess.CalledProcessError):

@@ -58,7 +58,9 @@ def judge(asked: dict, every: list[str]) -> dict:
 
 
 def nested(mount: str, every: list[str]) -> str | None:
-    """Return the reason not to mount below another requested mount point, where users can replace folders."""
+    """Return the reason not to mount below another requested mount point, where users can replace folders;
+    None if the point is not below one of `every`.
+    """
     above = next((each for each in every if mount.startswith(each.rstrip("/") + "/")), None)
     return f"{mount} is below {above}, to which all users can write" if above else None
 
