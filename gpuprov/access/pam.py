@@ -153,7 +153,13 @@ def _actions(control: str) -> Mapping[str, str]:
 
 
 def _evaluated(rules: tuple[Rule, ...], begin: States, refusal: str) -> States:
-    """Return the states in which a stack can end."""
+    """Return the states in which a stack can end → the line that led to it, for every answer that its modules
+    can give.
+
+    Args:
+        begin: the states before the first line.
+        refusal: the answer of a module that refuses.
+    """
     arriving: list[States] = [{} for _ in range(len(rules) + 1)]
     arriving[0] = begin
     for at, rule in enumerate(rules):
@@ -182,7 +188,11 @@ def _answers(module: str, refusal: str) -> tuple[str, ...]:
 
 
 def _after(state: _State, answer: str, action: str) -> tuple[_State, int | None]:
-    """Return the state after a line, and how many lines PAM skips; None for all."""
+    """Return the state after a line, and how many lines PAM skips; None for all.
+
+    Args:
+        action: of pam.conf(5): `ok`, `bad`, `die`, `done`, `ignore`, `reset` or a number.
+    """
     if action in ("bad", "die"):
         return _State(False, False), None if action == "die" else 0
     if action == "reset":

@@ -147,7 +147,8 @@ class LeaseManager:
     def _take(self, names: Sequence[str]) -> dict[str, GpuprovError]:
         """Lease nodes once, and return the errors as `take` does. No nodes give {}.
 
-        Leases that ended runs of this controller have left are released first.
+        Leases that ended runs of this controller have left are released first. The leases are recorded, also
+        in the file for Ansible.
         """
         if not names:
             return {}

@@ -153,6 +153,9 @@ class Memory:
     def _see(self, sight: Sight, now: float, recent: float, apart: float) -> None:
         """Remember one sight; it confirms a fault whose last sight is at most `recent` seconds old, and its
         first one at least `apart` seconds.
+
+        A new fault is left out if `REMEMBERED` others are known. A confirmed one that drains sets
+        `gone_since`.
         """
         name = f"{sight.rule} {sight.health}"
         fault = self.faults.get(name)

@@ -101,8 +101,13 @@ def check_rules(config: Config, known: frozenset[str]) -> str:
 
 
 def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
-    """Look at this machine once, and store the memory in `folder`; return the document. A failure gives the
-    verdict `unknown`.
+    """Look at this machine once, and store the memory in `folder`; return the document.
+
+    A failure gives the verdict `unknown`; so does a memory that cannot be written, unless the node is to be
+    drained.
+
+    Args:
+        digest: of the program's file, for the document.
     """
     began, now, wall = time.monotonic(), machine.uptime(), time.time()
     boot = machine.boot_id()
@@ -133,7 +138,10 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
 def _judged(
     config: Config, memory: Memory, kept: dict[str, Any], around: Circumstances, wall: float
 ) -> dict[str, Any]:
-    """Read the machine, judge it, add the faults to `memory`, and return the document of the run."""
+    """Read the machine, judge it, add the faults to `memory`, and return the document of the run.
+
+    Rules that the program does not know, and an unreliable clock, are reasons in it. `kept` is updated, too.
+    """
     from gpuprov.health import look
 
     look.own_catalog()
@@ -189,6 +197,8 @@ def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
 def main(argv: list[str] | None = None, program: str = "") -> int:
     """Run the program: once, or at each interval for `--seconds`; return its exit code, 1 if a file could not
     be written.
+
+    With `--forget` remove its files instead. An invalid configuration gives documents with that failure.
 
     Args:
         program: path of the program's file.

@@ -337,7 +337,9 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
-    """Raise InvalidInput for unknown names in `also` and `host_vars`, and for a group of both kinds."""
+    """Raise InvalidInput for unknown names in `also` and `host_vars`, and for a name in both `groups` and
+    `also`.
+    """
     hosts = {host for group in fleet.groups.values() for host in group.hosts}
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():

@@ -139,7 +139,12 @@ def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
 
 
 def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
-    """Choose the interfaces of the highest speed, one for each wire; exclude the slower ones."""
+    """Choose the interfaces of the highest speed, one for each wire; exclude the slower ones.
+
+    Args:
+        left: those that can be used; at least one.
+        excluded: interface → why it was excluded before.
+    """
     top = max(nic.speed or 0 for nic in left)
     fastest = [nic for nic in left if nic.speed == top]
     slower = {nic.name: _slower(nic, top) for nic in left if nic.speed != top}

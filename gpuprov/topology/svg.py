@@ -30,7 +30,9 @@ _STYLE = """
 
 
 def draw(topology: Topology, title: str = "") -> str:
-    """Return the node as an SVG document, 126 pixels wide for each GPU or NIC."""
+    """Return the node as an SVG document: NUMA nodes, GPUs, NICs and their links; a GPU or NIC takes 126
+    pixels of width.
+    """
     columns = _columns(topology)
     places, boxes, width = _places(columns, top=_top(topology))
     height = max(y for _, y in places.values()) + _HEIGHT + _PAD + 46

@@ -187,7 +187,7 @@ def _packages(
     """Yield problems of packages.
 
     These are: versions that an upgrade or rollback needs and cannot get, half-installed packages, and a
-    package manager at work.
+    package manager at work. With other repositories in the new lock, new versions are only a warning.
     """
     result = facts.raw("gate")
     offered = {(name, version) for name, version in result["offered"]}

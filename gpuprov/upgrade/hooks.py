@@ -142,7 +142,9 @@ def _failure(code: int, said: str) -> str:
 def _on_nodes(
     context: UpgradeContext, hook: Hook, text: str, nodes: list[Target], reasons: Mapping[str, str]
 ) -> dict[str, str]:
-    """Run a hook's command with root's rights on nodes in parallel; return node → why it failed."""
+    """Run a hook's command with root's rights on nodes in parallel; return node → why it failed: an exit
+    code, a time limit or the connection.
+    """
     password = context.options.dispatch.password
     sudo = _SUDO if password is None else _SUDO_ASKED
     environments = {node.name: _environment(context, node, hook, reasons) for node in nodes}

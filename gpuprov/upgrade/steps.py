@@ -152,7 +152,9 @@ def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) 
 
 
 def _wrong(result: Convergence, names: Collection[str]) -> Failures:
-    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards."""
+    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards, or whose
+    reboot did not end the drift.
+    """
     failed = {}
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
@@ -170,7 +172,10 @@ def _wrong(result: Convergence, names: Collection[str]) -> Failures:
 
 
 def _judged(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) -> Failures:
-    """Return why nodes fail verification; failing ones are retried until the time to settle is over."""
+    """Verify nodes, and write `verify.json` into the folder; return why nodes fail.
+
+    Failing ones are verified again until the time to settle is over; a node without a result fails.
+    """
     deadline = time.monotonic() + context.rollout.settle_s
     failed: Failures = {}
     asked = names

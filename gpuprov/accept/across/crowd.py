@@ -41,7 +41,11 @@ class Crowd:
         self._over = len(nodes) < FEWEST or self._sound()
 
     def next(self) -> list[Group]:
-        """Return the groups of the next round; an empty list ends the search."""
+        """Return the groups of the next round; an empty list ends the search.
+
+        First all nodes, then groups that share a digit of their number, then the only suspect with and
+        without others.
+        """
         if self._over:
             return []
         if self.whole is None:

@@ -122,7 +122,11 @@ def _asked(conversation: Conversation, order: Order, seconds: float) -> dict[str
 
 
 def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
-    """Return the `Visits` of programs on this machine."""
+    """Return the `Visits` of programs on this machine: a thread for each name, all of which it waits for.
+
+    Args:
+        begin: starts the program of a name.
+    """
 
     def visits(visit: Callable[[str, Callable[[], Conversation]], None]) -> None:
         def one(name: str) -> None:

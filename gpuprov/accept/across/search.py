@@ -63,7 +63,11 @@ class Search:
         self._since: dict[object, int] = {}
 
     def verdicts(self) -> list[Verdict]:
-        """Return all verdicts known now, each with the round in which it was first known."""
+        """Return all verdicts known now, each with the round in which it was first known.
+
+        If no group of the search has finished, these are only the lost nodes and one verdict about all
+        others.
+        """
         alive = tuple(node for node in self.nodes if node not in self.lost)
         found = verdicts(self.evidence, self.lost, self.nodes)
         found += self._narrowing.verdicts.values()
@@ -251,7 +255,12 @@ class Search:
     def _links(
         self, node: str, result: Heard, rates: tuple[float, float] | None, times: tuple[float, float] | None
     ) -> Iterator[Seen]:
-        """Yield a node's observations of the links from each peer to it."""
+        """Yield a node's observations of the links from each peer to it: wrong data, else slow, else late,
+        else fine.
+
+        Args:
+            rates, times: median and deviation of all in the round; None if there are too few.
+        """
         for peer in self._ordered(result.rates.keys() | result.times.keys() | result.wrong):
             rate, time = result.rates.get(peer), result.times.get(peer)
             seen = Seen(self.rounds, peer, node, "fine", rate or 0.0, rates[0] if rates else 0.0)

@@ -45,7 +45,10 @@ class Verdict:
 
 
 def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) -> list[Verdict]:
-    """Return all verdicts, nodes first.
+    """Return all verdicts: lost nodes, nodes at fault, links that were bad twice, and links that were bad
+    once.
+
+    A link that was bad once is a warning, unless its data was wrong.
 
     Args:
         lost: node → why it gave no answer.

@@ -84,7 +84,7 @@ class Node:
         return self._worker
 
     def _look(self) -> "Values":
-        """Examine the GPUs.
+        """Examine the GPUs by NVML, in a worker, and keep the indexes of those to load, by default all.
 
         Return a description of the node, or `refused`: why not to load it, see `refusal`.
         """

@@ -49,7 +49,9 @@ def _preferred(text: str) -> "Iterator[Row]":
 
 
 def _parsed(text: str) -> "Iterator[tuple[str, str, str, Versions]]":
-    """Yield name, installed version, candidate, and version -> (priority, first source) of each package."""
+    """Yield name, installed version, candidate, and version -> (priority, first source) of each package in
+    the output of `apt-cache policy`; the source is "" if no repository has the version.
+    """
     for part in re.split(r"(?m)^(?=\S)", text):
         lines = part.splitlines()
         if len(lines) < 4:

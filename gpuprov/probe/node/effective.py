@@ -109,7 +109,8 @@ def _shells(parameters: "Values") -> "tuple[dict[str, Any], list[Any]]":
 
 
 def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
-    """Return kind -> variable -> (value, place) of root's bash, and [path of a login's nvcc, its place].
+    """Run root's bash with its files; return kind -> variable -> (value, place), and [path of a login's nvcc,
+    its place].
 
     Without bash they are PAM's variables and [None, None].
 

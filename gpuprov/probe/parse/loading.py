@@ -45,7 +45,12 @@ class DryRun:
         return list(self._steps(name, set()))
 
     def _steps(self, name: str, asked: set[str]) -> Iterator[Step]:
-        """Yield the steps of a name, each name once."""
+        """Yield the steps of a name: files that are loaded, and those of the commands in install lines; each
+        name once.
+
+        Args:
+            asked: names with steps so far, which is extended.
+        """
         asked.add(name)
         for line in lines_of(self.answers.get(name, "")):
             verb, _, rest = line.strip().partition(" ")

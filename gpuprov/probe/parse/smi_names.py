@@ -60,7 +60,9 @@ def _plain(piece: str) -> str:
 
 
 def _info(text: str) -> str:
-    """Return one process with its simple values and its name."""
+    """Return the XML of one process with its simple values, and its name, escaped and cut at `_LENGTH`
+    characters.
+    """
     first, named, rest = text.partition(_NAME_BEGIN)
     name, _, last = rest.rpartition(_NAME_END)
     values = [

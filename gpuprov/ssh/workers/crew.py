@@ -306,7 +306,11 @@ class DaskCrew:
             future.cancel()
 
     def _stop(self, parts: Mapping[int, _Part]) -> set[int]:
-        """Stop attempts; return the numbers of those that have not ended in time."""
+        """Ask workers to stop attempts, for at most `STOP_S` seconds; return the numbers of those that have
+        not ended.
+
+        Attempts of a worker that does not answer are among them.
+        """
         deadline, still = time.monotonic() + STOP_S, set(parts)
         while still and time.monotonic() < deadline:
             addresses = [part.worker.address for part in parts.values() if part.worker]

@@ -143,7 +143,11 @@ class Session:
                 thread.start()
 
     def _carry_out(self, crew: DaskCrew, reported: Message, order: bytes, over: threading.Event) -> None:
-        """Do the work of an order; send its events, its results, and its end with the error, if any."""
+        """Do the work of an order; send its events, its results, and its end with the error, if any; none is
+        raised.
+
+        Nothing more is sent once the coordinator has disconnected.
+        """
         number = reported["id"]
         end: Message = {"say": "end", "id": number}
         try:

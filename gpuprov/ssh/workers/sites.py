@@ -313,7 +313,9 @@ class SiteCrew:
         order.link.orders.pop(order.id, None)
 
     def _leave(self, orders: dict[int, _Order], inbox: _Inbox, *, changes: bool) -> None:
-        """Stop the remaining orders; if they change nodes, wait for their end, at most `STOP_S` seconds."""
+        """Stop the remaining orders; if they change nodes, wait for their end, at most `STOP_S` seconds; then
+        print those that still run.
+        """
         for order in orders.values():
             order.link.send({"say": "stop", "id": order.id})
         deadline = time.monotonic() + STOP_S

@@ -94,7 +94,10 @@ def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> 
 
 
 def _in_use(context: RepairContext, name: str, answer: Use | GpuprovError) -> str:
-    """Return why a rung must not interrupt a node; empty if it may."""
+    """Return why a rung must not interrupt a node: jobs, or an answer that is an error; empty if it may.
+
+    An unreachable node may be interrupted if this run has tried a rung on it, or a drain hook is stated.
+    """
     if isinstance(answer, Unreachable):
         if context.progress()[name].tried or context.rollout.hooks.drain is not None:
             return ""
@@ -200,7 +203,11 @@ def _due(context: RepairContext, rung: Rung, names: list[str]) -> tuple[list[str
 
 
 def look_again(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Ask the doctor whether the reason for the repair is gone, within the time to settle."""
+    """Ask the doctor again and again, within the time to settle, whether the reason for the repair is gone;
+    after a reset once.
+
+    Return node → why not, and the verdicts of the others.
+    """
     deadline = time.monotonic() + (context.rollout.settle_s if rung != "reset" else 0)
     failed, data, asked = dict[str, str](), dict[str, dict[str, Any]](), list(names)
     while asked:

@@ -102,7 +102,9 @@ class ModuleLoading(Observed):
         return next(filter(FILES["nvidia"].fullmatch, files), None)
 
     def hindrances(self, kernel: str) -> list[str]:
-        """Return what keeps modprobe from loading the driver as it is under a kernel that has it."""
+        """Return what keeps modprobe from loading the driver as it is under a kernel that has it: blacklists,
+        failing requests, and options that take GPUs or links away; [] if nothing does.
+        """
         shut = [name for name in LOADED if name.replace("-", "_") in self._shut(kernel)]
         found = [f"{name} is blacklisted on the kernel's command line" for name in shut]
         asked = {name: self._result(kernel, name, name) for name in LOADED if name not in shut}
@@ -129,7 +131,12 @@ class ModuleLoading(Observed):
         return [image] if inside else []
 
     def obstacles(self, version: str | None) -> list[str]:
-        """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""
+        """Return what keeps a new kernel from its module: hooks, dracut's settings, and DKMS; [] if nothing
+        does.
+
+        Args:
+            version: of the driver that DKMS has to build; None if it has not.
+        """
         by_entries = self.run("test -d %s", BLS_ENTRIES).succeeded
         answer = self.run(HOOKS).stdout.splitlines()
         runs = {*answer} - {line.removeprefix("idle ") for line in answer if line.startswith("idle ")}
