@@ -164,7 +164,9 @@ class Whole:
         self._segments = _merged(documents["gpus"], "segments", "segment")
 
     def complete(self, raw: Raw) -> Raw:
-        """Add the defaults to a record; its own fields take precedence."""
+        """Return a record with the defaults of its architecture and its segment; its own fields take
+        precedence.
+        """
         architecture, _ = self._architectures.get(str(raw.get("compute_capability")), ({}, ""))
         segment, _ = self._segments.get(str(raw.get("segment")), ({}, ""))
         whole = {name: architecture[of] for of, name in OF_ARCHITECTURE.items() if of in architecture}

@@ -163,7 +163,7 @@ def _open(name: str, files: ExitStack) -> TextIO:
 
 
 def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
-    """Print the summary of a log, then the findings."""
+    """Print the summary of a log, without unknown values, then the findings."""
     cuda = f" (CUDA {document['cuda']})" if document["cuda"] else ""
     rows = {
         "NCCL": f"{document['version'] or 'unknown'}{cuda}",

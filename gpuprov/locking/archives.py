@@ -111,8 +111,11 @@ class Finder:
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
         """Return the parameters to open one repository: the fleet's URL and key, or else the catalog's.
 
+        A key that neither states is the one published next to the repository.
+
         Raises:
             InvalidInput: neither states a URL.
+            GpuprovError: the published key cannot be read.
         """
         stated = self._fleet.repositories.get(repository)
         if repository in ARCHIVE_SUITES:

@@ -90,7 +90,7 @@ def _pair(current: bool | None, pending: bool | None) -> str:
 
 
 def describe(facts: Facts) -> Iterator[str]:
-    """Yield one line per subject; a missing value gives its reason."""
+    """Yield the lines of each subject; `unknown: REASON` for one that raises Missing."""
     yield f"{'host':<12}{facts.host}, {facts.collected_at}, in {facts.seconds:.2f} s"
     for name, words in _LINES.items():
         try:

@@ -50,8 +50,9 @@ def _is_explained(failure: dict[str, Any]) -> bool:
 
 
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
-    """Yield the parts of a node's line: changes, then a refusal or failure, or else reboot and
-    verification.
+    """Yield the parts of a node's line: changes, then a refusal or failure, or else reboot and verification.
+
+    A node that was not verified has no such part.
     """
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"

@@ -81,8 +81,9 @@ def _lines(result: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _change(change: Change) -> Iterator[str]:
-    """Yield the lines of one node's change: its status if that changed, then new and corrected
-    differences.
+    """Yield the lines of one node's change: its status if that changed, then new and corrected differences.
+
+    Corrected ones only if the node could be read.
     """
     was, now = change.was, change.now
     if now is None:

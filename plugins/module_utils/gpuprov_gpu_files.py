@@ -142,7 +142,9 @@ class _Search:
         return driver if driver in ("nvidiactl", "nvidia-uvm") else driver + str(minor)
 
     def _too_many(self) -> TooManyFiles:
-        """Return the error, with the user who has the most files open."""
+        """Return the error, with the user who has the most files open, and with processes of that user to
+        end.
+        """
         files, processes = {}, {}  # type: dict[int, int], dict[int, dict[str, int]]
         for table, seen in self._seen.items():
             pid = table.split("/")[2]

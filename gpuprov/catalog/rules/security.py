@@ -52,7 +52,11 @@ def affected(catalog: Catalog, component: str, release: Version) -> tuple[Affect
 
 
 def _judged(catalog: Catalog, bulletin: Bulletin, component: str, release: Version) -> Affected | None:
-    """Return how a bulletin concerns a version; None if it does not."""
+    """Return how a bulletin concerns a version; None if it does not.
+
+    For a component with branches only rows of the version's branch count; a branch that ended before the
+    bulletin is concerned without a fix. The fix is the highest of the rows, None if a row has none.
+    """
     rows = [row for row in bulletin.affected if row.component == component]
     if component in OF_A_BRANCH:
         own = [row for row in rows if row.branch == release.major]

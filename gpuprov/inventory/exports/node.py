@@ -94,7 +94,7 @@ def numbers(text: str) -> list[int]:
 
 
 def ranges(values: Iterable[int]) -> str:
-    """Return numbers as ranges: 0, 1, 2, 8 → `0-2,8`."""
+    """Return numbers as ranges in ascending order, each once: 0, 1, 2, 8 → `0-2,8`; "" without numbers."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):
         if runs and value == runs[-1][1] + 1:

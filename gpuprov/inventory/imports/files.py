@@ -126,7 +126,11 @@ def _refuse_link(path: Path, root: Path, whole: Path) -> None:
 
 
 def _added(data: bytes) -> Iterator[int]:
-    """Yield the number of values that each alias of a YAML text adds, without composing the text."""
+    """Yield the number of values that each alias of a YAML text adds, without composing the text.
+
+    Raises:
+        YAMLError: it is not YAML.
+    """
     sizes: dict[str, int] = {}
     parents: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

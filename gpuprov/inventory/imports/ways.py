@@ -48,7 +48,10 @@ class Ways:
 
 
 def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) -> Ways:
-    """Return the SSH settings of an inventory.
+    """Return the SSH settings of an inventory: those that all hosts share, those of groups, and of single
+    hosts.
+
+    A setting that is a template for any host is left out for all.
 
     Args:
         owners: group of the fleet → its hosts.

@@ -76,8 +76,8 @@ def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
 
 
 def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
-    """Return component, repository and name of its rules for each part of the stack that is to be
-    installed.
+    """Return component, repository and name of its rules for each part of the stack that is to be installed,
+    also those that follow from the GPUs, such as the fabric manager.
     """
     home = _home(draft, system)
     switched = draft.fabricmanager is not None

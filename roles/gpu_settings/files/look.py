@@ -107,7 +107,9 @@ def daemon() -> dict | None:
 
 
 def main(wanted: dict) -> None:
-    """Print the document."""
+    """Print modes and clocks of the GPUs, and the units that set them at boot, as JSON; `answers` is whether
+    nvidia-smi does.
+    """
     seen = gpus()
     look = {
         "answers": seen is not None,

@@ -228,7 +228,10 @@ def reason(failed: str, version: str, kernels: list[str], builds: list[dict]) ->
 
 
 def main() -> None:
-    """Print the document."""
+    """Print kernels without the driver's module, fitting builds, packages and boot settings as JSON.
+
+    `reason` is why a build failed, if the role asks for that.
+    """
     asked = json.loads(sys.argv[1])
     version, kernels = asked["version"], counting(asked["kernel"])
     rows = packages()

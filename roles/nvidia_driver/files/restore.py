@@ -29,10 +29,11 @@ def present() -> dict[str, str]:
 
 
 def restore(asked: dict) -> bool:
-    """Restore the packages; return whether anything was changed.
+    """Restore the packages: install former versions, remove and purge new packages, set holds again; return
+    whether anything was changed.
 
     Raises:
-        Failed: they cannot be restored.
+        Failed: they cannot be restored, or some are still not as recorded; or the record is empty.
     """
     manager = package_manager()
     before, held, now = asked["packages"], asked["held"], present()
@@ -60,7 +61,7 @@ def former_streams(now: list[str], before: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print the document."""
+    """Restore the node's former packages; print whether anything changed, and the failure, as JSON."""
     package_manager().set_environment()
     changed, failure = False, None
     try:

@@ -74,7 +74,12 @@ class Plan(NamedTuple):
 
 
 def main() -> None:
-    """Print the document."""
+    """Carry out an order unless it is a check: read lists, fetch, install and remove packages, record the
+    sets; then print the plan and the result as JSON.
+
+    The failure of a step is part of the result. If packages cannot be fetched together with other sets, the
+    order's own sets are tried alone.
+    """
     manager = package_manager()
     manager.set_environment()
     asked, found = Order(**json.loads(sys.argv[1])), look()
@@ -141,7 +146,9 @@ def without_others(asked: Order, order: Order) -> Order:
 
 
 def planned(order: Order, found: Found) -> Plan:
-    """Return the changes that an order's sets need on the node as it is."""
+    """Return the changes that an order's sets need on the node as it is: words to install and to remove,
+    residue to purge, and sets to record. A package that another set needs stays.
+    """
     sets = [*order.sets]
     wanted = {package: version for packages in order.sets.values() for package, version in packages.items()}
     ours = {package for name in sets for package in found.records.get(name, [])}

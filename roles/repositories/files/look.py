@@ -94,7 +94,9 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
 
 
 def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
-    """Return the state of apt's sources."""
+    """Return the state of apt's sources: the distribution's archive, other files that name the role's
+    repositories, and sources that offer packages of the lock.
+    """
     own = [url.rstrip("/") for url in urls]
     return {
         "archive": archive(ours),
@@ -104,7 +106,7 @@ def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
 
 
 def of_dnf(ours: str, urls: list[str], packages: list[str]) -> dict:
-    """Return the state of dnf's repositories."""
+    """Return the state of dnf's repositories, with the keys of `of_apt`; the archive is empty."""
     own = [url.rstrip("/") for url in urls]
     return {
         "archive": [],
@@ -117,7 +119,7 @@ LOOKS = {"apt": of_apt, "dnf": of_dnf}
 
 
 def main() -> None:
-    """Print the document."""
+    """Print the node's package manager and the state of its sources as JSON."""
     question = json.loads(sys.argv[1])
     name = package_manager().NAME
     look = LOOKS[name](question["ours"][name], question["urls"], question["packages"])

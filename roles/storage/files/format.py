@@ -83,7 +83,9 @@ def make(path: str, filesystem: str) -> None:
 
 
 def main() -> None:
-    """Print the document."""
+    """Make the requested file systems, unless in check mode, until one fails; print the made devices and the
+    failure as JSON.
+    """
     asked = json.loads(sys.argv[1])
     made, failure = [], None
     try:

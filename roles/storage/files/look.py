@@ -32,7 +32,8 @@ def mounted(mount: str) -> str:
 
 
 def judge(asked: dict, every: list[str]) -> dict:
-    """Return the row of one file system: the requested values and its state.
+    """Return the row of one file system: the requested values and its state, with `objection` or `hidden`, a
+    reason against formatting or mounting it.
 
     Args:
         every: the requested mount points; all users can write to each of them.
@@ -74,7 +75,9 @@ def ours() -> list[str]:
 
 
 def main() -> None:
-    """Print the document."""
+    """Print a row for each requested file system, and the role's mounts that are no longer requested
+    (`gone`), as JSON.
+    """
     asked = sorted(json.loads(sys.argv[1])["scratch"], key=lambda wanted: wanted["mount"])
     every = [wanted["mount"] for wanted in asked]
     scratch = [judge(wanted, every) for wanted in asked]

@@ -127,7 +127,9 @@ def _native_driver(case: Case, cuda: Version) -> str:
 
 
 def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
-    """Return why a toolkit does not run on a driver, and why no compat package helps."""
+    """Return why a toolkit does not run on a driver, and why no compat package helps; `what` begins the
+    sentence.
+    """
     floor = rules.min_driver(case.catalog, cuda.major)
     if floor is None:
         known = draft.branch.native_cuda if draft.branch else "another major"
@@ -171,8 +173,10 @@ def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
 
 
 def compat_package(case: Case, draft: Draft) -> Findings:
-    """Check that a requested forward-compatibility package fits branch and GPUs; one that was chosen is
-    not checked.
+    """Check that a requested forward-compatibility package fits branch and GPUs; one that was chosen is not
+    checked.
+
+    An unknown or needless package is a warning, another GPU or branch a violation.
     """
     if "compat" not in case.stated or draft.compat is None:
         return

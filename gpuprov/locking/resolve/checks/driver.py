@@ -11,8 +11,9 @@ TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature", 
 
 
 def branch(case: Case, draft: Draft) -> Findings:
-    """Check the branch's support, and whether the version is in a list of releases; objections are only
-    warnings.
+    """Check the branch's support, and whether the version is in a list of releases.
+
+    An unknown branch, unknown version or end of life is a warning, a supported branch a reason.
     """
     record = draft.branch
     if record is None:

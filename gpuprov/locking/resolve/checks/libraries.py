@@ -70,7 +70,9 @@ def _runs(case: Case, draft: Draft) -> bool:
 
 
 def cudnn_gpus(case: Case, draft: Draft) -> Findings:
-    """Check that cuDNN contains code for every GPU; a warning if its support matrix does not decide."""
+    """Check that cuDNN contains code for every GPU: a violation if not, a warning if its support matrix does
+    not decide.
+    """
     if draft.cudnn is None:
         return
     floor = libraries.cudnn_release_floor(case.catalog, draft.cudnn)
@@ -212,7 +214,9 @@ def framework(case: Case, draft: Draft) -> Findings:
 
 
 def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> Findings:
-    """Yield the findings about the CUDA release in a framework's wheel, as the toolkit's own."""
+    """Yield the findings about the CUDA release in a framework's wheel: a violation for a GPU without code,
+    or a driver that is too old; a warning for compatibility or an unknown floor; else a reason.
+    """
     cuda = wanted.cuda
     assert cuda is not None  # noqa: S101
     what = f"{wanted} brings CUDA {cuda}, which"

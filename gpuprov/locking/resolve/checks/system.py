@@ -51,8 +51,8 @@ def repository(case: Case, draft: Draft) -> Findings:
 
 
 def _in_archive(case: Case, draft: Draft) -> Findings:
-    """Yield the finding about the driver in the distribution's archive: a reason, or a violation if it is
-    not there.
+    """Yield the finding about the driver in the distribution's archive: a reason, or a violation if it is not
+    there, or not with the chosen modules.
     """
     system = case.system
     assert system is not None  # noqa: S101
