@@ -169,7 +169,9 @@ def _short(value: object) -> str:
 
 
 def status_document(nodes: Iterable[NodeNow]) -> dict[str, Any]:
-    """Return the document `gpuprov.status/1`."""
+    """Return the document `gpuprov.status/1`: the usual values, and each node's GPUs with the values that are
+    unlike them.
+    """
     listed = list(nodes)
     common = usual(listed)
     return {

@@ -112,6 +112,6 @@ def unknown(reason: str, around: Circumstances) -> dict[str, Any]:
 
 
 def _row(fault: Remembered) -> dict[str, Any]:
-    """Return a fault for the document."""
+    """Return a fault for the document, without what only the memory needs."""
     kept = ("rule", "health", "text", "mend", "first", "last")
     return {name: value for name, value in asdict(fault).items() if name in kept}

@@ -155,7 +155,7 @@ def _nics(facts: Facts) -> Iterator[str]:
 
 
 def _machine(facts: Facts) -> Iterator[str]:
-    """Yield processors and memory."""
+    """Yield one line with processors and memory; Missing if either is unknown."""
     cpu = facts.cpu
     yield f"{cpu.logical} x {cpu.model or facts.arch}, {facts.memory.total_mib} MiB"
 

@@ -80,7 +80,9 @@ def overview_lines(seen: Overview) -> Iterator[str]:
 
 
 def overview_document(seen: Overview) -> dict[str, Any]:
-    """Return a document with schema gpuprov.overview/1."""
+    """Return a document with schema gpuprov.overview/1: changes and events since the last look, and the state
+    of each node.
+    """
     hosts = seen.lock.hosts()
     nodes = []
     for node in seen.nodes:

@@ -101,7 +101,9 @@ def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Ve
 def apply_document(
     run: str | None, unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None
 ) -> dict[str, Any]:
-    """Return a document with schema gpuprov.apply/1."""
+    """Return a document with schema gpuprov.apply/1: the result of each node, also of those without an
+    answer, and the verification.
+    """
     nodes: list[dict[str, Any]] = [
         {"name": node.name, "status": node.status, "reason": node.reason} for node in unanswered
     ]

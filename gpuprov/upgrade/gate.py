@@ -65,7 +65,7 @@ class NodeGate:
         return self.awake_s < settle_s and any(finding.rule == "drift" for finding in self.shut)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON: verdict, findings, and package → the versions before and after."""
         return {
             "name": self.name,
             "verdict": worst_level(self.findings),

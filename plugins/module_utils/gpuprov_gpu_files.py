@@ -87,7 +87,7 @@ class _Search:
     """Names of the devices in tables of open files, within a time."""
 
     def __init__(self, seconds: float) -> None:
-        """Read the numbers of the devices."""
+        """Read the numbers of NVIDIA's devices; the search ends after `seconds`."""
         self._seconds = seconds
         self._end = time.monotonic() + seconds
         self._majors = _majors()

@@ -140,7 +140,9 @@ class Evidence:
         self._bad: tuple[int, list[str]] = (0, [])
 
     def add(self, seen: Iterable[Seen]) -> None:
-        """Add the observations of a round."""
+        """Add the observations of a round: to all, to the rounds of each link, and bad ones to the faults of
+        both ends.
+        """
         for each in seen:
             bad, rounds = each.kind != "fine", self._links.setdefault(each.link, {})
             rounds[each.round] = rounds.get(each.round, False) or bad

@@ -141,7 +141,9 @@ def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
 
 
 def _short(address: str) -> str:
-    """Convert `00000000:CA:00.0` → `0000:ca:00`."""
+    """Convert a PCI address: `00000000:CA:00.0` → `0000:ca:00`; one without a device is only written in lower
+    case.
+    """
     domain, bus, device, *_ = [*re.split(r"[:.]", address.lower().strip(":")), "", ""]
     return f"{int(domain or '0', 16):04x}:{bus}:{device}" if device else address.lower()
 

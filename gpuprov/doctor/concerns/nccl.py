@@ -121,7 +121,7 @@ def _unset(place: str, name: str) -> ShellLine:
 
 
 def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
-    """Return place → NCCL's variables."""
+    """Return place → NCCL's variables there: /etc/nccl.conf, files of the environment, processes on GPUs."""
     found: dict[str, Mapping[str, str]] = {}
     if seen.nccl.settings:
         found["/etc/nccl.conf"] = seen.nccl.settings

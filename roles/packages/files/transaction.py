@@ -235,7 +235,7 @@ def own(order: Order, plan: Plan) -> set[str]:
 
 
 def remember(sets: dict[str, dict[str, str]]) -> None:
-    """Record the packages of each set."""
+    """Record the packages of each set, in a file for each, in place of the earlier record."""
     make_folders(str(RECORDS))
     for name, packages in sets.items():
         content = "".join(f"{package}\n" for package in sorted(packages))
