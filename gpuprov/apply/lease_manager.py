@@ -325,7 +325,11 @@ def uptime() -> float:
 
 
 def is_abandoned(lease: Lease) -> bool:
-    """Return whether the run or worker attempt of a lease has ended and leaves nothing to resume."""
+    """Return whether the run of a lease has ended and leaves nothing to resume, and no worker attempt renews
+    the lease.
+
+    Raises as `is_over`.
+    """
     return is_over(lease.family) and not lease.is_renewed
 
 
@@ -348,7 +352,9 @@ def is_over(run_id: str) -> bool:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Return whether the run's controller, or an Ansible process that it started, is alive."""
+    """Return whether the run's controller, or an Ansible process that it started, is alive: holds the lock of
+    its folder.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

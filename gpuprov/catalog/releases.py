@@ -56,7 +56,9 @@ class Release:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the data files of a folder, name → bytes, without the manifest and files with other names."""
+    """Return the data files of a folder, name → bytes, without the manifest and files with other names;
+    OSError if one cannot be read.
+    """
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob("*.json"))

@@ -333,7 +333,7 @@ def _of_file(path: Path) -> dict[str, Answer]:
 
 def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     """Save the measurements in a new run's folder, for --baseline, and the faults in the history; print
-    where.
+    where. Raises as `new_run` and `write_text`.
     """
     from gpuprov.files.runs import new_run
     from gpuprov.history import keep

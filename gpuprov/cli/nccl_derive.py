@@ -135,7 +135,7 @@ def _topology(path: Path) -> Topology:
 
 
 def _bytes(name: str) -> bytes:
-    """Return the content of a file, or of stdin for `-`."""
+    """Return the content of a file, or of stdin for `-`; OSError if it cannot be read."""
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 

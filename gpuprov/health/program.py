@@ -104,7 +104,7 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
     """Look at this machine once, and store the memory in `folder`; return the document.
 
     A failure gives the verdict `unknown`; so does a memory that cannot be written, unless the node is to be
-    drained.
+    drained. Metrics in the file of an earlier setting are removed.
 
     Args:
         digest: of the program's file, for the document.

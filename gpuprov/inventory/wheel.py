@@ -145,6 +145,6 @@ def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]
 
 
 def _digest(path: Path) -> str:
-    """Return a file's SHA-256 in hexadecimal."""
+    """Return a file's SHA-256 in hexadecimal; OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -239,8 +239,8 @@ def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
 
 
 def archive_keys(family: str) -> Keys:
-    """Return a distribution's keys: this machine's keyring file, which it updates, or the bytes of
-    gpuprov's.
+    """Return a distribution's keys: the path of this machine's keyring file, which it updates, or the bytes
+    of gpuprov's.
     """
     own = KEYRINGS[family]
     return own if own.is_file() else (files("gpuprov.locking.repository") / f"keys/{family}.asc").read_bytes()

@@ -66,7 +66,9 @@ def stated_json(data: bytes | str) -> Any:
 
 
 def _cause(error: Exception) -> str:
-    """Return the text of an error on one line, with its type unless it is a ValueError."""
+    """Return the text of an error on one line, at most `_CAUSE` characters, with its type unless it is a
+    ValueError.
+    """
     if isinstance(error, RecursionError):
         return "nested too deeply"
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -170,9 +170,8 @@ def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
 
 
 def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterator[Finding]:
-    """Yield drift from the old lock: a node with drift could not return to that lock.
-
-    Accepted checks are only warnings.
+    """Yield drift from the old lock as bad, since a node with drift could not return to that lock; accepted
+    checks are only warnings.
     """
     for each in judge("", facts, expectations(old)).drift:
         if each.check in accepted:

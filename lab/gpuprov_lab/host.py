@@ -127,7 +127,9 @@ def hold(path: Path) -> IO[str] | None:
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file in one step: a reader sees the old text or the new one, also after a kill."""
+    """Replace a file in one step: a reader sees the old text or the new one, also after a kill. OSError if
+    its folder is missing.
+    """
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.chmod(mode)

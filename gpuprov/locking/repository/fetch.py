@@ -418,6 +418,8 @@ def _validators(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file of the cache atomically: other processes may read it at the same time."""
+    """Write a file of the cache atomically, and create its folders: other processes may read it at the same
+    time. OSError if that is not possible.
+    """
     make_folders(path.parent)
     replace_file(path, content)

@@ -37,7 +37,7 @@ class RepairContext(UpgradeContext):
         return progress_by_node(entries, repair_header(entries).patients)
 
     def place(self, node: str, name: str) -> Path:
-        """Return the path of a file about a node in the run's folder, whose parent exists."""
+        """Return the path of a file about a node in the run's folder; the file's folder is created."""
         folder = self.folder / "nodes"
         make_folders(folder)
         return folder / f"{node}.{name}"

@@ -149,8 +149,8 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
 
 
 def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
-    """Yield the findings for a toolkit that needs a compat package: a violation if the request excludes
-    one.
+    """Yield the findings for a toolkit that needs a compat package: a violation if the request excludes one,
+    else a warning, and another for GPUs on which it may not work.
     """
     if "compat" in case.absent:
         text = f"{what} runs with a forward-compatibility package alone, and none is allowed"
@@ -209,7 +209,8 @@ def compat_package(case: Case, draft: Draft) -> Findings:
 def on_system(case: Case, draft: Draft) -> Findings:
     """Check that the toolkit is packaged for the system; nothing for an unknown system.
 
-    It is a violation if NVIDIA's repository lacks it, a warning if that is not known.
+    A toolkit in the distribution's archive is a reason. It is a violation if NVIDIA's repository lacks it, a
+    warning if that is not known.
     """
     if draft.cuda is None or case.system is None:
         return

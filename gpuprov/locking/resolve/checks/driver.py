@@ -80,7 +80,8 @@ def flavour(case: Case, draft: Draft) -> Findings:
 def _stated_flavour(
     case: Case, draft: Draft, only: dict[str, list[str]], shipped: frozenset[str]
 ) -> Findings:
-    """Yield findings about the draft's flavour, stated or chosen.
+    """Yield findings about the draft's flavour: a violation if a GPU or the branch excludes it, a warning if
+    the open modules are experimental, a reason if it was chosen.
 
     Args:
         only: flavour → GPUs that run with it only.

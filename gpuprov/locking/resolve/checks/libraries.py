@@ -144,7 +144,8 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
 def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling:
     """Return the finding for a build of another CUDA major than the toolkit's.
 
-    A build for the previous major works in addition to the toolkit on a driver that supports both.
+    A warning for a build for the previous major, which works in addition to the toolkit on a driver that
+    supports both; else a violation.
     """
     assert draft.cuda is not None  # noqa: S101
     text = f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}"
