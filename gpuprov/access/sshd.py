@@ -65,7 +65,7 @@ def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
     """Return the options of sshd_config that depend on the group's settings and connection.
 
     Args:
-        release: of the system; options that its sshd does not know are left out.
+        release: of OpenSSH; without the option for `exempt` before `PENALTIES_SINCE`.
     """
     ports = dict.fromkeys([connection.port or SSH_PORT, *([ssh.port] if ssh.port else [])])
     options = {

@@ -64,8 +64,7 @@ class UnknownKey:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a known-hosts file, with an end of its last line; an empty line if there is no
-    file.
+    """Return the content of a known-hosts file, with an end of its last line; empty if there is no file.
 
     Raises:
         InvalidInput: it cannot be read.

@@ -104,7 +104,9 @@ def _uniform(topology: Topology) -> str | None:
 
 
 def _gpu_lines(topology: Topology, places: Places) -> list[str]:
-    """Return one bar over all GPUs if every pair has the same link, arcs between pairs otherwise."""
+    """Return one bar over all GPUs if every pair has the same link, else arcs: of the pairs with NVLink,
+    without any of the nearest pairs.
+    """
     kind = _uniform(topology)
     if kind is None:
         shown = [link for link in topology.gpu_pairs if link.nvlinks] or _nearest_pairs(topology)

@@ -113,8 +113,8 @@ class Search:
     def next(self) -> list[Group]:
         """Return the groups of the next round, and count it; an empty list ends the search.
 
-        It ends after `MOST` rounds, `AFTER` more if a node that slows many was found, or with fewer than two
-        nodes left.
+        It ends after `MOST` rounds, `AFTER` more if a node was found that makes large groups fail, or with
+        fewer than two nodes left.
         """
         alive = [node for node in self.nodes if node not in self.lost]
         self._whole, self._is_of_crowd = [], False
@@ -259,7 +259,7 @@ class Search:
         else fine.
 
         Args:
-            rates, times: median and deviation of all in the round; None if there are too few.
+            rates, times: median and median deviation to compare with; None if there are none.
         """
         for peer in self._ordered(result.rates.keys() | result.times.keys() | result.wrong):
             rate, time = result.rates.get(peer), result.times.get(peer)

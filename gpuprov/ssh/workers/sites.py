@@ -185,8 +185,11 @@ class SiteCrew:
     ) -> Iterator[tuple[str, Any]]:
         """Do work on nodes, see `gpuprov.ssh.dispatch.spread`; yield results as services report them.
 
-        The nodes of a lost site have an error as their result if they may still be changed, and are moved to
-        other sites otherwise. At the end, orders that still run are stopped.
+        The result of an unanswered node of a lost site is Unreachable. At the end, orders that still run are
+        stopped.
+
+        Raises:
+            CrewLost: no service is left; the message names nodes that may still be changed.
         """
         inbox: _Inbox = SimpleQueue()
         orders: dict[int, _Order] = {}

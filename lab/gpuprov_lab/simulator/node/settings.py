@@ -72,7 +72,7 @@ class Settings:
         self.settle()
 
     def daemon_runs(self) -> bool:
-        """Return whether the persistence daemon is alive: a process holds the driver open for it."""
+        """Return whether the recorded process of the persistence daemon is alive."""
         return self._kernel.holder(self._kernel.state.read()) is not None
 
     def mode(self, gpu: SimGpu, name: str) -> tuple[str, str]:
