@@ -78,7 +78,9 @@ def read_node(name: str, facts: Facts) -> NodeNow:
     """Parse a node's reading.
 
     Raises:
+        Missing: the collector `status` did not run or failed.
         NodeFailed: it lists more than `GPUS` GPUs, or one twice, or a value is not a number.
+        KeyError, TypeError, ValueError: it has another form.
     """
     raw = facts.raw("status")
     indices = [whole(row["index"]) for row in raw["gpus"]]
@@ -269,7 +271,7 @@ class Watch:
                 self._stopped.wait(max(0.0, self.interval - (time.monotonic() - begun)))
 
     def _read(self, session: Session, payload: Payload) -> NodeNow:
-        """Return one reading; an unusable answer becomes a failure, and the connection stays open."""
+        """Return one reading; `NodeFailed` becomes a failure, and the connection stays open."""
         try:
             return read_node(session.target.name, ask(session, payload))
         except NodeFailed as failure:

@@ -128,7 +128,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def run_folders(*verbs: str) -> list[Path]:
-    """Return the folders of all runs of some verbs oldest first.
+    """Return the folders of all runs of some verbs, oldest first.
 
     Empty without verbs or runs; raises as `state_dir`.
     """

@@ -315,7 +315,9 @@ def _acts(action: str, gpu: str) -> tuple[ShellLine, ...]:
 
 @rule("errors.sxid", "SXID", source="oci-xid fm-guide", after=("errors.recovery",))
 def sxids(seen: Examination) -> Iterator[Fault]:
-    """Report errors of NVSwitches in the kernel log, once for each code, switch and fatality."""
+    """Report errors of NVSwitches in the kernel log, once for each code, switch and fatality: fatal ones as
+    broken, others as a risk.
+    """
     groups: dict[tuple[str, str, bool], list[LogLine]] = {}
     for line in seen.kernel_log:
         if result := _SXID.match(line.text):

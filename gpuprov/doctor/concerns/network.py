@@ -162,7 +162,9 @@ def flaps(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.card", "D98", source="gpud charm-2635")
 def card_complaints(seen: Examination) -> Iterator[Fault]:
-    """Report errors in the log from the network card's driver."""
+    """Report what the network card's driver logged: stopped firmware, too much heat, too little power, a bad
+    module.
+    """
     if stopped := seen.log_lines(r"mlx[45]_core .*device's health compromised", r"mlx[45]_core .*synd 0x"):
         yield Fault(
             "degraded",
