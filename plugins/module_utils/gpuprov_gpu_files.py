@@ -60,6 +60,8 @@ def devices_of(pid: str) -> "set[str]":
 def devices_in_use(pids: "Iterable[str] | None" = None, seconds: float = SECONDS) -> "dict[str, set[str]]":
     """Return process → names in /dev of NVIDIA's devices that it has open, for processes with any.
 
+    Processes that have ended, or whose open files this user may not read, are left out.
+
     Args:
         pids: the processes; all but this one if it is None.
 
@@ -100,7 +102,10 @@ class _Search:
                     self._names.setdefault(number, name)
 
     def look(self, table: str, most: int = 0) -> "set[str] | None":
-        """Return the names of the devices in a table, a folder of /proc; None if it has over `most` files.
+        """Return the names of the devices in a table, a folder of /proc; None if it has over `most` files (0:
+        no limit).
+
+        They are empty or incomplete if the process ends, empty without the right to read the table.
 
         Raises:
             TooManyFiles: the time has passed.
