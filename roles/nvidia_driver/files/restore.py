@@ -18,7 +18,9 @@ FETCH_S = 3600
 
 
 def words(now: dict[str, str], before: dict[str, str]) -> list[str]:
-    """Return what a transaction must install and remove."""
+    """Return the words of a transaction that restores the packages: `name-` for each new one, `name=version`
+    for each former one.
+    """
     gone = [f"{name}-" for name in now if name not in before]
     return gone + [f"{name}={version}" for name, version in before.items() if now.get(name) != version]
 

@@ -174,7 +174,9 @@ def new(name: str, packages: dict[str, str], found: Found) -> bool:
 
 
 def unwanted(patterns: list[str], found: Found) -> set[str]:
-    """Return the packages that must be removed, or whose configuration must be."""
+    """Return the packages, installed or removed with their configuration left, whose `name=version` begins as
+    a pattern.
+    """
     traces = {**found.installed, **found.left}
     return {
         name

@@ -49,7 +49,7 @@ def signed_by(entry: str) -> str | None:
     apt refuses the same repository with two different values, so that the role's file must repeat this one.
     """
     path, _colon, number = entry.rpartition(":")
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
     if path.endswith(".sources"):
         stanzas = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?m)^Types:", part)]
         found = re.search(r"(?mi)^Signed-By:\s*(.+(?:\n[ \t].*)*)", stanzas[int(number) - 1])

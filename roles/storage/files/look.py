@@ -22,6 +22,7 @@ from pathlib import Path
 from gpuprov_devices import format_objection, mount_objection
 from gpuprov_node import output
 
+FSTAB = Path("/etc/fstab")
 MARK = "x-gpuprov"  # option in the role's lines of fstab; x- options have no effect (mount(8))
 DEFAULTS = {"filesystem": "ext4", "read_ahead_kib": None}
 
@@ -66,10 +67,9 @@ def nested(mount: str, every: list[str]) -> str | None:
     return f"{mount} is below {above}, to which all users can write" if above else None
 
 
-def ours() -> list[str]:
-    """Return the mount points in the role's lines of fstab."""
-    fstab = Path("/etc/fstab")
-    lines = fstab.read_text().splitlines() if fstab.exists() else []
+def ours(fstab: Path = FSTAB) -> list[str]:
+    """Return the mount points in the role's lines of fstab; none without the file."""
+    lines = fstab.read_text(errors="replace").splitlines() if fstab.exists() else []
     rows = [line.split() for line in lines if not line.startswith("#")]
     return [row[1] for row in rows if len(row) > 3 and MARK in row[3].split(",")]
 
