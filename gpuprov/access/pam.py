@@ -71,7 +71,7 @@ def admitting(files: Files, kind: str) -> Rule | None:
         kind: `auth` or `account`.
 
     Raises:
-        NodeFailed: the stack has too many lines, or too long ones.
+        NodeFailed: the stack has more than `LINES_AT_MOST` lines, or longer ones than `CHARACTERS_AT_MOST`.
     """
     service = "sshd" if "sshd" in files else "other"
     rules = tuple(_rules(files, service, kind, iter(range(LINES_AT_MOST))))

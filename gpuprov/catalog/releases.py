@@ -142,10 +142,12 @@ def _kept() -> Iterator[Release]:
 
 
 def current() -> Release:
-    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer. Raises:
-        Refused, InvalidInput: as `brought`.
+    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer.
 
     The data files are not checked (see `check`).
+
+    Raises:
+        Refused, InvalidInput: as `brought`.
     """
     newest = next(brought(), None)
     return newest if newest and newest.version > _OWN.version else own()
@@ -210,8 +212,10 @@ def manifest_of(stated: str, files: Mapping[str, bytes]) -> bytes:
 def read_manifest(text: bytes, name: str) -> dict[str, str]:
     """Parse a manifest; return file name → its SHA256, and `version` and `format` with their values.
 
+    Files whose names are not those of a catalog's files are left out.
+
     Raises:
-        InvalidInput: not a manifest, or one for a newer gpuprov.
+        InvalidInput: not a manifest, or one of a later format than `FORMAT`.
     """
     try:
         said = read_json(text, MANIFEST_BYTES)

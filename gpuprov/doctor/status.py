@@ -245,7 +245,9 @@ class Watch:
         return [self._fresh(each.name) for each in self.targets]
 
     def _fresh(self, name: str) -> NodeNow:
-        """Return a node's last reading, or a failure without one, or if it is outdated."""
+        """Return a node's last reading; a failure without one, or if it is older than `STALE` intervals and
+        the time to connect.
+        """
         last = self.now.get(name, NodeNow(name, failure="not read yet"))
         age = time.time() - last.read_at
         if last.failure is None and age > STALE * self.interval + LIMITS.connect_s:

@@ -126,7 +126,8 @@ class Memory:
         """Take what a run saw.
 
         A fault counts from its second sight within `RECENT` intervals on, at least `APART` intervals after
-        its first one. It is gone when no run has seen it for `hold` seconds.
+        its first one. It is gone when no run, of at least `ABSENT`, has seen it for `hold` seconds; one that
+        does not count yet after `RECENT` intervals.
 
         Args:
             unknown: rules that could not judge: their faults stay.

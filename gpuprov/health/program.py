@@ -168,7 +168,9 @@ def _judged(
 
 
 def pause(config: Config, memory: Memory, now: float, changing: str) -> str:
-    """Return why faults do not count at the moment, "" if they do: after a boot, or during a change."""
+    """Return why faults do not count at the moment, "" if they do: in the time after boot, or during a
+    change, up to `LONGEST_CHANGE_S`; add the time of a change to the memory.
+    """
     passed = max(0.0, now - memory.ran) if memory.ran is not None else 0.0
     memory.busy_s = max(0.0, memory.busy_s + (passed if changing else -passed))
     if now < config.grace:

@@ -50,7 +50,7 @@ class Circumstances:
 
 
 def valid_for(interval: float) -> float:
-    """Return the seconds for which a verdict is valid."""
+    """Return the seconds for which a verdict is valid: `VALID` intervals, and at least `VALID_LEAST_S`."""
     return max(VALID * interval, VALID_LEAST_S)
 
 

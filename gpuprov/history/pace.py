@@ -139,7 +139,10 @@ def seconds_by_role(folders: Iterable[Path]) -> dict[str, list[float]]:
 
 
 def _tasks(path: Path, role: str) -> Iterator[tuple[str, float]]:
-    """Yield role and seconds of each task in a file of events; none if it cannot be read.
+    """Yield role and seconds of the slowest task of each play in a file of events; none if it is larger than
+    `EVENTS_BYTES` or cannot be read.
+
+    Lines that are not events are left out.
 
     Args:
         role: the role that tasks without a role of a plan count for; without one they are left out.

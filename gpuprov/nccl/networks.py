@@ -157,7 +157,12 @@ def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
 
 
 def _slower(nic: NetworkInterface, top: int) -> str:
-    """Return why an interface that is not among the fastest is excluded; `top` in Mbit/s."""
+    """Return why an interface that is not among the fastest is excluded: its speed is unknown, or it is for
+    management (`_MUCH_SLOWER`) or for storage.
+
+    Args:
+        top: speed of the fastest, in Mbit/s.
+    """
     if nic.speed is None:
         return "its speed is not known"
     kind = "management" if nic.speed * _MUCH_SLOWER <= top else "left to storage and services"

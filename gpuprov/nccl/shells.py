@@ -59,7 +59,12 @@ class Local:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`; the code is `NOT_FOUND` for a missing program."""
+        """See `Shell`; the code is `NOT_FOUND` for a missing program.
+
+        Raises:
+            TimeoutError: it exceeded `timeout_s`.
+            NodeFailed: its output exceeds `OUTPUT_BYTES`.
+        """
         own = {**os.environ, **environment}
         try:
             answer = run_limited(

@@ -177,7 +177,9 @@ def _loaded(node: NodeDrift, locked: str) -> str | None:
 
 
 def _drift(node: NodeDrift) -> str:
-    """Return `in sync`, the differing checks, or why the node could not be read."""
+    """Return `in sync`, at most `NAMED_CHECKS` differing checks and the number of the others, or why the node
+    could not be read.
+    """
     if node.reason is not None:
         return f"{node.status}: {on_one_line(node.reason)}"
     checks = [each.check for each in node.drift]

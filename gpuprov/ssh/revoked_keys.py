@@ -45,7 +45,8 @@ class RevokedKeys:
         """Return whether `ssh-keygen -Q`, run here, finds a key in the list.
 
         Raises:
-            InvalidInput: ssh-keygen cannot be run, does not answer in time, or cannot read the list.
+            InvalidInput: ssh-keygen cannot be run, does not answer within `_TIMEOUT_S`, or cannot read the
+                list.
         """
         asked = f"{key.get_name()} {key.get_base64()}\n"
         command = ["ssh-keygen", "-Q", "-f", str(self.path), "/dev/stdin"]

@@ -79,8 +79,8 @@ def ask_gate(
 ) -> list[NodeGate]:
     """Ask and judge every node; return the results in the order of `names`.
 
-    A node that has just booted is asked again until its units have run, or its time to settle is over. A node
-    that cannot be asked has that as its finding.
+    A node that has just booted is asked again, every `AGAIN_S`, until its units have run, or its time to
+    settle is over. A node that cannot be asked has that as its finding.
 
     Args:
         accepted: checks of drift that the user accepts.

@@ -107,15 +107,16 @@ def _environment(
 
 
 def _ascii(text: str) -> str:
-    """Return a text on one line, with `?` for what is not printable ASCII."""
+    """Return a text on one line, with `?` for what is not printable ASCII, cut to `REASON` characters."""
     return re.sub(r"[^ -~]", "?", " ".join(text.split()))[:REASON]
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
     """Run a command on this machine in a new session; return why it failed, None if it did not.
 
-    Its processes are killed after `timeout_s` seconds. One that has left the session and keeps the output
-    open, such as a connection that ssh shares, delays neither that nor the result.
+    Its processes are killed after `timeout_s` seconds, or if they print more than `OUTPUT_BYTES`; both are
+    failures. One that has left the session and keeps the output open, such as a connection that ssh shares,
+    delays neither that nor the result.
     """
     try:
         answer = run_limited(

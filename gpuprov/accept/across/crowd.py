@@ -79,7 +79,9 @@ class Crowd:
         return (*halves[tried], str(self._suspect)), halves[1 - tried]
 
     def _is_slowed(self, reduced: Mapping[Group, float]) -> bool:
-        """Return whether the half with the suspect is slow, and the other as fast as pairs."""
+        """Return whether the half with the suspect reaches less than `APART` of the other one's bandwidth,
+        and the other at least `TOGETHER` of a usual pair's.
+        """
         slowed, sound = (reduced.get(Group(nodes, exchange=False), 0.0) for nodes in self._trial())
         return sound >= TOGETHER * self.usual and slowed < APART * sound
 

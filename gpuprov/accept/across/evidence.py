@@ -92,8 +92,11 @@ class Middle:
         self._known: tuple[float, float] | None = None
 
     def take(self, of_nodes: Iterable[Collection[float]]) -> tuple[float, float] | None:
-        """Return the median and MAD to compare this round's values with; None while
-        too few values are known.
+        """Return the median and MAD to compare this round's values with; None while fewer than `FEWEST`
+        values are known.
+
+        With fewer values than that, those of the last round that had enough are returned; up to `SMALL` nodes
+        as by `_of_few`.
 
         Args:
             of_nodes: the values of each node, of links to it.
@@ -113,7 +116,9 @@ def _of_few(nodes: Iterable[Iterable[float]]) -> tuple[float, float]:
 
 
 def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
-    """Return whether a rate in GB/s is a slow outlier; False without reference values."""
+    """Return whether a rate is below the median by more than `SPREAD` of it and `OUTLYING` deviations; False
+    without reference values.
+    """
     if usual is None:
         return False
     middle, mad = usual
@@ -121,7 +126,9 @@ def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
 
 
 def is_late(time: float, usual: tuple[float, float] | None) -> bool:
-    """Return whether a message's time in µs is a slow outlier; False without reference values."""
+    """Return whether a message's time exceeds the median by more than `LATE` of it and `OUTLYING` deviations;
+    False without reference values.
+    """
     if usual is None:
         return False
     middle, mad = usual

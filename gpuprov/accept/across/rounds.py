@@ -64,8 +64,8 @@ def pairs(nodes: Sequence[str], distance: int | None = None) -> list[Group]:
 
 
 def all_together(nodes: Sequence[str], parts: int = 1) -> list[Group]:
-    """Return groups of all nodes: as few as possible, at least `parts`, each with nodes from the whole list.
-    A group of one node is left out.
+    """Return groups of all nodes, each with nodes from the whole list: as few groups of at most `LARGEST` as
+    possible, and at least `parts`. A group of one node is left out.
     """
     count = max(parts, -(-len(nodes) // LARGEST))
     dealt = (tuple(nodes[start::count]) for start in range(count))

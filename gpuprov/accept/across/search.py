@@ -284,9 +284,11 @@ class Search:
             self._narrowing.ended(group.nodes)
 
     def _all_reduced(self, result: Mapping[str, Heard]) -> float:
-        """Return the bandwidth of a group's all-reduce in GB/s, and record nodes that state much less.
+        """Return the bandwidth of a group's all-reduce in GB/s, and record nodes that state less than `APART`
+        of it.
 
-        An all-reduce ends for all members at the same time, so their median counts, not what one states.
+        An all-reduce ends for all members at the same time, so their median counts, not what one states; 0 if
+        at most half of them state one.
         """
         stated = {node: each.reduced for node, each in result.items() if each.reduced is not None}
         value = median(stated.values()) if 2 * len(stated) > len(result) else 0.0

@@ -72,6 +72,9 @@ def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) 
 class Nccl(Library):
     """NCCL with one communicator over GPUs of this process, rank by rank.
 
+    Args:
+        folders: where `Library` looks for libnccl.
+
     Raises:
         Failed: it, or a method, fails in NCCL or CUDA.
     """
@@ -127,7 +130,7 @@ class Nccl(Library):
         return result
 
     def _rate(self, start: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """Return the rate by `Gpu.rate` on the first GPU.
+        """Return the rate by `Gpu.rate` on the first GPU, and wait for all of them.
 
         No rank finishes a collective before the others take part.
         """

@@ -205,7 +205,9 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
 
 
 def read_nvlink(text: str) -> dict[int, dict[int, str]]:
-    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts, joined with `; `."""
+    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts, joined with `; `. Lines are cut to
+    `LOG_LINE` characters.
+    """
     found: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     gpu = -1
     for line in (whole[:LOG_LINE] for whole in text.splitlines()):

@@ -24,7 +24,9 @@ SWITCHES_OFF = {
 
 @rule("network.gpudirect", "D91", source="imbue nccl-778", after=("network.peermem_log",))
 def no_gpudirect(seen: Examination) -> Iterator[Fault]:
-    """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory."""
+    """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory: without
+    a peer-memory module, and without DMA-BUF (an open driver, and Linux from `DMA_BUF_KERNEL` on).
+    """
     active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
     loaded = seen.loaded_driver
     if not active or not loaded or not seen.gpus or any("GeForce" in (gpu.name or "") for gpu in seen.gpus):

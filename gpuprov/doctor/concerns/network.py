@@ -194,7 +194,8 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.mixed", "D128", source="nccl-302 nccl-doc", after=("network.port_down",))
 def mixed_fabrics(seen: Examination) -> Iterator[Fault]:
-    """Report active ports of InfiniBand and of RoCE of like rates, if no variable selects one kind for NCCL.
+    """Report active ports of InfiniBand and of RoCE with at least `LIKE_RATE` of their rate, on machines with
+    several GPUs, if no variable selects one kind for NCCL.
 
     A slower Ethernet port is a server's uplink, which NCCL leaves out by itself.
     """

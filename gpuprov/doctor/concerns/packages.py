@@ -105,7 +105,7 @@ def _safe(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 
 def _is_bounded(pattern: str) -> bool:
-    """Return whether a pattern is short and simple, with at most `CHOICES`."""
+    """Return whether a pattern has at most `LENGTH` characters and `CHOICES`, and fits `SIMPLE`."""
     simple = len(pattern) <= LENGTH and SIMPLE.fullmatch(pattern)
     return bool(simple) and len(CHOICE.findall(pattern)) <= CHOICES
 

@@ -78,7 +78,7 @@ def numbers(text: str) -> list[int]:
     """Return the numbers in a node's list of logical processors: `0-2,8` → 0, 1, 2, 8; [] for "".
 
     Raises:
-        NodeFailed: not such a list, or more processors than a node can have.
+        NodeFailed: not such a list, or more processors than `PROCESSORS`.
     """
     found: list[int] = []
     for part in filter(None, text.split(",")):

@@ -60,7 +60,7 @@ def check_files(path: Path) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a file; InvalidInput if it is too large or cannot be read."""
+    """Return the content of a file; InvalidInput if it is larger than `MAX_BYTES` or cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InvalidInput(f"{path} is larger than {MAX_BYTES >> 20} MiB")

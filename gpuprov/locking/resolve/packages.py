@@ -68,7 +68,9 @@ def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
 
 
 def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
-    """Add DCGM's package for CUDA 12 if a driver of CUDA 13 runs GPUs that CUDA 13 has dropped."""
+    """Add DCGM's package for CUDA 12 if a driver of CUDA 13 runs GPUs that CUDA 13 has dropped; otherwise
+    return the packages unchanged.
+    """
     dropped = any(gpu.last_cuda and gpu.last_cuda.major == _OLD_GPUS_CUDA for gpu in case.gpus)
     if not dropped or draft.branch is None or draft.branch.native_cuda.major <= _OLD_GPUS_CUDA:
         return base

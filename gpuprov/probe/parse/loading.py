@@ -91,7 +91,8 @@ class Loading:
 def parse_loading(raw: Mapping[str, Any]) -> Loading:
     """Parse the probe's outputs of modprobe; a kernel whose name is not a release is left out.
 
-    So is everything in excess of what the probe requests.
+    So is everything in excess of `KERNELS_AT_MOST`, `NAMES_AT_MOST` and `DEVICES_AT_MOST`, as the probe
+    requests no more.
     """
     kernels = {
         kernel: DryRun({str(name): str(text) for name, text in islice(answers.items(), NAMES_AT_MOST)})

@@ -49,7 +49,9 @@ def gpu_pieces(text: str) -> list[str]:
 
 
 def _plain(piece: str) -> str:
-    """Return the element of one GPU with plain processes; unchanged if it has none or they do not end."""
+    """Return the element of one GPU with plain processes, at most `_PROCESSES`; unchanged if it has none or
+    they do not end.
+    """
     for begin, end in _REGIONS:
         before, found, rest = piece.partition(begin)
         inside, closed, after = rest.rpartition(end)

@@ -41,7 +41,8 @@ class NodeVerdict:
 
 
 def parse_verdict(raw: Mapping[str, Any]) -> NodeVerdict | None:
-    """Parse the line of a verdict; None without a line, or with one that the program does not write.
+    """Parse the line of a verdict, with rule and text cut to `TEXT` characters; None without a line, or with
+    one that the program does not write.
 
     Raises:
         KeyError, NodeFailed: the document lacks a value, or its time since boot is not a number.

@@ -70,7 +70,7 @@ def file_name(package: str, version: str, architecture: str) -> str:
 
 
 def apt(*words: str) -> str:
-    """Run apt-get without questions; return its output.
+    """Run apt-get without questions, for at most `APT_S`; return its output.
 
     Raises:
         Failed: it failed; with its error messages.

@@ -221,7 +221,7 @@ class Redfish(AbstractContextManager["Redfish"]):
         or fingerprint.
 
         Args:
-            deadline: as of `time.monotonic`.
+            deadline: of the handshake, as of `time.monotonic`; the connection itself may take `TIMEOUT_S`.
 
         Raises:
             Unreachable: no connection in time, or another certificate.

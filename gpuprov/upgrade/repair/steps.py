@@ -128,8 +128,10 @@ def _read_use(answer: Mapping[str, Any]) -> Use:
 
 
 def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile; store the
-    time of each reset. A node without such GPUs fails.
+    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile; write the
+    time of each reset into the run's folder.
+
+    A node without such GPUs fails.
     """
     patients = context.about.patients
     arguments = {

@@ -157,7 +157,9 @@ class ModuleLoading(Observed):
         return [*found, *settings(self.ask(DKMS, version), version)]
 
     def _result(self, kernel: str, name: str, wanted: str) -> str:
-        """Return what modprobe does with a request in place of loading a module; "" if it loads it."""
+        """Return what modprobe does with a request in place of loading a module; "" if it loads it, and no
+        foreign module first.
+        """
         last = ""
         for verb, what in self._requested(kernel, name):
             module = what.rpartition("/")[2].partition(".ko")[0]
@@ -177,7 +179,8 @@ class ModuleLoading(Observed):
     def _lines(self, text: str, kernel: str, asked: set[str]) -> Iterator[tuple[str, str]]:
         """Yield `insmod` and a file, or `install` and a command, of a dry run's output.
 
-        A modprobe in an install line is asked in turn, once for each module.
+        A modprobe in an install line is run on the node in turn, once for each of at most `NAMES_MAX`
+        modules.
         """
         for line in lines_of(text):
             verb, _, rest = line.strip().partition(" ")

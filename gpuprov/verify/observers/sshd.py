@@ -138,7 +138,7 @@ class Sshd(Observed):
         """Yield answers for users, addresses and ports that Match blocks can tell apart.
 
         Raises:
-            NodeFailed: sshd does not answer, or would have to be asked too often.
+            NodeFailed: sshd does not answer, or would have to be asked more than `ASKED_MAX` times.
         """
         here, ours = self.connection
         criteria = " ".join(self._blocks("match", options)).lower()
@@ -182,8 +182,8 @@ class Sshd(Observed):
         """Listening sshd processes of root, without those of containers.
 
         Raises:
-            NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or they
-                are too many.
+            NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or more
+                than `LISTENERS_MAX` have different ones.
         """
         rows = [line.split(maxsplit=5) for line in self.ask(PROCESSES).splitlines()]
         ours = ["0", "0", next((row[3] for row in rows if row[0] == "1"), "")]

@@ -307,7 +307,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def opened(request: "urllib.request.Request") -> "Any":
-    """Return a server's answer to a request, to be read and closed.
+    """Return a server's answer to a request, to be read and closed; it may take `POST_S`.
 
     Raises:
         Ended: the URL, or a redirect, has a scheme that is not allowed.
@@ -428,7 +428,8 @@ def is_usable_python(python: str) -> bool:
 
 
 def install_python() -> None:
-    """Install Python with apt-get or dnf.
+    """Install a Python of at least 3.11 with its venv module, by apt-get or dnf: the first package that can
+    be installed.
 
     Raises:
         Transient, Ended: it cannot be installed.

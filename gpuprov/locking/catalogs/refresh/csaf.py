@@ -122,7 +122,7 @@ def _day(text: Any, place: str) -> str:
 
 
 def _products(branches: Any, above: Mapping[str, str]) -> Iterator[tuple[str, Product]]:
-    """Yield the versions in a product tree by their ids.
+    """Yield id and `Product` of each version in a product tree; raise KeyError for a branch without a name.
 
     Args:
         above: category → name of the branches that contain these.
