@@ -231,7 +231,7 @@ def reason(failed: str, version: str, kernels: list[str], builds: list[dict]) ->
 def main() -> None:
     """Print kernels without the driver's module, fitting builds, packages and boot settings as JSON.
 
-    `reason` is why a build failed, if the role asks for that.
+    `reason` is why a build failed, if the role requires that.
     """
     asked = json.loads(sys.argv[1])
     version, kernels = asked["version"], counting(asked["kernel"])
