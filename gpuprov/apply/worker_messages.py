@@ -86,7 +86,7 @@ def read_event(event: Event) -> Event:
 
 
 def _read_failures(events: list[Event]) -> list[Event]:
-    """Return events of failed tasks, with every key that is printed."""
+    """Return events of failed tasks, with every key that is printed; raises as `read_event`."""
     whole = {"host": "", "role": "", "task": "", "status": "failed", "msg": ""}
     return [
         whole | {key: value for key, value in read_event(each).items() if value is not None}

@@ -90,7 +90,7 @@ class Devices:
 
     def of(self, device: str) -> tuple[GpuModel, ...]:
         """Return the GPU for all boards of a device without their own rows; else all GPUs of the device, if
-        any.
+        any; raises as `get`.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -99,7 +99,7 @@ class Devices:
         return rest or self._of(device, lambda row: True)
 
     def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[GpuModel, ...]:
-        """Return the GPUs of a device whose row fits, possibly empty."""
+        """Return the GPUs of a device whose row fits, possibly empty; raises as `get`."""
         keys = [key for key in self._by_device.get(device, ()) if fits(self._rows[key])]
         return tuple(gpu for key in keys if (gpu := self.get(key)))
 

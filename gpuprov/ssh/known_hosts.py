@@ -76,6 +76,9 @@ class _Line:
         patterns.
 
         A matching pattern with `!` excludes the name.
+
+        Raises:
+            ValueError: a hashed name is malformed.
         """
         if self.names.startswith("|"):
             _, _, salt, digest = self.names.split("|")
@@ -212,6 +215,9 @@ class KnownFiles:
         """Return type → key of a host, for the first of its names that has any; revoked keys are left out.
 
         If several keys of a type are listed for the name, the first one counts. {} for an unknown host.
+
+        Raises:
+            InvalidInput: a file of revoked keys cannot answer.
         """
         for name in names:
             found: dict[str, paramiko.PKey] = {}

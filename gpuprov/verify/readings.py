@@ -40,6 +40,9 @@ def boot_state(host: Node, unit: str) -> str:
 
     The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them. A
     script in /etc/init.d is no unit of the package.
+
+    Raises:
+        NodeFailed: the node cannot tell which unit files are replaced.
     """
     seen, files = host.service(unit).systemd_properties, host.run(ENABLED, unit)
     stated = files.stdout.strip() or seen.get("UnitFileState") or seen.get("LoadState", "unknown")

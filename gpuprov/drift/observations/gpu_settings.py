@@ -19,13 +19,17 @@ for _check in ("gpu.persistence_unit", "gpu.clocks_unit", "gpu.modes_unit"):
 
 @observes("gpu.persistence", "smi")
 def _persistence(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected persistence mode if every GPU has it, else the differing ones as text."""
+    """Return the expected persistence mode if every GPU has it, else the differing ones as text; raises as
+    `_on_every_gpu`.
+    """
     return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
 
 
 @observes("gpu.clocks", "smi")
 def _clocks(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected clocks (MHz) if every GPU has them, else the differing ones as text."""
+    """Return the expected clocks (MHz) if every GPU has them, else the differing ones as text; raises as
+    `_on_every_gpu`.
+    """
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
 
 

@@ -80,13 +80,15 @@ def _value(answer: SshdAnswer, keyword: str, expectation: Expectation) -> str | 
 
 @observes("ssh.pam", "pam")
 def _pam(facts: Facts, expectation: Expectation) -> Any:
-    """Return the lines of PAM that admit a user without credentials, with single blanks; [] without any."""
+    """Return the lines of PAM that admit a user without credentials, with single blanks; [] without any;
+    raises as `_admitting`.
+    """
     return [" ".join(rule.text.split()) for rule in _admitting(facts)]
 
 
 @names_who("ssh.pam")
 def _admits(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield `FILE:LINE` of the lines of PAM that admit a user without credentials."""
+    """Yield `FILE:LINE` of the lines of PAM that admit a user without credentials; raises as `_admitting`."""
     yield from (rule.place for rule in _admitting(facts))
 
 

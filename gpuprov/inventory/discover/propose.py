@@ -73,6 +73,9 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     The user is left out, a given port is appended (`gpu01-2222`). A host's own name is not used if it is
     invalid in a fleet, that of an earlier host, or a name as given of any host. Names as given may be equal:
     `a@gpu01` and `b@gpu01` are both `gpu01`.
+
+    Raises:
+        ValueError: a host is not `[USER@]HOST[:PORT]`.
     """
     names = {host: _as_given(host) for host in found}
     taken = set(names.values())

@@ -69,6 +69,9 @@ def live_nodes(
     """Yield each node with values from its facts and None; without an answer as in the lock, with the error.
 
     The order is that of `names`, after all nodes have answered.
+
+    Raises:
+        KeyError, GpuprovError: as `locked_nodes`.
     """
     known = {node.name: node for node in locked_nodes(lock, names, catalog)}
     payload = build(ASKED, password=dispatch.password)
@@ -126,6 +129,9 @@ def _with_devices(node: Node, facts: Facts) -> Node:
     """Return a node with the device files of its GPUs and MIG instances, as nvidia-smi lists them.
 
     Unchanged if nvidia-smi does not list as many GPUs with a device file as the node has.
+
+    Raises:
+        NodeFailed: the driver does not list the files of a MIG instance.
     """
     gpus = () if facts.smi.error else facts.smi.gpus
     minors = {gpu.minor: gpu.index for gpu in gpus if gpu.minor is not None}

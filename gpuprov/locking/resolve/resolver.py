@@ -42,7 +42,7 @@ class Resolution:
 
 
 def _settled_answer(request: Request, catalog: Catalog) -> Answer:
-    """Return the answer to a request, without alternatives."""
+    """Return the answer to a request, without alternatives; raises as `resolve_once`."""
     return resolve_once(request, catalog).answer
 
 

@@ -161,7 +161,9 @@ def modprobe(parameters: "Values") -> "Any":
 
 @collector(seconds=15)
 def gpu_use(parameters: "Values") -> "Any":
-    """Return pid -> name of the processes with an open GPU device, and Docker's containers with GPUs."""
+    """Return pid -> name of the processes with an open GPU device, and Docker's containers with GPUs; raises
+    as `users_of`.
+    """
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
         for pid in users_of(r"nvidia(?:\d+|ctl|-uvm)"):

@@ -145,6 +145,9 @@ def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
 def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     """Parse lines of name, architecture, epoch:version-release and source, separated by tabs, and dnf's
     version locks. The first row of a name has the name as its key, later ones name-version.
+
+    Raises:
+        NodeFailed: a name or version is not a package's, or the version locks would take too long to compare.
     """
     rows = list(_fields(text, 4))
     is_locked = matcher(locks, len(rows))

@@ -73,7 +73,7 @@ class Apt(Observed):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Name → version of the completely installed packages."""
+        """Name → version of the completely installed packages; raises as `packages`."""
         return {package.name: package.version for package in self.packages if package.status == "installed"}
 
     @cached_property

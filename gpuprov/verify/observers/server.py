@@ -58,7 +58,7 @@ class Server(Observed):
 
     @property
     def nvme_drives(self) -> int:
-        """Number of NVMe controllers on the PCI bus."""
+        """Number of NVMe controllers on the PCI bus; raises as `_devices`."""
         return sum(device["class"].startswith(NVME) for device in self._devices.values())
 
     @property
@@ -69,7 +69,7 @@ class Server(Observed):
 
     @property
     def nvswitches(self) -> int:
-        """Number of NVSwitches on the PCI bus: bridges of NVIDIA."""
+        """Number of NVSwitches on the PCI bus: bridges of NVIDIA; raises as `_devices`."""
         return sum(
             device["class"].startswith(BRIDGE) and device.get("vendor") == NVIDIA
             for device in self._devices.values()

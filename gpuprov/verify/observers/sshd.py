@@ -87,6 +87,9 @@ class Sshd(Observed):
 
         Args:
             read: returns the value to compare, from a keyword and its value.
+
+        Raises:
+            NodeFailed: as `answers`.
         """
         answers = self.answers(login)
         found: dict[str, str | None] = dict(expected)
