@@ -81,8 +81,8 @@ def arm(session: Session, guard: Guard, token: str) -> None:
 
 
 def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
-    """Refuse a firewall that does not allow SSH from an address. Without a stated firewall nothing is
-    refused.
+    """Refuse a firewall that does not allow SSH from an address. Without a stated firewall, or one without
+    networks for SSH, nothing is refused.
 
     A firewall with trusted interfaces is not refused: the connection may come through one of them.
 

@@ -98,7 +98,9 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
 
 
 def only_flavour(gpu: PciDevice) -> Flavour | None:
-    """Return the only flavour that the catalog has for a GPU; None for both, or for an unknown GPU."""
+    """Return the only flavour that the catalog has for a GPU; None for both, or for an unknown GPU; raises as
+    `model`.
+    """
     from gpuprov.catalog.rules.module import gpu_flavours
 
     record = model(gpu)

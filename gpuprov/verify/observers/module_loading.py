@@ -88,8 +88,10 @@ BLACKLISTING = re.compile(r"(?:modprobe\.blacklist|module_blacklist)=")
 class ModuleLoading(Observed):
     """Test what modprobe does with requests for NVIDIA's modules.
 
-    >>> host.module_loading.hindrances("6.1.0-56-amd64")
-    []
+    >>> host.module_loading.hindrances("6.1.0-56-amd64") []
+
+    Raises:
+        NodeFailed: any method but `loaded_as`, if modprobe, dracut or the like fails on the node, as `ask`.
     """
 
     def loaded_as(self, kernel: str) -> str | None:
@@ -213,7 +215,7 @@ class ModuleLoading(Observed):
 
     @cached_property
     def _devices(self) -> list[str]:
-        """Modaliases of NVIDIA's GPUs."""
+        """Modaliases of NVIDIA's GPUs, at most `DEVICES_MAX`."""
         return list(islice(filter(None, lines_of(self.run(DEVICES).stdout)), DEVICES_MAX))
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ class Server(Observed):
 
     @cached_property
     def _cpuinfo(self) -> str:
-        """The content of /proc/cpuinfo."""
+        """The content of /proc/cpuinfo; raises as `ask`."""
         return self.ask("cat /proc/cpuinfo")
 
     @property
@@ -44,7 +44,7 @@ class Server(Observed):
 
     @property
     def memory_mib(self) -> int:
-        """Memory that the kernel manages (MemTotal), in MiB; less than the installed memory."""
+        """Memory that the kernel manages (MemTotal), in MiB; less than installed; raises as `ask`."""
         return int(self.ask("awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo"))
 
     @cached_property

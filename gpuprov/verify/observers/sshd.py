@@ -290,7 +290,7 @@ class Sshd(Observed):
         return self._ports_of("systemd")
 
     def _ports_of(self, program: str) -> list[int]:
-        """Return the TCP ports on which processes of a program listen."""
+        """Return the TCP ports on which processes of a program listen; raises as `ask`."""
         own = [line for line in self.ask("ss -Hltnp").splitlines() if f'"{program}"' in line]
         return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
 
