@@ -101,7 +101,7 @@ _UNSET = re.compile(r"(?i)default|filled|none|unknown|(?:0*1?2?3?4?5?6?7?8?9?0*|
 
 
 class Examination(Facts):
-    """Facts with the values of further collectors (`CLOSER_PROBE`); each property raises as those of `Facts`."""
+    """Facts with values of more collectors (`CLOSER_PROBE`); its properties raise as those of `Facts`."""
 
     @part
     def kernel_log(self) -> tuple[LogLine, ...]:
