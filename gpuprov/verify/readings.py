@@ -21,7 +21,8 @@ REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected syst
 
 
 def unit_state(host: Node, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms.
+    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms;
+    raises as `boot_state`.
 
     The latter are those of `boot_state`, and `enabled, but inactive` with systemd's ActiveState.
     """
@@ -73,7 +74,8 @@ def _replaced(host: Node, unit: str) -> bool:
 
 
 def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
-    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it.
+    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it; raises as
+    `unit_state`.
 
     That is `unit_state`, or `enabled, with another command` or `enabled, changed by a drop-in`.
 

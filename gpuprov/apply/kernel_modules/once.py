@@ -180,7 +180,8 @@ class Once:
         return [name for name, need in self._needs.items() if build in need.builds]
 
     def _missing(self) -> dict[Build, list[str]]:
-        """Return the builds that the store lacks → their builders among the nodes of this run, maybe none.
+        """Return the builds that the store lacks → their builders among the nodes of this run, maybe none;
+        raises as `Store.leftover`.
 
         Report folders of the store with builds without a stated builder.
         """

@@ -131,7 +131,9 @@ class Store:
         return [kept for build in fit if (kept := self.find(build))]
 
     def leftover(self, build: Build) -> Path | None:
-        """Return the folder of unused builds for that kernel, without a stated builder; None without any."""
+        """Return the folder of unused builds for that kernel, without a stated builder; None without any;
+        raises as `below`.
+        """
         old = below(self.folder, build.kernel)
         return old if old.is_dir() else None
 
@@ -191,7 +193,7 @@ class Store:
 
     def _put(self, build: Build, archive: bytes, sums: Mapping[str, str], stated: Vermagic) -> Kept:
         """Write the archive of a build and its about.json to the store, replacing earlier ones; return the
-        stored build.
+        stored build; raises as `_folder`.
         """
         about = {
             "schema": SCHEMA,
@@ -239,14 +241,16 @@ class Store:
         return kept
 
     def _folder(self, build: Build) -> Path:
-        """Return the folder of a build, which differs from that of an unsigned one if the store signs."""
+        """Return the folder of a build, which differs from that of an unsigned one if the store signs; raises
+        as `_plain`.
+        """
         plain = self._plain(build)
         if self._signer is None:
             return plain
         return plain.with_name(f"{plain.name}-signed-{self._signer.fingerprint[:12]}")
 
     def _plain(self, build: Build) -> Path:
-        """Return the folder of a build without a signature."""
+        """Return the folder of a build without a signature; raises as `_place`."""
         return self.folder / _place(self._fleet, build) / build.folder
 
 

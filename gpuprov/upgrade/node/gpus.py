@@ -21,7 +21,8 @@ STOPPED = RUN + "/repair-stopped.json"
 
 
 def use(holders: "list[str]", joining: "list[str]") -> "dict[str, Any]":
-    """Return the `jobs` on the GPUs, the boot (`boot`), and the time of the node's clock (`at`).
+    """Return the `jobs` on the GPUs, the boot (`boot`), and the time of the node's clock (`at`); raises as
+    `gpu_use`.
 
     Args:
         holders: units that a reset stops; their processes are no jobs.
@@ -77,7 +78,7 @@ def reset(
 
 def _jobs(units: "set[str]") -> "list[str]":
     """Return `NAME (PID)` of processes with an open GPU device that belong to none of the units, and
-    containers with GPUs.
+    containers with GPUs; raises as `gpu_use`.
     """
     answer = gpu_use({})
     found = []

@@ -40,7 +40,8 @@ ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
 
 
 def installed() -> "Installed":
-    """Return package as apt names it → `[version, architecture]`, including half-installed packages.
+    """Return package as apt names it → `[version, architecture]`, including half-installed packages; Failed
+    if the database cannot be read.
 
     On a node with dnf they are rpm's.
     """
@@ -54,7 +55,9 @@ def installed() -> "Installed":
 
 
 def holds() -> "list[str]":
-    """Return the held packages; on a node with dnf the patterns of its version locks."""
+    """Return the held packages; on a node with dnf the patterns of its version locks; Failed if apt-mark
+    fails.
+    """
     return run("apt-mark", "showhold").split() if has_dpkg() else gpuprov_versionlock.locks()
 
 

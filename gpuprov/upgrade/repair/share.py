@@ -203,7 +203,7 @@ def finish(context: RepairContext) -> None:
 
 
 def left_out(folder: Path) -> list[str]:
-    """Return the nodes that a run has drained and not returned; [] if it has no journal."""
+    """Return the nodes that a run has drained and not returned; [] if it has no journal; raises as `read`."""
     if not (folder / NAME).exists():
         return []
     *_, (_, out) = ("", frozenset[str]()), *out_of_service(read(folder))
@@ -211,12 +211,15 @@ def left_out(folder: Path) -> list[str]:
 
 
 def unfinished(fleet: Path | None) -> list[Path]:
-    """Return the folders of a fleet's runs that have drained nodes and not returned them, oldest first."""
+    """Return the folders of a fleet's runs that have drained nodes and not returned them, oldest first;
+    raises as `left_out`.
+    """
     return [folder for folder in run_folders(VERB) if is_of_fleet(folder, fleet) and left_out(folder)]
 
 
 def drained_by_others() -> dict[str, str]:
-    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run.
+    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run; raises as
+    `left_out`.
 
     Those of other fleets count, too: two fleets can have the same machine, and it is only left alone.
     """

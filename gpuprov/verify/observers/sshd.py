@@ -257,7 +257,9 @@ class Sshd(Observed):
 
     @property
     def admitting(self) -> list[str]:
-        """Lines of PAM that admit a user of sshd without credentials, at most one for each type of line."""
+        """Lines of PAM that admit a user of sshd without credentials, at most one for each type of line;
+        raises as `admitting` of PAM.
+        """
         files: dict[str, list[tuple[str, str]]] = {}
         paths: dict[str, str] = {}
         rows = re.findall(r"(?m)^(/[^:\n]+):(\d+):(.*)$", self.run(RULES_OF_PAM).stdout)
