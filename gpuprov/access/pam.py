@@ -84,7 +84,8 @@ def _rules(
 ) -> Iterator[Rule]:
     """Yield the lines of one type of a service, with those of included files in their place.
 
-    A file that does not exist, or that includes itself, is a line that refuses: PAM fails there too.
+    A file that does not exist, includes itself, or is included more than `NESTING` levels deep is a line that
+    refuses: PAM fails there too.
 
     Args:
         files: as in `admitting`.
