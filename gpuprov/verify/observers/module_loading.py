@@ -91,7 +91,7 @@ class ModuleLoading(Observed):
     >>> host.module_loading.hindrances("6.1.0-56-amd64") []
 
     Raises:
-        NodeFailed: any method but `loaded_as`, if modprobe, dracut or the like fails on the node, as `ask`.
+        NodeFailed: any method but `loaded_as`, if modprobe, dracut or DKMS cannot be asked, as `ask`.
     """
 
     def loaded_as(self, kernel: str) -> str | None:
