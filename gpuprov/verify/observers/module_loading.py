@@ -88,7 +88,8 @@ BLACKLISTING = re.compile(r"(?:modprobe\.blacklist|module_blacklist)=")
 class ModuleLoading(Observed):
     """Test what modprobe does with requests for NVIDIA's modules.
 
-    >>> host.module_loading.hindrances("6.1.0-56-amd64") []
+    >>> host.module_loading.hindrances("6.1.0-56-amd64")
+    []
 
     Raises:
         NodeFailed: any method but `loaded_as`, if modprobe, dracut or DKMS cannot be asked, as `ask`.
