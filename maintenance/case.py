@@ -51,10 +51,10 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=CASES, show_default=False)
 def command(bundle: Path, name: str, shows: str, rules: tuple[str, ...], source: str, out: Path) -> Exit:
     """Write a test case of the doctor from BUNDLE, the file of `gpuprov doctor HOST --bundle FILE`.
+    InvalidInput for a name with other characters than small letters, digits and hyphens.
 
     The case has no names and no addresses: it contains only what a bundle may contain. A rule that does not
-    exist yet is a case that fails until it is written. Exit 3 if the doctor does not name a rule of the
-    case.
+    exist yet is a case that fails until it is written. Exit 3 if the doctor does not name a rule of the case.
     """
     if not NAME.fullmatch(name):
         raise InvalidInput(f"the name {name!r}", expected="small letters, digits and hyphens, at most 61")
@@ -134,7 +134,10 @@ def _member(archive: tarfile.TarFile, name: str) -> str:
 
 
 def _log(text: str, collected_at: str) -> list[list[Any]]:
-    """Return the log's lines with times relative to `AT`, at least as old as in the bundle."""
+    """Return the log's lines with times relative to `AT`, at least as old as in the bundle, at most 4,000.
+
+    Lines without a time are left out. InvalidInput if `collected_at` is not a time.
+    """
     try:
         now, then = (datetime.fromisoformat(each).timestamp() for each in (collected_at, AT))
     except ValueError:

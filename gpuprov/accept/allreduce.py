@@ -14,8 +14,9 @@ NAME = "gpuprov-allreduce.py"
 
 
 def write_script(folder: Path) -> Path:
-    """Write the program `gpuprov-allreduce.py` into a folder and return its path. The program's argument is
-    the number of GPUs; 0 only loads the libraries.
+    """Write the program `gpuprov-allreduce.py` into a folder and return its path; raises as `write_text`.
+
+    The program's argument is the number of GPUs; 0 only loads the libraries.
     """
     path = folder / NAME
     write_text(path, standalone(ALL_REDUCE, {}))

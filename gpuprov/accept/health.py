@@ -136,7 +136,7 @@ def _numa(document: Document) -> Iterator[Finding]:
 
 
 def _disturbed(document: Document) -> Iterator[Finding]:
-    """Warn of copies to and from the host that were faster when they were measured again."""
+    """Warn of copies to and from the host whose second measurement was faster by more than `SPREAD`."""
     cause = "something else, such as another guest of the host, used the link or the memory"
     for gpu in rows(document, "gpus"):
         host = part(gpu, "host")

@@ -64,7 +64,7 @@ class Acceptance:
         return str(part(found[0], "device").get("name", "")) if found else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON: node, verdict, error, rates, findings and the whole measurements."""
         result = self.document or {}
         return {
             "node": self.node,

@@ -36,8 +36,10 @@ def within(rates: Iterable[Rate]) -> Iterator[Finding]:
 
 
 def across(nodes: Mapping[str, Iterable[Rate]]) -> Iterator[tuple[str, Finding]]:
-    """Yield node and fault for each rate that is a slow outlier among those of all the nodes' GPUs; nothing
-    for fewer than `FEWEST` values of a measurement.
+    """Yield node and fault for each rate that is a slow outlier among those of all the nodes' GPUs.
+
+    That is one below the median by more than `SPREAD` and `OUTLYING` deviations; both are medians of the
+    nodes' medians. Nothing for fewer than `FEWEST` values of a measurement.
     """
     alike: dict[tuple[str, str], dict[str, list[Rate]]] = defaultdict(lambda: defaultdict(list))
     for node, rates in nodes.items():

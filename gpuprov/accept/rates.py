@@ -114,7 +114,7 @@ class Rate:
         return f"{self.where}: {self.value:.1f} {self.unit}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON; the share is rounded to four digits."""
         return {
             "gpu": self.gpu,
             "measure": self.measure,

@@ -81,8 +81,8 @@ def arm(session: Session, guard: Guard, token: str) -> None:
 
 
 def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
-    """Refuse a firewall that does not allow SSH from an address. Without a stated firewall nothing is
-    refused.
+    """Refuse a firewall that does not allow SSH from an address. Without a stated firewall, or one without
+    networks for SSH, nothing is refused.
 
     A firewall with trusted interfaces is not refused: the connection may come through one of them.
 
@@ -134,12 +134,12 @@ def source_address(session: Session) -> str:
 
 
 def prove_and_disarm(target: Target, ports: list[int], guard: Guard, token: str) -> None:
-    """Log in again on every port, as the next run will; check root's rights; then disarm.
+    """Log in again on every port, as the next run will; check root's rights; then disarm, over the last port.
 
     A node that is already disarmed confirms it again, so the command can be repeated after a lost answer.
 
     Raises:
-        GpuprovError: a login does not work, or the node is no longer armed.
+        GpuprovError: a login does not work, root's rights are missing, or the node is no longer armed.
     """
     for port in ports:
         there = replace(target, connection=target.connection.model_copy(update={"port": port}))

@@ -71,7 +71,7 @@ def admitting(files: Files, kind: str) -> Rule | None:
         kind: `auth` or `account`.
 
     Raises:
-        NodeFailed: the stack has too many lines, or too long ones.
+        NodeFailed: the stack has more than `LINES_AT_MOST` lines, or longer ones than `CHARACTERS_AT_MOST`.
     """
     service = "sshd" if "sshd" in files else "other"
     rules = tuple(_rules(files, service, kind, iter(range(LINES_AT_MOST))))
@@ -84,7 +84,8 @@ def _rules(
 ) -> Iterator[Rule]:
     """Yield the lines of one type of a service, with those of included files in their place.
 
-    A file that does not exist, or that includes itself, is a line that refuses: PAM fails there too.
+    A file that does not exist, includes itself, or is included more than `NESTING` levels deep is a line that
+    refuses: PAM fails there too.
 
     Args:
         files: as in `admitting`.
@@ -153,7 +154,13 @@ def _actions(control: str) -> Mapping[str, str]:
 
 
 def _evaluated(rules: tuple[Rule, ...], begin: States, refusal: str) -> States:
-    """Return the states in which a stack can end."""
+    """Return the states in which a stack can end → the line that led to it, for every answer that its modules
+    can give.
+
+    Args:
+        begin: the states before the first line.
+        refusal: the answer of a module that refuses.
+    """
     arriving: list[States] = [{} for _ in range(len(rules) + 1)]
     arriving[0] = begin
     for at, rule in enumerate(rules):
@@ -182,7 +189,11 @@ def _answers(module: str, refusal: str) -> tuple[str, ...]:
 
 
 def _after(state: _State, answer: str, action: str) -> tuple[_State, int | None]:
-    """Return the state after a line, and how many lines PAM skips; None for all."""
+    """Return the state after a line, and how many lines PAM skips; None for all.
+
+    Args:
+        action: of pam.conf(5): `ok`, `bad`, `die`, `done`, `ignore`, `reset` or a number.
+    """
     if action in ("bad", "die"):
         return _State(False, False), None if action == "die" else 0
     if action == "reset":

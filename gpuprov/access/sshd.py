@@ -62,7 +62,11 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
 
 
 def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
-    """Return the options that depend on the group's settings and connection."""
+    """Return the options of sshd_config that depend on the group's settings and connection.
+
+    Args:
+        release: of OpenSSH; without the option for `exempt` before `PENALTIES_SINCE`.
+    """
     ports = dict.fromkeys([connection.port or SSH_PORT, *([ssh.port] if ssh.port else [])])
     options = {
         "Port": " ".join(map(str, ports)),

@@ -210,7 +210,8 @@ def remove(way: Target) -> None:
 def gone_when_done(narrate: Callable[[str], None]) -> Iterator[None]:
     """Remove the unit at the end of a run that it started; a reboot in between leaves it installed.
 
-    A run that the unit did not start removes nothing. If the removal fails, the error is narrated.
+    A run that the unit did not start removes nothing. If the removal fails, the error is narrated, not
+    raised.
     """
     try:
         yield

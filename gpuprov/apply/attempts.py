@@ -112,7 +112,8 @@ def _attempt(work: Change[V, R], order: _Order, each: Mapping[str, V]) -> dict[s
 def _leased(
     work: Change[V, R], run: RunContext, order: _Order, number: int, each: Mapping[str, V]
 ) -> dict[str, R | GpuprovError]:
-    """Do the work on those nodes that this attempt can lease, or on all if the run has no leases.
+    """Lease nodes for this attempt, do the work on the leased ones, and return the leases; without leases of
+    the run, do the work on all.
 
     Returns:
         node → its result, or the error if it could not be leased.
@@ -131,7 +132,9 @@ def _leased(
 
 @contextmanager
 def _folder(name: str) -> Iterator[Path]:
-    """Yield a new folder for an attempt in the worker's state folder; remove it at the end."""
+    """Yield a new folder for an attempt in the worker's state folder; remove it at the end. Raises as
+    `state_dir`.
+    """
     above = state_dir() / "attempts"
     make_folders(above)
     with tempfile.TemporaryDirectory(prefix="", dir=above, ignore_cleanup_errors=True) as scratch:

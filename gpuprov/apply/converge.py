@@ -211,7 +211,7 @@ def _host_variables(roles: list[str], consent: Consent) -> dict[str, Any]:
 
 
 def _survey(run: RunContext, names: list[str]) -> list[NodeDrift]:
-    """Return the current drift of nodes from the run's lock."""
+    """Return the current drift of nodes from the run's lock; an error of a node is its result."""
     return survey(run.lock, names, dispatch=run.options.dispatch)
 
 

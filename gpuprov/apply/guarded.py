@@ -167,7 +167,8 @@ def _arm(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> Non
 def _sources(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> tuple[str, ...]:
     """Return the source addresses that the change must not lock out.
 
-    These are the controller's, or on this machine those of its SSH logins.
+    These are the controller's, or on this machine those of its SSH logins, without which a message is
+    narrated. Raises as `source_address` and `own_sshd`.
     """
     assert node.session is not None  # noqa: S101
     if not node.target.route.local:

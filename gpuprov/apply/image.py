@@ -148,7 +148,9 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent the start of services in the block: systemctl only enables units, and packages start none."""
+    """Prevent the start of services in the block: systemctl only enables units, and packages start none;
+    OSError if the files for that cannot be written.
+    """
     before = os.environ.get("SYSTEMD_OFFLINE")
     os.environ["SYSTEMD_OFFLINE"] = "1"  # see systemd's docs/ENVIRONMENT.md
     ours = NO_STARTS.parent.is_dir() and not NO_STARTS.exists()

@@ -19,7 +19,9 @@ LIMITS = ConnectionLimits(command_s=60, answer_bytes=ANSWER_LIMIT)
 
 @lru_cache(maxsize=4)
 def preflight_values(part: str) -> dict[str, Any]:
-    """Return variables of the role preflight, from `defaults` or `vars`, for checks that precede the role."""
+    """Return variables of the role preflight, from the role's file `defaults` or `vars`, for checks that
+    precede the role.
+    """
     values: dict[str, Any] = yaml.safe_load((share("roles") / "preflight" / part / "main.yml").read_text())
     return values
 

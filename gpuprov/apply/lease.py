@@ -62,7 +62,9 @@ class Lease:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether a worker attempt holds the node and may be at work; for a run its controller knows that."""
+        """Whether a worker attempt holds the node and was not silent for `ATTEMPT_S`; for a run its
+        controller knows that.
+        """
         return self.is_attempt and self.silent_s < ATTEMPT_S
 
     def refusal(self, run: str = "") -> Refused:

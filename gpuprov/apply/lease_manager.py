@@ -147,7 +147,8 @@ class LeaseManager:
     def _take(self, names: Sequence[str]) -> dict[str, GpuprovError]:
         """Lease nodes once, and return the errors as `take` does. No nodes give {}.
 
-        Leases that ended runs of this controller have left are released first.
+        Leases that ended runs of this controller have left are released first. The leases are recorded, also
+        in the file for Ansible.
         """
         if not names:
             return {}
@@ -206,7 +207,7 @@ class LeaseManager:
             raise error
 
     def release(self) -> None:
-        """Give the leases back, those of a worker attempt to its run.
+        """Give the leases back, those of a worker attempt to its run; remove the file of the leases.
 
         On a node that does not answer, the lease expires.
         """
@@ -245,7 +246,9 @@ class LeaseManager:
             self._renew(due)
 
     def _renew(self, names: Sequence[str]) -> None:
-        """Renew leases once; record nodes that do not answer, and nodes that the run no longer holds."""
+        """Renew leases once; record nodes that do not answer, and nodes that the run no longer holds, also in
+        the file for Ansible.
+        """
         if not names:
             return
         asked = uptime()
@@ -322,15 +325,20 @@ def uptime() -> float:
 
 
 def is_abandoned(lease: Lease) -> bool:
-    """Return whether the run or worker attempt of a lease has ended and leaves nothing to resume."""
+    """Return whether the run of a lease has ended and leaves nothing to resume, and no worker attempt renews
+    the lease.
+
+    Raises as `is_over`.
+    """
     return is_over(lease.family) and not lease.is_renewed
 
 
 def is_over(run_id: str) -> bool:
-    """Return whether a run of this controller has ended and leaves nothing to resume.
+    """Return whether a run of this controller has ended and leaves nothing to resume; raises as `known_run`.
 
     Its leases may then be taken. They remain if the controller was killed, or if the node was unreachable
-    when the lease was given back. False for a run that this controller does not know.
+    when the lease was given back. False for a run that this controller does not know, and for one whose file
+    cannot be read.
     """
     folder = known_run(run_id)
     if folder is None or _is_alive(folder):
@@ -344,7 +352,9 @@ def is_over(run_id: str) -> bool:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Return whether the run's controller, or an Ansible process that it started, is alive."""
+    """Return whether the run's controller, or an Ansible process that it started, is alive: holds the lock of
+    its folder.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -43,7 +43,9 @@ class Loopback:
     folder: Path
 
     def read_host_keys(self, password: str | None) -> None:
-        """Write the machine's current host keys, to trust them; a change may have created new ones."""
+        """Write the machine's current host keys, to trust them; a change may have created new ones. OSError
+        if that is not possible.
+        """
         output = as_root(self.session, _command("hostkeys"), password)
         host = self.target.address
         lines = [line for line in output.stdout.decode("utf-8", "replace").splitlines() if line.strip()]

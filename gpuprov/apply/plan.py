@@ -38,7 +38,7 @@ class NodePlan:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the plan has neither roles to run nor a reboot."""
         return not self.roles and not self.reboot
 
     @property
@@ -73,7 +73,9 @@ class NodePlan:
 
 
 def _is_newer(there: object, wanted: object) -> bool:
-    """Return whether a node's version is newer than the lock's; False if one of them is not a version."""
+    """Return whether a node's version is newer than the lock's, by Debian's rules; False if one of them is
+    not a version, or the node's has more than `VERSION` characters.
+    """
     if not isinstance(there, str) or not isinstance(wanted, str) or not 0 < len(there) <= VERSION:
         return False
     try:

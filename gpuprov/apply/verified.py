@@ -43,7 +43,9 @@ def tried(lock: Lock, plans: Iterable[NodePlan], rebooted: Iterable[str]) -> dic
 
 
 def _as_drift(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeDrift:
-    """Return one node's verification as drift.
+    """Return one node's verification as drift: a failed check is a difference.
+
+    An error if the verification names a check that the lock does not have.
 
     Args:
         stated: check → its expectation.

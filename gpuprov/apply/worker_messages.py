@@ -56,7 +56,9 @@ class _WorkerMessage(BaseModel):
 
     @model_validator(mode="after")
     def _is_one_message(self) -> Self:
-        """Check that exactly one of event, line and file is present, and a text exactly with a file."""
+        """Return the message; raise ValueError unless exactly one of event, line and file is present, and a
+        text exactly with a file.
+        """
         if sum(each is not None for each in (self.event, self.line, self.file)) != 1:
             raise ValueError("not exactly one of event, line and file")
         if (self.file is None) != (self.text is None):
@@ -84,7 +86,7 @@ def read_event(event: Event) -> Event:
 
 
 def _read_failures(events: list[Event]) -> list[Event]:
-    """Return events of failed tasks, with every key that is printed."""
+    """Return events of failed tasks, with every key that is printed; raises as `read_event`."""
     whole = {"host": "", "role": "", "task": "", "status": "failed", "msg": ""}
     return [
         whole | {key: value for key, value in read_event(each).items() if value is not None}

@@ -139,6 +139,7 @@ class Contact:
         """Yield the keys to offer, each with its name for messages.
 
         This is the stated key; without one those of the route and its agent, unless a password is stated.
+        InvalidInput if the stated key cannot be read.
         """
         if login.identity:
             yield f"the key {login.identity}", private_key(str(login.identity))

@@ -113,7 +113,11 @@ class HostKeys:
         return unread
 
     def _add(self, names: tuple[str, ...], stated: dict[str, paramiko.PKey]) -> None:
-        """Append keys of those types that the host does not have in the file yet, and read the file again."""
+        """Append keys of those types that the host does not have in the file yet, and read the file again.
+
+        A lock of the file excludes other threads and runs; the file and its folders are created. Raises as
+        `exclusive` and `append_lines`.
+        """
         with exclusive(self.path):  # threads of this run and other runs pin keys, too
             make_folders(self.path.parent)
             known = known_files(self._paths, self._revoked).keys(*names)

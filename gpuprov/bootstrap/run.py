@@ -206,11 +206,12 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
 
 
 def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | None) -> None:
-    """Run the script, and add its output to the result.
+    """Run the script with root's rights, and add its output to the result: changes, notes, host keys, and
+    whether passwords are still accepted.
 
     Raises:
         AnotherUser: the node names another user for logins.
-        NodeFailed: the script failed, or the user cannot become root.
+        NodeFailed: the script failed, the user cannot become root, or must change an expired password.
     """
     keys = "\n".join(goal.public_keys[node.name])
     python = python_of(goal.systems.get(node.name, ""))

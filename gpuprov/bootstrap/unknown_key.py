@@ -44,7 +44,7 @@ class UnknownKey:
 
     @contextmanager
     def meanwhile(self) -> Iterator[Path]:
-        """Provide a known-hosts file with this key, to read the server before the key is trusted.
+        """Provide a temporary known-hosts file with this key, to read the server before the key is trusted.
 
         It also has the lines of the fleet's file, which counts for jump hosts, with the keys that it revokes.
 
@@ -59,12 +59,16 @@ class UnknownKey:
             yield path
 
     def _pin(self, file: HostKeys) -> None:
-        """Add the key to a file, under the name that ssh looks for."""
+        """Add the key to a file, under the name that ssh looks for; raises as `HostKeys.pin`."""
         file.pin(*self.target.route.pinned_as, [f"{self.key.get_name()} {self.key.get_base64()}"])
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a known-hosts file, with an end of its last line; empty if there is no file."""
+    """Return the content of a known-hosts file, with an end of its last line; empty if there is no file.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
     try:
         return path.read_bytes().rstrip(b"\n") + b"\n"
     except FileNotFoundError:

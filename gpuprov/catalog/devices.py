@@ -59,7 +59,11 @@ class Devices:
         return found
 
     def get(self, id: str) -> GpuModel | None:  # noqa: A002 - as the records spell it
-        """Return the GPU with that id, in upper or lower case, or None."""
+        """Return the GPU with that id, in upper or lower case, or None; read its row at the first call.
+
+        Raises:
+            InvalidInput: the row is not valid.
+        """
         key = id.lower()
         if key not in self._made:
             if key not in self._rows:
@@ -68,7 +72,7 @@ class Devices:
         return self._made[key]
 
     def all(self) -> Iterator[GpuModel]:
-        """Yield all GPUs, in the order of the table."""
+        """Yield all GPUs, in the order of the table; raises as `get`."""
         return (gpu for key in self._rows if (gpu := self.get(key)))
 
     def names(self) -> Iterator[tuple[str, Row]]:
@@ -76,7 +80,7 @@ class Devices:
         return iter(self._rows.items())
 
     def of_board(self, device: str, subsystem: str) -> tuple[GpuModel, ...]:
-        """Return the GPUs whose row names this board, possibly empty.
+        """Return the GPUs whose row names this board, possibly empty; raises as `get`.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -86,7 +90,7 @@ class Devices:
 
     def of(self, device: str) -> tuple[GpuModel, ...]:
         """Return the GPU for all boards of a device without their own rows; else all GPUs of the device, if
-        any.
+        any; raises as `get`.
 
         Args:
             device: four hexadecimal digits in capitals.
@@ -95,7 +99,7 @@ class Devices:
         return rest or self._of(device, lambda row: True)
 
     def _of(self, device: str, fits: Callable[[Row], bool]) -> tuple[GpuModel, ...]:
-        """Return the GPUs of a device whose row fits, possibly empty."""
+        """Return the GPUs of a device whose row fits, possibly empty; raises as `get`."""
         keys = [key for key in self._by_device.get(device, ()) if fits(self._rows[key])]
         return tuple(gpu for key in keys if (gpu := self.get(key)))
 
@@ -126,7 +130,8 @@ class Devices:
 
 
 def not_listed(first: Mapping[str, str], read: Iterable[str]) -> dict[str, str]:
-    """Return, by device id, the newest release of the same branch before the first that lists the device.
+    """Return, by device id, the newest release of the same branch before the first that lists the device;
+    without the devices that have none.
 
     Args:
         first: device id → the oldest release that lists it.

@@ -220,7 +220,8 @@ class _Names:
     def spoken(self, said: str) -> tuple[GpuModel, ...]:
         """Return models whose core name matches, and whose memory and form agree with the rest of the name.
 
-        Without `Quadro`, models of that core name with `ada` are included. Empty if none matches.
+        Without `Quadro`, models of that core name with `ada` are included. Empty if none matches. The first
+        call builds the index of names, which takes longer.
         """
         if self._cores is None:
             boards = ((gpu, name) for gpu in self._catalog.boards for name in (gpu.id, gpu.nvidia_smi_name))

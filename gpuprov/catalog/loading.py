@@ -111,7 +111,7 @@ def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog
 
 @cache
 def _load(*folders: Path) -> Catalog:
-    """Read folders once for each combination of them."""
+    """Read folders as `read_data`, once for each combination of them; raises as it does."""
     return read_data(*folders)
 
 
@@ -164,7 +164,9 @@ class Whole:
         self._segments = _merged(documents["gpus"], "segments", "segment")
 
     def complete(self, raw: Raw) -> Raw:
-        """Add the defaults to a record; its own fields take precedence."""
+        """Return a record with the defaults of its architecture and its segment; its own fields take
+        precedence.
+        """
         architecture, _ = self._architectures.get(str(raw.get("compute_capability")), ({}, ""))
         segment, _ = self._segments.get(str(raw.get("segment")), ({}, ""))
         whole = {name: architecture[of] for of, name in OF_ARCHITECTURE.items() if of in architecture}
@@ -175,7 +177,11 @@ class Whole:
 
 
 def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
-    """Return the devices; the catalog's rows are read on demand, a site's at once to report invalid ones."""
+    """Return the devices; the catalog's rows are read on demand, a site's at once to report invalid ones.
+
+    Raises:
+        InvalidInput: a site's row or file is not valid.
+    """
 
     @cache
     def layers() -> Layers:

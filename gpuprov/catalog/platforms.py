@@ -59,7 +59,7 @@ def platforms() -> tuple[Platform, ...]:
 
 
 def tested() -> list[str]:
-    """Return the systems on which node tests have shown all roles, in the table's order."""
+    """Return the ids of the systems on which node tests have shown all roles, in the table's order."""
     return [row.id for row in platforms() if row.tested]
 
 
@@ -69,6 +69,7 @@ def beside(system: str, arch: str) -> list[dict[str, str]]:
     Each has `package`, `repository`, `needs` (what this repository depends on) and `enable` (commands).
 
     Args:
+        system: the catalog's name, `rhel9`; raises as `platform` if it is unknown.
         arch: of the machine, `x86_64` or `aarch64`.
     """
     words = {"release": re.sub(r"\A[a-z]+|\..*", "", system), "arch": arch}
@@ -125,7 +126,7 @@ def _whole(row: Mapping[str, Any]) -> Platform:
 
 
 def _line(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a row, the one that it is `of`, and so on."""
+    """Yield a row, the one that its `of` names, and so on."""
     yield row
     if "of" in row:
         yield from _line(_rows()[row["of"]])

@@ -39,7 +39,10 @@ def read(kind: type[Record], raw: object) -> Record:
 
 @cache
 def _record_reader(kind: Any) -> _Reader:
-    """Return the function that reads a record of a class from a JSON object."""
+    """Return the function that reads a record of a class from a JSON object.
+
+    It raises BadField with the path for an unknown, missing or invalid field.
+    """
     hints = get_type_hints(kind)
     readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
@@ -99,7 +102,7 @@ def _optional(inner: _Reader) -> _Reader:
 
 
 def _list_of(inner: _Reader) -> _Reader:
-    """Return a reader of a list, as a tuple."""
+    """Return a reader of a list, as a tuple; it raises BadField with the index of an invalid item."""
 
     def read_list(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list):

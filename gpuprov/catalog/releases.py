@@ -56,7 +56,9 @@ class Release:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the data files of a folder, by name, without a manifest."""
+    """Return the data files of a folder, name → bytes, without the manifest and files with other names;
+    OSError if one cannot be read.
+    """
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.glob("*.json"))
@@ -100,7 +102,7 @@ _OWN = _Own()
 
 
 def store() -> Path:
-    """Return the folder of all releases except gpuprov's own."""
+    """Return the folder of all releases except gpuprov's own; it need not exist. Raises as `state_dir`."""
     return state_dir() / "catalogs"
 
 
@@ -140,10 +142,12 @@ def _kept() -> Iterator[Release]:
 
 
 def current() -> Release:
-    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer. Raises:
-        Refused, InvalidInput: as `brought`.
+    """Return the newest release signed by the remembered key, or gpuprov's own if none is newer.
 
     The data files are not checked (see `check`).
+
+    Raises:
+        Refused, InvalidInput: as `brought`.
     """
     newest = next(brought(), None)
     return newest if newest and newest.version > _OWN.version else own()
@@ -153,7 +157,8 @@ def current_folder() -> Path:
     """Return the folder of the newest release, without hashing gpuprov's own.
 
     Raises:
-        Refused: a file of an installed release was changed.
+        Refused: a file of an installed release was changed, or its folder is another user's.
+        InvalidInput: a manifest is not valid.
     """
     if not store().is_dir():
         return OWN
@@ -168,6 +173,7 @@ def pinned(stated: str, sha256: str) -> Release:
 
     Raises:
         Refused: it is not installed, or was changed.
+        InvalidInput: its manifest is not valid.
     """
     if own().sha256 == sha256:
         return own()
@@ -206,8 +212,10 @@ def manifest_of(stated: str, files: Mapping[str, bytes]) -> bytes:
 def read_manifest(text: bytes, name: str) -> dict[str, str]:
     """Parse a manifest; return file name → its SHA256, and `version` and `format` with their values.
 
+    Files whose names are not those of a catalog's files are left out.
+
     Raises:
-        InvalidInput: not a manifest, or one for a newer gpuprov.
+        InvalidInput: not a manifest, or one of a later format than `FORMAT`.
     """
     try:
         said = read_json(text, MANIFEST_BYTES)

@@ -60,7 +60,9 @@ def _numbers(found: tuple[Affected, ...]) -> str:
 
 
 def _cves(found: tuple[Affected, ...]) -> str:
-    """Return the CVEs of the most severe bulletins, and the number of the others."""
+    """Return at most `NAMED_CVES` CVEs, those of the most severe bulletins first, and the number of the
+    others.
+    """
     by_score = sorted(found, key=lambda each: -each.bulletin.score)
     every = list(dict.fromkeys(cve for each in by_score for cve in each.cves))
     more = len(every) - NAMED_CVES

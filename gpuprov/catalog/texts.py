@@ -84,7 +84,10 @@ def check_texts(record: object) -> None:
 
 
 def _texts(record: object) -> Iterator[tuple[str, str, re.Pattern[str]]]:
-    """Yield the path of each text in a record, the text, and its form."""
+    """Yield the path of each text in a record that becomes part of a command or file, the text, and its form.
+
+    Nothing for a record of another kind.
+    """
     match record:
         case r.PackageRule():
             lists: dict[str, Any] = {name: getattr(record, name) for name in ("names", "unversioned", "pin")}

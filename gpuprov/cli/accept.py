@@ -141,7 +141,9 @@ def _share(
     before: dict[str, Mapping[str, Any]] | None,
     output: str,
 ) -> int:
-    """Test the nodes whose turn it is, and conclude; OK if the share of the week is done."""
+    """Test the nodes whose turn it is, and conclude; return OK if the share of the week is done, else the
+    worst exit code.
+    """
     from gpuprov.cli.accept_share import measure_share
 
     answers, code = measure_share(chosen, share, level)
@@ -331,7 +333,7 @@ def _of_file(path: Path) -> dict[str, Answer]:
 
 def _keep(judged: list[Acceptance], result: dict[str, Any], fleet: str) -> None:
     """Save the measurements in a new run's folder, for --baseline, and the faults in the history; print
-    where.
+    where. Raises as `new_run` and `write_text`.
     """
     from gpuprov.files.runs import new_run
     from gpuprov.history import keep

@@ -152,7 +152,8 @@ def carry_out(
     *,
     verified: bool = True,
 ) -> Exit:
-    """Change the nodes of a proposal as it plans, verify them, and print the result; return the exit code.
+    """Change the nodes of a proposal as it plans, verify them, and print the result; return the exit code;
+    raises as `_change`.
 
     With `how.check` only show what would change.
 
@@ -182,7 +183,8 @@ def proposed(
 ) -> Proposal:
     """Survey the nodes, verify those without drift whose state is not known, and plan what is wrong.
 
-    Their state is known if the last verification of this lock passed. Chosen roles run without verification.
+    Their state is known if the last verification of this lock passed. The verdict is kept in the history.
+    Chosen roles run without verification.
 
     Args:
         roles: only these roles; empty means all.
@@ -219,7 +221,7 @@ def _change(
 ) -> tuple[Convergence, Verdict | None]:
     """Change nodes, keep the run in the history and verify; the run holds the nodes' leases meanwhile.
 
-    Without verification the verdict is None.
+    Without verification the verdict is None. Raises as `LeaseManager` and `converge_exclusively`.
     """
     from gpuprov.apply.converge import verify
     from gpuprov.apply.exclusive import converge_exclusively

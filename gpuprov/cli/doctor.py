@@ -121,7 +121,7 @@ def command(
 
 
 def _every(lock_path: Path) -> tuple[str, ...]:
-    """Return all nodes of the lock."""
+    """Return all nodes of the lock; raises as `read_lock`."""
     from gpuprov.model.lock import read_lock
 
     return tuple(read_lock(lock_path).hosts())
@@ -193,7 +193,7 @@ def _here(save: Path | None) -> Diagnosis:
 
 
 def _from_file(path: Path) -> Diagnosis:
-    """Return the diagnosis of saved facts."""
+    """Return the diagnosis of saved facts; InvalidInput if the file cannot be used."""
     from gpuprov.doctor.look import conclude
 
     seen = _saved(path)
@@ -263,7 +263,7 @@ def _there(targets: list[Target], dispatch: Dispatch, save: Path | None, lock_pa
 
 
 def _keep(answer: dict[str, object], path: Path | None) -> None:
-    """Write an examination as JSON to `path`; nothing if it is None."""
+    """Write an examination as JSON to `path`; nothing if it is None. Raises as `write_text`."""
     if path is not None:
         import json
 
@@ -296,7 +296,9 @@ def _page(found: list[Diagnosis]) -> str:
 
 
 def _write(found: list[Diagnosis], html: Path | None, junit: Path | None, prometheus: Path | None) -> None:
-    """Write the diagnoses to the requested files."""
+    """Write the diagnoses to the requested files: HTML, JUnit's XML, Prometheus' text. Raises as
+    `write_text`.
+    """
     from gpuprov.model.documents import write_text
     from gpuprov.report.doctor import doctor_junit, doctor_metrics
 

@@ -83,7 +83,11 @@ def command(
 
 
 def _show_capture(name: str, output: str) -> int:
-    """Show a saved `nvidia-smi -q -x` as JSON or lines; return exit code 1 if it has an error."""
+    """Show a saved `nvidia-smi -q -x` as JSON or lines; return exit code 1 if it has an error.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
     from gpuprov.probe.parse.smi import parse_smi
     from gpuprov.report.facts import describe_smi, smi_document
     from gpuprov.untrusted.stated import stated_file

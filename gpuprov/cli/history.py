@@ -64,7 +64,7 @@ def command(
 
 
 def _journal(name: str, output: str) -> Exit:
-    """Show the steps of an upgrade, a rollback or a repair."""
+    """Show the steps of an upgrade, a rollback or a repair; errors as of `find_run` and `read`."""
     from dataclasses import asdict
 
     from gpuprov.files.runs import verb_of
@@ -91,7 +91,7 @@ def _journal(name: str, output: str) -> Exit:
 
 
 def _signed(last: int, output: str) -> Exit:
-    """Show the journal of signatures; -n limits the number of modules."""
+    """Show the journal of signatures, newest first; -n limits the number of modules. Raises as its `read`."""
     from dataclasses import asdict
 
     from gpuprov.apply.kernel_modules.journal import read

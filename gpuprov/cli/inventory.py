@@ -186,7 +186,9 @@ def schema(what: str) -> int:
 
 
 def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
-    """Return the Ansible inventory of a fleet, with the roles' variables if there is a lock."""
+    """Return the Ansible inventory of a fleet, with the roles' variables if there is a lock; errors as of
+    `read_fleet` and `_read_lock`.
+    """
     from gpuprov.inventory.ansible import inventory_of
     from gpuprov.inventory.models import gpu_models
     from gpuprov.model.fleet import read_fleet
@@ -197,7 +199,11 @@ def _read(fleet_path: Path, lock_path: Path | None) -> AnsibleInventory:
 
 
 def _read_lock(fleet_path: Path, lock_path: Path | None) -> Lock | None:
-    """Return the lock at the stated path, else the one next to the fleet, or None without a lock."""
+    """Return the lock at the stated path, else the one next to the fleet, or None without a lock there.
+
+    Raises:
+        InvalidInput: the stated path does not exist, or the lock is not valid.
+    """
     from gpuprov.model.lock import lock_beside, read_lock
 
     path = lock_path or lock_beside(fleet_path)

@@ -101,7 +101,8 @@ def _job(
 ) -> Job:
     """Return the job of a command line; its hosts come from `hosts`, or else from the lock.
 
-    NCCL's variables of the lock are added if the hosts come from it; `env` overrides them.
+    NCCL's variables of the lock are added if the hosts come from it; `env` overrides them. InvalidInput for
+    an option that is not valid.
     """
     from gpuprov.topology.launch import Job
 

@@ -108,7 +108,8 @@ def check(
     machine, and compare it with the limit of the links.
 
     nccl-tests are used if they are on the PATH, otherwise libnccl, otherwise PyTorch (always with --python).
-    No setting of the machine changes: variants differ in the environment of the started programs.
+    No setting of the machine changes: variants differ in the environment of the started programs. Exit 1 if
+    the verdict is bad.
     """
     from gpuprov.accept.allreduce import write_script
     from gpuprov.nccl.check import (
@@ -163,7 +164,7 @@ def _open(name: str, files: ExitStack) -> TextIO:
 
 
 def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
-    """Print the summary of a log, then the findings."""
+    """Print the summary of a log, without unknown values, then the findings."""
     cuda = f" (CUDA {document['cuda']})" if document["cuda"] else ""
     rows = {
         "NCCL": f"{document['version'] or 'unknown'}{cuda}",

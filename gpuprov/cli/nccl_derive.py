@@ -126,7 +126,7 @@ def _facts(name: str) -> Facts:
 
 
 def _topology(path: Path) -> Topology:
-    """Return the topology in a saved `nvidia-smi topo -m`."""
+    """Return the topology in a saved `nvidia-smi topo -m`; InvalidInput if the file cannot be used."""
     from gpuprov.topology import parse_topology
     from gpuprov.untrusted.stated import stated_file
 
@@ -135,7 +135,7 @@ def _topology(path: Path) -> Topology:
 
 
 def _bytes(name: str) -> bytes:
-    """Return the content of a file, or of stdin for `-`."""
+    """Return the content of a file, or of stdin for `-`; OSError if it cannot be read."""
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 

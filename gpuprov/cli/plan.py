@@ -25,7 +25,7 @@ from gpuprov.errors import Exit
 def command(chosen: options.Chosen, output: str, local: bool, markdown: Path | None) -> Exit:
     """Show which roles `gpuprov apply` would run on which nodes, and which would reboot. Changes nothing.
 
-    Exit 0 if there is nothing to do, 3 otherwise.
+    Exit 0 if there is nothing to do, 3 if there is, 4 if a node is unreachable, 1 if one cannot be read.
     """
     from gpuprov.apply.context import Options
     from gpuprov.apply.proposal import propose

@@ -182,7 +182,7 @@ def _patients(chosen: options.Chosen, events: Sequence[Event], bmcs: Mapping[str
 
 
 def _tell(asked: _Asked, output: str) -> bool:
-    """Show the plan; return whether the window is open."""
+    """Print the plan, as JSON or as lines; return whether the window is open."""
     from datetime import UTC, datetime
 
     from gpuprov.report.repair import repair_plan_document, repair_plan_lines

@@ -70,7 +70,11 @@ def _health(run: Run) -> list[str]:
 
 
 def _criteria(name: str, lock_path: Path, output: str) -> Exit:
-    """Judge the fleet by criteria, and print the result; return FAILED if one fails."""
+    """Judge the fleet by criteria, from the newest runs in the history, and print the result; return FAILED
+    if one fails.
+
+    Raises as `read_criteria`, `read_lock` and `History`.
+    """
     from gpuprov.history import History
     from gpuprov.model.lock import read_lock
     from gpuprov.report.criteria import (

@@ -99,7 +99,9 @@ def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:
 
 
 def _answer(line: str, catalog: Catalog) -> dict[str, Any]:
-    """Return the answer to one request as JSON values, with its `id` if stated; with `error` if invalid."""
+    """Return the answer to one request as JSON values, with its `id` if stated; with `error`, and none
+    raised, if it is invalid.
+    """
     from gpuprov.locking.resolve import Request, failed, resolve
 
     try:

@@ -190,7 +190,7 @@ def _say(
 
 
 def _stay_here(interval: float, output: str, view: View) -> int:
-    """Print the state of this machine every `interval` seconds until interrupted."""
+    """Print the state of this machine every `interval` seconds, until interrupted or until it fails."""
     from gpuprov.doctor.status import status_here
 
     while True:

@@ -239,6 +239,7 @@ class Server:
 
         Raises:
             GpuprovError: it cannot be read or prepared, or has no GPU that gpuprov supports.
+            Abort: the user does not agree to the preparation.
         """
         from gpuprov.catalog import load
         from gpuprov.cli.common.this_machine import tell_match
@@ -284,13 +285,14 @@ class Server:
         return self.unknown.meanwhile() if self.unknown else nullcontext()
 
     def _prepare(self, why: GpuprovError, login: Login, keys: tuple[Path, ...]) -> None:
-        """Bootstrap the server, after the question of `_agree`.
+        """Bootstrap the server, after the question of `_agree`; print what was changed.
 
         Args:
             why: why it could not be read.
 
         Raises:
             GpuprovError: it could not be prepared.
+            Abort: the user does not agree.
         """
         from gpuprov.bootstrap.hostkeys import host_keys
         from gpuprov.bootstrap.public_keys import public_keys
@@ -306,7 +308,10 @@ class Server:
             raise node.failure
 
     def converge(self, sudo: str | None, output: str) -> Exit:
-        """Lock, show the plan, ask once, then apply, reboot and verify; return the exit code."""
+        """Lock, show the plan, ask once, then apply, reboot and verify; return the exit code.
+
+        Without differences the host key is pinned without a question. GpuprovError if a step is not possible.
+        """
         from gpuprov.apply.context import Consent, Options
         from gpuprov.cli.apply import carry_out, nothing_to_do, proposed, show_plan
         from gpuprov.ssh.dispatch import Dispatch

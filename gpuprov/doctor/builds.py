@@ -115,7 +115,9 @@ CAUSES = (
 
 
 def cause_of(lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """Return the first cause that a line states, and that line; None if no line states a known cause."""
+    """Return the first of `CAUSES` that a line states, and that line, cut to `LOG_LINE` characters; None if
+    no line states one.
+    """
     cut = [line[:LOG_LINE] for line in lines]
     for cause in CAUSES:
         for line in cut:

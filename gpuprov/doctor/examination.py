@@ -101,11 +101,11 @@ _UNSET = re.compile(r"(?i)default|filled|none|unknown|(?:0*1?2?3?4?5?6?7?8?9?0*|
 
 
 class Examination(Facts):
-    """Facts with the values of further collectors (`CLOSER_PROBE`)."""
+    """Facts with values of more collectors (`CLOSER_PROBE`); its properties raise as those of `Facts`."""
 
     @part
     def kernel_log(self) -> tuple[LogLine, ...]:
-        """Relevant lines of the kernel log, oldest first."""
+        """Relevant lines of the kernel log, oldest first, each cut at `LOG_LINE` characters."""
         raw = self.raw("kernel_log")
         now = datetime.fromisoformat(self.collected_at).timestamp()
         rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
@@ -148,7 +148,9 @@ class Examination(Facts):
 
     @part
     def health(self) -> tuple[Health, ...]:
-        """Health of the GPUs that nvidia-smi lists, from the same answer; () without any."""
+        """Health of the GPUs that nvidia-smi lists, from the same answer; () without any. Raises as
+        `parse_health`.
+        """
         if not self.gpus:
             return ()
         return parse_health(self.raw("smi")["stdout"])
@@ -171,7 +173,9 @@ class Examination(Facts):
 
     @part
     def growth(self) -> Mapping[str, int]:
-        """Counters that grew during the examination → their growth per second, rounded up."""
+        """Counters that grew during the examination → their growth per second, rounded up; others are left
+        out.
+        """
         raw = self.raw("counters")
         seconds = max(0.01, finite(raw["seconds"]))
         first, second = raw["first"], raw["second"]
@@ -196,7 +200,7 @@ class Examination(Facts):
 
     @part
     def virtual(self) -> bool:
-        """Whether this is a virtual machine."""
+        """Whether the machine is virtual, by the processor's flag `hypervisor`."""
         return "hypervisor" in str(self.raw("host_state")["virtual"])
 
     @part

@@ -156,8 +156,8 @@ def limited(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def _shortened(fault: Fault) -> Fault:
-    """Return a fault with shorter texts; a command that is too long is left out, because a part of it would
-    be another command.
+    """Return a fault with texts of at most `CHARACTERS` and `LINES` lines each; a command that is too long is
+    left out, because a part of it would be another command.
     """
     return replace(
         fault,

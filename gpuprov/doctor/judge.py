@@ -67,7 +67,7 @@ class Diagnosis:
         return Exit.FAILED if self.verdict == "sick" else Exit.OK
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON: host, verdict, error, faults, and rules that could not be judged."""
         return {
             "host": self.host,
             "verdict": self.verdict,

@@ -16,7 +16,7 @@ MANAGERS = {"dpkg": "apt", "rpm": "dnf"}
 
 
 def platform_of(seen: Examination) -> Platform:
-    """Return how the machine's system works; of an unknown system only its database of packages counts."""
+    """Return how the machine's system works; of an unknown system that of its package manager."""
     from gpuprov.catalog.platforms import platform
 
     try:

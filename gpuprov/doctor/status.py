@@ -78,7 +78,9 @@ def read_node(name: str, facts: Facts) -> NodeNow:
     """Parse a node's reading.
 
     Raises:
+        Missing: the collector `status` did not run or failed.
         NodeFailed: it lists more than `GPUS` GPUs, or one twice, or a value is not a number.
+        KeyError, TypeError, ValueError: it has another form.
     """
     raw = facts.raw("status")
     indices = [whole(row["index"]) for row in raw["gpus"]]
@@ -90,7 +92,11 @@ def read_node(name: str, facts: Facts) -> NodeNow:
 
 
 def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
-    """Parse one GPU's row of a reading, with its programs; percentages become shares."""
+    """Parse one GPU's row of a reading, with its programs; percentages become shares, a missing value None.
+
+    Raises:
+        KeyError, TypeError, ValueError, NodeFailed: the row has another form.
+    """
 
     def number(name: str) -> float | None:
         value = row.get(name)
@@ -165,7 +171,9 @@ def _short(value: object) -> str:
 
 
 def status_document(nodes: Iterable[NodeNow]) -> dict[str, Any]:
-    """Return the document `gpuprov.status/1`."""
+    """Return the document `gpuprov.status/1`: the usual values, and each node's GPUs with the values that are
+    unlike them.
+    """
     listed = list(nodes)
     common = usual(listed)
     return {
@@ -191,7 +199,7 @@ def status_here() -> NodeNow:
 
 
 def _local() -> NodeNow:
-    """Read this machine once."""
+    """Read this machine once; raises as `collect_local` and `read_node`."""
     facts = collect_local(_QUESTION, modules=STATUS_PROBE)
     return read_node(facts.host, facts)
 
@@ -237,7 +245,9 @@ class Watch:
         return [self._fresh(each.name) for each in self.targets]
 
     def _fresh(self, name: str) -> NodeNow:
-        """Return a node's last reading, or a failure without one, or if it is outdated."""
+        """Return a node's last reading; a failure without one, or if it is older than `STALE` intervals and
+        the time to connect.
+        """
         last = self.now.get(name, NodeNow(name, failure="not read yet"))
         age = time.time() - last.read_at
         if last.failure is None and age > STALE * self.interval + LIMITS.connect_s:
@@ -263,7 +273,7 @@ class Watch:
                 self._stopped.wait(max(0.0, self.interval - (time.monotonic() - begun)))
 
     def _read(self, session: Session, payload: Payload) -> NodeNow:
-        """Return one reading; an unusable answer becomes a failure, and the connection stays open."""
+        """Return one reading; `NodeFailed` becomes a failure, and the connection stays open."""
         try:
             return read_node(session.target.name, ask(session, payload))
         except NodeFailed as failure:

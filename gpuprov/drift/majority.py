@@ -28,7 +28,7 @@ Aspects = dict[tuple[str, str], str]
 def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
     """Return each node's difference from the majority, in order.
 
-    A node with unreadable facts has no vote; its result is an error.
+    A node with unreadable facts has no vote; its result is that error, which is not raised.
     """
     read = {name: contained(name, partial(_aspects, facts)) for name, facts in nodes.items()}
     common = _common(aspects for aspects in read.values() if isinstance(aspects, dict))

@@ -64,7 +64,11 @@ def security_notes(lock: Lock, nodes: Iterable[NodeDrift], catalog: Catalog) -> 
 def _note(
     node: str, component: str, text: str, catalog: Catalog, *, installed: bool
 ) -> Iterator[SecurityNote]:
-    """Yield the note about one version of a component, if a bulletin concerns it."""
+    """Yield the note about one version of a component; nothing if no bulletin concerns it.
+
+    Args:
+        installed: whether the note is about the node's version and not the lock's.
+    """
     if found := exposure(catalog, component, text):
         said = f"{'installed: ' if installed else ''}{exposed_text(found)}; {fix_text(found)}"
         numbers = tuple(each.bulletin.id for each in found.found)

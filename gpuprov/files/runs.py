@@ -37,9 +37,9 @@ def state_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/gpuprov`, created and checked as `state_dir`.
+    """Return `$XDG_CACHE_HOME/gpuprov`, on Linux `~/.cache/gpuprov` if it is not set.
 
-    On Linux `~/.cache` if it is not set.
+    Created and checked as `state_dir`, and raises as it does.
     """
     import platformdirs
 
@@ -88,12 +88,13 @@ def verb_of(run_id: str) -> str:
 
 
 def run_folder(verb: str) -> Path:
-    """Return the folder for a new run, with a new id as its name, without creating it."""
+    """Return the folder for a new run, named by a new id, without creating it; raises as `state_dir`."""
     return state_dir() / "runs" / new_id(verb)
 
 
 def known_run(run_id: str) -> Path | None:
-    """Return the folder of a run in the state folder, or None if there is no such folder.
+    """Return the folder of a run in the state folder, or None if there is no such folder; raises as
+    `state_dir`.
 
     The id is untrusted input: None also for one with other characters than `a-z0-9-`.
     """
@@ -105,7 +106,8 @@ def new_run(verb: str) -> Path:
     """Create and return the folder of a new run, accessible only to its owner.
 
     Raises:
-        OSError: as `make_folder`.
+        OSError: it cannot be created.
+        Refused: as `state_dir`.
     """
     return make_folder(run_folder(verb))
 
@@ -114,7 +116,8 @@ def make_folder(folder: Path) -> Path:
     """Create the folder of a run, accessible only to its owner, log it, and return it.
 
     Raises:
-        OSError: it exists already, or cannot be created.
+        FileExistsError: it exists already.
+        OSError: it cannot be created.
     """
     from gpuprov.files.writing import make_folders
 
@@ -125,9 +128,9 @@ def make_folder(folder: Path) -> Path:
 
 
 def run_folders(*verbs: str) -> list[Path]:
-    """Return the folders of all runs of some verbs in the order of their names: oldest first.
+    """Return the folders of all runs of some verbs, oldest first.
 
-    Empty without verbs or runs.
+    Empty without verbs or runs; raises as `state_dir`.
     """
     runs = state_dir() / "runs"
     return sorted(folder for verb in verbs for folder in runs.glob(f"*-{verb}-*"))

@@ -39,6 +39,9 @@ def make_folders(path: Path, mode: int = 0o700) -> list[str]:
 
     Returns:
         The paths of the created folders, the outermost first.
+
+    Raises:
+        OSError: one cannot be created, or a part of the path is not a folder.
     """
     return gpuprov_replace.make_folders(str(path.absolute()), mode)
 

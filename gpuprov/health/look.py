@@ -106,7 +106,7 @@ def read_facts(
 
 
 def _is_good(value: object) -> bool:
-    """Return whether a collector's value is no failure."""
+    """Return whether a collector's value is anything but `{"error": …}`."""
     return not (isinstance(value, dict) and set(value) == {"error"})
 
 
@@ -239,7 +239,7 @@ def own_catalog() -> None:
 
 
 def _load(release: Path) -> Any:
-    """Return the catalog of a folder."""
+    """Return the catalog of a folder; raises as `gpuprov.catalog.load`."""
     from gpuprov.catalog import load
 
     return load(release=release)

@@ -33,7 +33,8 @@ def boot_id() -> str:
 
 
 def clock_reason(wall: float, now: float, before: float | None) -> str:
-    """Return why the clock cannot be trusted, "" if it can.
+    """Return why the clock cannot be trusted: a time before `OLDEST`, or a change of more than `STEPPED_S`;
+    "" if it can.
 
     Args:
         wall: seconds since the epoch.
@@ -86,7 +87,7 @@ def leftovers(name: str) -> list[int]:
 
 
 def program_digest(path: Path) -> str:
-    """Return the beginning of the SHA-256 of a file, "" if it cannot be read."""
+    """Return the first 12 digits of the SHA-256 of a file, "" if it cannot be read."""
     import hashlib
 
     try:

@@ -126,7 +126,8 @@ class Memory:
         """Take what a run saw.
 
         A fault counts from its second sight within `RECENT` intervals on, at least `APART` intervals after
-        its first one. It is gone when no run has seen it for `hold` seconds.
+        its first one. It is gone when no run, of at least `ABSENT`, has seen it for `hold` seconds; one that
+        does not count yet after `RECENT` intervals.
 
         Args:
             unknown: rules that could not judge: their faults stay.
@@ -153,6 +154,9 @@ class Memory:
     def _see(self, sight: Sight, now: float, recent: float, apart: float) -> None:
         """Remember one sight; it confirms a fault whose last sight is at most `recent` seconds old, and its
         first one at least `apart` seconds.
+
+        A new fault is left out if `REMEMBERED` others are known. A confirmed one that drains sets
+        `gone_since`.
         """
         name = f"{sight.rule} {sight.health}"
         fault = self.faults.get(name)

@@ -27,7 +27,8 @@ def line(document: Mapping[str, Any]) -> str:
         VERDICT BOOT_ID UPTIME VALID LIFT RULE TEXT…
 
     UPTIME and LIFT are whole seconds since boot: of the run, and from which on a drain may be lifted. VALID
-    is the number of seconds for which the line holds. RULE is `-` without one.
+    is the number of seconds for which the line holds. RULE is `-` without one. TEXT is cut to `LINE`
+    characters.
     """
     text = on_one_line(str(document["text"]))[:LINE]
     number = [str(int(document[name])) for name in ("uptime_s", "valid_s", "lift_s")]
@@ -36,7 +37,7 @@ def line(document: Mapping[str, Any]) -> str:
 
 
 def metrics(document: Mapping[str, Any], wall: float) -> str:
-    """Return the verdict in Prometheus' text format.
+    """Return the verdict in Prometheus' text format, with at most `FAULTS` faults.
 
     Args:
         wall: time of the run, in seconds since the epoch.

@@ -102,8 +102,13 @@ def check_rules(config: Config, known: frozenset[str]) -> str:
 
 
 def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
-    """Look at this machine once, and store the memory in `folder`; return the document. After a failure it is
-    that of `unknown`.
+    """Look at this machine once, and store the memory in `folder`; return the document.
+
+    After a failure it is that of `unknown`; also if the memory cannot be written, except with a verdict that
+    drains the node. Metrics in the file of an earlier setting are removed.
+
+    Args:
+        digest: of the program's file, for the document.
     """
     began, now, wall = time.monotonic(), machine.uptime(), time.time()
     boot = machine.boot_id()
@@ -134,7 +139,10 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
 def _judged(
     config: Config, memory: Memory, kept: dict[str, Any], around: Circumstances, wall: float
 ) -> dict[str, Any]:
-    """Read the machine, judge it, add the faults to `memory`, and return the document of the run."""
+    """Read the machine, judge it, add the faults to `memory`, and return the document of the run.
+
+    Rules that the program does not know, and an unreliable clock, are reasons in it. `kept` is updated, too.
+    """
     from gpuprov.health import look
 
     look.own_catalog()
@@ -161,7 +169,9 @@ def _judged(
 
 
 def pause(config: Config, memory: Memory, now: float, changing: str) -> str:
-    """Return why faults do not count at the moment, "" if they do: after a boot, or during a change."""
+    """Return why faults do not count at the moment, "" if they do: in the time after boot, or during a
+    change, up to `LONGEST_CHANGE_S`; add the time of a change to the memory.
+    """
     passed = max(0.0, now - memory.ran) if memory.ran is not None else 0.0
     memory.busy_s = max(0.0, memory.busy_s + (passed if changing else -passed))
     if now < config.grace:
@@ -190,6 +200,8 @@ def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
 def main(argv: list[str] | None = None, program: str = "") -> int:
     """Run the program: once, or at each interval for `--seconds`; return its exit code, 1 if a file could not
     be written.
+
+    With `--forget` remove its files instead. An invalid configuration gives documents with that failure.
 
     Args:
         program: path of the program's file.
@@ -260,7 +272,13 @@ def _failed(config: Config, folder: str, reason: str, digest: str) -> dict[str, 
 
 
 def start(program: str, after: Callable[[int], None] = os._exit) -> None:
-    """Run the program and leave at once, without waiting for a thread in uninterruptible sleep."""
+    """Run the program and leave at once, without waiting for a thread in uninterruptible sleep.
+
+    An OSError is printed, and the exit code is 1.
+
+    Args:
+        after: ends the process with an exit code.
+    """
     try:
         code = main(program=program)
     except OSError as error:

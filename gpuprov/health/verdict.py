@@ -54,7 +54,7 @@ class Circumstances:
 
 
 def valid_for(interval: float) -> float:
-    """Return the seconds for which a verdict is valid."""
+    """Return the seconds for which a verdict is valid: `VALID` intervals, and at least `VALID_LEAST_S`."""
     return max(VALID * interval, VALID_LEAST_S)
 
 
@@ -132,6 +132,6 @@ def unknown(reason: str, around: Circumstances, memory: Memory) -> dict[str, Any
 
 
 def _row(fault: Remembered) -> dict[str, Any]:
-    """Return a fault for the document."""
+    """Return a fault for the document, without what only the memory needs."""
     kept = ("rule", "health", "text", "mend", "first", "last")
     return {name: value for name, value in asdict(fault).items() if name in kept}

@@ -42,7 +42,12 @@ class Pace:
 
 
 def pace(lock: Lock, plans: Sequence[NodePlan]) -> Pace:
-    """Return the expected duration of plans, and the size of the packages that they install."""
+    """Return the expected duration of plans, and the size of the packages that they install, None if one is
+    unknown.
+
+    The durations are those of the last `RUNS` runs of apply; roles without one have a fixed estimate, and the
+    result is then not `known`.
+    """
     busy = [plan for plan in plans if not plan.empty]
     sizes = [_download(lock, plan) for plan in busy]
     download = None if None in sizes else sum(filter(None, sizes))
@@ -134,7 +139,10 @@ def seconds_by_role(folders: Iterable[Path]) -> dict[str, list[float]]:
 
 
 def _tasks(path: Path, role: str) -> Iterator[tuple[str, float]]:
-    """Yield role and seconds of each task in a file of events; none if it cannot be read.
+    """Yield role and seconds of the slowest task of each play in a file of events; none if it is larger than
+    `EVENTS_BYTES` or cannot be read.
+
+    Lines that are not events are left out.
 
     Args:
         role: the role that tasks without a role of a plan count for; without one they are left out.

@@ -100,6 +100,8 @@ class History(AbstractContextManager["History"]):
     def record(self, run: Run) -> None:
         """Store a run in one transaction; an earlier record with the same id (from before a reboot) is
         replaced.
+
+        A run of a verb of `LOOKS` also replaces the earlier results of that verb about its nodes.
         """
         groups = {name: [group.nodes, group.checks] for name, group in run.groups.items()}
         with self._database as database:
@@ -174,7 +176,8 @@ class History(AbstractContextManager["History"]):
         return [Event(*row) for row in rows]
 
     def lines(self, *, fleet: str | None = None, last: int = 20) -> list[Line]:
-        """Return the last recorded runs, newest first, with the number of nodes in each status, also 0.
+        """Return the last recorded runs, newest first, with the number of nodes in each status, also 0;
+        without those of status and doctor.
 
         Args:
             fleet: only runs of that lock; None: of all.
@@ -265,7 +268,8 @@ class History(AbstractContextManager["History"]):
         return self.run(found[0])
 
     def of_node(self, node: str, *, last: int = 20) -> Iterator[tuple[Line, NodeDrift]]:
-        """Yield one node's results in the last runs that include it, oldest first.
+        """Yield one node's results in the last runs that include it, oldest first, without those of status
+        and doctor.
 
         The counts of each `Line` are empty. An unknown node has no results.
 

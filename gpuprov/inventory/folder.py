@@ -22,17 +22,17 @@ def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
         Paths of the written files, hosts.yml first.
 
     Raises:
-        InvalidInput: the folder contains files that gpuprov did not write, or cannot be written.
+        InvalidInput: the folder contains files that gpuprov did not write, or cannot be read or written.
     """
     files = dict(_files(inventory))
-    earlier = _earlier(folder)
     try:
+        earlier = _earlier(folder)
         for name in ("group_vars", "host_vars"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         for path in earlier - {folder / name for name in files}:
             path.unlink()
     except OSError as error:
-        raise InvalidInput(f"{folder} cannot be written: {error.strerror}") from None
+        raise InvalidInput(f"{error.filename or folder} cannot be used: {error.strerror}") from None
     for name, plain in files.items():
         write_text(folder / name, HEADER + render(plain))
     return [folder / name for name in files]
@@ -74,6 +74,7 @@ def _earlier(folder: Path) -> set[Path]:
 
     Raises:
         InvalidInput: a file does not start with `HEADER`.
+        OSError: the folder or a file cannot be read.
     """
     found = {path for path in folder.rglob("*") if path.is_file()} if folder.exists() else set()
     for path in found:

@@ -29,7 +29,9 @@ def reached(group: LockedGroup) -> Reached:
 
 
 def group_variables(group: LockedGroup) -> Variables:
-    """Return the variables that all hosts of a group share. Roles read no other source."""
+    """Return the variables that all hosts of a group share; raises as `variables_of`. Roles read no other
+    source.
+    """
     return variables_of(reached(group), group)[0]
 
 

@@ -48,7 +48,7 @@ class Wheel:
 
     @property
     def fetched(self) -> bool:
-        """Whether the place is a URL."""
+        """Whether the place is a URL, with `://`, instead of a path."""
         return "://" in self.place
 
 
@@ -145,6 +145,6 @@ def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]
 
 
 def _digest(path: Path) -> str:
-    """Return a file's SHA-256 in hexadecimal."""
+    """Return a file's SHA-256 in hexadecimal; OSError if it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -102,15 +102,20 @@ class Finder:
         return self._open[key]
 
     def _opened_as(self, repository: str, system: System, arch: str) -> RepositorySpec:
-        """Return the parameters to open one repository, with the fleet's `frozen` date if it states one."""
+        """Return the parameters to open one repository, with the fleet's `frozen` date if it states one;
+        raises as `_spec`.
+        """
         stated = self._fleet.repositories.get(repository)
         return replace(self._spec(repository, system, arch), frozen=stated.frozen if stated else None)
 
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
         """Return the parameters to open one repository: the fleet's URL and key, or else the catalog's.
 
+        A key that neither states is the one published next to the repository.
+
         Raises:
             InvalidInput: neither states a URL.
+            GpuprovError: the published key cannot be read.
         """
         stated = self._fleet.repositories.get(repository)
         if repository in ARCHIVE_SUITES:
@@ -197,7 +202,7 @@ class Finder:
         return Path(stated.key).expanduser() if stated and stated.key else None
 
     def _describe(self, spec: RepositorySpec, system: System) -> Repository:
-        """Return the lock's record of a repository.
+        """Return the lock's record of a repository; raises as `_key_text`.
 
         The node's own archive has no address, only the suites, and the components that may be missing on the
         node.
@@ -225,14 +230,17 @@ def _key_text(spec: RepositorySpec, *, named: bool) -> str | None:
 
     Args:
         named: whether the fleet names its own key, which replaces the node's.
+
+    Raises:
+        InvalidInput: the keyring has no usable key.
     """
     keys = required_keys(spec.keyring, spec.url)
     return armored(keys) if keys and (named or spec.id not in ARCHIVE_SUITES) else None
 
 
 def archive_keys(family: str) -> Keys:
-    """Return a distribution's keys: this machine's keyring file, which it updates, or the bytes of
-    gpuprov's.
+    """Return a distribution's keys: the path of this machine's keyring file, which it updates, or the bytes
+    of gpuprov's.
     """
     own = KEYRINGS[family]
     return own if own.is_file() else (files("gpuprov.locking.repository") / f"keys/{family}.asc").read_bytes()

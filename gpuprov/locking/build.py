@@ -256,8 +256,8 @@ class Builder:
         return made
 
     def _access(self, settings: dict[str, Setting], system: System, group: Group) -> dict[str, Setting]:
-        """Return the settings completed for SSH and the firewall (`with_access`), for the hosts of all
-        groups.
+        """Return the settings completed for SSH and the firewall, for the hosts of all groups; raises as
+        `with_access`.
         """
         hosts: dict[str, str] = {}
         for each in self._fleet.groups.values():
@@ -327,7 +327,9 @@ class Builder:
     def _further_toolkits(
         self, name: str, answer: Answer, want: Wanted, request: Callable[[Wanted], Request]
     ) -> dict[str, Answer]:
-        """Resolve each further toolkit on the same driver: version → answer; empty if only one is stated."""
+        """Resolve each further toolkit on the same driver: version → answer; empty if only one is stated.
+        Raises as `resolve_group`.
+        """
         found = {}
         for text in stated_texts(want.policy, "cuda")[1:]:
             alone = want.only(driver=str(answer.stack.driver), cuda=want.toolkits.get(text, text))

@@ -31,9 +31,8 @@ def with_builder(
 
     Raises:
         InvalidInput: modules are compiled once without a builder, a builder is stated and no module is
-            compiled
-            once, a compiler is stated without a builder, a builder is named twice or next to `IMAGE`, or a
-            builder is not a host of the fleet.
+            compiled once, a compiler is stated without a builder, a builder is named twice or next to
+            `IMAGE`, or a builder is not a host of the fleet.
     """
     builders = stated.builder or ()
     if not builders and stated.module_build == "once":

@@ -22,7 +22,7 @@ MOST = 100
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
     """Return lines such as `train.components.driver.version  535.261.03 → 535.309.01`; for a first lock one
-    for each component.
+    for each component; raises as `fingerprints`.
 
     Versions of components come first, then the details, both in the order of the lock. Empty if nothing
     differs; `nothing` is a value that one of the locks does not have.
@@ -94,7 +94,7 @@ def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _word(value: Any) -> str:
     """Return a value as text: `nothing` for None, `none` for an empty one, commas in a list, a key's
-    fingerprints, at most `MOST` characters.
+    fingerprints, at most `MOST` characters; raises as `fingerprints`.
     """
     if value is None:
         return "nothing"

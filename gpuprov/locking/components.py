@@ -147,10 +147,15 @@ class Locker:
     def _exact(self, name: str, stated: PackageSet, roots: Mapping[str, str | None] | None = None) -> _Exact:
         """Return the fields of a component's record, with versions from the repository's index.
 
-        The packages of the previous lock stay if they still fit and the repository has them.
+        The packages of the previous lock stay if they still fit and the repository has them. Packages that
+        are shared with a component before keep its version; the versions and the repositories are recorded
+        for later components.
 
         Args:
             roots: names to install, each with its version; by default the names of the set with its version.
+
+        Raises:
+            GpuprovError: as `Finder.archives`, or the repository cannot satisfy the set.
         """
         archives = self._archives(stated)
         index = archives.with_stream(self._answer.packages["driver"].stream if self._shared(stated) else None)
@@ -185,8 +190,10 @@ class Locker:
         )
 
     def _archives(self, stated: PackageSet) -> Archives:
-        """Return the repository of a set; of a distribution's archive without `main` if the rest has all
-        its names.
+        """Return the repository of a set; of a distribution's archive without `main` if the rest has all its
+        names.
+
+        Raises as `Finder.archives`.
         """
         found = self._finder.archives(stated.repository, self._system, self._arch)
         if stated.repository not in ARCHIVE_SUITES or all(map(found.index.versions, stated.names)):
@@ -200,7 +207,9 @@ class Locker:
         return stated.repository == self._answer.packages["driver"].repository
 
     def _pin(self, stated: PackageSet) -> list[str]:
-        """Return those pinning packages that the repository has; for dnf the catalog has patterns instead."""
+        """Return those pinning packages that the repository has; for dnf the catalog has patterns instead.
+        Raises as `_archives`.
+        """
         index = self._archives(stated).index
         return [name for name in stated.pin if index.versions(name)]
 
@@ -240,6 +249,7 @@ def _is_pattern(version: str | None) -> bool:
 
 def _known(index: Index, name: str, version: str | None) -> str | None:
     """Return the version of a root for `closure`; of a shell pattern, the newest full version that matches.
+    None, for any version, is returned unchanged.
 
     Raises:
         Refused: no version matches the pattern.

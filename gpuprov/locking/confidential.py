@@ -35,7 +35,11 @@ def check_confidential(
 def _objections(
     settings: Mapping[str, Setting], answer: Answer, gpu: GpuModel, count: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield each reason against confidential computing, with the action that resolves it."""
+    """Yield each reason against confidential computing, with the action that resolves it; nothing if it is
+    possible.
+
+    The reasons are GPU, driver, modules, number of GPUs, GPUDirect and MIG.
+    """
     stack, first = answer.stack, gpu.confidential_from
     off = f"remove {KEY} from the settings"
     if first is None:

@@ -35,10 +35,14 @@ def check_imex(groups: Mapping[str, LockedGroup], domains: Grouping | None) -> N
 
 
 def _check_domain(name: str, group: LockedGroup, mode: str, domains: Grouping | None) -> None:
-    """Check that a group's hosts are exactly those of one NVLink domain, each with an address.
+    """Check that a group's hosts are exactly those of one NVLink domain, each with an IP address.
+
+    Args:
+        mode: of the setting `imex`, for messages.
 
     Raises:
-        Refused, InvalidInput: as `check_imex`.
+        InvalidInput: a host is in no domain, or has a name in place of an address.
+        Refused: the hosts are in several domains, or a domain has further hosts.
     """
     domain_of = place_of_hosts(domains)
     if without := [host for host in group.hosts if host not in domain_of]:
@@ -70,7 +74,7 @@ def _check_domain(name: str, group: LockedGroup, mode: str, domains: Grouping | 
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a text is an IP address."""
+    """Return whether a text is an IPv4 or IPv6 address, without a prefix length."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

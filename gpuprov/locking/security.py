@@ -76,11 +76,15 @@ def check_security(
 def advices(
     name: str, group: LockedGroup, catalog: Catalog, stated: StackPolicy | None = None
 ) -> Iterator[Advice]:
-    """Yield a sentence and the next command for each affected component of a group.
+    """Yield a sentence and the next command for each affected component of a group; the command is empty if
+    no version with a fix is known.
 
     Args:
         name: the group's name in the fleet.
         stated: the software that the fleet and its profiles state; None if it is not known.
+
+    Raises:
+        GpuprovError: the catalog does not know the group's GPU.
     """
     gpu = find_gpu(catalog, group.hardware.gpu_model)
     versions = group.components.versions()

@@ -65,7 +65,7 @@ class Connection(Strict):
     @field_validator("user")
     @classmethod
     def _is_a_name(cls, user: str | None) -> str | None:
-        """Return the user; raise ValueError if it is not a user name."""
+        """Return the user, or None if none is stated; raise ValueError if it is not a user name."""
         if user is not None and not USER_NAME.fullmatch(user):
             raise ValueError("a user name such as ubuntu")
         return user
@@ -73,7 +73,9 @@ class Connection(Strict):
     @field_validator("jump")
     @classmethod
     def _names_hosts(cls, jump: str | None) -> str | None:
-        """Return the jump hosts; raise ValueError if one is not `[USER@]HOST[:PORT]`."""
+        """Return the jump hosts as stated, None for none; raise ValueError if one is not
+        `[USER@]HOST[:PORT]`.
+        """
         for each in [] if jump is None else jump.split(","):
             try:
                 parse_destination(each)

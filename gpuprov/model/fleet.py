@@ -145,7 +145,7 @@ class FurtherGroup(Strict):
     @field_validator("hosts", mode="before")
     @classmethod
     def _fold_out(cls, stated: object) -> list[str]:
-        """Return host names from a range, a list of ranges, or the keys of a mapping."""
+        """Return host names from a range, a list of ranges, or the keys of a mapping; raises as `_names`."""
         return _names(list(stated) if isinstance(stated, dict) else stated)
 
 
@@ -337,7 +337,9 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
 
 
 def _refuse_unknown_names(fleet: Fleet, document: Marked) -> None:
-    """Raise InvalidInput for unknown names in `also` and `host_vars`, and for a group of both kinds."""
+    """Raise InvalidInput for unknown names in `also` and `host_vars`, and for a name in both `groups` and
+    `also`.
+    """
     hosts = {host for group in fleet.groups.values() for host in group.hosts}
     groups = {*fleet.groups, *fleet.also}
     for name, further in fleet.also.items():

@@ -36,7 +36,8 @@ class Marked:
         """Parse YAML text.
 
         Raises:
-            InvalidInput: it is not YAML, has an alias or a key twice, or is nested too deeply.
+            InvalidInput: it is not YAML, has an alias, a key twice or a value that cannot be read, or is
+                nested too deeply; InFile where the line is known.
         """
         self.name = name
         self.lines: dict[Path_, int] = {}
@@ -57,7 +58,12 @@ class Marked:
             raise InFile("not-yaml", name, mark.line + 1, f"not YAML: {problem}", do=do) from None
 
     def _plain(self, node: yaml.Node, path: Path_) -> Any:
-        """Return the plain data of a node, and record the lines of all its elements."""
+        """Return the plain data of a node; record the lines of all its elements, and decimal numbers as
+        written.
+
+        Raises:
+            InFile: a mapping has a key twice.
+        """
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)

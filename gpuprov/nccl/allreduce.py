@@ -53,8 +53,12 @@ def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
 
 
 def measure(rank: int, gpus: int, meeting: str) -> None:
-    """Run one rank: check the result of one all-reduce, then time all sizes. Rank 0 prints each size with its
-    milliseconds and bus bandwidth in GB/s, then the number of wrong values.
+    """Run one rank on the GPU with its number: check the result of one all-reduce, then time all sizes.
+
+    Rank 0 prints each size with its milliseconds and bus bandwidth in GB/s, then the number of wrong values.
+
+    Args:
+        meeting: address at which the ranks meet, as `init_method` of PyTorch.
     """
     import torch  # type: ignore[import-not-found, unused-ignore]
     import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
@@ -82,7 +86,7 @@ def _wrong_values(torch: Any, dist: Any, rank: int, gpus: int) -> int:
 
 
 def _seconds(torch: Any, dist: Any, buffer: Any) -> float:
-    """Return the slowest rank's seconds for one all-reduce, the mean of several."""
+    """Return the slowest rank's seconds for one all-reduce, the mean of `MEASURED` after `WARM_UP` others."""
     for _ in range(WARM_UP):
         dist.all_reduce(buffer)
     torch.cuda.synchronize()

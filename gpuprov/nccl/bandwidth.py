@@ -49,7 +49,9 @@ class Results:
     wrong: int = 0
 
     def feed(self, line: str) -> None:
-        """Parse a line of nccl-tests or of `gpuprov nccl check`; ignore any other line."""
+        """Parse a line of nccl-tests or of `gpuprov nccl check`: a size, the average, or wrong values; ignore
+        any other line.
+        """
         if row := _NCCL_TESTS_ROW.search(line):
             self._table_row(row)
         elif row := _PLAIN_ROW.search(line):

@@ -126,7 +126,7 @@ class Communicators:
 
     @property
     def largest(self) -> Communicator | None:
-        """Return the communicator with most ranks: the job itself, not a group within it."""
+        """Return the communicator with most ranks: the job itself, not a group in it; None without any."""
         return max(self, key=lambda comm: comm.nranks, default=None)
 
     def same_node(self, process: Process, own: int, peer: int) -> bool | None:
@@ -157,12 +157,14 @@ class Communicators:
         return known
 
     def _named(self, member: Member, comm_id: str) -> Communicator | None:
-        """Return the communicator with an id; create it if it is new."""
+        """Return the communicator with an id; create it if it is new. None as `_created`."""
         known = self._known.get(comm_id)
         return known or self._created(Communicator(comm_id, member.nranks, key=comm_id))
 
     def _unnamed(self, member: Member) -> Communicator | None:
-        """Return the first communicator of this size without an id that lacks the rank, or a new one."""
+        """Return the first communicator of this size without an id that lacks the rank, or a new one. None as
+        `_created`.
+        """
         alike = self._nameless[member.nranks]
         number, known = alike.next_of(member.rank)
         if known is not None:

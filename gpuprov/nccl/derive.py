@@ -52,7 +52,7 @@ class Derived:
         return {name: decision.value for name, decision in self.variables.items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON: variables with reasons, excluded devices, MTU and findings."""
         return {
             "variables": {name: asdict(decision) for name, decision in self.variables.items()},
             "excluded": self.excluded,

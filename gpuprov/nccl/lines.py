@@ -35,7 +35,9 @@ class Message(NamedTuple):
 
 
 def messages(line: str) -> Iterator[Message]:
-    """Yield the messages of a line: several if ranks interrupted each other's lines."""
+    """Yield the messages of a line: several if ranks interrupted each other's lines; none without NCCL's
+    prefix.
+    """
     if "\x1b" in line:
         line = _TERMINAL_CODES.sub("", line)
     pieces = _MARK.split(line)

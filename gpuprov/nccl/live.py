@@ -26,6 +26,9 @@ def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
 
     Args:
         folder: of the fleet's file.
+
+    Raises:
+        InvalidInput: as `load_profile`.
     """
     folders = [folder / each for each in ["profiles", *fleet.profile_dirs]]
     stated = {

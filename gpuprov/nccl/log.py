@@ -49,7 +49,7 @@ class NcclLog:
         self._listed_ranks: dict[int, str] = {}
 
     def feed(self, line: str) -> None:
-        """Parse one line."""
+        """Parse one line of a log: NCCL's messages in it, or a result or remark of another program."""
         if "CCL " in line:
             spoke = False
             for said in lines.messages(line):
@@ -248,7 +248,7 @@ class NcclLog:
 
 
 def read_log(streams: Iterable[TextIO]) -> NcclLog:
-    """Read one log, or one job's log in several files."""
+    """Read one log, or one job's log in several files, one after the other."""
     log = NcclLog()
     for stream in streams:
         for line in _lines(stream):

@@ -61,7 +61,7 @@ class NetworkInterface:
 
     @property
     def ipv6_only(self) -> bool:
-        """Return whether all routable addresses are IPv6."""
+        """Return whether there are routable addresses, and all are IPv6."""
         return bool(self.routable) and all(address.version == 6 for address in self.routable)
 
     @property
@@ -139,7 +139,12 @@ def _by_route(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
 
 
 def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
-    """Choose the interfaces of the highest speed, one for each wire; exclude the slower ones."""
+    """Choose the interfaces of the highest speed, one for each wire; exclude the slower ones.
+
+    Args:
+        left: those that can be used; at least one.
+        excluded: interface → why it was excluded before.
+    """
     top = max(nic.speed or 0 for nic in left)
     fastest = [nic for nic in left if nic.speed == top]
     slower = {nic.name: _slower(nic, top) for nic in left if nic.speed != top}
@@ -152,7 +157,12 @@ def _by_speed(left: list[NetworkInterface], excluded: dict[str, str]) -> Choice:
 
 
 def _slower(nic: NetworkInterface, top: int) -> str:
-    """Return why an interface that is not among the fastest is excluded; `top` in Mbit/s."""
+    """Return why an interface that is not among the fastest is excluded: its speed is unknown, or it is for
+    management (`_MUCH_SLOWER`) or for storage.
+
+    Args:
+        top: speed of the fastest, in Mbit/s.
+    """
     if nic.speed is None:
         return "its speed is not known"
     kind = "management" if nic.speed * _MUCH_SLOWER <= top else "left to storage and services"

@@ -64,7 +64,7 @@ class Rails:
 
     @property
     def roce(self) -> bool:
-        """Return whether the rails are Ethernet."""
+        """Return whether the rails are Ethernet, by the first adapter's link layer; False without rails."""
         return bool(self.hcas) and self.hcas[0].link_layer == "Ethernet"
 
 
@@ -102,7 +102,9 @@ def _nothing_left(excluded: Mapping[str, str]) -> str:
 
 
 def _reason_against(hca: RdmaPort, nics: Mapping[str, NetworkInterface]) -> str | None:
-    """Return why a port cannot be used; None if it can."""
+    """Return why a port cannot be used: by its kind, state, link layer, and for RoCE its interface; None if
+    it can.
+    """
     if hca.is_efa:
         return "is an EFA: NCCL reaches it through the aws-ofi-nccl plugin"
     if hca.name.startswith(_NO_RDMA_BEHIND):
@@ -170,7 +172,9 @@ def _keep(
 
 
 def gid_index(hcas: Iterable[RdmaPort]) -> tuple[int | None, str]:
-    """Return the GID index of RoCE v2 that is the same on all ports, or None, and the reason."""
+    """Return the GID index of RoCE v2 that is the same on all ports, IPv4 and low ones first, or None; and
+    the reason.
+    """
     tables = [{gid.index: gid for gid in hca.gids if _usable(gid)} for hca in hcas]
     if not all(tables):
         return None, "the GID tables are not known; NCCL 2.21 and later finds the index itself"

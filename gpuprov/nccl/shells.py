@@ -59,7 +59,12 @@ class Local:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`."""
+        """See `Shell`; the code is `NOT_FOUND` for a missing program.
+
+        Raises:
+            TimeoutError: it exceeded `timeout_s`.
+            NodeFailed: its output exceeds `OUTPUT_BYTES`.
+        """
         own = {**os.environ, **environment}
         try:
             answer = run_limited(
@@ -72,7 +77,7 @@ class Local:
         return answer.stdout.decode("utf-8", "replace"), answer.code
 
     def find(self, program: str) -> str | None:
-        """See `Shell`."""
+        """See `Shell`: by PATH; None if it is not found."""
         return shutil.which(program)
 
     def place(self, script: Path) -> str:
@@ -96,7 +101,7 @@ class Remote:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`; the node enforces the time limit. Raise NodeFailed for an incomplete answer."""
+        """See `Shell`; the node enforces the time limit. NodeFailed for an incomplete answer."""
         stated = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["timeout", "-k", "5", f"{timeout_s:g}", "env", *stated, *command])
         answer = self._session.run(f"{line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
@@ -108,11 +113,11 @@ class Remote:
         return text.removesuffix("\n"), int(code)
 
     def find(self, program: str) -> str | None:
-        """See `Shell`."""
+        """See `Shell`: by the login shell's `command -v`; None if it is not found."""
         return self._output_of(f"command -v {shlex.quote(program)}") or None
 
     def place(self, script: Path) -> str:
-        """See `Shell`."""
+        """See `Shell`: write it into a folder under /tmp, which the first call makes."""
         if self._folder is None:
             self._folder = self._output_of("mktemp -d /tmp/gpuprov-XXXXXXXX")
         place = f"{self._folder}/{script.name}"

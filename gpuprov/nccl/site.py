@@ -46,7 +46,9 @@ def _begins(name: str, part: str) -> bool:
 
 
 def _interfaces(name: str, chosen: set[str], value: str, nics: Sequence[NetworkInterface]) -> list[Finding]:
-    """Return findings if a value selects no interface, or ones that cannot carry traffic between nodes."""
+    """Return a finding if a value selects no interface, or only ones that cannot carry traffic between nodes
+    (bad), or some such (a warning); [] otherwise.
+    """
     if not chosen:
         have = ", ".join(nic.name for nic in nics) or "none"
         return [Finding("bad", "site.missing", f"{name}={value} fits no interface of the node ({have})")]

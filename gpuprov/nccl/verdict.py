@@ -159,7 +159,9 @@ def _why_not_p2p(log: NcclLog, slow: dict[str, int]) -> list[str]:
 
 def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
     """Judge the paths between nodes: bad for another fabric than expected, or sockets although RDMA ports
-    exist.
+    exist; else ok.
+
+    A warning if an expected fabric has no path in the log; nothing without paths and expectation.
     """
     kinds = _fabrics(log)
     if not kinds:

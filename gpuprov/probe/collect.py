@@ -70,5 +70,5 @@ class _LocalRunner:
         self._seconds = seconds
 
     def run(self, command: str, stdin: bytes = b"") -> CommandOutput:
-        """Run a command line in the system's shell; as for `run_here`."""
+        """Run a command line in the system's shell, for `_seconds` at most; raises as `run_here`."""
         return run_here(command, stdin, seconds=self._seconds, limit=ANSWER_LIMIT)

@@ -158,6 +158,9 @@ class Facts:
         collected_at: UTC, ISO 8601.
         seconds: wall time of the collection on the node.
         collectors: raw values by collector; a failed one is `{"error": reason}`.
+
+    Raises:
+        Missing: each property, if its collector did not run, failed, or sent a malformed value.
     """
 
     host: str

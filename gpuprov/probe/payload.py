@@ -58,7 +58,7 @@ class Payload:
     nonce: str
 
     def answer(self, stdout: bytes, stderr: bytes = b"") -> dict[str, Any]:
-        """Return the document in a command's output; see `parse_answer`."""
+        """Return the document in a command's output; raises as `parse_answer`."""
         return parse_answer(stdout, self.nonce, stderr)
 
 
@@ -215,7 +215,11 @@ _LONGEST_MARK = 104
 
 
 def _unpack(body: bytes) -> dict[str, Any]:
-    """Return the JSON document of an answer with a correct checksum; its content is still untrusted."""
+    """Return the JSON document of an answer with a correct checksum; its content is still untrusted.
+
+    Raises:
+        NodeFailed: it cannot be unpacked, exceeds `ANSWER_LIMIT`, or is not a JSON object.
+    """
     unpacker = zlib.decompressobj()
     try:
         text = unpacker.decompress(base64.b64decode(body, validate=True), ANSWER_LIMIT)

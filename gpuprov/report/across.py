@@ -25,6 +25,8 @@ _DRAWN = (
 def across_lines(outcome: Outcome) -> Iterator[str]:
     """Yield refused nodes, the findings with faults first, the verdict if there are several nodes, then a
     line per round.
+
+    Rejected means that any finding is bad.
     """
     for node, error in outcome.refused.items():
         yield f"{node}: {on_one_line(str(error))}"

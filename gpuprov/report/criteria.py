@@ -125,7 +125,9 @@ def judge_criteria(stated: Criteria, seen: Evidence, now: datetime | None = None
 
 
 def _judged(each: Criterion, seen: Evidence, now: datetime) -> Judged:
-    """Return the result of one criterion."""
+    """Return the result of one criterion, with the command that gives its evidence: checks of drift or
+    verification, rules of the doctor, measured rates, or an acceptance within its days.
+    """
     since = (now - timedelta(days=DAYS)).isoformat()
     if each.not_ours:
         found: tuple[Result, str, str] = ("not our layer", each.not_ours, "-")

@@ -90,7 +90,7 @@ def _pair(current: bool | None, pending: bool | None) -> str:
 
 
 def describe(facts: Facts) -> Iterator[str]:
-    """Yield one line per subject; a missing value gives its reason."""
+    """Yield the lines of each subject; `unknown: REASON` for one that raises Missing."""
     yield f"{'host':<12}{facts.host}, {facts.collected_at}, in {facts.seconds:.2f} s"
     for name, words in _LINES.items():
         try:
@@ -155,7 +155,7 @@ def _nics(facts: Facts) -> Iterator[str]:
 
 
 def _machine(facts: Facts) -> Iterator[str]:
-    """Yield processors and memory."""
+    """Yield one line with processors and memory; Missing if either is unknown."""
     cpu = facts.cpu
     yield f"{cpu.logical} x {cpu.model or facts.arch}, {facts.memory.total_mib} MiB"
 

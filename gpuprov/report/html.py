@@ -79,7 +79,7 @@ def write_html(run: Run, path: Path) -> None:
 
 
 def render(run: Run) -> str:
-    """Return the HTML of a run."""
+    """Return the HTML of a run: a headline, its causes, and a table of nodes and checks."""
     template = page_template("run.html.j2", words=value, json=partial(json_text, indent=None))
     checks = list(dict.fromkeys(check for group in run.groups.values() for check in group.checks))
     counts = Counter(node.status for node in run.nodes)

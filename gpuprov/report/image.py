@@ -61,7 +61,9 @@ def image_exit(image: Image, verdict: Verdict | None) -> Exit:
 def image_document(
     run: str, image: Image, verdict: Verdict | None, waiting: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """Return a document with schema gpuprov.image/1."""
+    """Return a document with schema gpuprov.image/1: the result, what the first boot does, and the
+    verification.
+    """
     return {
         "schema": "gpuprov.image/1",
         "finished_at": now(),

@@ -40,7 +40,9 @@ def _kind(each: Offender) -> str:
 
 
 def _cells(each: Offender) -> list[str]:
-    """Return the cells of one machine."""
+    """Return the cells of one machine: serial number, kind, its last two names, hours out of service, counts,
+    and its most frequent rule.
+    """
     counts = each.counts
     hours = f"{each.out_s / 3600:.1f} h" + (" and on" if each.is_out else "")
     most = max(each.rules, key=lambda rule: each.rules[rule], default="-")

@@ -80,7 +80,9 @@ def overview_lines(seen: Overview) -> Iterator[str]:
 
 
 def overview_document(seen: Overview) -> dict[str, Any]:
-    """Return a document with schema gpuprov.overview/1."""
+    """Return a document with schema gpuprov.overview/1: changes and events since the last look, and the state
+    of each node.
+    """
     hosts = seen.lock.hosts()
     nodes = []
     for node in seen.nodes:
@@ -175,7 +177,9 @@ def _loaded(node: NodeDrift, locked: str) -> str | None:
 
 
 def _drift(node: NodeDrift) -> str:
-    """Return `in sync`, the differing checks, or why the node could not be read."""
+    """Return `in sync`, at most `NAMED_CHECKS` differing checks and the number of the others, or why the node
+    could not be read.
+    """
     if node.reason is not None:
         return f"{node.status}: {on_one_line(node.reason)}"
     checks = [each.check for each in node.drift]

@@ -11,7 +11,9 @@ from gpuprov.untrusted import printable
 
 
 def page_template(name: str, **known: object) -> Template:
-    """Return a template of `templates/`; `known` are functions that it may call, also as filters."""
+    """Return a template of `templates/`, read from the package; `known` are functions that it may call, also
+    as filters.
+    """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )

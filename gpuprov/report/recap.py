@@ -50,8 +50,9 @@ def _is_explained(failure: dict[str, Any]) -> bool:
 
 
 def _words(name: str, result: Convergence, verdict: Verdict | None) -> Iterator[str]:
-    """Yield the parts of a node's line: changes, then a refusal or failure, or else reboot and
-    verification.
+    """Yield the parts of a node's line: changes, then a refusal or failure, or else reboot and verification.
+
+    A node that was not verified has no such part.
     """
     outcome = result.outcomes.get(name)
     yield f"changed={outcome.changed if outcome else 0}"
@@ -100,7 +101,9 @@ def conclusion(unanswered: Iterable[NodeDrift], result: Convergence, verdict: Ve
 def apply_document(
     run: str | None, unanswered: Iterable[NodeDrift], result: Convergence, verdict: Verdict | None
 ) -> dict[str, Any]:
-    """Return a document with schema gpuprov.apply/1."""
+    """Return a document with schema gpuprov.apply/1: the result of each node, also of those without an
+    answer, and the verification.
+    """
     nodes: list[dict[str, Any]] = [
         {"name": node.name, "status": node.status, "reason": node.reason} for node in unanswered
     ]

@@ -41,7 +41,7 @@ def repair_plan_lines(patients: Mapping[str, Patient], at_once: int, away: Seque
 
 
 def _line(each: Patient) -> str:
-    """Return a node's verdict, what would be done, and its first faults."""
+    """Return a node's verdict, what would be done, and its first `FAULTS` faults."""
     if each.stays:
         what = f"drain, then it stays out: {each.stays}"
     elif each.rungs:

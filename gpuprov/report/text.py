@@ -61,7 +61,7 @@ def held_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
 
 
 def _is_held(node: NodeDrift) -> bool:
-    """Return whether a run has leased the node."""
+    """Return whether a run has leased the node, and the rest of the lease is known."""
     return node.held is not None and node.held.lease_s is not None
 
 
@@ -81,8 +81,9 @@ def _lines(result: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _change(change: Change) -> Iterator[str]:
-    """Yield the lines of one node's change: its status if that changed, then new and corrected
-    differences.
+    """Yield the lines of one node's change: its status if that changed, then new and corrected differences.
+
+    Corrected ones only if the node could be read.
     """
     was, now = change.was, change.now
     if now is None:

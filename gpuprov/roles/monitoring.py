@@ -72,7 +72,8 @@ def textfile_path(group: LockedGroup) -> str | None:
 
 
 def textfile(group: LockedGroup, stated: Iterable[Expectation]) -> str:
-    """Return a node's expectations in Prometheus' text format.
+    """Return a node's expectations, and its number of GPUs as `gpuprov_expected_gpus`, in Prometheus' text
+    format.
 
         gpuprov_expected_info{check="driver.loaded",subject="",value="535.309.01"} 1.0
 

@@ -36,10 +36,10 @@ def error_document(error: GpuprovError) -> dict[str, str]:
 
 
 def read_error(document: object) -> GpuprovError:
-    """Return the error in plain data.
+    """Return the error in plain data, its texts cut to `TEXT` characters.
 
     Raises:
-        ValueError: the document is not an error.
+        ValueError: the document is not an error, or of an unknown kind.
     """
     if not isinstance(document, Mapping):
         raise ValueError("an error is not an object")  # noqa: TRY004 - as pydantic expects it

@@ -67,7 +67,10 @@ def forget_client_config() -> None:
 def _ask(
     files: Sequence[str], address: str, user: str | None, port: int | None, otherwise: str | None
 ) -> Answer:
-    """Return the options that `ssh -G` prints for a host with these configuration files: name → values.
+    """Run `ssh -G` for a host with these configuration files; return the options that it prints: name →
+    values.
+
+    It runs commands of `Match exec` in them.
 
     Raises:
         InvalidInput: as `client_config`.

@@ -111,7 +111,13 @@ def open_pipe(way: Route, before: list[Connection], limits: ConnectionLimits) ->
 
 
 def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> Connection:
-    """Open the last connection of a route, through those to the jump hosts; raises as `connect`."""
+    """Open the last connection of a route, through those to the jump hosts.
+
+    Raises:
+        BeyondParamiko: the peers share no algorithm that Paramiko has, or the key is one that it cannot use.
+        ClosedBeforeBanner: the server closed the connection before its banner, within the time limit.
+        Unreachable: another error of the connection.
+    """
     credentials = Credentials(way)
     connection = Connection(
         way.hostname,

@@ -101,7 +101,7 @@ class ChannelConversation(Conversation):
         self.say(stdin, seconds)
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
-        """See `Conversation`."""
+        """See `Conversation`; `seconds` limits each write."""
         self._channel.settimeout(seconds)
         try:
             self._channel.sendall(text)
@@ -113,7 +113,7 @@ class ChannelConversation(Conversation):
         self._channel.close()
 
     def _piece(self, seconds: float) -> bytes | None:
-        """See `Conversation`; raise Unreachable if the connection broke."""
+        """See `Conversation`; None if there is no output in time. Unreachable if the connection broke."""
         self._channel.settimeout(seconds)
         try:
             return self._channel.recv(PIECE)
@@ -144,7 +144,10 @@ class PipeConversation(Conversation):
         self.say(stdin)
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
-        """See `Conversation`; kill a process that does not accept the input within `seconds`."""
+        """See `Conversation`; kill a process that does not accept the input within `seconds`.
+
+        The error shows the last line of the process's standard error.
+        """
         assert self._process.stdin is not None  # noqa: S101 - a pipe was requested
         watch = threading.Timer(seconds, kill_group, [self._process])
         watch.daemon = True
@@ -174,7 +177,7 @@ class PipeConversation(Conversation):
             self._process.stdout.close()
 
     def _piece(self, seconds: float) -> bytes | None:
-        """See `Conversation`."""
+        """See `Conversation`; None if there is no output in time."""
         assert self._process.stdout is not None  # noqa: S101 - a pipe was requested
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)

@@ -101,7 +101,9 @@ def stranger(address: str, files: KnownFiles, key: paramiko.PKey) -> Unreachable
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of an SSH failure in a few words on one line."""
+    """Return the reason of an SSH failure in a few words on one line, of several addresses each different
+    reason once.
+    """
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         causes = {reason(cause) for cause in error.errors.values()}
         return ", ".join(sorted(causes))

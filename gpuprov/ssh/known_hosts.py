@@ -72,7 +72,14 @@ class _Line:
     key: paramiko.PKey | None
 
     def matches(self, name: str) -> bool:
-        """Return whether the line lists a host's name, given in lower case."""
+        """Return whether a host's name, given in lower case, matches the line's names: hashed, plain or
+        patterns.
+
+        A matching pattern with `!` excludes the name.
+
+        Raises:
+            ValueError: a hashed name is malformed.
+        """
         if self.names.startswith("|"):
             _, _, salt, digest = self.names.split("|")
             return hmac.compare_digest(hmac.digest(_decoded(salt), name.encode(), "sha1"), _decoded(digest))
@@ -208,6 +215,9 @@ class KnownFiles:
         """Return type → key of a host, for the first of its names that has any; revoked keys are left out.
 
         If several keys of a type are listed for the name, the first one counts. {} for an unknown host.
+
+        Raises:
+            InvalidInput: a file of revoked keys cannot answer.
         """
         for name in names:
             found: dict[str, paramiko.PKey] = {}
@@ -228,7 +238,9 @@ class KnownFiles:
         return next(filter(None, (*places, *(each.place_of(key) for each in self.revoked))), None)
 
     def listing(self, *names: str) -> KnownHosts:
-        """Return the file whose keys count for a host; the first one for an unknown host."""
+        """Return the first file that lists a key for one of a host's names; the first file for an unknown
+        host.
+        """
         known = (file for name in names for file in self.files if any(file.listed(name)))
         return next(known, self.files[0])
 

@@ -76,7 +76,9 @@ def _prompts(message: paramiko.Message) -> int:
 
 
 def _within_window(handle: _Handler) -> _Handler:
-    """Return a handler of a channel's data that refuses more unread data than the channel's window."""
+    """Return a handler of a channel's data that raises SSHException if more unread data than the channel's
+    window, and one packet, are there after it.
+    """
 
     def take(channel: Any, message: paramiko.Message) -> None:
         handle(channel, message)

@@ -42,7 +42,12 @@ class RevokedKeys:
         return f"{self.path}:{number}" if number else None
 
     def _lists(self, key: paramiko.PKey) -> bool:
-        """Return whether `ssh-keygen -Q` finds a key in the list; raises as `place_of`."""
+        """Return whether `ssh-keygen -Q`, run here, finds a key in the list.
+
+        Raises:
+            InvalidInput: ssh-keygen cannot be run, does not answer within `_TIMEOUT_S`, or cannot read the
+                list.
+        """
         asked = f"{key.get_name()} {key.get_base64()}\n"
         command = ["ssh-keygen", "-Q", "-f", str(self.path), "/dev/stdin"]
         try:

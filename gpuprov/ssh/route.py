@@ -144,9 +144,13 @@ def _here(stated: Connection) -> Route:
 
 @lru_cache(maxsize=20_000)
 def _route(address: str, stated: Connection, depth: int) -> Route:
-    """Return the route to a node (`depth` 0) or to a jump host.
+    """Return the route to a node (`depth` 0) or to a jump host, by the stated values, then ssh's
+    configuration.
 
     The default user of a node is root, that of a jump host the local user, as ssh_config(5) states for User.
+
+    Raises:
+        InvalidInput: ssh's configuration cannot be used.
     """
     said = client_config(address, stated.user, stated.port, otherwise=None if depth else "root")
     hostname, alias = _first(said, "hostname") or address, _first(said, "hostkeyalias")

@@ -174,7 +174,9 @@ class ParamikoSession(Session):
         self.transport = transport
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
-        """See `Session`."""
+        """See `Session`; log the exit code and the time. The connection is closed if the peer exceeds the
+        time limit by `GRACE_S` seconds.
+        """
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
         # Paramiko has no time limit for the reply to a request, and none for a peer that stops reading.

@@ -159,7 +159,9 @@ def _mpi_interface(job: Job) -> list[str]:
 
 
 def horovodrun(job: Job) -> list[Line]:
-    """Return one line; horovodrun passes its own environment to every process."""
+    """Return one line; horovodrun passes its own environment to every process. It uses NCCL's interface if
+    there are several nodes and that is stated by its exact name.
+    """
     arguments = ["horovodrun", "-np", str(job.ranks), "-H", _slots(job)]
     stated = job.environment.get("NCCL_SOCKET_IFNAME", "")
     if len(job.hosts) > 1 and stated.startswith("="):

@@ -22,10 +22,10 @@ def ask_matrix(session: CommandRunner) -> str:
 
 
 def matrix_here() -> str:
-    """Return the output of nvidia-smi on this machine, its errors if there is no other.
+    """Run nvidia-smi's matrix on this machine; return its output, or its errors if there is no output.
 
     Raises:
-        NodeFailed: nvidia-smi is missing or does not answer in time.
+        NodeFailed: nvidia-smi is missing or does not answer in `TIMEOUT_S`.
     """
     try:
         done = subprocess.run(COMMAND.split(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -30,7 +30,9 @@ _STYLE = """
 
 
 def draw(topology: Topology, title: str = "") -> str:
-    """Return the node as an SVG document, 126 pixels wide for each GPU or NIC."""
+    """Return the node as an SVG document: NUMA nodes, GPUs, NICs and their links; a GPU or NIC takes 126
+    pixels of width.
+    """
     columns = _columns(topology)
     places, boxes, width = _places(columns, top=_top(topology))
     height = max(y for _, y in places.values()) + _HEIGHT + _PAD + 46
@@ -102,7 +104,9 @@ def _uniform(topology: Topology) -> str | None:
 
 
 def _gpu_lines(topology: Topology, places: Places) -> list[str]:
-    """Return one bar over all GPUs if every pair has the same link, arcs between pairs otherwise."""
+    """Return one bar over all GPUs if every pair has the same link, else arcs: of the pairs with NVLink,
+    without any of the nearest pairs.
+    """
     kind = _uniform(topology)
     if kind is None:
         shown = [link for link in topology.gpu_pairs if link.nvlinks] or _nearest_pairs(topology)

@@ -160,7 +160,7 @@ def shell(line: str, /, *words: object) -> ShellLine:
 
 
 def _filled(word: object, *, inside: bool) -> str:
-    """Return the quoted word; words from `shell_words` are returned unchanged.
+    """Return the quoted word; words from `shell_words` are returned unchanged; raises as `_quoted`.
 
     Args:
         inside: whether text of the line precedes it without a blank, as in `--name={}`.

@@ -222,6 +222,8 @@ class _Run:
     def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         """Read a piece of an output into its buffer; unregister the pipe at its end.
 
+        Of standard error only the first `STDERR_BYTES` are kept.
+
         Raises:
             NodeFailed: standard output is larger than `limit`.
         """

@@ -129,7 +129,8 @@ def _judge(arguments: list[str], keyring: Keys, folder: Path, name: str) -> None
     """Run gpgv with one keyring only; return if at least one signature is valid and no signature is bad.
 
     A signature that does not match the file, or is not by a primary key of the keyring, is bad. One by an
-    unknown, expired or revoked key, one with a weak hash, and an expired one are neither valid nor bad.
+    unknown, expired or revoked key, one with a weak hash, and an expired one are neither valid nor bad. gpgv
+    may write at most `OUTPUT_BYTES`.
 
     Args:
         arguments: gpgv's options and files.

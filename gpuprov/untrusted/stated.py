@@ -49,7 +49,7 @@ def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
     """Return the JSON document in a stated file; the arguments are those of `stated_file`.
 
     Raises:
-        InvalidInput: the file cannot be read, exceeds a limit, or is not JSON.
+        InvalidInput: the file cannot be read, exceeds `STATED_BYTES`, or is not JSON.
     """
     with stated_file(path, expected=expected, do=do):
         with path.open("rb") as file:
@@ -66,7 +66,9 @@ def stated_json(data: bytes | str) -> Any:
 
 
 def _cause(error: Exception) -> str:
-    """Return the text of an error on one line, with its type unless it is a ValueError."""
+    """Return the text of an error on one line, at most `_CAUSE` characters, with its type unless it is a
+    ValueError.
+    """
     if isinstance(error, RecursionError):
         return "nested too deeply"
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -21,14 +21,15 @@ for each wildcard.
 
 
 def matcher(patterns: Iterable[str], rows: int) -> Callable[[Iterable[str]], bool]:
-    """Return a function that returns whether any of the patterns fits any of a row's texts.
+    """Return a function that returns whether any of the patterns fits any of a row's texts; longer texts than
+    `_LENGTH` fit none.
 
     Args:
         patterns: patterns of fnmatch, also without wildcards.
         rows: the number of rows that will be compared.
 
     Raises:
-        NodeFailed: rows and patterns would take too long.
+        NodeFailed: rows and patterns would take too long, see `COMPARED`.
     """
     known = [each for each in dict.fromkeys(patterns) if _is_short(each)]
     wild = [each for each in known if _wildcards(each)]

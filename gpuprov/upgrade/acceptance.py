@@ -16,10 +16,10 @@ KEPT = "accept.json"
 
 
 def accepted(context: UpgradeContext, names: list[str], folder: Path) -> dict[str, str]:
-    """Return node → why it was not accepted; without a level in `rollout.accept` nothing is measured.
+    """Measure nodes under load; return node → why it was not accepted; {} if `rollout.accept` has no level.
 
     The results are written to `accept.json` in the folder. The nodes are drained, so an installed scheduler
-    starts no jobs on them.
+    starts no jobs on them. A node without a result, or with a failure, is not accepted.
     """
     level = context.rollout.accept
     if level is None or not names:

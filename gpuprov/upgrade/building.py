@@ -113,6 +113,6 @@ class Ahead:
             self._context.narrate(f"the {build} is in the store, by {fold(builders)}")
 
     def _fetched(self, build: Build, name: str, about: Mapping[str, Any]) -> bytes:
-        """Fetch an archive that a node has packed; return its content."""
+        """Fetch an archive that a node has packed; return its content; raises as `fetch`."""
         [way] = targets(self._context.old, [name])
         return fetch(way, build, name, self._context.options.dispatch.password, about)

@@ -58,7 +58,12 @@ class UpgradeContext(RunContext):
 
 
 def pack(run: Path, old: Lock, new: Lock) -> None:
-    """Create the run's folder with copies of both locks and their fleet's path, to resume the run from."""
+    """Create the run's folder with copies of both locks, their fleet's path and a folder of records, to
+    resume the run from.
+
+    Raises:
+        OSError: it exists already, or cannot be written.
+    """
     make_folder(run)
     write_lock(old, run / OLD)
     write_lock(new, run / NEW)

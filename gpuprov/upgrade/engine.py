@@ -54,7 +54,13 @@ class Engine(JournalledRun[UpgradeContext]):
             return self._go()
 
     def _go(self) -> Outcome[End]:
-        """Lease the nodes, fetch, and run the batches until one is bad; write the result into the journal."""
+        """Lease the nodes, fetch, and run the batches until one is bad; write the result into the journal,
+        and return it.
+
+        Raises:
+            GpuprovError: a node cannot be leased, the packages cannot be fetched, or a batch is outside its
+                window.
+        """
         exclusive.take_all(self.leases, self.header.nodes, self.context.narrate)
         self._fetch()
         stopped = None

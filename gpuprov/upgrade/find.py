@@ -77,7 +77,7 @@ def find_upgrade(name: str | None, nodes: Sequence[str], fleet: Path | None = No
 
 
 def _returned_by(upgrade: Path, node: str) -> str:
-    """Return the rollback that returned a node to its state before an upgrade.
+    """Return the rollback that returned a node to its state before an upgrade; raises as `read`.
 
     Returns:
         its id; empty without one, or if a later upgrade or rollback has changed the node since.

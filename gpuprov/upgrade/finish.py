@@ -31,8 +31,8 @@ def follow(context: UpgradeContext, lock_path: Path) -> Outcome[End]:
 
 
 def _adopt(context: UpgradeContext, outcome: Outcome[End], lock_path: Path) -> None:
-    """Replace the lock file, and report this, if all nodes of a lock are on that lock; not if the run ended
-    early.
+    """Replace the lock file, and report this, if all nodes of the new lock are on it, or all of the old one
+    on that; not if the run ended early; raises as `read_lock`.
     """
     for end, lock in (("new", context.lock), ("old", context.old)):
         everywhere = all(outcome.ends.get(node) == end for node in lock.hosts())

@@ -65,7 +65,7 @@ class NodeGate:
         return self.awake_s < settle_s and any(finding.rule == "drift" for finding in self.shut)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON: verdict, findings, and package → the versions before and after."""
         return {
             "name": self.name,
             "verdict": worst_level(self.findings),
@@ -79,7 +79,8 @@ def ask_gate(
 ) -> list[NodeGate]:
     """Ask and judge every node; return the results in the order of `names`.
 
-    A node that has just booted is asked again until its units have run, or its time to settle is over.
+    A node that has just booted is asked again, every `AGAIN_S`, until its units have run, or its time to
+    settle is over. A node that cannot be asked has that as its finding.
 
     Args:
         accepted: checks of drift that the user accepts.
@@ -137,7 +138,11 @@ def judge_node(
 
 
 def _judge_facts(context: UpgradeContext, name: str, facts: Facts, accepted: Collection[str]) -> NodeGate:
-    """Return the findings and the moves of a node by its facts; without root's rights only that finding."""
+    """Return the findings and the moves of a node by its facts; without root's rights only that finding.
+
+    Raises:
+        GpuprovError: a fact is missing or not as expected.
+    """
     if not facts.is_root:
         result = "no root rights on the node: sudo asks for a password (-K)"
         return NodeGate(name, (Finding("bad", "reach", result),), {})
@@ -165,9 +170,8 @@ def _moves(facts: Facts, new: LockedGroup) -> dict[str, tuple[str | None, str]]:
 
 
 def _drift(facts: Facts, old: LockedGroup, accepted: Collection[str]) -> Iterator[Finding]:
-    """Yield drift from the old lock: a node with drift could not return to that lock.
-
-    Accepted checks are only warnings.
+    """Yield drift from the old lock as bad, since a node with drift could not return to that lock; accepted
+    checks are only warnings.
     """
     for each in judge("", facts, expectations(old)).drift:
         if each.check in accepted:
@@ -182,7 +186,7 @@ def _packages(
     """Yield problems of packages.
 
     These are: versions that an upgrade or rollback needs and cannot get, half-installed packages, and a
-    package manager at work.
+    package manager at work. With other repositories in the new lock, new versions are only a warning.
     """
     result = facts.raw("gate")
     offered = {(name, version) for name, version in result["offered"]}
@@ -298,7 +302,7 @@ def _use(facts: Facts, *, drained: bool) -> Iterator[Finding]:
 
 
 def _others(facts: Facts, run: str) -> Iterator[Finding]:
-    """Yield the lease of another run, unless that run has ended."""
+    """Yield the lease of another run as a problem, unless that run has ended; raises as `read_lease`."""
     lease = read_lease(facts.raw("gate")["lease"])
     if lease and lease.run != run and not is_abandoned(lease):
         yield Finding("bad", "lease", f"{lease}; {lease.advice}")

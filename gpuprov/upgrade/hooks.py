@@ -63,10 +63,14 @@ def run_hook(
     names: Iterable[str],
     reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Run a hook for all nodes in parallel, if there is one; return node → why it failed.
+    """Run a hook for all nodes in parallel, here or on each node; return node → why it failed; {} without a
+    hook.
 
     Args:
         reasons: node → why it is out of service, for GPUPROV_REASON.
+
+    Raises:
+        InvalidInput: as `command`.
     """
     hook: Hook | None = getattr(context.rollout.hooks, moment)
     if hook is None:
@@ -103,15 +107,16 @@ def _environment(
 
 
 def _ascii(text: str) -> str:
-    """Return a text on one line, with `?` for what is not printable ASCII."""
+    """Return a text on one line, with `?` for what is not printable ASCII, cut to `REASON` characters."""
     return re.sub(r"[^ -~]", "?", " ".join(text.split()))[:REASON]
 
 
 def _here(text: str, environment: dict[str, str], timeout_s: float) -> str | None:
     """Run a command on this machine in a new session; return why it failed, None if it did not.
 
-    Its processes are killed after `timeout_s` seconds. One that has left the session and keeps the output
-    open, such as a connection that ssh shares, delays neither that nor the result.
+    Its processes are killed after `timeout_s` seconds, or if they print more than `OUTPUT_BYTES`; both are
+    failures. One that has left the session and keeps the output open, such as a connection that ssh shares,
+    delays neither that nor the result.
     """
     try:
         answer = run_limited(
@@ -138,7 +143,9 @@ def _failure(end: str, stdout: bytes) -> str:
 def _on_nodes(
     context: UpgradeContext, hook: Hook, text: str, nodes: list[Target], reasons: Mapping[str, str]
 ) -> dict[str, str]:
-    """Run a hook's command with root's rights on nodes in parallel; return node → why it failed."""
+    """Run a hook's command with root's rights on nodes in parallel; return node → why it failed: an exit
+    code, a time limit or the connection.
+    """
     password = context.options.dispatch.password
     sudo = _SUDO if password is None else _SUDO_ASKED
     environments = {node.name: _environment(context, node, hook, reasons) for node in nodes}

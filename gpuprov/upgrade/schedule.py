@@ -194,7 +194,9 @@ def _github(job: Job, program: str) -> dict[str, str]:
 
 
 def _gitlab(job: Job, program: str) -> dict[str, str]:
-    """Return file name → text of a job without its time, which a pipeline schedule of the project states."""
+    """Return file name → text of a job without its time, which a pipeline schedule of the project states;
+    raises as `_wheel`.
+    """
     command = _with_comment(job, in_a_forge(program, job.words))
     return {f"gpuprov-{job.name}.gitlab-ci.yml": gitlab(job.name, command, _wheel(job))}
 

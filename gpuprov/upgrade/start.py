@@ -63,7 +63,7 @@ def _grouped(lock: Lock, names: Iterable[str]) -> dict[str, list[str]]:
 def begin_upgrade(
     context: UpgradeContext, order: Iterable[Batch], accepted: tuple[str, ...], because: str
 ) -> None:
-    """Write folder and header of an upgrade.
+    """Write folder and header of an upgrade; raises as `pack`.
 
     Args:
         accepted: checks of drift that the gate accepts.
@@ -74,12 +74,14 @@ def begin_upgrade(
 
 
 def begin_rollback(context: UpgradeContext, order: Iterable[Batch]) -> None:
-    """Write folder and header of a rollback."""
+    """Write folder and header of a rollback; raises as `pack`."""
     _begin(context, Header("back", False, tuple(order), context.source.name, started_by()))
 
 
 def _begin(context: UpgradeContext, header: Header) -> None:
-    """Create the run's folder with copies of both locks, and a journal with the header as its first entry."""
+    """Create the run's folder with copies of both locks, and a journal with the header as its first entry;
+    raises as `pack`.
+    """
     pack(context.folder, context.old, context.lock)
     with Journal(context.folder / NAME) as journal:
         header.write(journal)

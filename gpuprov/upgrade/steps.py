@@ -33,7 +33,7 @@ UNSEEN = "there is no result of this node: its state is not known"
 
 
 def record(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Record each node's last good set, on the node and on the controller."""
+    """Record each node's last good set, on the node and in the run's folder; return the failures."""
     arguments = {}
     for name in names:
         alone = context.old.model_copy(update={"groups": _only(context.old, name)})
@@ -82,15 +82,19 @@ def reboot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
 
 
 def verify(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Verify nodes with testinfra by the new lock, within the time to settle; then measure if configured."""
+    """Verify nodes with testinfra by the new lock, within the time to settle; then measure those without a
+    failure, see `accepted`.
+    """
     failed = _judged(context, context.lock, names, folder)
     return failed | accepted(context, [name for name in names if name not in failed], folder)
 
 
 def restore(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
-    """Restore files, packages (in one transaction) and units of the last good set.
+    """Restore files, packages (in one transaction) and units of the last good set; write the answers into the
+    folder.
 
-    An unreachable node gets the time of a boot to answer again.
+    An unreachable node gets the time of a boot to answer again. A node without its own record of the set gets
+    the run's.
     """
     patience = max(context.groups[name][0].reboot.timeout_s for name in names)
     await_nodes(context.old, names, context.options, patience)
@@ -148,7 +152,9 @@ def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) 
 
 
 def _wrong(result: Convergence, names: Collection[str]) -> Failures:
-    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards."""
+    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards, or whose
+    reboot did not end the drift.
+    """
     failed = {}
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
@@ -166,7 +172,10 @@ def _wrong(result: Convergence, names: Collection[str]) -> Failures:
 
 
 def _judged(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) -> Failures:
-    """Return why nodes fail verification; failing ones are retried until the time to settle is over."""
+    """Verify nodes, and write `verify.json` into the folder; return why nodes fail.
+
+    Failing ones are verified again until the time to settle is over; a node without a result fails.
+    """
     deadline = time.monotonic() + context.rollout.settle_s
     failed: Failures = {}
     asked = names

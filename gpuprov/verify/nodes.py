@@ -67,7 +67,7 @@ class NodeUnderTest:
 
     @cached_property
     def way(self) -> Route:
-        """The way from here to the node."""
+        """The way from here to the node; raises as `route`."""
         way = route(self.group.hosts[self.name], self.group.connection_of(self.name))
         return replace(way, local=way.local or self.local)
 
@@ -153,7 +153,8 @@ def connect_all(nodes: list[NodeUnderTest]) -> None:
 
 
 def ask_all_ahead(first: NodeUnderTest, others: list[NodeUnderTest]) -> None:
-    """Run the first node's commands on the others concurrently: nodes of a group need the same ones.
+    """Run the first node's commands on the others, and look at its ports of sshd, concurrently: nodes of a
+    group need the same ones.
 
     Results are cached. A command with text of the first node, and one that only one of the others needs, runs
     in its test.

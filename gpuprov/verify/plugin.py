@@ -271,7 +271,9 @@ def _result(
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
-    """Return for each command `$ COMMAND` and the last lines of its output, or its error."""
+    """Run each command again; return for each `$ COMMAND` and the last `LAST_LINES` lines of its output, or
+    its error.
+    """
     seen = []
     for command in commands:
         try:

@@ -21,7 +21,11 @@ REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected syst
 
 
 def unit_state(host: Node, unit: str) -> str:
-    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms."""
+    """Return `enabled` if a unit starts at boot and is active; otherwise what is wrong, in drift's terms;
+    raises as `boot_state`.
+
+    The latter are those of `boot_state`, and `enabled, but inactive` with systemd's ActiveState.
+    """
     if (state := boot_state(host, unit)) != "enabled":
         return state
     seen = host.service(unit).systemd_properties
@@ -37,6 +41,9 @@ def boot_state(host: Node, unit: str) -> str:
 
     The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them. A
     script in /etc/init.d is no unit of the package.
+
+    Raises:
+        NodeFailed: the node cannot tell which unit files are replaced.
     """
     seen, files = host.service(unit).systemd_properties, host.run(ENABLED, unit)
     stated = files.stdout.strip() or seen.get("UnitFileState") or seen.get("LoadState", "unknown")
@@ -67,7 +74,10 @@ def _replaced(host: Node, unit: str) -> bool:
 
 
 def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
-    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it.
+    """Return the state of a unit whose command gpuprov sets; a file of the package may also set it; raises as
+    `unit_state`.
+
+    That is `unit_state`, or `enabled, with another command` or `enabled, changed by a drop-in`.
 
     Args:
         command: the only command line that it may have, without any drop-in, if that is stated.

@@ -39,7 +39,9 @@ def restated(node: NodeVerdict, stated: Mapping[str, Expectation]) -> NodeVerdic
 
 
 def _of_lock(result: CheckResult, expectation: Expectation, node: str) -> CheckResult:
-    """Return one result; if it failed, the last line of its detail is the remedy of the lock."""
+    """Return one result with at most `DETAIL_LINES` lines of detail; if it failed, the last line is the
+    remedy of the lock.
+    """
     expected, actual = plain(result.expected), plain(result.actual)
     lines: list[str] = [on_one_line(cut(line)) for line in result.detail.split("\n")[:DETAIL_LINES]]
     if result.status == "failed":

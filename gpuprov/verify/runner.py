@@ -145,7 +145,7 @@ class _How:
 
 
 def _verify(lock: Lock, how: _How) -> list[NodeVerdict]:
-    """Run pytest over a lock's hosts, in a temporary folder; return the verdict of each."""
+    """Run pytest over a lock's hosts, in a temporary folder with a time limit; return the verdict of each."""
     names = list(lock.hosts())
     with tempfile.TemporaryDirectory(prefix="gpuprov-verify-") as name:
         folder = Path(name)

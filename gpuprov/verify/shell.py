@@ -147,7 +147,8 @@ class Shell:
     def _exchange(self, command: str, whole: bytes, mark: bytes) -> tuple[tuple[bytes, bytes], bytes]:
         """Send the lines of a command; return its status with its output, and its standard error.
 
-        The time limit is one for both directions: a node can also stop reading.
+        The time limit is one for both directions: a node can also stop reading. After NoAnswer the shell is
+        closed.
 
         Args:
             command: the command in messages.
@@ -278,7 +279,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         return answer
 
     def remember(self, command: str) -> CommandResult | NodeFailed:
-        """Run a command once and cache its result or its failure; return it.
+        """Run a command once and cache its result or its failure; return it; after `COMMANDS` different ones
+        return NoAnswer.
 
         Raises:
             Unreachable: the connection broke; this is not cached.
@@ -292,7 +294,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
     def _ask(self, command: str) -> CommandResult | NodeFailed:
         """Run a command; return its result, or its failure, and subtract its time and size from the budgets.
 
-        A program that hung before is not run again.
+        It is not run, which is a failure, if it has more than `COMMAND_BYTES`, its program hung before, or a
+        budget is used up.
 
         Raises:
             Unreachable: the connection broke.

@@ -24,7 +24,9 @@ def plain(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value whose depth is limited."""
+    """Convert a value whose depth is limited to values of JSON; of a container at most `ITEMS` items are
+    kept, texts are cut.
+    """
     if isinstance(value, dict):
         return {cut(str(key)): _plain(item) for key, item in islice(value.items(), ITEMS)}
     if isinstance(value, (set, frozenset)):

@@ -63,7 +63,8 @@ def up(
     lab_name: str,
     output: str,
 ) -> int:
-    """Add nodes, and wait until each answers SSH.
+    """Add nodes, and wait until each answers SSH. InvalidInput for options that exclude each other, before a
+    node is made.
 
     Containers can be started on them. `gpuprov lab down` also ends the mirror.
     """
@@ -85,7 +86,7 @@ def up(
 
 
 def _name_left_labs() -> None:
-    """Print the labs that killed runs left behind, each with the command that removes it."""
+    """Print the labs that killed runs left behind, each with the command that removes it; remove none."""
     from gpuprov_lab import Lab, lab_names
 
     for name in lab_names():

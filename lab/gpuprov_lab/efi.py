@@ -75,6 +75,9 @@ def write_system_partition(root: Path, disk: Path, first_sector: int) -> None:
 
     Args:
         root: tree with the signed programs of Debian.
+
+    Raises:
+        NodeFailed: mtools fails.
     """
     place = f"{disk}@@{first_sector * 512}"
     sectors = str(ESP_BYTES // 512)

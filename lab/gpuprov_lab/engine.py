@@ -73,7 +73,7 @@ def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount everything at and below a folder, deepest first."""
+    """Unmount everything at and below a folder, deepest first; NodeFailed if it is in use."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     below = [point for point in points if Path(point).is_relative_to(folder)]
     for point in sorted(below, key=len, reverse=True):
@@ -81,10 +81,11 @@ def unmount_below(folder: Path) -> None:
 
 
 def start(command: Sequence[str], machine: str, console: Path) -> None:
-    """Start a node's supervisor as a detached process, and wait for it up to 5 s; its console is appended to
-    `console`.
+    """Start a node's supervisor as a detached process in new control groups, and wait for it up to 5 s; its
+    console is appended to `console`.
 
-    The kernel's limit of inotify instances is raised, and stays so.
+    The kernel's limit of inotify instances is raised, and stays so. Groups and limit are changed under the
+    machine's lock.
 
     Raises:
         NodeFailed: the supervisor does not run.
@@ -173,7 +174,9 @@ def kill(machine: str, root: Path) -> None:
 
 
 def _gone(machine: str) -> bool:
-    """Return whether no process of a node runs; then its control groups are removed too."""
+    """Return whether no process of a node runs; then its control groups are removed too, under the machine's
+    lock.
+    """
     if processes(machine):
         return False
     with locked(MACHINE_LOCK):

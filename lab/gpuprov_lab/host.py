@@ -127,7 +127,9 @@ def hold(path: Path) -> IO[str] | None:
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file in one step: a reader sees the old text or the new one, also after a kill."""
+    """Replace a file in one step: a reader sees the old text or the new one, also after a kill. OSError if
+    its folder is missing.
+    """
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.chmod(mode)
@@ -172,7 +174,8 @@ def create_loop_device(number: int) -> None:
 
 
 def require_tools(tools: Mapping[str, str] = TOOLS) -> None:
-    """Install missing tools from the machine's own package archive; print their names.
+    """Install missing tools from the machine's own package archive, under the machine's lock; print their
+    names.
 
     Args:
         tools: program → its Debian package.

@@ -17,8 +17,8 @@ def make_key(path: Path, comment: str) -> None:
 
 
 def personalise(root: Path, name: str, public_key: str) -> None:
-    """Set host name, machine id and a new host key of a fresh root, and authorise the lab's key, and no
-    other, for root.
+    """Set host name, machine id and a new host key of a fresh root, whose other host keys are removed, and
+    authorise the lab's key, and no other, for root.
     """
     etc = root / "etc"
     write_whole(etc / "hostname", f"{name}\n")
@@ -32,7 +32,7 @@ def personalise(root: Path, name: str, public_key: str) -> None:
 
 
 def authorise(home: Path, public_key: str) -> None:
-    """Authorise a key, and no other, for the account with this home folder."""
+    """Authorise a key, and no other, for the account with this home folder; create `.ssh`."""
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     write_whole(home / ".ssh/authorized_keys", public_key, 0o600)
 

@@ -198,10 +198,14 @@ def find_image(name: str) -> Image:
 
 
 def base_image(name: str) -> Path:
-    """Return the root folder of a base system, from the cache or built now (a few minutes); wait for another
-    build of it.
+    """Return the root folder of a base system, from the cache or built now (a few minutes).
 
-    The folder's name contains a hash of the recipe: a changed recipe is another image.
+    A lock makes concurrent calls wait for one build. The folder's name contains a hash of the recipe: a
+    changed recipe is another image. Missing tools are installed before a build.
+
+    Raises:
+        KeyError: no such system.
+        GpuprovError: it cannot be built.
     """
     recipe = RECIPES[name]
     root = CACHE / "images" / f"{name}-{recipe.digest}"
@@ -246,9 +250,11 @@ def saved_images() -> list[str]:
 
 
 def save_image(name: str, upper: Path, image: Image) -> Image:
-    """Move a stopped node's own layer into the cache under `name`, replacing an image of that name.
+    """Move a stopped node's own layer into the cache under `name`, replacing an image of that name; drop
+    apt's downloads.
 
-    Return the new image; the node continues on it with a new, empty layer.
+    Return the new image; the node continues on it with a new, empty layer. A lock keeps other saves and
+    removals out.
 
     Raises:
         InvalidInput: the name is a system's or not valid, or a node uses the image of that name.
@@ -279,7 +285,7 @@ def save_image(name: str, upper: Path, image: Image) -> Image:
 
 
 def drop_image(name: str) -> None:
-    """Remove a saved image; no node may use it.
+    """Remove a saved image; no node may use it. A lock keeps other saves and removals out.
 
     Raises:
         InvalidInput: no such image, or a node uses it.

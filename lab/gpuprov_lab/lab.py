@@ -61,7 +61,7 @@ class Lab(AbstractContextManager["Lab"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove every node and the mark of use."""
+        """Remove every node and the mark of use; raises as `down`."""
         self.down()
         if self._held:
             self._use.unlink(missing_ok=True)
@@ -128,7 +128,8 @@ class Lab(AbstractContextManager["Lab"]):
         prepare: Sequence[Callable[[Path], None]] = (),
         virtual: bool = False,
     ) -> list[Node]:
-        """Add nodes concurrently; return them once each answers SSH.
+        """Add nodes concurrently, under the lab's lock; return them once each answers SSH. Remains of killed
+        runs are removed first.
 
         Args:
             count: number of nodes, without `names`.
@@ -165,7 +166,10 @@ class Lab(AbstractContextManager["Lab"]):
         return self._virtualise([node], kernel, firmware)[0]
 
     def down(self, names: Iterable[str] | None = None) -> None:
-        """Remove nodes and all that belongs to them; with the last one also the lab's own files.
+        """Remove nodes and all that belongs to them, also remains of killed runs; with the last one also the
+        lab's own files.
+
+        Holds the lab's lock. Nothing is done if the lab does not exist and no names are given.
 
         Args:
             names: names of nodes; all by default.
@@ -200,7 +204,7 @@ class Lab(AbstractContextManager["Lab"]):
     def save(self, node: Node, name: str) -> None:
         """Save a node's changes as an image, for `up(image=name)`; replace an image of that name.
 
-        The node is stopped, and uses that image from now on.
+        The node is stopped, and uses that image from now on. Holds the lab's lock.
 
         Raises:
             InvalidInput: the name is a system's, or not valid; a node uses the image of that name; or the
@@ -290,7 +294,7 @@ class Lab(AbstractContextManager["Lab"]):
 
 
 def lab_names() -> list[str]:
-    """Return the names of the labs that exist, complete or not, sorted."""
+    """Return the names of the labs that exist, complete or not, sorted; raises as `require_root`."""
     require_root()
     return sorted(folder.name for folder in LABS.glob("*") if folder.is_dir())
 

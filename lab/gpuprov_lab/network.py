@@ -79,10 +79,15 @@ def taken_addresses(ip_json: str) -> set[str]:
 def connect(namespace: str, remember: Callable[[Link], None], ports: Collection[int]) -> Link:
     """Create a node's namespace, with its own address and a route to the package archive; return the link.
 
+    Forwarding is enabled, and the machine's lock held meanwhile.
+
     Args:
         namespace: name for it, unique on this machine.
         remember: called with the link before anything is made, so that a killed run can be mended.
         ports: TCP ports of the archive.
+
+    Raises:
+        GpuprovError: no address is free, or ip or nft fails.
     """
     with locked(MACHINE_LOCK):
         link = Link(namespace, free_address(taken_addresses(execute(["ip", "-j", "-4", "addr", "show"]))))
@@ -114,7 +119,10 @@ def _node_side(link: Link) -> str:
 
 
 def disconnect(link: Link) -> None:
-    """Remove a link, or its remains after a killed run; with the last one, also the table and forwarding."""
+    """Remove a link, or its remains after a killed run; with the last one, also the table and forwarding.
+
+    Holds the machine's lock. NodeFailed if ip or nft fails.
+    """
     with locked(MACHINE_LOCK):
         if Path("/sys/class/net", link.veth).exists():
             execute(["ip", "link", "delete", link.veth])
@@ -153,7 +161,9 @@ table ip {TABLE} {{
 
 
 def _open_gate(ports: Collection[int]) -> None:
-    """Load the lab's nftables table, and enable forwarding."""
+    """Load the lab's nftables table with these ports, and enable forwarding, whose state before is kept in
+    the table.
+    """
     table = _table()
     forwarding = _forwarding_before(table) if table else FORWARDING.read_text().strip()
     execute(["nft", "-f", "-"], input=ruleset(ports, forwarding))

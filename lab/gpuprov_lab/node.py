@@ -88,7 +88,7 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether it is booted."""
+        """Whether it is booted: its supervisor's process runs."""
         return engine.runs(self.machine)
 
     @property
@@ -125,10 +125,15 @@ class Node:
         """Create the node from its image and start its boot; return it with its address, before it answers
         SSH.
 
+        Its record is written first, so that the remains of a killed run can be removed.
+
         Args:
             public_key: key that may log in as root.
             ports: TCP ports of the package archive.
             prepare: further changes of its root before the first boot.
+
+        Raises:
+            GpuprovError: a step fails; what was made stays.
         """
         self.record()
         made: list[Node] = [self]
@@ -162,6 +167,9 @@ class Node:
         Args:
             kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
             firmware: the firmware that enforces Secure Boot; without it the machine has a BIOS.
+
+        Raises:
+            NodeFailed, Unreachable: the disk cannot be made, or the machine does not boot.
         """
         self.stop()
         harvest(self.upper)
@@ -210,7 +218,7 @@ class Node:
         return done
 
     def boot_id(self) -> str:
-        """Return the kernel's id of this boot, read over SSH."""
+        """Return the kernel's id of this boot, read over SSH; raises as `run`."""
         return self.run(f"cat {BOOT_ID}").stdout.strip()
 
     def start(self, *, wait: bool = True) -> None:
@@ -245,6 +253,7 @@ class Node:
 
         Raises:
             NodeFailed: it did not come back as another boot in time.
+            Unreachable: it does not answer before the restart.
         """
         before = self.boot_id()
         with suppress(Unreachable):  # sshd can end before the command's exit code is sent

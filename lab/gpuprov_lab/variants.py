@@ -12,7 +12,7 @@ from gpuprov_lab.images import contained
 
 
 def without_python(root: Path) -> None:
-    """Purge every Python package, as on the smallest images of cloud providers."""
+    """Purge every Python package, as on the smallest images of cloud providers; raises as `inside`."""
     inside(root, "apt-get -q -y purge --auto-remove 'python3*' 'libpython3*'")
 
 
@@ -110,7 +110,8 @@ PODMAN = {
 
 
 def with_control_groups(root: Path) -> None:
-    """Allow the node to create its own control groups, as dockerd does for containers.
+    """Let the node create its own control groups, as dockerd does: remount them at every boot, and configure
+    Podman.
 
     systemd-nspawn mounts the controllers of cgroup v1 read-only; the new groups are below the node's group.
     Podman uses runc, as crun refuses a machine with both versions of control groups, and no overlays in its
@@ -124,13 +125,15 @@ def with_control_groups(root: Path) -> None:
 
 
 def with_network_parameters(root: Path) -> None:
-    """Allow the node to change the kernel parameters of its network name space."""
+    """Let the node change the kernel parameters of its network namespace: remount them writable at every
+    boot.
+    """
     place = "/proc/sys/net"
     at_boot(root, "network-parameters", f"mount --bind {place} {place}; mount -o remount,bind,rw {place}")
 
 
 def at_boot(root: Path, name: str, command: str) -> None:
-    """Install a unit that runs a shell command early at every boot."""
+    """Write and enable a unit that runs a shell command early at every boot; raises as `inside`."""
     unit = f"gpuprov-lab-{name}.service"
     write_whole(root / "etc/systemd/system" / unit, AT_BOOT.format(command=command))
     inside(root, f"systemctl --root=/ enable {unit}")

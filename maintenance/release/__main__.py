@@ -180,7 +180,7 @@ def date() -> int:
 
 
 def make_wheel(folder: Path) -> Path:
-    """Build gpuprov's wheel into a folder, and return its path."""
+    """Build gpuprov's wheel into a folder, and return its path; raises as `script`."""
     script("release", "wheel", str(folder))
     [wheel] = folder.glob("gpuprov-*.whl")
     return wheel

@@ -106,7 +106,9 @@ def debian(root: Path, mirror: str) -> list[str]:
 
 @contextmanager
 def _container(scratch: Path) -> Iterator[list[str]]:
-    """Yield the words of buildah with a store in `scratch`, which has the empty container `image`."""
+    """Yield the words of buildah with a store in `scratch`, which has the empty container `image`; remove the
+    container at the end. Raises as `_said`.
+    """
     store = [f"--root={scratch / 'store'}", f"--runroot={scratch / 'run'}", "--storage-driver=vfs"]
     buildah = ["buildah", *store]
     _said([*buildah, "from", "--name=image", "scratch"])

@@ -62,7 +62,9 @@ class Stop(Exception):
 
 
 def main() -> int:
-    """Replace this process by gpuprov; return an exit code only if that is not possible."""
+    """Replace this process by gpuprov, whose environment is made first if it is missing; return an exit code
+    only if that is not possible, after a message.
+    """
     archive = Path(__file__).absolute().parent
     try:
         with zipfile.ZipFile(str(archive)) as whole:
@@ -103,7 +105,8 @@ def check_python(known: "list[list[int]]") -> None:
 
 
 def environment(archive: Path, about: "dict[str, Any]") -> Path:
-    """Return the folder of the environment of an archive and this Python; make it first if it is missing.
+    """Return the folder of the environment of an archive and this Python; make it first if it is missing,
+    under a lock.
 
     The operator's umask decides who can read it; group and others cannot write it.
 
@@ -137,7 +140,8 @@ def is_ready(folder: Path) -> bool:
 
 
 def make(archive: Path, folder: Path, about: "dict[str, Any]") -> None:
-    """Make an environment: by venv, and by the pip of the archive.
+    """Make an environment: by venv, and by the pip of the archive, which may fetch compiled packages; remove
+    an incomplete one first.
 
     Raises:
         Stop: pip cannot install it.

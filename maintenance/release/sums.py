@@ -39,7 +39,7 @@ def sign(folder: Path, signer: str) -> str:
 
 
 def _gpg(*words: str) -> bytes:
-    """Return the standard output of gpg; raise GpuprovError if it fails."""
+    """Run gpg; return its standard output; raise GpuprovError if it fails or prints nothing."""
     done = subprocess.run(["gpg", "--batch", *words], capture_output=True, check=False)
     if done.returncode or not done.stdout:
         raise GpuprovError(f"gpg {' '.join(words)}: {done.stderr.decode(errors='replace').strip()}")

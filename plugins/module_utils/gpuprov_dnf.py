@@ -407,7 +407,9 @@ def _refuse(verb: str, names: "Iterable[str]") -> None:
 
 
 def _is_done(word: str, moved: "Iterable[Move]", there: "Mapping[str, Package]") -> bool:
-    """Return whether a word of a transaction is true after the moves."""
+    """Return whether a word of a transaction is true after the moves: `NAME-` is not installed; `NAME` or
+    `NAME=VERSION` is.
+    """
     name, _equals, version = word.partition("=")
     if word.endswith("-"):
         return word[:-1] not in there or any(named(row) == word[:-1] for row in moved)

@@ -60,6 +60,8 @@ def devices_of(pid: str) -> "set[str]":
 def devices_in_use(pids: "Iterable[str] | None" = None, seconds: float = SECONDS) -> "dict[str, set[str]]":
     """Return process → names in /dev of NVIDIA's devices that it has open, for processes with any.
 
+    Processes that have ended, or whose open files this user may not read, are left out.
+
     Args:
         pids: the processes; all but this one if it is None.
 
@@ -87,7 +89,7 @@ class _Search:
     """Names of the devices in tables of open files, within a time."""
 
     def __init__(self, seconds: float) -> None:
-        """Read the numbers of the devices."""
+        """Read the numbers of NVIDIA's devices; the search ends after `seconds`."""
         self._seconds = seconds
         self._end = time.monotonic() + seconds
         self._majors = _majors()
@@ -100,7 +102,10 @@ class _Search:
                     self._names.setdefault(number, name)
 
     def look(self, table: str, most: int = 0) -> "set[str] | None":
-        """Return the names of the devices in a table, a folder of /proc; None if it has over `most` files.
+        """Return the names of the devices in a table, a folder of /proc; None if it has over `most` files (0:
+        no limit).
+
+        They are empty or incomplete if the process ends, empty without the right to read the table.
 
         Raises:
             TooManyFiles: the time has passed.
@@ -142,7 +147,9 @@ class _Search:
         return driver if driver in ("nvidiactl", "nvidia-uvm") else driver + str(minor)
 
     def _too_many(self) -> TooManyFiles:
-        """Return the error, with the user who has the most files open."""
+        """Return the error, with the user who has the most files open, and with processes of that user to
+        end.
+        """
         files, processes = {}, {}  # type: dict[int, int], dict[int, dict[str, int]]
         for table, seen in self._seen.items():
             pid = table.split("/")[2]

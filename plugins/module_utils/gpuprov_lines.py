@@ -62,6 +62,9 @@ def edit(
     Args:
         change: returns the new lines; it is called again if another program changed the file meanwhile.
         is_ours: whether `change` may remove a line.
+
+    Raises:
+        Refused: another program changed the file during each of `TRIES` attempts, or as `edit_lines`.
     """
     for _try in range(TRIES):
         try:

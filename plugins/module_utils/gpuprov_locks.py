@@ -79,8 +79,8 @@ def conflict_of(handle: int, start: int = 0, length: int = 0) -> "Conflict | Non
 
 
 def running() -> "int | None":
-    """Return the process of the package manager that holds one of `MANAGERS`, with the numbers of `conflict`;
-    None if none does.
+    """Return the process that holds a write lock of one of `MANAGERS`, a package manager, with the numbers of
+    `conflict`; None if none does.
     """
     for path in MANAGERS:
         found = conflict(path)

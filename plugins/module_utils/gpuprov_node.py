@@ -105,7 +105,7 @@ def packages() -> "list[Package]":
 
 
 def _of_dpkg() -> "list[Package]":
-    """Return dpkg's packages, without the node's own architecture in their names."""
+    """Return dpkg's packages, without the node's own architecture in their names; raises as `database`."""
     form = "${db:Status-Abbrev}\t${binary:Package}\t${Version}\n"
     native = ":" + database("dpkg", "--print-architecture").strip()
     rows = []
@@ -116,7 +116,10 @@ def _of_dpkg() -> "list[Package]":
 
 
 def _of_rpm() -> "list[Package]":
-    """Return rpm's packages; a kernel's name has its release, as in `kernel-core-5.14.0-570.el9.x86_64`."""
+    """Return rpm's packages, held if a version lock has them; raises as `database`.
+
+    A kernel's name has its release, as in `kernel-core-5.14.0-570.el9.x86_64`.
+    """
     locks, native, rows = versionlock.locks(), (os.uname().machine, "noarch"), []
     for line in database("rpm", "-qa", "--qf", RPM_FORM).splitlines():
         name, version, arch = line.split("\t")
@@ -133,7 +136,9 @@ def _of_rpm() -> "list[Package]":
 
 
 def installed() -> "dict[str, str]":
-    """Return package → version of the completely installed packages, with names as in `packages`."""
+    """Return package → version of the completely installed packages, with names as in `packages`; raises as
+    `packages`.
+    """
     return {row.name: row.version for row in packages() if row.state == "i"}
 
 

@@ -156,7 +156,7 @@ def _against(file: rpm.File, about: os.stat_result) -> "Iterator[str]":
 
 
 def _of_dpkg(packages: "list[str]") -> "Iterator[Listed]":
-    """Yield those of the packages that dpkg has installed."""
+    """Yield the files' state of those of the packages that dpkg has installed; others are left out."""
     lists, diversions = set(os.listdir(INFO)), _diversions()
     architecture = ARCHITECTURES.get(os.uname().machine, os.uname().machine)
     for name in packages:
@@ -294,7 +294,9 @@ def _compared(found: Listed, before: Known) -> "tuple[list[Row], list[Suspect]]"
 
 
 def line_of(path: str) -> str:
-    """Return a file's line of the record; of a missing file its type is `-`."""
+    """Return a file's line of the record: type, mode, owner, size, times, path and target; of a missing file
+    its type is `-`.
+    """
     try:
         about = os.lstat(path)
         kind = TYPES.get(about.st_mode & KIND, "?")

@@ -205,7 +205,8 @@ class _Walk:
         The last component may be missing or a file.
 
         Raises:
-            OSError: another component is missing or is not a folder, or a link must not be followed.
+            OSError: another component is missing or is not a folder, or a link must not be followed; Refused
+                for a link of an untrusted user.
         """
         self.name = self.names.pop(0)
         last = not self.names

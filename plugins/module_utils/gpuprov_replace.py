@@ -62,6 +62,7 @@ def replace(
         follow: whether the target of a link at the path is replaced; otherwise the link itself is.
 
     Raises:
+        Changed: another program changed the file meanwhile.
         OSError: the replacement failed; the old file is unchanged.
     """
     with Place(path, follow) as place, TemporaryReplacement(place, content, mode, owner) as half:

@@ -118,7 +118,7 @@ def preload() -> None:
 
 @cache
 def _module(path: Path) -> Source:
-    """Return the parsed module in a file; it is read once."""
+    """Return the parsed module in a file; it is read once; raises as `parsed`."""
     return parsed(path.read_text("utf-8"))
 
 

@@ -32,12 +32,12 @@ LINES = 1 << 14
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is text."""
+    """Return whether a value is a string, of any length."""
     return isinstance(value, str)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is an integer."""
+    """Return whether a value is an integer, and no boolean."""
     return type(value) is int
 
 

@@ -41,7 +41,11 @@ class Crowd:
         self._over = len(nodes) < FEWEST or self._sound()
 
     def next(self) -> list[Group]:
-        """Return the groups of the next round; an empty list ends the search."""
+        """Return the groups of the next round; an empty list ends the search.
+
+        First all nodes, then groups that share a digit of their number, then the only suspect with and
+        without others.
+        """
         if self._over:
             return []
         if self.whole is None:
@@ -75,7 +79,9 @@ class Crowd:
         return (*halves[tried], str(self._suspect)), halves[1 - tried]
 
     def _is_slowed(self, reduced: Mapping[Group, float]) -> bool:
-        """Return whether the half with the suspect is slow, and the other as fast as pairs."""
+        """Return whether the half with the suspect reaches less than `APART` of the other one's bandwidth,
+        and the other at least `TOGETHER` of a usual pair's.
+        """
         slowed, sound = (reduced.get(Group(nodes, exchange=False), 0.0) for nodes in self._trial())
         return sound >= TOGETHER * self.usual and slowed < APART * sound
 

@@ -109,8 +109,11 @@ class Middle:
         self._known: tuple[float, float] | None = None
 
     def take(self, of_nodes: Iterable[Collection[float]]) -> tuple[float, float] | None:
-        """Return the median and MAD to compare this round's values with; None while
-        too few values are known.
+        """Return the median and MAD to compare this round's values with; None while fewer than `FEWEST`
+        values are known.
+
+        With fewer values than that, those of the last round that had enough are returned; up to `SMALL` nodes
+        as by `_of_few`.
 
         Args:
             of_nodes: the values of each node, of links to it.
@@ -130,7 +133,9 @@ def _of_few(nodes: Iterable[Iterable[float]]) -> tuple[float, float]:
 
 
 def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
-    """Return whether a rate in GB/s is a slow outlier; False without reference values."""
+    """Return whether a rate is below the median by more than `SPREAD` of it and `OUTLYING` deviations; False
+    without reference values.
+    """
     if usual is None:
         return False
     middle, mad = usual
@@ -138,7 +143,9 @@ def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:
 
 
 def is_late(time: float, usual: tuple[float, float] | None) -> bool:
-    """Return whether a message's time in µs is a slow outlier; False without reference values."""
+    """Return whether a message's time exceeds the median by more than `LATE` of it and `OUTLYING` deviations;
+    False without reference values.
+    """
     if usual is None:
         return False
     middle, mad = usual
@@ -157,7 +164,9 @@ class Evidence:
         self._bad: tuple[int, list[str]] = (0, [])
 
     def add(self, seen: Iterable[Seen]) -> None:
-        """Add the observations of a round."""
+        """Add the observations of a round: to all, to the rounds of each link, and bad ones to the faults of
+        both ends.
+        """
         for each in seen:
             bad, rounds = each.kind != "fine", self._links.setdefault(each.link, {})
             rounds[each.round] = rounds.get(each.round, False) or bad

@@ -89,7 +89,12 @@ class Mesh:
             self._answers.put((name, failed))
 
     def _converse(self, name: str, begin: Callable[[], Conversation]) -> None:
-        """Pass one node's orders to its conversation until the order is None, then close it."""
+        """Pass one node's orders to its conversation until the order is None, then close it; runs in a thread
+        for the node.
+
+        Nothing is passed if the mesh was stopped before. The answers, or errors, are put into the common
+        queue.
+        """
         conversation = begin()
         try:
             with self._lock:
@@ -117,7 +122,11 @@ def _asked(conversation: Conversation, order: Order, seconds: float) -> dict[str
 
 
 def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:
-    """Return the `Visits` of programs on this machine."""
+    """Return the `Visits` of programs on this machine: a thread for each name, all of which it waits for.
+
+    Args:
+        begin: starts the program of a name.
+    """
 
     def visits(visit: Callable[[str, Callable[[], Conversation]], None]) -> None:
         def one(name: str) -> None:

@@ -34,8 +34,10 @@ class Narrowing:
         self.verdicts: dict[str, Verdict] = {}
 
     def next(self, nodes: Sequence[str]) -> list[Group]:
-        """Return the groups of the next round; [] before a large group has failed, or if no node is still a
-        suspect.
+        """Return the groups of the next round, in which suspects are spread over nodes that have finished a
+        large group.
+
+        [] before a large group has failed, or if no node is still a suspect.
         """
         suspects = [node for node in nodes if node not in self._finished]
         helpers = [node for node in nodes if node in self._finished]

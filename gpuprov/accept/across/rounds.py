@@ -64,8 +64,8 @@ def pairs(nodes: Sequence[str], distance: int | None = None) -> list[Group]:
 
 
 def all_together(nodes: Sequence[str], parts: int = 1) -> list[Group]:
-    """Return groups of all nodes: as few as possible, at least `parts`, each with nodes from the whole list.
-    A group of one node is left out.
+    """Return groups of all nodes, each with nodes from the whole list: as few groups of at most `LARGEST` as
+    possible, and at least `parts`. A group of one node is left out.
     """
     count = max(parts, -(-len(nodes) // LARGEST))
     dealt = (tuple(nodes[start::count]) for start in range(count))
@@ -73,7 +73,7 @@ def all_together(nodes: Sequence[str], parts: int = 1) -> list[Group]:
 
 
 def digits(count: int) -> int:
-    """Return how many digits are needed to number `count` nodes from 0."""
+    """Return how many digits to the base `BASE` are needed to number `count` nodes from 0."""
     needed = 1
     while BASE**needed < count:
         needed += 1
@@ -81,13 +81,13 @@ def digits(count: int) -> int:
 
 
 def number_of(number: int, digit: int) -> int:
-    """Return one digit of a number; digit 0 is the lowest."""
+    """Return one digit of a number to the base `BASE`; digit 0 is the lowest."""
     weight: int = BASE**digit
     return number // weight % BASE
 
 
 def by_digit(nodes: Sequence[str], digit: int) -> dict[int, tuple[str, ...]]:
-    """Return digit → nodes whose number (place in the list) has it."""
+    """Return digit → nodes whose number (place in the list, to the base `BASE`) has it."""
     found: dict[int, list[str]] = {}
     for number, node in enumerate(nodes):
         found.setdefault(number_of(number, digit), []).append(node)

@@ -74,7 +74,9 @@ class Outcome:
         return self.search.verdicts()
 
     def judged(self) -> list[Acceptance]:
-        """Return every node with its findings; a finding about a link counts for both ends."""
+        """Return every node with its findings, also refused ones; a finding about a link counts for both
+        ends, one without nodes for all.
+        """
         found: dict[str, list[Finding]] = {name: [] for name in (*self.search.nodes, *self.refused)}
         for verdict in self.verdicts:
             for node in (*verdict.nodes, *verdict.others) or self.search.nodes:
@@ -146,7 +148,9 @@ def _description(result: Result) -> Mapping[str, Any]:
 
 
 def _objection(document: Mapping[str, Any]) -> str | None:
-    """Return the reason why a node's description of itself cannot be used; None if it can be."""
+    """Return the reason why a node's description of itself cannot be used, by form and size of its lists;
+    None if it can be.
+    """
     gpus = document.get("gpus")
     if not isinstance(gpus, list) or not 0 < len(gpus) <= GPUS:
         return f"gpus is not a list of 1 to {GPUS} numbers"
@@ -236,7 +240,10 @@ class _Conductor:
 
     def round(self, groups: list[Group]) -> dict[str, Heard]:
         """Make the groups' communicators, measure, and return node → its report; a group whose first node
-        makes no id is not measured.
+        makes no id is not measured, and its nodes get an error.
+
+        The result is also added to the outcome, with findings of NCCL's logs, and sets the size of the next
+        round's messages.
         """
         ids = self._mesh.ask({group.nodes[0]: {"do": "id"} for group in groups}, START_S)
         orders: dict[str, Mapping[str, Any]] = {}

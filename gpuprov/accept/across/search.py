@@ -63,7 +63,11 @@ class Search:
         self._since: dict[object, int] = {}
 
     def verdicts(self) -> list[Verdict]:
-        """Return all verdicts known now, each with the round in which it was first known."""
+        """Return all verdicts known now, each with the round in which it was first known.
+
+        If no group of the search has finished, these are only the lost nodes and one verdict about all
+        others.
+        """
         alive = tuple(node for node in self.nodes if node not in self.lost)
         found = verdicts(self.evidence, self.lost, self.nodes)
         found += self._narrowing.verdicts.values()
@@ -107,7 +111,11 @@ class Search:
     # --- the next round -----------------------------------------------------------------------------------
 
     def next(self) -> list[Group]:
-        """Return the groups of the next round; an empty list ends the search."""
+        """Return the groups of the next round, and count it; an empty list ends the search.
+
+        It ends after `MOST` rounds, `AFTER` more if a node was found that makes large groups fail, or with
+        fewer than two nodes left.
+        """
         alive = [node for node in self.nodes if node not in self.lost]
         self._whole, self._is_of_crowd = [], False
         most = MOST + (AFTER if self._narrowing.verdicts else 0)
@@ -192,8 +200,8 @@ class Search:
         return [nodes for nodes in components(once) if not nodes & self._alone]
 
     def _many(self, alive: list[str]) -> list[Group]:
-        """Return the groups of a search for a node that slows all nodes together; none if they are as fast as
-        pairs, or if no pair has a bandwidth.
+        """Return the groups of a search for a node that slows all nodes together, which the first call
+        begins; none if they are as fast as pairs, or if no pair has a bandwidth.
         """
         if self.crowd is None:
             blamed = self._blamed()
@@ -222,7 +230,7 @@ class Search:
     # --- its observations ---------------------------------------------------------------------------------
 
     def take(self, heard: Mapping[str, Heard]) -> None:
-        """Process the reports of the last round; a missing node counts as lost."""
+        """Process the reports of the last round; a node of a group without a report counts as lost."""
         silence = Heard(lost="no answer")
         result = {node: heard.get(node, silence) for group in self._groups for node in group.nodes}
         self.lost |= {node: each.lost for node, each in result.items() if each.lost}
@@ -247,7 +255,12 @@ class Search:
     def _links(
         self, node: str, result: Heard, rates: tuple[float, float] | None, times: tuple[float, float] | None
     ) -> Iterator[Seen]:
-        """Yield a node's observations of the links from each peer to it."""
+        """Yield a node's observations of the links from each peer to it: wrong data, else slow, else late,
+        else fine.
+
+        Args:
+            rates, times: median and median deviation to compare with; None if there are none.
+        """
         for peer in self._ordered(result.rates.keys() | result.times.keys() | result.wrong):
             rate, time = result.rates.get(peer), result.times.get(peer)
             seen = Seen(self.rounds, peer, node, "fine", rate or 0.0, rates[0] if rates else 0.0)
@@ -271,9 +284,11 @@ class Search:
             self._narrowing.ended(group.nodes)
 
     def _all_reduced(self, result: Mapping[str, Heard]) -> float:
-        """Return the bandwidth of a group's all-reduce in GB/s, and record nodes that state much less.
+        """Return the bandwidth of a group's all-reduce in GB/s, and record nodes that state less than `APART`
+        of it.
 
-        An all-reduce ends for all members at the same time, so their median counts, not what one states.
+        An all-reduce ends for all members at the same time, so their median counts, not what one states; 0 if
+        at most half of them state one.
         """
         stated = {node: each.reduced for node, each in result.items() if each.reduced is not None}
         value = median(stated.values()) if 2 * len(stated) > len(result) else 0.0

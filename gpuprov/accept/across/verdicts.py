@@ -45,7 +45,10 @@ class Verdict:
 
 
 def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) -> list[Verdict]:
-    """Return all verdicts, nodes first.
+    """Return all verdicts: lost nodes, nodes at fault, links that were bad twice, and links that were bad
+    once.
+
+    A link that was bad once is a warning, unless its data was wrong.
 
     Args:
         lost: node → why it gave no answer.
@@ -76,7 +79,7 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
 
 
 def components(links: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Return sets of nodes connected by the links."""
+    """Return sets of nodes connected by the links, directly or through other nodes."""
     found: list[frozenset[str]] = []
     for link in links:
         touching = [each for each in found if each & link]

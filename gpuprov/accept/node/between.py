@@ -19,7 +19,8 @@ MIB = 1024 * 1024
 def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
     """Measure copies from every GPU to every other, one pair at a time; return the row of `_pair` for each.
 
-    `seconds` is the time for all pairs together.
+    `seconds` is the time for all pairs together. Each GPU needs twice 256 MiB of free memory; Failed if CUDA
+    fails.
     """
     size, found = 256 * MIB, []
     memory = []
@@ -40,10 +41,10 @@ def pairs(gpus: "Sequence[Gpu]", seconds: float) -> "list[Values]":
 
 
 def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) -> "Values":
-    """Measure copies from one GPU to another.
+    """Measure copies from one GPU to another, directly if they can.
 
     Return `Gpu.rate` in GB/s with `from`, `to`, `direct` and `wrong`. `direct` is whether the GPUs reach each
-    other without the host; `wrong` is the result of `Gpu.check`.
+    other without the host; `wrong` is the result of `Gpu.check`. Failed if CUDA fails.
     """
     direct = c_int()
     source.call("cuDeviceCanAccessPeer", byref(direct), source.index, target.index)
@@ -69,7 +70,14 @@ def _pair(source: "Gpu", target: "Gpu", origin: int, size: int, seconds: float) 
 
 
 class Nccl(Library):
-    """NCCL with one communicator over GPUs of this process, rank by rank."""
+    """NCCL with one communicator over GPUs of this process, rank by rank.
+
+    Args:
+        folders: where `Library` looks for libnccl.
+
+    Raises:
+        Failed: it, or a method, fails in NCCL or CUDA.
+    """
 
     def __init__(self, gpus: "Sequence[Gpu]", folders: "Sequence[str]") -> None:
         super().__init__(folders)
@@ -122,7 +130,7 @@ class Nccl(Library):
         return result
 
     def _rate(self, start: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """Return the rate by `Gpu.rate` on the first GPU.
+        """Return the rate by `Gpu.rate` on the first GPU, and wait for all of them.
 
         No rank finishes a collective before the others take part.
         """

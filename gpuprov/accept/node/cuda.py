@@ -210,7 +210,7 @@ class Gpu:
         self.call("cuLaunchKernel", function, grid, 1, 1, kernels.BLOCK, 1, 1, 0, self.stream, holders, None)
 
     def wait(self) -> None:
-        """Wait until all work on the stream is done."""
+        """Wait until all work on the stream is done; Failed if any of it failed."""
         self.call("cuStreamSynchronize", self.stream)
 
     def fill(
@@ -268,12 +268,13 @@ class Gpu:
         return milliseconds.value / 1000.0
 
     def rate(self, work: "Callable[[], None]", amount: float, seconds: float) -> "Values":
-        """Return `amount` of one turn per second, as the median of several batches.
+        """Run `work` for some seconds; return `amount` of one turn per second, as the median of `BATCHES`
+        batches.
 
         Args:
             work: starts one turn on the stream.
             amount: size of one turn, in the unit of the result.
-            seconds: duration of all batches.
+            seconds: duration of all batches together, about; a batch has at most 4,000 turns.
 
         Returns:
             The median `value`, `least` and `most` of the batches, and `turns`, the number of turns.

@@ -13,7 +13,7 @@ TEXT_LIMIT = 256 * 1024
 
 
 def installed() -> bool:
-    """Return whether DCGM's tool is installed."""
+    """Return whether DCGM's tool `dcgmi` is found in PATH."""
     return find_program("dcgmi") is not None
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def hardware_addresses(root: str = "/sys") -> "list[str]":
-    """Return ADDRESS/PREFIX of every interface of hardware, also through bonds, VLANs and bridges.
+    """Return ADDRESS/PREFIX of every interface of hardware, also through bonds, VLANs and bridges; [] if the
+    kernel does not answer.
 
     The networks of containers and virtual machines, which other nodes have, too, are left out.
     """
@@ -56,7 +57,8 @@ class Node:
     def carry_out(self, order: "Values") -> "Values":
         """Carry out one order and return `value`, or `error` with the step and the member that it waited for.
 
-        The order `look` examines the machine and returns a description or `refused`.
+        The order `look` examines the machine and returns a description or `refused`. After an error the
+        worker is ended; the next order gets a new one.
 
         Args:
             order: `do`, its name; `with`, its arguments; `seconds`, its time limit.
@@ -84,7 +86,7 @@ class Node:
         return self._worker
 
     def _look(self) -> "Values":
-        """Examine the GPUs.
+        """Examine the GPUs by NVML, in a worker, and keep the indexes of those to load, by default all.
 
         Return a description of the node, or `refused`: why not to load it, see `refusal`.
         """
@@ -111,7 +113,8 @@ class Node:
 def main(plan: "Values") -> None:
     """Carry out orders, one JSON object a line of the input, until it ends; then end all processes and exit.
 
-    Each answer is written with the order's `nonce`.
+    Each answer is written with the order's `nonce`. The plan's `environment` is set, and SIGALRM ends the
+    program after its `seconds`.
     """
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ.update(plan.get("environment") or {})

@@ -111,6 +111,7 @@ class Products:
 
     Raises:
         Failed: the library cannot be loaded or does not start.
+        Failed: all methods, if the library or the driver fails.
     """
 
     def __init__(self, gpu: "Gpu", folders: "Sequence[str]") -> None:
@@ -197,10 +198,11 @@ class Products:
     def _best(
         self, kind: Kind, edge: int, factors: "Sequence[int]", out: int
     ) -> "tuple[Callable[[], None], int]":
-        """Return a function that starts the product by the fastest algorithm, and how many were tried.
+        """Try the algorithms that cublasLt proposes; return a function that starts the product by the fastest
+        one, and how many were tried.
 
         Raises:
-            Failed: there is no algorithm.
+            Failed: there is no algorithm, or the library fails.
         """
         described, layouts, wish = c_void_p(), [c_void_p() for _ in range(3)], c_void_p()
         self._do("cublasLtMatmulDescCreate", byref(described), kind.compute, kind.scale)

@@ -26,6 +26,9 @@ class Member:
 
     Args:
         progress: memory shared with the parent: the current step of the exchange, and its member.
+
+    Raises:
+        Failed: a step, if CUDA or NCCL fails.
     """
 
     def __init__(self, indices: "list[int]", folders: "list[str]", progress: "mmap.mmap") -> None:
@@ -124,7 +127,8 @@ class Member:
     def _with(self, peer: int, pair: "list[int]", memory: "Any", order: "Values") -> "Values":
         """Measure the data from one member: GB/s (`value`), `wrong`, and µs of a small message (`us`).
 
-        `wrong` is the first wrong lane, or None.
+        `wrong` is the first wrong lane, or None. If the member sends nothing, `value` and `wrong` are
+        missing.
         """
         size, turns = order["bytes"], order["turns"]
         lanes = min(len(self._gpus), len(order["members"][peer][1]))

@@ -198,7 +198,8 @@ def _host_copies(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def unsteady(copies: "Values") -> bool:
-    """Return whether batches of a rate of `host_copies` vary.
+    """Return whether batches of a rate of `host_copies` vary: the slowest one is below `STEADY` of the
+    fastest.
 
     Another program, or another virtual machine of the host, that uses the link or the memory slows single
     batches; a link with fewer lanes or of a slower generation slows all of them.

@@ -35,6 +35,7 @@ class Library:
 
     Raises:
         Failed: it cannot be loaded.
+        Failed: all methods that call NCCL, if it returns an error.
     """
 
     def __init__(self, folders: "Sequence[str]") -> None:

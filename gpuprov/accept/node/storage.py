@@ -24,7 +24,7 @@ DRIVES_AT_MOST = 32
 
 
 def measure(name: str, arguments: "Any") -> "Any":
-    """Carry out a step in a worker: `list` returns drives and ports, others read a drive.
+    """Carry out a step in a worker: `list` returns drives and ports, others read a drive; raises as `rate`.
 
     Args:
         arguments: the drive's name and seconds.
@@ -87,7 +87,9 @@ def rdma_ports(root: str = "/sys") -> "list[Values]":
 
 
 def link(path: str) -> "Values":
-    """Return address and current link of the nearest PCI device at or above a sysfs path; None if unknown."""
+    """Return address and current link of the nearest PCI device at or above a sysfs path; each None if
+    unknown.
+    """
     while len(path) > 1:
         address = os.path.basename(path)
         if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address):

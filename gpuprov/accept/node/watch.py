@@ -44,7 +44,9 @@ class Watch(Nvml):
         return [self._counted(index, handle) for index, handle in self._handles]
 
     def _counted(self, index: int, handle: "Any") -> "Values":
-        """Return the counters of one GPU."""
+        """Return the counters of one GPU: ECC errors, remapped rows, PCIe replays, NVLinks and MIG mode; None
+        for those that the driver does not report.
+        """
         rows = [c_uint() for _ in range(4)]
         asked = getattr(self._library, "nvmlDeviceGetRemappedRows", None)
         remapped = asked is not None and asked(handle, *map(byref, rows)) == 0

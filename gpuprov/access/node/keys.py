@@ -157,7 +157,7 @@ def line_matcher(key: bytes) -> "Any":
 
 
 def parse_owner(owner: str) -> "Owner":
-    """Return the numbers of `UID:GID`."""
+    """Return the numbers of `UID:GID`; ValueError for another text."""
     uid, gid = owner.split(":")
     return int(uid), int(gid)
 

@@ -94,7 +94,11 @@ def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> li
 
 
 def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield contents of about.json and of the archive for each build in a zip file, up to `BUILDS_LIMIT`."""
+    """Yield contents of about.json and of the archive for each build in a zip file, up to `BUILDS_LIMIT`.
+
+    Raises:
+        ValueError, KeyError, OSError, BadZipFile: it is no such file, or a member exceeds a limit.
+    """
     with zipfile.ZipFile(file) as archive:
         abouts = [name for name in member_names(archive, MEMBERS_LIMIT) if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:

@@ -46,7 +46,7 @@ class Signed:
 
 
 def path() -> Path:
-    """Return the path of the journal."""
+    """Return the path of the journal, which need not exist; raises as `state_dir`."""
     return state_dir() / "signed-modules.jsonl"
 
 

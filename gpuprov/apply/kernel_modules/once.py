@@ -180,7 +180,8 @@ class Once:
         return [name for name, need in self._needs.items() if build in need.builds]
 
     def _missing(self) -> dict[Build, list[str]]:
-        """Return the builds that the store lacks → their builders among the nodes of this run, maybe none.
+        """Return the builds that the store lacks → their builders among the nodes of this run, maybe none;
+        raises as `Store.leftover`.
 
         Report folders of the store with builds without a stated builder.
         """
@@ -215,7 +216,7 @@ class Once:
                 self._run.narrate(f"the {build} by {by} is not in the store: {kept}")
 
     def _kept(self, build: Build) -> Kept:
-        """Fetch a build and put it into the store.
+        """Fetch a build from all its builders and put it into the store.
 
         Raises:
             NodeFailed: a builder could not compile it or does not have it, or the builders' modules differ.
@@ -236,14 +237,17 @@ class Once:
         return self._store.keep(build, made)
 
     def _has(self, build: Build, node: str) -> bool:
-        """Return whether a builder compiled it in this run, or has it on its disk from an earlier run."""
+        """Return whether a builder compiled it in this run, or has it on its disk from an earlier run.
+
+        A node that is not in this run's plan is asked, see `needed`.
+        """
         if node not in self._needs:
             self._needs |= needed(self._run, [node])
         need, outcome = self._needs.get(node, Need(())), self._done.get(node)
         return build in need.builds and _compiled(outcome) if outcome else build in need.there
 
     def _fetched(self, build: Build, builder: str, node: str) -> bytes:
-        """Fetch the archive of a build from a node, whose name as a builder is `builder`."""
+        """Fetch the archive of a build from a node, whose name as a builder is `builder`, as `fetch` does."""
         [way] = targets(self._run.lock, [node])
         return fetch(way, build, builder, self._run.options.dispatch.password)
 

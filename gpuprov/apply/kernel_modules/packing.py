@@ -48,6 +48,7 @@ def unpack(packed: bytes) -> dict[str, bytes]:
 
     Raises:
         NodeFailed: it is not such an archive, or has more files or bytes than allowed.
+        GpuprovError: as `decompressed`.
     """
     plain = decompressed("an archive of modules", ".gz", packed, LIMIT)
     _check_members(plain)
@@ -120,7 +121,12 @@ def decompressed(what: str, suffix: str, content: bytes, limit: int) -> bytes:
 
 
 def _plain(suffix: str, content: bytes, limit: int) -> bytes:
-    """Return the decompressed content, at most `limit` + 1 bytes; see `decompressed`."""
+    """Return the decompressed content, at most `limit` + 1 bytes; unchanged with another suffix.
+
+    Raises:
+        OSError, EOFError, ValueError, zlib.error, LZMAError, SubprocessError: it cannot be decompressed.
+        GpuprovError: this machine has no program for the compression.
+    """
     match suffix:
         case ".gz":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:

@@ -131,7 +131,9 @@ class Store:
         return [kept for build in fit if (kept := self.find(build))]
 
     def leftover(self, build: Build) -> Path | None:
-        """Return the folder of unused builds for that kernel, without a stated builder; None without any."""
+        """Return the folder of unused builds for that kernel, without a stated builder; None without any;
+        raises as `below`.
+        """
         old = below(self.folder, build.kernel)
         return old if old.is_dir() else None
 
@@ -190,7 +192,9 @@ class Store:
         return self._signer.fingerprint if self._signer else ""
 
     def _put(self, build: Build, archive: bytes, sums: Mapping[str, str], stated: Vermagic) -> Kept:
-        """Write the archive of a build and its about.json to the store; return the stored build."""
+        """Write the archive of a build and its about.json to the store, replacing earlier ones; return the
+        stored build; raises as `_folder`.
+        """
         about = {
             "schema": SCHEMA,
             "fleet": str(self._fleet or ""),
@@ -237,14 +241,16 @@ class Store:
         return kept
 
     def _folder(self, build: Build) -> Path:
-        """Return the folder of a build, which differs from that of an unsigned one if the store signs."""
+        """Return the folder of a build, which differs from that of an unsigned one if the store signs; raises
+        as `_plain`.
+        """
         plain = self._plain(build)
         if self._signer is None:
             return plain
         return plain.with_name(f"{plain.name}-signed-{self._signer.fingerprint[:12]}")
 
     def _plain(self, build: Build) -> Path:
-        """Return the folder of a build without a signature."""
+        """Return the folder of a build without a signature; raises as `_place`."""
         return self.folder / _place(self._fleet, build) / build.folder
 
 
@@ -263,7 +269,11 @@ def _place(fleet: Path | None, build: Build) -> Path:
 
 
 def _described(folder: Path) -> Kept:
-    """Return the build that a folder of the store describes, not verified."""
+    """Return the build that a folder of the store describes, not verified.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, NodeFailed: its about.json is missing or not valid.
+    """
     about = (folder / ABOUT).read_bytes()
     result = stated_json(about)
     return Kept(
@@ -283,7 +293,7 @@ def build_in(about: bytes) -> Build:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Refuse a folder of the store that is incomplete or cannot be read."""
+    """Raise Refused within the context if a folder of the store is incomplete or cannot be read."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, NodeFailed) as error:
@@ -295,7 +305,7 @@ def _readable(folder: Path) -> Iterator[None]:
 def bundled(builds: Iterable[Kept], fleet: Path) -> bytes:
     """Return a zip archive that becomes another machine's store when it is unpacked there.
 
-    Equal builds give equal bytes.
+    Equal builds give equal bytes. OSError if a file of the store cannot be read.
 
     Args:
         fleet: path that the fleet's file would have on that machine, in the folder of its lock.

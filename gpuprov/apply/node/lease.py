@@ -68,6 +68,9 @@ def renew(run: str, holder: str, seconds: float) -> "Lease | None":
 
     If another run has held the node meanwhile, the lease on the disk is that run's or is gone, and is not
     changed. Arguments are those of `take`.
+
+    Raises:
+        OSError: the lock of leases is not free in time, or the lease cannot be written.
     """
     with alone("lease"):
         last = _last()
@@ -80,6 +83,9 @@ def release(run: str) -> None:
     """Remove the lease if it is the run's, or a worker attempt's that was not renewed for `ATTEMPT_S`.
 
     Another run's lease is not changed.
+
+    Raises:
+        OSError: the lock of leases is not free in time, or the lease cannot be removed.
     """
     with alone("lease"):
         held = current()
@@ -91,6 +97,9 @@ def pass_on(run: str, holder: str, seconds: float) -> "Lease | None":
     """Transfer the lease from a worker attempt to its run; return the one that then holds, or None.
 
     A lease that is not this attempt's is not changed.
+
+    Raises:
+        OSError: the lock of leases is not free in time, or the lease cannot be written.
     """
     with alone("lease"):
         held = current()

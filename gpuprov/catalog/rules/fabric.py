@@ -25,8 +25,9 @@ def gpu_need(gpu: GpuModel, count: int | None) -> Need:
     """Return whether `count` GPUs of a model (None: a machine of that model, number not stated) imply
     NVSwitches.
 
-    Superchips have their switches in the rack, not on the host: GB200, GB300 and VR200 run no fabric manager,
-    GH200 only with an NVLink switch.
+    Fewer than `SWITCHED_GROUP` make them `possible`; without a number, a model that also has boards without
+    switches makes them `likely`. Superchips have their switches in the rack, not on the host: GB200, GB300
+    and VR200 run no fabric manager, GH200 only with an NVLink switch; they are `possible`.
     """
     if gpu.fabric_manager == "no":
         return "never"
@@ -50,7 +51,9 @@ def matches_driver(component: Version, driver: Version) -> bool:
 
 
 def needs_nvlsm(gpus: tuple[GpuModel, ...]) -> bool:
-    """Return whether the switches are NVLink 5: the fabric manager then needs nvlsm, and telemetry NVSDM."""
+    """Return whether the host's switches are NVLink 5, which superchips have none of: the fabric manager then
+    needs nvlsm, and telemetry NVSDM.
+    """
     return any(gpu.fabric_manager == "nvlink5" and not gpu.superchip for gpu in gpus)
 
 

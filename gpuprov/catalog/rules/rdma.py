@@ -23,7 +23,9 @@ _TURING = Version("7.5")
 def without_dma_buf(
     gpus: Iterable[GpuModel], flavour: Flavour | None, kernel: Version | None
 ) -> Iterator[str]:
-    """Yield what makes DMA-BUF impossible: the modules, the kernel, GPUs; None counts as possible."""
+    """Yield what makes DMA-BUF impossible: proprietary modules, a kernel before `KERNEL`, GPUs before Turing;
+    a flavour or kernel of None counts as possible.
+    """
     if flavour == "proprietary":
         yield "the proprietary modules"
     if kernel is not None and kernel < KERNEL:

@@ -31,7 +31,9 @@ class Affected:
 
 
 def upstream(text: str) -> Version | None:
-    """Return the upstream version at the start of a component's: 2.29.7 of `2.29.7+cuda13.2`, or None."""
+    """Return the upstream version at the start of a component's: 2.29.7 of `2.29.7+cuda13.2`; None if it does
+    not begin with two to five numbers.
+    """
     match = re.match(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,4}(?![0-9.])", text)
     return version(match[0]) if match else None
 
@@ -50,7 +52,11 @@ def affected(catalog: Catalog, component: str, release: Version) -> tuple[Affect
 
 
 def _judged(catalog: Catalog, bulletin: Bulletin, component: str, release: Version) -> Affected | None:
-    """Return how a bulletin concerns a version; None if it does not."""
+    """Return how a bulletin concerns a version; None if it does not.
+
+    For a component with branches only rows of the version's branch count; a branch that ended before the
+    bulletin is concerned without a fix. The fix is the highest of the rows, None if a row has none.
+    """
     rows = [row for row in bulletin.affected if row.component == component]
     if component in OF_A_BRANCH:
         own = [row for row in rows if row.branch == release.major]

@@ -21,7 +21,8 @@ WITHOUT_FROM = Version("12.8")
 
 
 def flavour_fits(release: Version | None, flavour: Flavour | None) -> bool:
-    """Return whether nvidia-fs can be loaded with a flavour of NVIDIA's module.
+    """Return whether nvidia-fs can be loaded with a flavour of NVIDIA's module: from `OPEN_FROM` on not with
+    the proprietary one.
 
     Args:
         release: None for the newest.

@@ -86,7 +86,9 @@ def apply_image(
 
 
 def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
-    """Verify this tree, list the checks that are not possible in an image, and return the exit code."""
+    """Verify this tree, print the verdict and the checks that are not possible in an image; return the exit
+    code.
+    """
     from gpuprov.apply.image import image_lock
     from gpuprov.report.image import waiting_lines
     from gpuprov.report.verification import recap

@@ -205,7 +205,9 @@ def _nodes(stated: Sequence[str], lock_path: Path) -> list[str]:
 
 
 def document(verb: str, result: Answer) -> dict[str, Any]:
-    """Return the document of a call: the verb's own one, and its exit code and messages."""
+    """Return the document of a call: the verb's own one (None without valid JSON), its exit code and last
+    `MESSAGES` messages.
+    """
     lines = result.stderr.decode("utf-8", "replace").splitlines()
     try:
         depth = DEPTH + OWN_DEPTH  # values of nodes are inside the verb's document

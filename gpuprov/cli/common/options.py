@@ -110,14 +110,16 @@ class Chosen:
 
     @cached_property
     def lock(self) -> Lock:
-        """The lock, with this machine in place of its node if `local`."""
+        """The lock, with this machine in place of its node if `local`; InvalidInput if it cannot be read."""
         from gpuprov.model.lock import read_lock
 
         return self.placed(read_lock(self.lock_path))
 
     @cached_property
     def names(self) -> list[str]:
-        """The selected nodes of the lock, in its order; exactly one if `local`."""
+        """The selected nodes of the lock, in its order; exactly one if `local`. InvalidInput for an unknown
+        name.
+        """
         if not self.local:
             return select(self.lock, self.stated, None)
         from gpuprov.model.here import the_node
@@ -155,7 +157,7 @@ class Chosen:
 
     @cached_property
     def password(self) -> str | None:
-        """sudo's password, if -K is given; the user is asked once."""
+        """sudo's password, for which the user is asked once if -K is given; None without -K."""
         return ask_password(self.ask_become_pass)
 
     @cached_property

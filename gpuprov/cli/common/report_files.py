@@ -26,7 +26,7 @@ class ReportFiles:
 
     @property
     def wanted(self) -> bool:
-        """Whether any file is requested."""
+        """Whether any report is to be written to a file."""
         return bool(self.paths)
 
     @property

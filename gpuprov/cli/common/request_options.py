@@ -113,7 +113,7 @@ def read_request(stated: dict[str, Any]) -> Request:
 
 
 def read_catalog(folders: tuple[Path, ...]) -> Catalog:
-    """Return the catalog with the site's folders."""
+    """Return the catalog with the site's folders; raises as `gpuprov.catalog.load`."""
     from gpuprov.catalog import load
 
     return load(folders)

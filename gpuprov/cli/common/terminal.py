@@ -71,7 +71,7 @@ def give(data: bytes) -> None:
 
 
 def coloured(line: str) -> str:
-    """Return a line with its important words in colour."""
+    """Return a line with its important words, and the expected value in it, in colour."""
     for words, colour in COLOURS:
         line = words.sub(lambda found, colour=colour: click.style(found[0], fg=colour), line)  # type: ignore[misc]
     before, expected, rest = line.partition("expected ")

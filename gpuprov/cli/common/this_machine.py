@@ -95,7 +95,8 @@ def tell_match(machine: str, profile: str, nearest: Match, fleet: Path) -> None:
 
 
 def remember(run: RunContext, names: Sequence[str], lock_path: Path, *, verified: bool) -> RunContext:
-    """Keep the parameters of an apply; return a run that continues after a reboot of this machine.
+    """Keep the parameters of an apply in the run's folder; return a run that continues after a reboot of this
+    machine.
 
     Nothing is kept, and the run is returned unchanged, if none of the nodes is this machine.
 

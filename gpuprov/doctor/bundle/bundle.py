@@ -111,7 +111,9 @@ def preview(bundle: Bundle) -> list[str]:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read; an opener for `open`."""
+    """Open a file, created so that only its owner can read it; an opener for `open`, which raises OSError as
+    os.open does.
+    """
     return os.open(path, flags, 0o600)
 
 

@@ -85,7 +85,9 @@ def found(pattern: str) -> Chooser:
 
 
 def each(choose: Chooser) -> Chooser:
-    """Return a chooser for lists that keeps the items for which `choose` returns a value."""
+    """Return a chooser for lists that keeps the items for which `choose` returns a value, of the first
+    `ITEMS_AT_MOST`.
+    """
 
     def choose_each(value: Any, tally: Tally) -> Any:
         if not isinstance(value, list | tuple):
@@ -139,7 +141,8 @@ def with_part(name: str, of: str, choose_part: Chooser, **choosers: Chooser) -> 
 
 
 def causes(value: Any, tally: Tally) -> Any:
-    """Return the names of the causes that the logs of builds state; the logs themselves are left out.
+    """Return the names of the causes that the logs of builds state, of at most `LOGS_AT_MOST`; their lines
+    are left out and counted.
 
     Args:
         value: log → lines, from the collector `dkms_log`.
@@ -167,7 +170,9 @@ def named(pattern: str, choose: Chooser) -> Chooser:
 
 def lines(*patterns: str) -> Chooser:
     """Return a chooser of lines: each as the groups (without groups the whole line) of the first pattern that
-    matches it as a whole; other lines are left out and counted.
+    matches it as a whole; other lines, and those with a secret, are left out and counted.
+
+    It reads the first `ITEMS_AT_MOST` lines, and `LINE_AT_MOST` characters of each.
     """
     wanted = [re.compile(pattern, re.ASCII) for pattern in patterns]
 

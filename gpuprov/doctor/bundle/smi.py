@@ -59,7 +59,8 @@ def gpus(value: Any, tally: Tally) -> Any:
 
 
 def answer(value: Any, tally: Tally) -> Any:
-    """Return exit status and GPUs of nvidia-smi, and the known messages in its output, without other text.
+    """Return exit status and GPUs of nvidia-smi, or without GPUs the known messages in its output; no other
+    text.
 
     Args:
         value: of the collector `smi`.

@@ -45,7 +45,9 @@ def unanswered(seen: Examination) -> list[PciDevice]:
 
 
 def model(gpu: PciDevice) -> GpuModel | None:
-    """Return the catalog's record of a device, or None."""
+    """Return the catalog's record of a device, or None if it has none; raises as `find_gpu` for a virtual
+    GPU.
+    """
     from gpuprov.catalog.gpu_names import find_gpu
 
     try:
@@ -96,7 +98,9 @@ def wrong_flavour(seen: Examination) -> Iterator[Fault]:
 
 
 def only_flavour(gpu: PciDevice) -> Flavour | None:
-    """Return the only flavour that the catalog has for a GPU; None for both, or for an unknown GPU."""
+    """Return the only flavour that the catalog has for a GPU; None for both, or for an unknown GPU; raises as
+    `model`.
+    """
     from gpuprov.catalog.rules.module import gpu_flavours
 
     record = model(gpu)

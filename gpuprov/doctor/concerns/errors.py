@@ -141,7 +141,9 @@ def read_xids(lines: tuple[LogLine, ...]) -> list[Event]:
 
 
 def _short(address: str) -> str:
-    """Convert `00000000:CA:00.0` → `0000:ca:00`."""
+    """Convert a PCI address: `00000000:CA:00.0` → `0000:ca:00`; one without a device is only written in lower
+    case.
+    """
     domain, bus, device, *_ = [*re.split(r"[:.]", address.lower().strip(":")), "", ""]
     return f"{int(domain or '0', 16):04x}:{bus}:{device}" if device else address.lower()
 
@@ -313,7 +315,9 @@ def _acts(action: str, gpu: str) -> tuple[ShellLine, ...]:
 
 @rule("errors.sxid", "SXID", source="oci-xid fm-guide", after=("errors.recovery",))
 def sxids(seen: Examination) -> Iterator[Fault]:
-    """Report errors of NVSwitches in the kernel log, once for each code, switch and fatality."""
+    """Report errors of NVSwitches in the kernel log, once for each code, switch and fatality: fatal ones as
+    broken, others as a risk.
+    """
     groups: dict[tuple[str, str, bool], list[LogLine]] = {}
     for line in seen.kernel_log:
         if result := _SXID.match(line.text):

@@ -147,8 +147,8 @@ def imex(seen: Examination) -> Iterator[Fault]:
     """Report Grace-Blackwell trays without active IMEX or its list of nodes, which they need to access each
     other's memory.
 
-    The remedy depends on who runs IMEX: a daemon of the host prevents those of Kubernetes' DRA driver. A
-    masked unit is a decision against a daemon of the host.
+    The remedy depends on who runs IMEX: a daemon of the host prevents those of Kubernetes' DRA driver.
+    Nothing is reported for a masked unit: that is a decision against a daemon of the host.
     """
     rack = any(re.search(r"GB\d00", gpu.name or "") for gpu in seen.gpus)
     if not rack:
@@ -205,7 +205,9 @@ def fabric_health(seen: Examination) -> Iterator[Fault]:
 
 
 def read_nvlink(text: str) -> dict[int, dict[int, str]]:
-    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts, joined with `; `."""
+    """Parse `nvidia-smi nvlink -s` or `-e`: GPU → link → its texts, joined with `; `. Lines are cut to
+    `LOG_LINE` characters.
+    """
     found: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     gpu = -1
     for line in (whole[:LOG_LINE] for whole in text.splitlines()):

@@ -100,7 +100,9 @@ def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.short_of_memory", "D109", source="imbue node-mixin choice")
 def short_of_memory(seen: Examination) -> Iterator[Fault]:
-    """Report swapping now, or nearly no available memory."""
+    """Report more than `SWAPPED_PAGES` swapped pages a second; otherwise less than `LITTLE_MEMORY` of the
+    memory available.
+    """
     grown = {name: by for name, by in seen.growth.items() if name in ("vm pswpin", "vm pswpout")}
     info = seen.meminfo
     total, available = info.get("MemTotal", 0), info.get("MemAvailable")
@@ -222,8 +224,8 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.limits", "D106", "D107", source="ncclt-206 torch-doc choice")
 def limits(seen: Examination) -> Iterator[Fault]:
-    """Report limits of locked memory that are too small for RDMA, on machines with it: of the first such
-    program, and of services.
+    """Report limits of locked memory below `SMALL_MEMLOCK_KIB`, on machines with RDMA: of the first such
+    program, and systemd's default for services.
     """
     for program in seen.programs:
         lock = program.memlock
@@ -259,7 +261,7 @@ def limits(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.files", "D107", source="torch-doc node-mixin choice")
 def open_files(seen: Examination) -> Iterator[Fault]:
-    """Report that the system-wide table of open files is nearly full."""
+    """Report that the system-wide table of open files is full to more than `OPEN_FILES`."""
     words = seen.raw("host_state")["file_nr"].split()
     if len(words) == 3 and int(words[2]) and int(words[0]) > OPEN_FILES * int(words[2]):
         yield Fault(

@@ -127,7 +127,9 @@ def repair_pending(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.repair_failed", "D65", source="nv-mem oci-hc aznhc")
 def repair_failed(seen: Examination) -> Iterator[Fault]:
-    """Report memory that cannot be repaired (broken), or banks without spare rows (risk)."""
+    """Report memory that cannot be repaired, also by more than `ROWS_LIMIT` remapped rows (broken), or banks
+    without spare rows (risk).
+    """
     for each in seen.health:
         rows = each.repairs.uncorrectable or 0
         if each.repairs.failed or each.repairs.unrepairable or rows > ROWS_LIMIT:

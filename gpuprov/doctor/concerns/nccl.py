@@ -24,7 +24,9 @@ SWITCHES_OFF = {
 
 @rule("network.gpudirect", "D91", source="imbue nccl-778", after=("network.peermem_log",))
 def no_gpudirect(seen: Examination) -> Iterator[Fault]:
-    """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory."""
+    """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory: without
+    a peer-memory module, and without DMA-BUF (an open driver, and Linux from `DMA_BUF_KERNEL` on).
+    """
     active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
     loaded = seen.loaded_driver
     if not active or not loaded or not seen.gpus or any("GeForce" in (gpu.name or "") for gpu in seen.gpus):
@@ -121,7 +123,7 @@ def _unset(place: str, name: str) -> ShellLine:
 
 
 def _settings(seen: Examination) -> dict[str, Mapping[str, str]]:
-    """Return place → NCCL's variables."""
+    """Return place → NCCL's variables there: /etc/nccl.conf, files of the environment, processes on GPUs."""
     found: dict[str, Mapping[str, str]] = {}
     if seen.nccl.settings:
         found["/etc/nccl.conf"] = seen.nccl.settings

@@ -162,7 +162,9 @@ def flaps(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.card", "D98", source="gpud charm-2635")
 def card_complaints(seen: Examination) -> Iterator[Fault]:
-    """Report errors in the log from the network card's driver."""
+    """Report what the network card's driver logged: stopped firmware, too much heat, too little power, a bad
+    module.
+    """
     if stopped := seen.log_lines(r"mlx[45]_core .*device's health compromised", r"mlx[45]_core .*synd 0x"):
         yield Fault(
             "degraded",
@@ -192,7 +194,8 @@ def card_complaints(seen: Examination) -> Iterator[Fault]:
 
 @rule("network.mixed", "D128", source="nccl-302 nccl-doc", after=("network.port_down",))
 def mixed_fabrics(seen: Examination) -> Iterator[Fault]:
-    """Report active ports of InfiniBand and of RoCE of like rates, if no variable selects one kind for NCCL.
+    """Report active ports of InfiniBand and of RoCE with at least `LIKE_RATE` of their rate, on machines with
+    several GPUs, if no variable selects one kind for NCCL.
 
     A slower Ethernet port is a server's uplink, which NCCL leaves out by itself.
     """

@@ -105,7 +105,7 @@ def _safe(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 
 def _is_bounded(pattern: str) -> bool:
-    """Return whether a pattern is short and simple, with at most `CHOICES`."""
+    """Return whether a pattern has at most `LENGTH` characters and `CHOICES`, and fits `SIMPLE`."""
     simple = len(pattern) <= LENGTH and SIMPLE.fullmatch(pattern)
     return bool(simple) and len(CHOICE.findall(pattern)) <= CHOICES
 
@@ -159,7 +159,9 @@ def mixed_versions(seen: Examination) -> Iterator[Fault]:
 
 @rule("packages.repositories", "D15", source="project")
 def several_repositories(seen: Examination) -> Iterator[Fault]:
-    """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release."""
+    """Report NVIDIA's repository together with another one for drivers, or NVIDIA's for another release,
+    among apt's enabled sources.
+    """
     uris = sorted({uri for source in seen.apt.sources if source.enabled for uri in source.uris})
     nvidia = [uri for uri in uris if NVIDIA in uri]
     others = [uri for uri in uris if re.search(r"graphics-drivers|rpmfusion-nonfree-nvidia|negativo17", uri)]

@@ -78,7 +78,9 @@ def impossible(seen: Examination) -> Iterator[Fault]:
 
 
 def _impossible(gpu: Gpu, health: Health) -> Iterator[str]:
-    """Yield the values of one GPU that cannot be true, each with its bound."""
+    """Yield the values of one GPU that cannot be true, each with its bound: temperature, power, memory,
+    utilisation, clock.
+    """
     degrees, power, used, total = gpu.temperature, gpu.power, gpu.memory_used_mib, gpu.memory_total_mib
     if degrees is not None and not 0 < degrees < HOTTEST_C:
         yield f"temperature {degrees} C"
@@ -104,8 +106,8 @@ def _impossible(gpu: Gpu, health: Health) -> Iterator[str]:
     after=("speed.power_limit", "speed.throttled", "errors.impossible"),
 )
 def capped_far_below(seen: Examination) -> Iterator[Fault]:
-    """Report busy GPUs with a power cap although they draw far less than their limit, and GPUs whose enforced
-    limit is far below the requested one.
+    """Report GPUs that are busy (`CAP_UTILIZATION`) and have a power cap although they draw less than
+    `CAP_SHARE` of their limit, and GPUs whose enforced limit is below that share of the requested one.
     """
     for gpu, health in zip(seen.gpus, seen.health, strict=False):
         draw, limit, requested = gpu.power.draw, gpu.power.limit, gpu.power.requested

@@ -105,8 +105,8 @@ def throttled_before(seen: Examination) -> Iterator[Fault]:
 
 @rule("speed.hot", "D69", "D82", source="aznhc fryer choice", after=("speed.throttled", "errors.readings"))
 def hot(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU near the slowdown threshold or hot without load, and a hot one with a fan that does not
-    turn or has an error.
+    """Report a GPU within `NEAR_SLOWDOWN_C` of the slowdown threshold, or at `IDLE_HOT_C` without load (below
+    `BUSY_UTILIZATION`); and a fan that has an error, or does not turn at `IDLE_HOT_C`.
     """
     for each in seen.health:
         margin, idle = each.slowdown_margin, (each.utilization or 0) < BUSY_UTILIZATION
@@ -164,7 +164,9 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
     after=("speed.throttled", "speed.power_limit"),
 )
 def fixed_clocks(seen: Examination) -> Iterator[Fault]:
-    """Report application clocks below the default, and busy GPUs far below their maximum without a reason."""
+    """Report application clocks below the default, and GPUs in P0 with 90 % utilisation whose clock is below
+    `CLOCK_SHARE` of their maximum without a reason.
+    """
     for gpu, health in zip(seen.gpus, seen.health, strict=False):
         set_to, default = gpu.application_clocks.graphics, gpu.default_application_clocks.graphics
         if set_to and default and set_to < default:
@@ -235,7 +237,9 @@ def _port_above(linked: object, address: str | None) -> Port | None:
 
 @rule("speed.pcie_generation", "D76", "D77", source="stas-debug imbue choice", after=("bus.lost",))
 def pcie_generation(seen: Examination) -> Iterator[Fault]:
-    """Report a lower PCIe generation than both ends support, for busy GPUs: an idle link slows down."""
+    """Report a lower PCIe generation than both ends support, for GPUs in P0 with `BUSY_UTILIZATION`: an idle
+    link slows down.
+    """
     for each in seen.health:
         link = each.link
         ends = [end for end in (link.device_generation, link.host_generation) if end]
@@ -320,7 +324,9 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
 
 
 def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
-    """Yield one fault for PCIe errors in the log: of a GPU that could not recover, or many corrected ones."""
+    """Yield one fault for PCIe errors in the log: of a GPU that could not recover, else at least
+    `MANY_CORRECTED` corrected ones; none without the log.
+    """
     if "kernel_log" in seen.missing:
         return
     failed = seen.log_lines(

@@ -33,7 +33,9 @@ fill; PyTorch requires more without a number).
 
 @rule("storage.full", "D112", source="imbue nebius node-mixin choice")
 def full(seen: Examination) -> Iterator[Fault]:
-    """Report file systems without space or inodes; not read-only ones, tmpfs and overlay other than /."""
+    """Report file systems that are full to more than `FULL` with less than `ROOM_MIB` free, or nearly without
+    inodes (`INODES_FULL`); not read-only ones, nor tmpfs and overlay other than /.
+    """
     for point, kind, total, free, inodes, free_inodes, mode in seen.raw("host_state")["space"]:
         if (kind in ("tmpfs", "overlay") and point != "/") or mode == "ro" or not total:
             continue
@@ -61,7 +63,7 @@ def full(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.shm", "D104", "D105", source="torch-doc nccl-doc choice")
 def small_shared_memory(seen: Examination) -> Iterator[Fault]:
-    """Report shared memory that is too small for data loaders and NCCL, usually in a container."""
+    """Report /dev/shm of less than `SMALL_SHM_MIB`, usually in a container, or with less than 2 % free."""
     for point, kind, total, free, *_ in seen.raw("host_state")["space"]:
         if point == SHARED_MEMORY and kind == "tmpfs" and (total < SMALL_SHM_MIB or free < 0.02 * total):
             yield Fault(
@@ -125,7 +127,7 @@ def read_only(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.raid", "D113", source="gpud")
 def degraded_array(seen: Examination) -> Iterator[Fault]:
-    """Report a disk array that lacks a disk."""
+    """Report a disk array that lacks a disk, by /proc/mdstat."""
     lines = (str(line)[:LOG_LINE] for line in seen.raw("host_state")["mdstat"])
     bad = [line for line in lines if any("_" in disks for disks in ARRAY.findall(line))]
     if bad:

@@ -21,8 +21,8 @@ from gpuprov.untrusted import shell
 
 @load_rule("load.throttled", "U10")
 def throttled(sample: Sample) -> Iterator[Fault]:
-    """Report GPUs whose clocks heat or power reduced in more than 20 % of the readings, if they are not
-    idle.
+    """Report GPUs whose clocks heat or power reduced in more than 20 % of the readings, if they are busy for
+    more than `IDLE`.
     """
     for gpu in sample.gpus:
         reasons = [name for bit, name in THROTTLED.items() if gpu.reasons_share.get(bit, 0) > 0.2]
@@ -42,7 +42,9 @@ def throttled(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.memory_bound", "U08")
 def memory_bound(sample: Sample) -> Iterator[Fault]:
-    """Report busy GPUs whose own memory is the limit, below 90 % of their power, which is no fault."""
+    """Report GPUs with `BUSY`, whose own memory is busy for more than 80 % at less than 90 % of their power,
+    as a hint: this is no fault.
+    """
     for gpu in sample.gpus:
         if (gpu.busy or 0) >= BUSY and (gpu.memory_busy or 0) > 0.8 and (gpu.power or 1) < 0.9:
             yield Fault(
@@ -77,7 +79,7 @@ def small_kernels(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.compute_bound", "U08")
 def compute_bound(sample: Sample) -> Iterator[Fault]:
-    """Report that busy GPUs at high power are the limit, as they should be."""
+    """Report as a hint that GPUs with `BUSY` at a power of at least `HARD` are the limit: no fault."""
     full = [gpu for gpu in sample.gpus if (gpu.busy or 0) >= BUSY and (gpu.power or 0) >= HARD]
     if full:
         yield Fault(

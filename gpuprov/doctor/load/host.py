@@ -43,7 +43,9 @@ def swapping(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.storage", "U03")
 def storage(sample: Sample) -> Iterator[Fault]:
-    """Report that programs of starved GPUs wait for disks."""
+    """Report that programs of starved GPUs wait for disks, by sleeping tasks, I/O pressure, or more than
+    `WAITS_FOR_DISKS` iowait.
+    """
     starved = starved_gpus(sample)
     if not starved:
         return
@@ -75,8 +77,8 @@ def storage(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.one_core", "U01")
 def one_core(sample: Sample) -> Iterator[Fault]:
-    """Report programs whose thread, or worker bound to one processor, uses a full core while their GPU is
-    starved; not if half of all cores are full.
+    """Report programs whose thread, or worker bound to one processor, uses a full core (`FULL_CORE`) while
+    their GPU is starved; not if half of all cores are full.
     """
     for program in workers(sample):
         mine = [gpu for gpu in starved_gpus(sample) if gpu.index in program.gpus]
@@ -113,7 +115,9 @@ def one_core(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.all_cores", "U02")
 def all_cores(sample: Sample) -> Iterator[Fault]:
-    """Report that all processors are busy, or contended and mostly busy, while a GPU is starved."""
+    """Report that all processors are busy (their mean above `FULL_CORE`), or under pressure and 70 % busy,
+    while a GPU is starved.
+    """
     starved, mean = starved_gpus(sample), sum(sample.cores.values()) / max(1, len(sample.cores))
     squeezed = sample.pressure("cpu") > 0.5 and mean > 0.7
     if starved and (mean > FULL_CORE or squeezed):
@@ -138,7 +142,7 @@ def all_cores(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.pcie", "U09")
 def pcie(sample: Sample) -> Iterator[Fault]:
-    """Report GPUs that use more than 60 % of their PCIe link; only a hint for a busy GPU."""
+    """Report GPUs that use more than 60 % of their PCIe link; only a hint for a GPU with `BUSY`."""
     for gpu in sample.gpus:
         if gpu.traffic is not None and gpu.traffic > 0.6:
             yield Fault(

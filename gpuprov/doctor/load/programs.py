@@ -25,7 +25,9 @@ from gpuprov.untrusted import shell
 
 @load_rule("load.straggler", "U06", "U07")
 def straggler(sample: Sample) -> Iterator[Fault]:
-    """Report GPUs of a job that wait at low power for one that lags, or that all wait for each other."""
+    """Report GPUs of a job that wait at low power (`spinning_gpus`) for one that lags, or that all wait for
+    each other.
+    """
     spinning, used = spinning_gpus(sample), used_gpus(sample)
     if not spinning or len(used) < 2:
         return
@@ -78,8 +80,8 @@ def _those(gpus: set[int]) -> str:
 
 
 def _doing(sample: Sample, program: ProgramLoad) -> str:
-    """Return as text whether a process waits in the kernel, fills a core, sleeps, or how many cores it
-    uses.
+    """Return as text whether a process waits in the kernel (more than `STUCK`), fills a core (`FULL_CORE`),
+    sleeps, or how many cores it uses.
     """
     family = family_of(sample, program.holder)
     cores = sum(each.cores for each in family)
@@ -112,8 +114,8 @@ def hang(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.idle_holder", "U11", source="project")
 def idle_holder(sample: Sample) -> Iterator[Fault]:
-    """Report programs that hold more than 1 GiB on idle GPUs and use no processor; not ranks of a job
-    (WORLD_SIZE).
+    """Report programs that hold more than 1 GiB on GPUs below `IDLE` and use less than 2 % of a processor;
+    not ranks of a job (WORLD_SIZE).
     """
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
@@ -134,7 +136,9 @@ def idle_holder(sample: Sample) -> Iterator[Fault]:
 
 @load_rule("load.one_of_several", "U13", source="project")
 def one_of_several(sample: Sample) -> Iterator[Fault]:
-    """Report a working program that has several GPUs open, one of them busy and the others idle."""
+    """Report a working program that has several GPUs open, one of them busy for more than 20 % and the others
+    less than `IDLE`.
+    """
     for program in workers(sample):
         mine = [gpu for gpu in sample.gpus if gpu.index in program.gpus]
         working = [gpu for gpu in mine if (gpu.busy or 0) > 0.2]

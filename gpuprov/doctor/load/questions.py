@@ -56,7 +56,7 @@ def workers(sample: Sample) -> list[ProgramLoad]:
 
 
 def used_gpus(sample: Sample) -> list[GpuLoad]:
-    """Return GPUs that are busy or hold a program's memory."""
+    """Return GPUs that are busy for more than `IDLE`, or hold a program's memory."""
     held = {gpu for program in workers(sample) for gpu in program.gpus}
     return [
         gpu
@@ -71,7 +71,9 @@ def starved_gpus(sample: Sample) -> list[GpuLoad]:
 
 
 def spinning_gpus(sample: Sample) -> list[GpuLoad]:
-    """Return GPUs with high utilisation at low power, as while NCCL waits."""
+    """Return GPUs with a utilisation of at least `BUSY` at a power below `SOFT` with little memory traffic,
+    as while NCCL waits.
+    """
     return [
         gpu
         for gpu in used_gpus(sample)

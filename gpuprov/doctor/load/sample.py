@@ -86,12 +86,12 @@ class Sample:
 
     @cached_property
     def seconds(self) -> float:
-        """Duration of the sample in seconds."""
+        """Duration of the sample in seconds, at least 0.001."""
         return max(finite(self.raw["seconds"]), 0.001)
 
     @cached_property
     def gpus(self) -> tuple[GpuLoad, ...]:
-        """All GPUs."""
+        """The GPUs of all readings, by index, at most `GPUS`."""
         rows: dict[int, list[Mapping[str, Any]]] = {}
         for reading in self.raw["readings"]:
             for row in reading if isinstance(reading, list) else ():
@@ -100,7 +100,9 @@ class Sample:
 
     @cached_property
     def programs(self) -> tuple[ProgramLoad, ...]:
-        """Programs on GPUs and their children."""
+        """Programs on GPUs and their children that ran at the begin and the end of the sample, at most
+        `PROGRAMS`.
+        """
         first, second = self.raw["first"]["programs"], self.raw["second"]["programs"]
         of: dict[str, set[int]] = {}
         for index, rows in self.raw["processes"].items():
@@ -208,7 +210,7 @@ def _is_pid(text: str) -> bool:
 
 
 def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
-    """Return the means of one GPU's readings."""
+    """Return the means of one GPU's readings; None for a value that no reading has; the fastest link."""
 
     def mean(name: str) -> float | None:
         values = [finite(row[name]) for row in rows if row.get(name) is not None]
@@ -218,10 +220,14 @@ def _gpu(index: int, rows: Sequence[Mapping[str, Any]]) -> GpuLoad:
         value, whole = mean(name), mean(of)
         return None if value is None or not whole else value / whole
 
+    def highest(name: str) -> float:
+        """Return the highest value, or 0: an idle link is slower, and its first reading may be of one."""
+        return max((finite(row[name]) for row in rows if row.get(name) is not None), default=0.0)
+
     busy = [finite(row["gpu"]) for row in rows if row.get("gpu") is not None]
     bits = [int(row["reasons"]) for row in rows if row.get("reasons") is not None]
     load, memory = mean("gpu"), mean("memory")
-    lanes = _LANE_KB.get(int(mean("generation") or 0), 0.0) * int(mean("width") or 0)
+    lanes = _LANE_KB.get(int(highest("generation")), 0.0) * int(highest("width"))
     most = [value for value in (mean("sent_kb"), mean("received_kb")) if value is not None]
     return GpuLoad(
         index=index,

@@ -34,8 +34,10 @@ LOAD_RULES: dict[str, LoadRule] = {each.rule.name: each for each in ORDER}
 
 
 def judge_load(raw: Any) -> list[Fault]:
-    """Return the findings of all load rules in their order, so the verdict first; one hint if there are
-    none.
+    """Return the findings of all load rules in their order, so the verdict first; one hint if there are none.
+
+    Raises:
+        KeyError, TypeError, ValueError, NodeFailed: the sample has another form.
     """
     sample = Sample(raw)
     found: list[Fault] = []

@@ -13,7 +13,9 @@ from gpuprov.roles import Expectation
 
 @observes("fabric_manager.fabric", "smi")
 def _fabric(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected state if all GPUs have it, else all states as text, `no GPU` without GPUs."""
+    """Return the expected state if all GPUs have it, else all states as text, `no GPU` without GPUs; raises
+    as `gpus_of`.
+    """
     states = {gpu.fabric_state or "not stated" for gpu in gpus_of(facts)}
     return expectation.expected if states == {expectation.expected} else ", ".join(sorted(states)) or "no GPU"
 

@@ -19,25 +19,33 @@ for _check in ("gpu.persistence_unit", "gpu.clocks_unit", "gpu.modes_unit"):
 
 @observes("gpu.persistence", "smi")
 def _persistence(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected persistence mode if every GPU has it, else the differing ones as text."""
+    """Return the expected persistence mode if every GPU has it, else the differing ones as text; raises as
+    `_on_every_gpu`.
+    """
     return _on_every_gpu(facts, expectation.expected, lambda gpu: gpu.persistence_mode)
 
 
 @observes("gpu.clocks", "smi")
 def _clocks(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected clocks (MHz) if every GPU has them, else the differing ones as text."""
+    """Return the expected clocks (MHz) if every GPU has them, else the differing ones as text; raises as
+    `_on_every_gpu`.
+    """
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
 
 
 @observes("gpu.power_limit", "smi")
 def _power_limit(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected power limit (W) if every GPU with a limit has it, else the others as text."""
+    """Return the expected power limit (W) if every GPU with a limit has it, else the others as text; raises
+    as `_on_every_gpu`.
+    """
     return _where_there(facts, expectation.expected, lambda gpu: gpu.power.limit)
 
 
 @observes("gpu.compute_mode", "smi")
 def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected compute mode if every GPU with one has it, else the differing ones as text."""
+    """Return the expected compute mode if every GPU with one has it, else the differing ones as text; raises
+    as `_on_every_gpu`.
+    """
     return _where_there(
         facts, expectation.expected, lambda gpu: gpu.compute_mode and gpu.compute_mode.lower()
     )
@@ -45,31 +53,40 @@ def _compute_mode(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("gpu.ecc_pending", "smi")
 def _ecc_pending(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected ECC mode if every GPU with ECC gets it by a reboot, else the others as text."""
+    """Return the expected ECC mode if every GPU with ECC gets it by a reboot, else the others as text; raises
+    as `_on_every_gpu`.
+    """
     return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.pending)
 
 
 @observes("gpu.ecc", "smi")
 def _ecc(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected ECC mode if every GPU with ECC has it now, else the differing ones as text."""
+    """Return the expected ECC mode if every GPU with ECC has it now, else the differing ones as text; raises
+    as `_on_every_gpu`.
+    """
     return _where_there(facts, expectation.expected, lambda gpu: gpu.ecc.current)
 
 
 @observes("gpu.mig_pending", "smi")
 def _mig_pending(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected MIG mode if every GPU with MIG gets it by a reboot, else the others as text."""
+    """Return the expected MIG mode if every GPU with MIG gets it by a reboot, else the others as text; raises
+    as `_on_every_gpu`.
+    """
     return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.pending)
 
 
 @observes("gpu.mig", "smi")
 def _mig(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected MIG mode if every GPU with MIG has it now, else the differing ones as text."""
+    """Return the expected MIG mode if every GPU with MIG has it now, else the differing ones as text; raises
+    as `_on_every_gpu`.
+    """
     return _where_there(facts, expectation.expected, lambda gpu: gpu.mig.current)
 
 
 @observes("gpu.mig_layout", "smi", "mig")
 def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
-    """Return the expected GPU instances if every GPU has them, else the differing ones as text.
+    """Return the expected GPU instances if every GPU has them, else the differing ones as text; raises as
+    `_on_every_gpu`.
 
     A GPU whose MIG mode is still off has an empty list, one without MIG passes.
     """
@@ -83,7 +100,11 @@ def _mig_layout(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _where_there(facts: Facts, expected: Any, read: Callable[[Gpu], Any]) -> Any:
-    """Compare as `_on_every_gpu`, only on GPUs that have the setting: `read` returns None for the others."""
+    """Compare as `_on_every_gpu`, only on GPUs that have the setting: `read` returns None for the others;
+    raises as that.
+
+    The expected value if no GPU has it.
+    """
     return _on_every_gpu(facts, expected, lambda gpu: expected if (value := read(gpu)) is None else value)
 
 

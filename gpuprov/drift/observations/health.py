@@ -22,7 +22,8 @@ def _files(facts: Facts, expectation: Expectation) -> dict[str, str | None]:
 def _verdict(facts: Facts, expectation: Expectation) -> str:
     """Return `fresh`, or what is wrong with the last verdict: missing, of an earlier boot, or too old.
 
-    What the verdict says is not compared. Shortly after a boot a missing one counts as `fresh`.
+    What the verdict says is not compared. In the first `FIRST_S` after a boot a missing one, or one of an
+    earlier boot, counts as `fresh`.
     """
     verdict = facts.verdict
     if verdict is None or not verdict.is_of_this_boot:

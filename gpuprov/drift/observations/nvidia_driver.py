@@ -206,7 +206,9 @@ def _lines(stated: Modprobe, name: str) -> Iterator[str]:
 
 
 def _narrowed(run: DryRun, stated: Modprobe) -> Iterator[Hindrance]:
-    """Yield the options that take GPUs or links away."""
+    """Yield the options of `NARROWING` that are set and not 0: they take GPUs or links away; each with its
+    places.
+    """
     names = [name for name in run.answers if FILES["nvidia"].fullmatch(module_name(name))]
     for option, value in run.options(names).items():
         if option in NARROWING and value not in ("", "0"):

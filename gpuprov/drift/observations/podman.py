@@ -32,7 +32,9 @@ def _items(listed: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _size(stated: str) -> int | str | None:
-    """Return the size of /dev/shm in bytes; `1g` in containers.conf is 1,000,000,000. Keep other text."""
+    """Return the size of /dev/shm in bytes; `1g` in containers.conf is 1,000,000,000. Keep other text; None
+    for "".
+    """
     parts = re.fullmatch("([0-9]+)([kmgt]?)b?", stated.lower())
     number = whole_number(parts[1]) if parts else None
     if parts is None or number is None:

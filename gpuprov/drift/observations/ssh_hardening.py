@@ -68,7 +68,9 @@ def _differing(facts: Facts, expectation: Expectation) -> Iterator[tuple[str, Ss
 
 
 def _value(answer: SshdAnswer, keyword: str, expectation: Expectation) -> str | None:
-    """Return an option; for `ssh.logins` the shipped value in place of a stricter one."""
+    """Return an option, None if sshd's answer lacks it; for `ssh.logins` the shipped value in place of a
+    stricter one.
+    """
     value = " ".join(answer.options.get(keyword, ())) or None
     value = SYNONYMS.get(value or "", value)
     if expectation.check == "ssh.logins":
@@ -78,13 +80,15 @@ def _value(answer: SshdAnswer, keyword: str, expectation: Expectation) -> str | 
 
 @observes("ssh.pam", "pam")
 def _pam(facts: Facts, expectation: Expectation) -> Any:
-    """Return the lines of PAM that admit a user without credentials."""
+    """Return the lines of PAM that admit a user without credentials, with single blanks; [] without any;
+    raises as `_admitting`.
+    """
     return [" ".join(rule.text.split()) for rule in _admitting(facts)]
 
 
 @names_who("ssh.pam")
 def _admits(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the places of these lines."""
+    """Yield `FILE:LINE` of the lines of PAM that admit a user without credentials; raises as `_admitting`."""
     yield from (rule.place for rule in _admitting(facts))
 
 

@@ -119,7 +119,8 @@ def _debugging(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _login(limits: ResourceLimits, item: str) -> int | str | None:
-    """Return the limit of both root and other users, soft and hard; as text if the values differ.
+    """Return the limit of both root and other users, soft and hard; as text if the values differ, None if not
+    set.
 
     Without a line that sets it, a login keeps the limit of its service, such as sshd's. A line for a name
     overrides one for `*`, and `*` does not apply to root (limits.conf(5)).
@@ -162,6 +163,6 @@ def _limit(row: PamLimit) -> int | str:
 
 
 def _bytes(text: str | None) -> int | str | None:
-    """Return systemd's value as a number of bytes, `unlimited` for `infinity`; others unchanged."""
+    """Return systemd's value as a number of bytes, `unlimited` for `infinity`; others and None stay."""
     number = whole_number(text or "")
     return ("unlimited" if text == "infinity" else text) if number is None else number

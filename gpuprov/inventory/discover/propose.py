@@ -73,6 +73,9 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     The user is left out, a given port is appended (`gpu01-2222`). A host's own name is not used if it is
     invalid in a fleet, that of an earlier host, or a name as given of any host. Names as given may be equal:
     `a@gpu01` and `b@gpu01` are both `gpu01`.
+
+    Raises:
+        ValueError: a host is not `[USER@]HOST[:PORT]`.
     """
     names = {host: _as_given(host) for host in found}
     taken = set(names.values())
@@ -94,13 +97,17 @@ def own_name(facts: Facts) -> str | None:
 
 
 def _as_given(host: str) -> str:
-    """Return the name in the fleet of a host `[USER@]HOST[:PORT]`: HOST and PORT, with `-` for each `:`."""
+    """Return the name in the fleet of a host `[USER@]HOST[:PORT]`: HOST and PORT, with `-` for each `:`.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     to = parse_destination(host)
     return "-".join([to.host.replace(":", "-").strip("-"), *([str(to.port)] if to.port else [])])
 
 
 def _is_address(host: str) -> bool:
-    """Return whether a text is an IP address."""
+    """Return whether a text is an IPv4 or IPv6 address, without brackets or a prefix length."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

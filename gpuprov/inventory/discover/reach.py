@@ -47,7 +47,9 @@ def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
 
 
 def _addresses(text: str) -> list[str]:
-    """Return the host addresses of a network; raise InvalidInput if it is not one, or a too large one."""
+    """Return the host addresses of a network; raise InvalidInput if it is not one, or has more than
+    `ADDRESSES_AT_MOST`.
+    """
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError as error:

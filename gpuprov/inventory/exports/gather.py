@@ -33,7 +33,12 @@ LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator[Node]:
-    """Yield nodes as in the lock: names, addresses, GPUs, software, places; the other values are not set."""
+    """Yield nodes as in the lock: names, addresses, GPUs, software, places; the other values are not set.
+
+    Raises:
+        KeyError: a name is not in the lock.
+        GpuprovError: as `find_gpu`.
+    """
     groups = lock.hosts()
     racks, domains = place_of_hosts(lock.racks), place_of_hosts(lock.nvlink_domains)
     for name in names:
@@ -64,6 +69,9 @@ def live_nodes(
     """Yield each node with values from its facts and None; without an answer as in the lock, with the error.
 
     The order is that of `names`, after all nodes have answered.
+
+    Raises:
+        KeyError, GpuprovError: as `locked_nodes`.
     """
     known = {node.name: node for node in locked_nodes(lock, names, catalog)}
     payload = build(ASKED, password=dispatch.password)
@@ -85,7 +93,8 @@ def live_nodes(
 def observed(node: Node, facts: Facts, topology: Topology | None) -> Node:
     """Return a node with the counts from its facts and its topology.
 
-    Without a topology the number of GPUs is kept and the cores of the GPUs are not set.
+    Without a topology the number of GPUs is kept and the cores of the GPUs are not set. Raises `Missing` as
+    the facts do.
     """
     cpu = facts.cpu
     sockets = max(len({socket for socket, _ in cpu.places.values()}) or cpu.sockets, 1)
@@ -117,7 +126,13 @@ def _has_nvml_plugin(facts: Facts) -> bool | None:
 
 
 def _with_devices(node: Node, facts: Facts) -> Node:
-    """Return a node with the device files of its GPUs and MIG instances, as nvidia-smi lists them."""
+    """Return a node with the device files of its GPUs and MIG instances, as nvidia-smi lists them.
+
+    Unchanged if nvidia-smi does not list as many GPUs with a device file as the node has.
+
+    Raises:
+        NodeFailed: the driver does not list the files of a MIG instance.
+    """
     gpus = () if facts.smi.error else facts.smi.gpus
     minors = {gpu.minor: gpu.index for gpu in gpus if gpu.minor is not None}
     if len(minors) != node.gpus:

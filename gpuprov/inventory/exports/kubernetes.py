@@ -207,6 +207,9 @@ def operator_values(
 ) -> dict[str, Any]:
     """Return values for the GPU Operator, which does not install the driver, installs the toolkit only on
     hosts without it, and does not partition GPUs whose instances the lock states.
+
+    Raises:
+        InvalidInput: as `has_toolkit`.
     """
     values: dict[str, Any] = {
         "driver": {"enabled": False},

@@ -78,7 +78,7 @@ def numbers(text: str) -> list[int]:
     """Return the numbers in a node's list of logical processors: `0-2,8` → 0, 1, 2, 8; [] for "".
 
     Raises:
-        NodeFailed: not such a list, or more processors than a node can have.
+        NodeFailed: not such a list, or more processors than `PROCESSORS`.
     """
     found: list[int] = []
     for part in filter(None, text.split(",")):
@@ -94,7 +94,7 @@ def numbers(text: str) -> list[int]:
 
 
 def ranges(values: Iterable[int]) -> str:
-    """Return numbers as ranges: 0, 1, 2, 8 → `0-2,8`."""
+    """Return numbers as ranges in ascending order, each once: 0, 1, 2, 8 → `0-2,8`; "" without numbers."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):
         if runs and value == runs[-1][1] + 1:

@@ -339,7 +339,14 @@ def _further(
     shown: Mapping[str, str],
     lifted: Collection[str],
 ) -> dict[str, Any]:
-    """Return the groups that own no host, with their hosts, children and variables."""
+    """Return the groups that own no host, with their hosts, children and variables; without empty and
+    computed ones.
+
+    Args:
+        owners: group of the fleet → its hosts.
+        shown: group → its name in the fleet.
+        lifted: variables that became settings.
+    """
     found = {}
     computed = set(_vars(inventory, "all").get(KINDS_VARIABLE, ()))
     for name, group in inventory.groups.items():

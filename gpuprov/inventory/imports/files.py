@@ -60,7 +60,7 @@ def check_files(path: Path) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a file; InvalidInput if it is too large or cannot be read."""
+    """Return the content of a file; InvalidInput if it is larger than `MAX_BYTES` or cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InvalidInput(f"{path} is larger than {MAX_BYTES >> 20} MiB")
@@ -74,6 +74,9 @@ def _files(path: Path) -> Iterator[InventoryFile]:
 
     Links are checked first, then followed as Ansible does. Hidden files are skipped, as by Ansible, but not
     those of variables: a name of a group could begin with a dot.
+
+    Raises:
+        InvalidInput: as `_refuse_link`, or a folder cannot be read.
     """
     whole = path if path.is_dir() else path.parent
     root = whole.resolve()
@@ -123,7 +126,11 @@ def _refuse_link(path: Path, root: Path, whole: Path) -> None:
 
 
 def _added(data: bytes) -> Iterator[int]:
-    """Yield the number of values that each alias of a YAML text adds, without composing the text."""
+    """Yield the number of values that each alias of a YAML text adds, without composing the text.
+
+    Raises:
+        YAMLError: it is not YAML.
+    """
     sizes: dict[str, int] = {}
     parents: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

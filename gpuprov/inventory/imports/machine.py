@@ -206,13 +206,17 @@ def host_entry(address: str, ssh: Mapping[str, Any]) -> str | dict[str, Any]:
 
 
 def fold_entries(entries: Mapping[str, str | dict[str, Any]]) -> str | dict[str, Any]:
-    """Return hosts in the shortest form that a fleet allows."""
+    """Return hosts in the shortest form that a fleet allows: as `fold_hosts`, or name → entry if one is no
+    plain address.
+    """
     plain = {host: entry for host, entry in entries.items() if isinstance(entry, str)}
     return fold_hosts(plain) if len(plain) == len(entries) else dict(entries)
 
 
 def fold_hosts(hosts: Mapping[str, str]) -> str | dict[str, str]:
-    """Return names as `gpu[01-08]`, or a list if that changes the order; name → address if they differ."""
+    """Return names as `gpu[01-08]`, or separated by commas if that changes the order; name → address if one
+    differs.
+    """
     if any(name != address for name, address in hosts.items()):
         return dict(hosts)
     folded = fold(hosts)

@@ -57,6 +57,9 @@ def machines(document: Values) -> list[Machine]:
 def _machines(output: str, value: Any) -> Iterator[Machine]:
     """Yield the machines in the value of an output: an address, an object with an address, or several of them
     in a list or an object. Other values are ignored.
+
+    Raises:
+        InvalidInput: as `_of_fields`.
     """
     if isinstance(value, str):
         yield from _of_text(output, output, value)

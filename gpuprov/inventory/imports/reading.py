@@ -65,7 +65,8 @@ def check_shapes(variables: Mapping[str, Any], place: str) -> None:
 
 
 def run_bounded(command: Sequence[str], environment: Mapping[str, str]) -> Answer:
-    """Run a command with limits of its time, memory, output and files.
+    """Run a command with limits of its time (`TIMEOUT_S`), memory, output and files; return its answer at any
+    exit code.
 
     Raises:
         InvalidInput: it exceeded the limit of time or output.

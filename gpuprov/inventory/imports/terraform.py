@@ -37,7 +37,9 @@ def machines(state: Any) -> list[Machine]:
 
 
 def _resources(state: Fields) -> Iterator[tuple[str, str, str, Fields]]:
-    """Yield type, label, index ("" without one) and values of every managed resource."""
+    """Yield type, label, index ("" without one) and values of every managed resource, in a state file or in
+    the output of Terraform's `show`.
+    """
     for resource in state.parts("resources"):
         if resource.text("mode") == "managed":
             for instance in resource.parts("instances"):

@@ -48,7 +48,10 @@ class Ways:
 
 
 def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) -> Ways:
-    """Return the SSH settings of an inventory.
+    """Return the SSH settings of an inventory: those that all hosts share, those of groups, and of single
+    hosts.
+
+    A setting that is a template for any host is left out for all.
 
     Args:
         owners: group of the fleet → its hosts.
@@ -73,8 +76,10 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
 
 
 def _connections(inventory: AnsibleInventory) -> dict[str, Stated]:
-    """Return host → its connection variables: those of groups further from `all` take precedence, at equal
-    depth those of the later name.
+    """Return host → its connection variables, those of the host before those of its groups. Groups further
+    from `all` take precedence, at equal depth those of the later name.
+
+    Raises as `_of_groups`.
     """
     of_groups = _of_groups(inventory)
     of_hosts: dict[str, list[Precedences]] = {}

@@ -90,7 +90,9 @@ def detached_signature(content: bytes, signer: str) -> bytes:
 
 
 def _write_wheel(path: Path, number: str, files: dict[str, bytes]) -> None:
-    """Write a reproducible wheel: the same files always result in the same bytes."""
+    """Write a reproducible wheel to a path: the same files always result in the same bytes. An existing file
+    is replaced.
+    """
     about = f"{INSIDE}-{number}.dist-info"
     said = f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {number}\nSummary: The catalog of gpuprov\n"
     tags = "Wheel-Version: 1.0\nGenerator: gpuprov\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

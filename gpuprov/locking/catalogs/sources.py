@@ -59,12 +59,12 @@ def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[
 
 
 def _from_index(stated: str | None) -> tuple[Mapping[str, bytes], str]:
-    """Return the files in the newest wheel of pip's index, or in that of a version, and the name of the
-    place.
+    """Download the newest wheel of pip's index, or that of a version, with pip; return the files in it, and
+    the name of the place.
 
     Raises:
         InvalidInput: the wheel contains no release, or too large files.
-        Unreachable: pip is too slow, fails or downloads no wheel.
+        Unreachable: pip takes more than `PATIENCE_S` seconds, fails or downloads no wheel.
     """
     wanted = f"{PACKAGE}=={stated}" if stated else PACKAGE
     with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:

@@ -118,7 +118,9 @@ def _keys(key: Path | None) -> bytes:
 
 
 def _remember(keys: bytes) -> None:
-    """Store the key for later updates; GpuprovError if the file cannot be written."""
+    """Store the key for later updates in place of the previous one; GpuprovError if the file cannot be
+    written.
+    """
     try:
         replace_file(store() / KEY, keys)
     except OSError as error:

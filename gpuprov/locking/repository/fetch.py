@@ -48,7 +48,7 @@ GRACE_S = 1.0
 
 
 def default_cache() -> Path:
-    """Return the default folder of the cache: `$XDG_CACHE_HOME/gpuprov/repository`."""
+    """Return the default folder of the cache, `$XDG_CACHE_HOME/gpuprov/repository`; raises as `cache_dir`."""
     return cache_dir() / "repository"
 
 
@@ -150,6 +150,10 @@ class Fetcher:
         has none.
 
         An answer with the right checksum is added to the cache.
+
+        Raises:
+            Unreachable, Refused: as `_ask`, or offline and not in the cache.
+            OSError: the cache cannot be read or written.
         """
         kept = self.cache / "content" / sha256
         if kept.exists() and hashlib.sha256(content := kept.read_bytes()).hexdigest() == sha256:
@@ -165,7 +169,12 @@ class Fetcher:
         """Return the server's file, or the cached copy if the server confirms it; None if the server has
         none.
 
-        Offline the cached copy is returned without a query.
+        A new file is added to the cache. Offline the cached copy is returned without a query.
+
+        Raises:
+            Unreachable, Refused: as `_ask`; offline and not in the cache; a confirmation without a cached
+                copy.
+            OSError: the cache cannot be read or written.
         """
         kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
         said = kept.with_suffix(".json")
@@ -194,7 +203,7 @@ class Fetcher:
         )
 
     def _ask(self, url: str, headers: Mapping[str, str], limit: int) -> tuple[bytes | None, dict[str, str]]:
-        """Send one GET, repeated after temporary errors.
+        """Send one GET; repeat it after temporary errors, with pauses, at most `attempts` times in all.
 
         Returns:
             Content and headers; for a missing or unchanged file None and `:status`, the HTTP status.
@@ -247,10 +256,11 @@ class Fetcher:
     def _once(
         self, url: str, headers: Mapping[str, str], limit: int, deadline: float
     ) -> tuple[bytes | None, dict[str, str]]:
-        """Send one GET, as `_ask` without repetition.
+        """Send one GET, as `_ask` without repetition; a login is not sent to the host of a redirect.
 
         Raises:
             HTTPError: a status other than success, 304, 404 and 410.
+            OSError, HTTPException: the server cannot be reached, is too slow, or sends less than it states.
         """
         request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
         for name, value in login_of(url).items():
@@ -408,6 +418,8 @@ def _validators(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file of the cache atomically: other processes may read it at the same time."""
+    """Write a file of the cache atomically, and create its folders: other processes may read it at the same
+    time. OSError if that is not possible.
+    """
     make_folders(path.parent)
     replace_file(path, content)

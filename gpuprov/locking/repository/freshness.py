@@ -39,8 +39,9 @@ def check_dates(
             of the end of that day, and may be older than one that was read for a later day.
 
     Raises:
-        Refused: expired, in the future, or older than the newest that was read before.
-        GpuprovError: the record cannot be written.
+        Refused: expired, in the future, or older than the newest that was read before; or without a date
+            although that one had one.
+        GpuprovError: the record cannot be read or written.
     """
     judged = now = now or datetime.now(UTC)
     if frozen:
@@ -71,10 +72,12 @@ def _check_against_last(name: str, written: datetime | None, judged: datetime, f
     """Check that an index is not older than the newest one read under its name; record its date if it is
     newer.
 
-    A frozen index is not compared with one that was read for a later day.
+    A frozen index is not compared with one that was read for a later day. A lock of the records' folder
+    excludes other processes.
 
     Raises:
         Refused: it is older, or has no date although the last one had.
+        InvalidInput: the record is not one.
         OSError: the record cannot be read or written.
     """
     folder = state_dir() / "repositories"

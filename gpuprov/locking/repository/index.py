@@ -130,11 +130,11 @@ class Index:
         return list(dict.fromkeys(part.origin for part in self.records))
 
     def union(self, *others: Index) -> Index:
-        """Return this index combined with others."""
+        """Return this index combined with others; raises as `Index` if they cannot be combined."""
         return Index(*self.records, *(part for other in others for part in other.records))
 
     def only(self, visible: Callable[[Package], bool]) -> Index:
-        """Return this index without the packages that are not visible."""
+        """Return an index without the packages that are not visible; this one is unchanged."""
         return Index(*(_Visible(part, visible) for part in self.records))
 
     def names(self) -> set[str]:

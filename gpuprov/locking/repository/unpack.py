@@ -22,7 +22,7 @@ LIMIT = 1 << 30
 
 
 def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> bytes:
-    """Decompress content.
+    """Decompress content, to at most `LIMIT` bytes.
 
     Args:
         suffix: a key of UNPACK.
@@ -30,7 +30,7 @@ def unpack(content: bytes, suffix: str, name: str, size: int | None = None) -> b
         size: its uncompressed size, if its index states it.
 
     Raises:
-        Refused: it is truncated or of another format, or its size is wrong.
+        Refused: it is truncated or of another format, or its size is wrong or exceeds the limit.
     """
     limit = LIMIT if size is None else max(0, min(size, LIMIT))
     try:

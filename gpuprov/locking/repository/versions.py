@@ -51,17 +51,24 @@ def matches_upstream(upstream: str, wanted: str) -> bool:
 
 
 def _compare_deb(left: str, right: str) -> int:
-    """Compare two full Debian versions; the result is below zero if the first is older."""
+    """Compare two full Debian versions; the result is below zero if the first is older. ValueError if one is
+    not a version.
+    """
     return NativeVersion(left)._compare(NativeVersion(right))
 
 
 def _upstream_deb(version: str) -> str:
-    """Return the upstream part of a full version: without epoch and Debian revision."""
+    """Return the upstream part of a full version, without epoch and Debian revision; ValueError if it is not
+    a version.
+    """
     return NativeVersion(version).upstream_version or version
 
 
 def _split_rpm(version: str) -> tuple[int, str, str]:
-    """Split `[epoch:]version[-release]` into epoch, version and release; unstated parts are 0 and empty."""
+    """Split `[epoch:]version[-release]` into epoch, version and release; unstated parts are 0 and empty.
+
+    ValueError for an epoch that is not a number.
+    """
     epoch, colon, rest = version.rpartition(":")
     number, _, release = rest.partition("-")
     return int(epoch) if colon else 0, number, release

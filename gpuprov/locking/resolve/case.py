@@ -197,7 +197,11 @@ def _precompiled(text: str | None) -> bool:
 
 
 def _nccl_build(text: str | None) -> Version | None:
-    """Return the build in an NCCL version: 12.9 of `2.27.3-1+cuda12.9`; None if it states none."""
+    """Return the CUDA version in an NCCL version: 12.9 of `2.27.3-1+cuda12.9`; None if it states none.
+
+    Raises:
+        InvalidInput: it is not a version.
+    """
     if text is None or "+cuda" not in text:
         return None
     return version(library_text("nccl", text.split("+cuda", 1)[1]))

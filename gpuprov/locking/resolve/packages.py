@@ -68,7 +68,9 @@ def packages(case: Case, draft: Draft) -> dict[str, PackageSet]:
 
 
 def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
-    """Add DCGM's package for CUDA 12 if a driver of CUDA 13 runs GPUs that CUDA 13 has dropped."""
+    """Add DCGM's package for CUDA 12 if a driver of CUDA 13 runs GPUs that CUDA 13 has dropped; otherwise
+    return the packages unchanged.
+    """
     dropped = any(gpu.last_cuda and gpu.last_cuda.major == _OLD_GPUS_CUDA for gpu in case.gpus)
     if not dropped or draft.branch is None or draft.branch.native_cuda.major <= _OLD_GPUS_CUDA:
         return base
@@ -76,8 +78,8 @@ def _dcgm(case: Case, draft: Draft, base: PackageSet) -> PackageSet:
 
 
 def _components(case: Case, draft: Draft, system: System) -> list[tuple[str, str, str]]:
-    """Return component, repository and name of its rules for each part of the stack that is to be
-    installed.
+    """Return component, repository and name of its rules for each part of the stack that is to be installed,
+    also those that follow from the GPUs, such as the fabric manager.
     """
     home = _home(draft, system)
     switched = draft.fabricmanager is not None

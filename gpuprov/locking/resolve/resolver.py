@@ -42,7 +42,7 @@ class Resolution:
 
 
 def _settled_answer(request: Request, catalog: Catalog) -> Answer:
-    """Return the answer to a request, without alternatives."""
+    """Return the answer to a request, without alternatives; raises as `resolve_once`."""
     return resolve_once(request, catalog).answer
 
 
@@ -89,7 +89,9 @@ def _answer(case: Case, draft: Draft, said: dict[str, list[RuleFinding]]) -> Ans
 
 
 def _stack(case: Case, draft: Draft) -> Stack:
-    """Return the versions of a complete draft, and the components that follow from it."""
+    """Return the versions of a complete draft, and the components that follow from it; `absent` for one that
+    must not be installed, None for one without a version.
+    """
 
     def text(name: str) -> str | None:
         value = getattr(draft, name)

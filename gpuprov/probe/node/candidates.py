@@ -28,14 +28,17 @@ SOURCE = re.compile(r" +-?\d+ (?!/var/lib/dpkg/status\Z)(\S.*)\Z")
 
 @collector(seconds=20)
 def candidates(parameters: "Values") -> "Any":
-    """Return the versions that apt prefers to those of held packages, and `path:line` of the preferences."""
+    """Return the versions that apt prefers to those of held packages, and `path:line` of the preferences;
+    raises as `run`.
+    """
     names = parameters["held"]
     rows = list(_preferred(run("apt-cache", "policy", *names, seconds=15))) if names else []
     return {"rows": rows, "places": _places({row[2] for row in rows}) if rows else []}
 
 
 def _preferred(text: str) -> "Iterator[Row]":
-    """Yield name, version, priority and source of the versions that apt would take by preference.
+    """Yield name, version, priority and source of the versions that apt would take by preference: of a higher
+    priority than the installed one's, or from `FORCED` on if no source offers that.
 
     If a preference excludes all versions of an installed package, its version is `none`.
     """
@@ -49,7 +52,9 @@ def _preferred(text: str) -> "Iterator[Row]":
 
 
 def _parsed(text: str) -> "Iterator[tuple[str, str, str, Versions]]":
-    """Yield name, installed version, candidate, and version -> (priority, first source) of each package."""
+    """Yield name, installed version, candidate, and version -> (priority, first source) of each package in
+    the output of `apt-cache policy`; the source is "" if no repository has the version.
+    """
     for part in re.split(r"(?m)^(?=\S)", text):
         lines = part.splitlines()
         if len(lines) < 4:

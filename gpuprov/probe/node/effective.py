@@ -109,7 +109,8 @@ def _shells(parameters: "Values") -> "tuple[dict[str, Any], list[Any]]":
 
 
 def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]":
-    """Return kind -> variable -> (value, place) of root's bash, and [path of a login's nvcc, its place].
+    """Run root's bash with its files; return kind -> variable -> (value, place), and [path of a login's nvcc,
+    its place].
 
     Without bash they are PAM's variables and [None, None].
 
@@ -284,7 +285,7 @@ def _stated(name: str, parameters: "Values") -> "Iterator[Place]":
 
 
 def _everybody(parameters: "Values") -> "list[dict[str, Any]]":
-    """Return variable -> (value, place) of each kind of process."""
+    """Return variable -> (value, place) of each kind of process; without shells if these cannot be read."""
     everybody = [_pam(), _services(), _users(), _jobs()]
     with suppress(Failed):  # the collector of variables reports it
         everybody = [*_shells(parameters)[0].values(), *everybody]
@@ -297,8 +298,10 @@ def _has_content(path: str) -> bool:
 
 
 def _owned(paths: "list[str]") -> "set[str]":
-    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib. Empty
-    without paths.
+    """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib; by dpkg, or
+    rpm without it.
+
+    Empty without paths.
     """
     if not paths:
         return set()

@@ -161,7 +161,11 @@ def modprobe(parameters: "Values") -> "Any":
 
 @collector(seconds=15)
 def gpu_use(parameters: "Values") -> "Any":
-    """Return pid -> name of the processes with an open GPU device, and Docker's containers with GPUs."""
+    """Return pid -> name of the processes with an open GPU device, and Docker's containers with GPUs.
+
+    Raises:
+        Failed: users have more files open than can be looked at, or docker fails.
+    """
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
         for pid in users_of(r"nvidia(?:\d+|ctl|-uvm)"):
@@ -184,7 +188,7 @@ def users_of(pattern: str) -> "dict[str, list[str]]":
 
 
 def _containers() -> "list[str]":
-    """Return the sorted names of Docker's running containers with GPUs; [] without Docker."""
+    """Return the sorted names of Docker's containers with GPUs that run; [] without it; raises as `run`."""
     if not os.path.exists("/run/docker.sock") or not find_program("docker"):
         return []
     running = run("docker", "ps", "--quiet").split()

@@ -104,12 +104,16 @@ class Nvml:
             "ecc": errors.value if ecc else None,
             "sent_kb": self._number(handle, "PcieThroughput", PCIE_SENT) if traffic else None,
             "received_kb": self._number(handle, "PcieThroughput", PCIE_RECEIVED) if traffic else None,
+            "generation": self._number(handle, "CurrPcieLinkGeneration"),  # an idle link slows down
+            "width": self._number(handle, "CurrPcieLinkWidth"),
         }
         row.update(self._what_stays(index, handle, memory.total >> 20 if has_memory else None))
         return row
 
     def _what_stays(self, index: int, handle: "Any", total: "int | None") -> "Values":
-        """Return the values of a GPU that do not change, such as name and limits; they are read once."""
+        """Return the values of a GPU that are read once: name, limits, and its PCIe link at the first
+        reading.
+        """
         if index not in self._fixed:
             limit = self._number(handle, "EnforcedPowerLimit")
             self._fixed[index] = {
@@ -119,8 +123,6 @@ class Nvml:
                 "limit_w": None if limit is None else limit / 1000.0,
                 "max_clock": self._number(handle, "MaxClockInfo", SM_CLOCK),
                 "persistence": self._number(handle, "PersistenceMode"),
-                "generation": self._number(handle, "CurrPcieLinkGeneration"),
-                "width": self._number(handle, "CurrPcieLinkWidth"),
                 "total_mib": total,
             }
         return self._fixed[index]

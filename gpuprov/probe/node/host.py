@@ -224,7 +224,10 @@ def _fairly(pids: "list[str]") -> "list[str]":
 
 
 def _program(pid: str, gpus: "list[str]", wanted: "Any") -> "Values":
-    """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`."""
+    """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`.
+
+    Secrets among these are hidden. "" or None for a value that cannot be read.
+    """
     folder = "/proc/" + pid + "/"
     words = (read_or_none(folder + "stat") or "").rpartition(")")[2].split()
     status = read_or_none(folder + "status") or ""

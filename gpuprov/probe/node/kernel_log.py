@@ -134,7 +134,11 @@ class Kinds:
         self._full = {kind for kind, lines in self._kinds.items() if len(lines) == OF_A_KIND}
 
     def add(self, seconds: float, text: str) -> None:
-        """Add a line, unless an earlier source has had it."""
+        """Add a line, unless an earlier source has had it; of a kind at most the last `OF_A_KIND` are kept,
+        all are counted.
+
+        Beyond `KINDS` kinds, further ones are put together as `others`.
+        """
         kind = _kind(text)
         if kind not in self._kinds and len(self._kinds) >= KINDS:
             kind = "others"

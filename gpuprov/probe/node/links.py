@@ -149,7 +149,7 @@ def counters(parameters: "Values") -> "Any":
 def _counters() -> "dict[str, int]":
     """Return name -> value of the counters of PCIe errors, RDMA ports, swapping and memory errors.
 
-    PCIe and RDMA counters of 0 are left out.
+    PCIe and RDMA counters of 0, and those that cannot be read, are left out.
     """
     found = {}
     for path in glob.glob(DEVICES + "*/aer_dev_*"):

@@ -113,7 +113,9 @@ def _matching(patterns: "tuple[str, ...]") -> "list[str]":
 
 
 def _images(kernel: str) -> "list[str]":
-    """Return the images of a kernel that are older than one of the driver's modules."""
+    """Return the images of a kernel's initramfs in /boot that are older than one of the driver's modules for
+    it.
+    """
     lines = (read_or_none(dependencies(kernel)) or "").splitlines()
     files = [f"/lib/modules/{kernel}/{line.partition(':')[0]}" for line in lines if IN_IMAGE.search(line)]
     made = max([os.stat(path).st_mtime for path in files if os.path.exists(path)], default=0.0)

@@ -39,7 +39,10 @@ def default_routes() -> "set[str]":
 
 
 def _dump() -> "Iterator[tuple[int, str]]":
-    """Yield interface index and ADDRESS/PREFIX of every IPv4 and IPv6 address."""
+    """Yield interface index and ADDRESS/PREFIX of every IPv4 and IPv6 address, from the kernel by netlink.
+
+    OSError if it does not answer within 5 s.
+    """
     request = ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     header = HEADER.pack(HEADER.size + len(request), RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:

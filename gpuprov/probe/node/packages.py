@@ -87,7 +87,12 @@ def _version_locks() -> str:
 
 @collector(seconds=20)
 def package_files(parameters: "Values") -> "Any":
-    """Return name, path and state of the held packages' files that are not as the last apply left them."""
+    """Return name, path and state of the held packages' files that are not as the last apply left them, at
+    most `ROWS`.
+
+    Raises:
+        Failed: the node has neither dpkg nor rpm.
+    """
     if not os.path.exists(gpuprov_package_files.INFO) and not find_program("rpm"):
         raise Failed("neither dpkg nor rpm is here")
     return [list(row) for row in gpuprov_package_files.differing(parameters["held"])[:ROWS]]
@@ -203,14 +208,14 @@ def _fingerprints(path: str) -> "list[str]":
     """Return fingerprints of the primary keys in a keyring, armoured or not; [] if it is not a keyring."""
     with open(path, "rb") as file:
         data = file.read(1024 * 1024)
-    if b"-----BEGIN PGP" in data:
-        body = re.search(
-            rb"-----BEGIN PGP[^\n]*\n(?:[^\n]+: [^\n]*\n)*\s*\n(.*?)(?:\n=|-----END)", data, re.S
-        )
-        data = base64.b64decode(body.group(1)) if body else b""
     try:
+        if b"-----BEGIN PGP" in data:
+            body = re.search(
+                rb"-----BEGIN PGP[^\n]*\n(?:[^\n]+: [^\n]*\n)*\s*\n(.*?)(?:\n=|-----END)", data, re.S
+            )
+            data = base64.b64decode(body.group(1)) if body else b""
         return [_fingerprint(body) for tag, body in _openpgp_packets(data) if tag == 6]
-    except IndexError:
+    except (IndexError, OverflowError, ValueError):  # cut off, a packet that is too long for a key, no base64
         return []
 
 

@@ -70,7 +70,9 @@ def _is_written_by_us(path: str) -> bool:
 
 
 def _replacement(name: str) -> "str | None":
-    """Return the file that counts for a unit, if it is not gpuprov's and hides another file of that name."""
+    """Return the file that counts for a unit, if it is not gpuprov's and hides another file of that name;
+    else None.
+    """
     paths = [path for path in (folder + "/" + name for folder in UNIT_FOLDERS) if os.path.lexists(path)]
     hidden = {os.path.realpath(path) for path in paths} - {os.path.realpath(path) for path in paths[:1]}
     return paths[0] if hidden and not _is_written_by_us(paths[0]) else None

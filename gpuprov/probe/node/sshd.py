@@ -48,6 +48,9 @@ def sshd(parameters: "Values") -> "Any":
     text, lines]], "unread": [path], "unclear": [reason]}; text and lines are null in an answer that is the
     first one again. `unread` are files that changed after sshd has read them, `unclear` are listeners that
     could not be asked. Without sshd all are empty, also if its service does not run and no sshd could.
+
+    Raises:
+        Failed: no listener could be asked.
     """
     found = {"text": "", "lines": [], "answers": [], "unread": [], "unclear": []}  # type: Values
     listeners = {}  # type: dict[tuple[str, ...], tuple[str, list[str]]]
@@ -151,9 +154,10 @@ def sshd_options(words: "list[str]", of_title: bool) -> "list[str]":
 def _ask_all(
     parameters: "Values", found: "Values", command: str, options: "tuple[str, ...]", pids: "list[str]"
 ) -> None:
-    """Add the answers of listeners with the same options, and the files that they have not read.
+    """Add the answers of listeners with the same options, and the files that they have not read, to `found`.
 
-    Users, addresses and ports are varied as far as Match blocks name them.
+    Users, addresses and ports are varied as far as Match blocks name them, in at most `ASKED_MAX` questions.
+    Failed if `sshd -T` fails.
     """
     here, ours = _connection()
     login, (unknown, elsewhere) = parameters["login"], parameters["strangers"]
@@ -210,7 +214,9 @@ def _ask(
 
 
 def _connection() -> "tuple[str, str]":
-    """Return the addresses of the controller and of this machine, from the environment of a parent."""
+    """Return the addresses of the controller and of this machine, from the environment of a parent; both
+    127.0.0.1 without ssh.
+    """
     given = re.compile(r"(?:^|\0)SSH_CONNECTION=([\w.:%]+) \d+ ([\w.:%]+) ")
     pid = str(os.getpid())
     while pid.isdigit() and pid not in ("0", "1"):
@@ -244,7 +250,8 @@ def _samples(keyword: str, criteria: str) -> "list[str]":
 def _unread(pid: str, first: "tuple[str, list[Any], str]") -> "list[str]":
     """Return configuration files and folders that changed after a listener has read them.
 
-    sshd writes its own number to a file when it starts and after each reload.
+    sshd writes its own number to a file when it starts and after each reload; without that file, wait for a
+    reload to end.
     """
     text, _, trace = first
     begun = _started(pid)
@@ -278,7 +285,12 @@ def _changed(path: str) -> float:
 
 @collector(seconds=5)
 def pam(parameters: "Values") -> "Any":
-    """Return the lines of sshd's PAM service and of those that it includes: service -> [place, text]."""
+    """Return the lines of sshd's PAM service and of those that it includes: service -> [place, text]. Secrets
+    are hidden.
+
+    Raises:
+        Failed: there are more than `SERVICES_MAX` files.
+    """
     found, left = {}, ["other", "sshd"]  # type: tuple[dict[str, list[list[str]]], list[str]]
     while left:
         name = left.pop()

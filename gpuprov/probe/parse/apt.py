@@ -61,7 +61,9 @@ class Apt:
 
 
 def parse_apt(raw: Mapping[str, Any]) -> Apt:
-    """Parse source files, preferences and `apt-config dump`; keep the fingerprints by keyring."""
+    """Parse source files, preferences and `apt-config dump`; keep the fingerprints by keyring. Of a setting
+    that is stated several times the last value counts.
+    """
     config = parse_apt_config(raw["config"])
     switch = config.get("APT::Periodic::Unattended-Upgrade", ("0",))[-1:]
     return Apt(
@@ -129,7 +131,9 @@ def _deb822(path: str, text: str) -> tuple[Source, ...]:
 
 
 def _repo(path: str, text: str) -> tuple[Source, ...]:
-    """Parse sections of a .repo file; the id is the suite, and `signed_by` is empty without `gpgcheck`."""
+    """Parse sections of a .repo file; the id is the suite, and `signed_by` is empty without `gpgcheck`. A
+    section without an address has an empty one.
+    """
     sources = []
     for section in re.split(r"^\[", text, maxsplit=SECTIONS, flags=re.M)[1:]:
         name, _, body = section.partition("]")

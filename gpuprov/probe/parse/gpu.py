@@ -102,7 +102,10 @@ class Gpu:
 
 
 def read_gpu(index: int, gpu: Element, lists: list[str]) -> Gpu:
-    """Parse a GPU's element, whose `supported_clocks` is the index of one of the `lists`."""
+    """Parse a GPU's element, whose `supported_clocks` is the index of one of the `lists`.
+
+    A value that the driver does not report is None.
+    """
     supported = integer(_text(gpu, "supported_clocks"))
     bus_id = _text(gpu, "pci/pci_bus_id") or gpu.get("id")
     return Gpu(
@@ -180,7 +183,7 @@ def _pci_id(text: str | None) -> str | None:
 
 
 def _clocks(gpu: Element, block: str) -> Clocks:
-    """Return the four clocks in one element, such as `max_clocks`."""
+    """Return the four clocks in one element, such as `max_clocks`, in MHz; None for one that is missing."""
     names = ("graphics_clock", "sm_clock", "mem_clock", "video_clock")
     return Clocks(*(integer(_text(gpu, f"{block}/{name}")) for name in names))
 

@@ -86,7 +86,7 @@ class Health:
 
 
 def parse_health(answer: str | bytes) -> tuple[Health, ...]:
-    """Parse all readable GPUs of an output of `nvidia-smi -q -x`."""
+    """Parse all GPUs of an output of `nvidia-smi -q -x` that `gpu_elements` can read."""
     return tuple(_health(index, gpu) for index, gpu in gpu_elements(answer))
 
 

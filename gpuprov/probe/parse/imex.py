@@ -25,6 +25,8 @@ def parse_imex(raw: Mapping[str, Any]) -> Imex:
 
 
 def _lines(text: object) -> list[str]:
-    """Return the lines of a text with content, without comments; none if there is no text."""
+    """Return the lines of a text with content, without comments, of the first `LIMIT` lines; none if there is
+    no text.
+    """
     lines = str(text or "").splitlines()[:LIMIT]
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]

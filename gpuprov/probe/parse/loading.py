@@ -45,7 +45,12 @@ class DryRun:
         return list(self._steps(name, set()))
 
     def _steps(self, name: str, asked: set[str]) -> Iterator[Step]:
-        """Yield the steps of a name, each name once."""
+        """Yield the steps of a name: files that are loaded, and those of the commands in install lines; each
+        name once.
+
+        Args:
+            asked: names with steps so far, which is extended.
+        """
         asked.add(name)
         for line in lines_of(self.answers.get(name, "")):
             verb, _, rest = line.strip().partition(" ")
@@ -86,7 +91,8 @@ class Loading:
 def parse_loading(raw: Mapping[str, Any]) -> Loading:
     """Parse the probe's outputs of modprobe; a kernel whose name is not a release is left out.
 
-    So is everything in excess of what the probe requests.
+    So is everything in excess of `KERNELS_AT_MOST`, `NAMES_AT_MOST` and `DEVICES_AT_MOST`, as the probe
+    requests no more.
     """
     kernels = {
         kernel: DryRun({str(name): str(text) for name, text in islice(answers.items(), NAMES_AT_MOST)})

@@ -148,7 +148,11 @@ _NOTHING = ("/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true", ":")
 
 
 def parse_modprobe(lines: Iterable[tuple[str, str]], cmdline: str) -> Modprobe:
-    """Parse lines of modprobe.d(5) as (place, line), and the kernel's command line."""
+    """Parse lines of modprobe.d(5) and of modules-load.d(5) as (place, line), and the kernel's command line.
+
+    The first place of a blacklist or an install line is kept; of an option the last value counts, and the
+    command line's before all.
+    """
     blacklisted: dict[str, str] = {}
     disabled: dict[str, str] = {}
     options: dict[str, dict[str, str]] = {}

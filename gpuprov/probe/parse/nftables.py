@@ -35,7 +35,9 @@ def parse_flushing(shown: str) -> Flushing:
 
 
 def parse_table(text: str) -> Table | None:
-    """Parse the output of `nft -p list table`; return None if there is no such table."""
+    """Parse the sets and chains in the output of `nft -p list table`; return None for an empty text: there is
+    no such table.
+    """
     if not text.strip():
         return None
     networks: dict[str, list[str]] = {}

@@ -104,21 +104,31 @@ class Candidates:
 
 
 def parse_candidates(raw: Mapping[str, Any]) -> Candidates:
-    """Parse the probe's rows of name, version, priority and source, and its places."""
+    """Parse the probe's rows of name, version, priority and source, and its places.
+
+    Raises:
+        NodeFailed: a name is not one of a package.
+        KeyError, TypeError, IndexError, ValueError: the rows have another form.
+    """
     rows = raw["rows"]
     found = (Candidate(package_name(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows)
     return Candidates(tuple(found), tuple(map(str, raw["places"])))
 
 
 def parse_package_files(raw: Iterable[Any]) -> tuple[ChangedFile, ...]:
-    """Parse the probe's rows of name, path and state."""
+    """Parse the probe's rows of name, path and state, at most `FILES_AT_MOST`; errors as of
+    `parse_candidates`.
+    """
     rows = islice(raw, FILES_AT_MOST)
     return tuple(ChangedFile(package_name(name), str(path), str(state)) for name, path, state in rows)
 
 
 @kept(16, LIST)
 def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
-    """Parse lines of name, architecture, version, source and dpkg's three-word status, separated by tabs."""
+    """Parse lines of name, architecture, version, source and dpkg's three-word status, separated by tabs.
+
+    A second package of a name, of another architecture, has `name:arch` as its key. Raises as `_fields`.
+    """
     found: dict[str, Package] = {}
     for fields in _fields(text, 5):
         name, arch, version, source, status = fields
@@ -135,6 +145,9 @@ def parse_dpkg(text: str, interrupted: bool = False) -> Packages:
 def parse_rpm(text: str, locks: tuple[str, ...] = ()) -> Packages:
     """Parse lines of name, architecture, epoch:version-release and source, separated by tabs, and dnf's
     version locks. The first row of a name has the name as its key, later ones name-version.
+
+    Raises:
+        NodeFailed: a name or version is not a package's, or the version locks would take too long to compare.
     """
     rows = list(_fields(text, 4))
     is_locked = matcher(locks, len(rows))

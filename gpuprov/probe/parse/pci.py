@@ -61,7 +61,11 @@ def _device(
     numa: str,
     driver: str,
 ) -> PciDevice:
-    """Return the device in one row; ids lose their `0x`, an empty driver and a NUMA node of -1 are None."""
+    """Return the device in one row; ids lose their `0x`, an empty driver and a NUMA node of -1 are None.
+
+    Raises:
+        NodeFailed: the address or the driver has characters that no device name has.
+    """
     return PciDevice(
         address=device_name(address.lower()),
         vendor=_bare(vendor),

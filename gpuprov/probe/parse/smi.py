@@ -94,7 +94,9 @@ def _read(answer: str | bytes) -> str:
 
 
 def _last_document(text: str) -> str:
-    """Return a text without the documents before the last complete one, and the incomplete one after it."""
+    """Return a text without the documents before the last complete one, and the incomplete one after it;
+    unchanged if none is complete.
+    """
     first, end = text.find(_BEGIN), text.rfind(_END)
     if end <= first:
         return text
@@ -112,7 +114,9 @@ def _prepared(text: str) -> tuple[str, list[str]]:
 
 
 def _is_too_large(text: str) -> bool:
-    """Return whether the trees of the GPUs would take too much time and memory."""
+    """Return whether a text has more than `TAGS` tags or `GPUS` GPUs, whose trees would take too much time
+    and memory.
+    """
     return text.count("<") > TAGS or text.count(GPU_BEGIN) + text.count("<gpu>") > GPUS
 
 

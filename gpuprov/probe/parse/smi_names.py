@@ -49,7 +49,9 @@ def gpu_pieces(text: str) -> list[str]:
 
 
 def _plain(piece: str) -> str:
-    """Return the element of one GPU with plain processes; unchanged if it has none or they do not end."""
+    """Return the element of one GPU with plain processes, at most `_PROCESSES`; unchanged if it has none or
+    they do not end.
+    """
     for begin, end in _REGIONS:
         before, found, rest = piece.partition(begin)
         inside, closed, after = rest.rpartition(end)
@@ -60,7 +62,9 @@ def _plain(piece: str) -> str:
 
 
 def _info(text: str) -> str:
-    """Return one process with its simple values and its name."""
+    """Return the XML of one process with its simple values, and its name, escaped and cut at `_LENGTH`
+    characters.
+    """
     first, named, rest = text.partition(_NAME_BEGIN)
     name, _, last = rest.rpartition(_NAME_END)
     values = [

@@ -48,7 +48,7 @@ def parse_answers(raw: Mapping[str, Any]) -> tuple[SshdAnswer, ...]:
     """Parse the probe's answers; one without a text repeats the text and the lines of the first.
 
     Raises:
-        NodeFailed: there are more answers than the probe requests.
+        NodeFailed: there are more answers than `ANSWERS_AT_MOST`.
     """
     if len(raw["answers"]) > ANSWERS_AT_MOST:
         raise NodeFailed(f"{len(raw['answers'])} answers of sshd", expected=f"at most {ANSWERS_AT_MOST}")

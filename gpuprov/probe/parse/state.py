@@ -68,7 +68,7 @@ class FileFact:
 
     @property
     def exists(self) -> bool:
-        """Whether the path exists."""
+        """Whether the path exists, as a file or anything else."""
         return self.kind != "absent"
 
 
@@ -98,7 +98,9 @@ class SecureBoot:
 
 
 def parse_secure_boot(on: bool | None, raw: Mapping[str, Any]) -> SecureBoot:
-    """Parse the firmware's state, and the probe's further values."""
+    """Parse the firmware's state, and the probe's further values; revoked certificates do not count as
+    enrolled.
+    """
     lists: Mapping[str, list[str]] = raw["certificates"]
     enrolled = {*lists["db"], *lists["MokListRT"]} - {*lists["dbx"], *lists["MokListXRT"]}
     locked = raw["enforced"] or raw["lockdown"] in ("integrity", "confidentiality")

@@ -29,7 +29,7 @@ class Unit:
 
     @property
     def exists(self) -> bool:
-        """Whether systemd has a file for it."""
+        """Whether systemd has a file for it; by a load state other than `not-found`."""
         return self.load_state not in ("not-found", "")
 
     @property

@@ -36,12 +36,17 @@ class NodeVerdict:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it is valid now."""
+        """Whether it is of this boot and not older than `valid_s`."""
         return self.is_of_this_boot and self.age_s <= self.valid_s
 
 
 def parse_verdict(raw: Mapping[str, Any]) -> NodeVerdict | None:
-    """Parse the line of a verdict; None without a line, or with one that the program does not write."""
+    """Parse the line of a verdict, with rule and text cut to `TEXT` characters; None without a line, or with
+    one that the program does not write.
+
+    Raises:
+        KeyError, NodeFailed: the document lacks a value, or its time since boot is not a number.
+    """
     words = str(raw["line"] or "")[:4096].split(" ", 6)
     if len(words) < 6 or words[0] not in WORDS or not all(NUMBER.fullmatch(each) for each in words[2:5]):
         return None

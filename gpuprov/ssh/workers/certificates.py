@@ -152,7 +152,7 @@ def _key_pem(key: _Key) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file, with its final mode from the start; never overwrite an existing one."""
+    """Write a new file, with its final mode from the start; FileExistsError if there is one."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

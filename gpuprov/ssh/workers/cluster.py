@@ -90,7 +90,7 @@ def cluster_at(stated: str) -> Connect:
 
 @contextmanager
 def _connected(address: str, security: Any) -> Iterator[Any]:
-    """Yield a client of the scheduler at an address.
+    """Yield a client of the scheduler at an address, and close it afterwards.
 
     Raises:
         Unreachable: no scheduler answers within `CONNECT_S` seconds.

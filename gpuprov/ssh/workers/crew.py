@@ -205,7 +205,8 @@ class DaskCrew:
 
     def _collect(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:
         """Wait at most `seconds` for an event or an ended task, and process it; yield results of the task.
-        Nothing is yielded if there is no event in time.
+
+        Nothing is yielded if there is no event in time. Raises as `_ended`.
         """
         try:
             message = job.inbox.get(timeout=seconds)
@@ -223,10 +224,11 @@ class DaskCrew:
             job.hear(message["number"], message[EVENT])
 
     def _ended(self, job: _Job, future: Future, part: _Part) -> Iterator[Mapping[str, Any]]:
-        """Yield the results of an ended part; if its worker was lost, return the part to the queue.
+        """Yield the results of an ended part; if its worker was lost, return the part to the queue and yield
+        nothing.
 
         Raises:
-            GpuprovError: the task failed for another reason.
+            GpuprovError: the task failed for another reason; the message names the worker.
         """
         if future.status != "finished":
             error = future.exception() if future.status == "error" else None
@@ -304,7 +306,11 @@ class DaskCrew:
             future.cancel()
 
     def _stop(self, parts: Mapping[int, _Part]) -> set[int]:
-        """Stop attempts; return the numbers of those that have not ended in time."""
+        """Ask workers to stop attempts, for at most `STOP_S` seconds; return the numbers of those that have
+        not ended.
+
+        Attempts of a worker that does not answer are among them.
+        """
         deadline, still = time.monotonic() + STOP_S, set(parts)
         while still and time.monotonic() < deadline:
             addresses = [part.worker.address for part in parts.values() if part.worker]

@@ -124,13 +124,13 @@ def _started(count: int) -> Iterator[socket.socket]:
 
 
 async def _meet_child(ours: socket.socket) -> Link:
-    """Return the connection to the workers of this machine, once they are ready."""
+    """Return the connection to the workers of this machine, once they are ready; raises as `_greet`."""
     reader, writer = await asyncio.open_connection(sock=ours)
     return await _greet(Link(Stream(reader, writer), None, ""))
 
 
 async def _meet_all(addresses: list[tuple[str, int]], context: ssl.SSLContext) -> list[Link]:
-    """Connect to all services; if one fails, close the other connections and raise its error."""
+    """Connect to all services; if one fails, close the other connections and raise its error, see `_meet`."""
     found = await asyncio.gather(
         *(_meet(host, port, context) for host, port in addresses), return_exceptions=True
     )

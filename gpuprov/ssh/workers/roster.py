@@ -55,7 +55,7 @@ class Roster:
     def look(self) -> bool:
         """Update the list, at most every `LOOK_S` seconds; return whether it was updated.
 
-        It is not if the scheduler does not answer.
+        It is not if the scheduler does not answer within `ANSWER_S`.
 
         Raises:
             CrewLost: the scheduler has not answered for `GONE_S`.

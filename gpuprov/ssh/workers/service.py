@@ -143,7 +143,11 @@ class Session:
                 thread.start()
 
     def _carry_out(self, crew: DaskCrew, reported: Message, order: bytes, over: threading.Event) -> None:
-        """Do the work of an order; send its events, its results, and its end with the error, if any."""
+        """Do the work of an order; send its events, its results, and its end with the error, if any; none is
+        raised.
+
+        Nothing more is sent once the coordinator has disconnected.
+        """
         number = reported["id"]
         end: Message = {"say": "end", "id": number}
         try:
@@ -207,7 +211,9 @@ async def serve(
 
 
 async def _serve_parent(handle: int, connect: Connect) -> None:
-    """Serve the coordinator at the other end of an open socket, given as a file descriptor."""
+    """Serve the coordinator at the other end of an open socket, given as a file descriptor, until it
+    disconnects.
+    """
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
     await Session(Stream(reader, writer), connect).run()
 

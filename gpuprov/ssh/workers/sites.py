@@ -183,7 +183,14 @@ class SiteCrew:
     def do(
         self, part: Part[Any, Any], each: Mapping[str, Any], *, answer: Any, hear: Hear | None, changes: bool
     ) -> Iterator[tuple[str, Any]]:
-        """Do work on nodes, see `gpuprov.ssh.dispatch.spread`."""
+        """Do work on nodes, see `gpuprov.ssh.dispatch.spread`; yield results as services report them.
+
+        The result of an unanswered node of a lost site is Unreachable. At the end, orders that still run are
+        stopped.
+
+        Raises:
+            CrewLost: no service is left; the message names nodes that may still be changed.
+        """
         inbox: _Inbox = SimpleQueue()
         orders: dict[int, _Order] = {}
         try:
@@ -244,7 +251,9 @@ class SiteCrew:
         *,
         changes: bool,
     ) -> Iterator[tuple[str, Any]]:
-        """Process a message; an invalid one is dropped, and its nodes remain without an answer."""
+        """Process a message of an order; yield results. A message that is invalid, or of an order that has
+        ended, is dropped, and its nodes remain without an answer.
+        """
         if order.id not in orders:
             return
         with suppress(NodeFailed):
@@ -307,7 +316,9 @@ class SiteCrew:
         order.link.orders.pop(order.id, None)
 
     def _leave(self, orders: dict[int, _Order], inbox: _Inbox, *, changes: bool) -> None:
-        """Stop the remaining orders; if they change nodes, wait for their end, at most `STOP_S` seconds."""
+        """Stop the remaining orders; if they change nodes, wait for their end, at most `STOP_S` seconds; then
+        print those that still run.
+        """
         for order in orders.values():
             order.link.send({"say": "stop", "id": order.id})
         deadline = time.monotonic() + STOP_S

@@ -78,7 +78,12 @@ def fetch(
 
 
 def _kept_and_built(run_id: str, changes: "Changes", kernels: "list[str]", shares: bool) -> "dict[str, Any]":
-    """Keep what a rollback of the changes needs, and build the module; return the result of `fetch`."""
+    """Keep what a rollback of the changes needs, write the list of it for the run, and build the module;
+    return the result of `fetch`.
+
+    Raises:
+        Failed: the build, or a command of the package manager, fails.
+    """
     kept = packages.keep({name: change[0] for name, change in changes.items() if change[0]})
     kept.update(modules.keep())
     coming = {name: now for name, (_, now) in changes.items() if now and SOURCE.search(name)}

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @collector(seconds=30)
 def gate(parameters: "Values") -> "Any":
-    """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (null: none).
+    """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (null: none);
+    Failed if apt or dpkg fails.
 
-    Also `awake_s`, the seconds since its init started, and `architecture`.
+    Also `awake_s`, the seconds since its init started, and `architecture`. Without `gate_packages` no
+    repository is queried.
     """
     names = parameters["gate_packages"]
     offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""

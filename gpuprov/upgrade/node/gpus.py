@@ -21,7 +21,8 @@ STOPPED = RUN + "/repair-stopped.json"
 
 
 def use(holders: "list[str]", joining: "list[str]") -> "dict[str, Any]":
-    """Return the `jobs` on the GPUs, the boot (`boot`), and the time of the node's clock (`at`).
+    """Return the `jobs` on the GPUs, the boot (`boot`), and the time of the node's clock (`at`); raises as
+    `gpu_use`.
 
     Args:
         holders: units that a reset stops; their processes are no jobs.
@@ -77,7 +78,7 @@ def reset(
 
 def _jobs(units: "set[str]") -> "list[str]":
     """Return `NAME (PID)` of processes with an open GPU device that belong to none of the units, and
-    containers with GPUs.
+    containers with GPUs; raises as `gpu_use`.
     """
     answer = gpu_use({})
     found = []
@@ -113,7 +114,7 @@ def _unit_of(pid: str) -> "str | None":
 
 
 def _is_active(unit: str) -> bool:
-    """Return whether a unit is active."""
+    """Return whether `systemctl is-active` confirms a unit; False for an unknown one."""
     return run_anyway("systemctl", "is-active", "--quiet", unit)[0] == 0
 
 

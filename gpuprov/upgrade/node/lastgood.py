@@ -82,7 +82,8 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
 
 
 def record_after(run_id: str) -> None:
-    """Record the packages that are installed after the run's change; they show a rollback what to replace.
+    """Record the packages that are installed after the run's change; they show a rollback what to replace;
+    raises as `installed`.
 
     Each call replaces the run's earlier list.
     """
@@ -144,7 +145,8 @@ def _make_images() -> None:
 
 
 def _moved_since(known: "Record") -> "set[str]":
-    """Return the packages that this run or a later one changed; others are not touched.
+    """Return the packages that this run or a later one changed; others are not touched; raises as
+    `installed`.
 
     If the records show no change, these are the packages that differ now.
     """
@@ -195,13 +197,17 @@ def _packages_back(known: "Record", names: "set[str]") -> "list[str]":
 
 
 def _completely_installed() -> "set[str]":
-    """Return the names of packages whose status in dpkg's database is `installed`."""
+    """Return the names of packages whose status in dpkg's database is `installed`; Failed if it cannot be
+    read.
+    """
     rows = run("dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n").splitlines()
     return {row.split()[0] for row in rows if row.endswith(" installed")}
 
 
 def _hold(wanted: "set[str]", ours: "set[str]") -> None:
-    """Restore holds; a new hold of a package that is not in `ours` stays."""
+    """Restore holds with apt-mark: hold those that are missing, and unhold others if they are in `ours`;
+    Failed if that fails.
+    """
     held = set(run("apt-mark", "showhold").split())
     for verb, names in (
         ("hold", wanted - held),

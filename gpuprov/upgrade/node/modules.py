@@ -25,7 +25,8 @@ MARK = "/run/gpuprov-"
 def modules() -> "list[list[str]]":
     """Return `[name, version, kernel]` of the modules that DKMS has installed; [] without DKMS.
 
-    It parses lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed`.
+    It parses lines such as `nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed`; Failed if `dkms
+    status` fails.
     """
     if not find_program("dkms"):
         return []

@@ -40,7 +40,8 @@ ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
 
 
 def installed() -> "Installed":
-    """Return package as apt names it → `[version, architecture]`, including half-installed packages.
+    """Return package as apt names it → `[version, architecture]`, including half-installed packages; Failed
+    if the database cannot be read.
 
     On a node with dnf they are rpm's.
     """
@@ -54,7 +55,9 @@ def installed() -> "Installed":
 
 
 def holds() -> "list[str]":
-    """Return the held packages; on a node with dnf the patterns of its version locks."""
+    """Return the held packages; on a node with dnf the patterns of its version locks; Failed if apt-mark
+    fails.
+    """
     return run("apt-mark", "showhold").split() if has_dpkg() else gpuprov_versionlock.locks()
 
 
@@ -70,7 +73,7 @@ def file_name(package: str, version: str, architecture: str) -> str:
 
 
 def apt(*words: str) -> str:
-    """Run apt-get without questions; return its output.
+    """Run apt-get without questions, for at most `APT_S`; return its output.
 
     Raises:
         Failed: it failed; with its error messages.
@@ -151,8 +154,8 @@ def _qualified(name: str, there: "Installed") -> str:
 def _from_pool(file: str, wanted: "str | None") -> "str | None":
     """Return the checksum of an intact file in the pool or in apt's cache, or None.
 
-    A file is intact if it has the repository's checksum, or is readable if no repository has the package. One
-    in the cache is copied to the pool.
+    A file is intact if it has the repository's checksum `wanted`, or is readable if no repository has the
+    package. One in the cache is copied to the pool.
     """
     for folder in (POOL, ARCHIVES):
         path = os.path.join(folder, file)

@@ -38,7 +38,9 @@ HEADERS = "kernel-devel-"
 
 
 def installed() -> "Installed":
-    """Return package → `[version, architecture]`, with names as in `gpuprov_node.packages`."""
+    """Return package → `[version, architecture]`, with names as in `gpuprov_node.packages`; Failed if rpm
+    fails.
+    """
     native, found = (os.uname().machine, "noarch"), {}
     for line in run("rpm", "-qa", "--qf", RPM_FORM).splitlines():
         name, version, arch = line.split("\t")
@@ -320,7 +322,9 @@ def _streams(before: "Sequence[str]", modules: "Collection[str]") -> "list[str]"
 
 
 def _with_files(command: "Command", files: "Sequence[str]", offline: bool) -> "Command":
-    """Return a transaction that also installs package files; without repositories if it is `offline`."""
+    """Return a transaction that also installs package files; without repositories if it is `offline`; Failed
+    if a file is not a package.
+    """
     if not files:
         return command
     names = run("rpm", "-qp", "--nosignature", "--qf", "%{NAME}=%{EVR}\n", *files).split()
@@ -344,7 +348,11 @@ def change(command: "Command", own: "Collection[str]") -> None:
 
 
 def _lock(wanted: "Sequence[str]", names: "Collection[str]") -> None:
-    """Restore dnf's version locks; a new lock of a package that is not in `names` stays."""
+    """Restore dnf's version locks in the plugin's file; a new lock of a package that is not in `names` stays;
+    raises as `installed`.
+
+    Comments stay. Nothing is written without the plugin.
+    """
     path = versionlock.place()
     if path is None:
         return
@@ -367,7 +375,9 @@ def _lock(wanted: "Sequence[str]", names: "Collection[str]") -> None:
 
 
 def offered(names: "Sequence[str]") -> "set[tuple[str, str]]":
-    """Return name and version of packages in all repositories and streams; of a kernel with its release."""
+    """Return name and version of packages in all repositories and streams, from dnf's cache; of a kernel with
+    its release. Empty if dnf fails.
+    """
     options = ("--quiet", "--cacheonly", "--setopt=*.module_hotfixes=1", "--disableplugin=versionlock")
     form = "%{name}|%{evr}|%{arch}"
     code, out, _ = run_anyway(*RUN_DNF, *options, "repoquery", "--qf", form, *names, seconds=25)

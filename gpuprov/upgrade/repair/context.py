@@ -28,16 +28,16 @@ class RepairContext(UpgradeContext):
 
     @property
     def about(self) -> RepairHeader:
-        """The header of the run's journal."""
+        """The header of the run's journal; raises as `read`."""
         return repair_header(read(self.folder))
 
     def progress(self) -> dict[str, Progress]:
-        """Return the progress of every node, from the journal on the disk."""
+        """Return the progress of every node, from the journal on the disk; raises as `read`."""
         entries = read(self.folder)
         return progress_by_node(entries, repair_header(entries).patients)
 
     def place(self, node: str, name: str) -> Path:
-        """Return the path of a file about a node in the run's folder, whose parent exists."""
+        """Return the path of a file about a node in the run's folder; the file's folder is created."""
         folder = self.folder / "nodes"
         make_folders(folder)
         return folder / f"{node}.{name}"

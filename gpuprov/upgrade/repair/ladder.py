@@ -102,7 +102,11 @@ def verdict_of_node(found: Diagnosis) -> Verdict:
 
 
 def patient(found: Diagnosis, seen: Examination | GpuprovError) -> Patient:
-    """Return a node's verdict with the rungs that its ladder has, and the GPUs that a reset concerns."""
+    """Return a node's verdict with the rungs that its ladder has, and the GPUs that a reset concerns.
+
+    Only faults with the node's verdict count. Without an examination, or with a verdict that is not treated,
+    there are no GPUs.
+    """
     verdict, unknown = verdict_of_node(found), tuple(rule for rule, _ in found.unknown)
     faults = [fault for fault in found.faults if verdict_of(fault) == verdict]
     if isinstance(seen, GpuprovError) or verdict not in TREATED:

@@ -35,13 +35,15 @@ _MORE = (
 
 
 def first(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Patient]:
-    """Examine nodes; return node → its verdict and ladder, in the order of `names`."""
+    """Examine nodes; return node → its verdict and ladder, in the order of `names`; `unknown` for one that
+    fails.
+    """
     seen = _seen(lock, names, dispatch)
     return {name: _judged(name, seen[name]) for name in names}
 
 
 def again(context: RepairContext, names: Sequence[str]) -> dict[str, Patient]:
-    """Examine nodes after a rung; messages of the kernel before a node's last reset do not count."""
+    """Examine nodes after a rung, as `first`, without messages of the kernel before a node's last reset."""
     seen = _seen(context.lock, names, context.options.dispatch)
     return {name: _judged(name, seen[name], context.place(name, SINCE)) for name in names}
 
@@ -76,7 +78,10 @@ def not_mended(before: Patient, now: Patient) -> str:
 
 
 def after(seen: Examination, since: float) -> Examination:
-    """Return an examination without messages of the kernel from before a time, by the node's clock."""
+    """Return an examination without messages of the kernel from before a time, by the node's clock.
+
+    Unchanged if it has no log of the kernel. NodeFailed if a time in the log is not a number.
+    """
     log = seen.collectors.get("kernel_log")
     if not isinstance(log, dict) or "kept" not in log:
         return seen
@@ -91,7 +96,8 @@ def _seen(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Exa
 
 
 def bundles(context: RepairContext, names: list[str]) -> Result:
-    """Write a bundle of each node with what was tried; return the files, or the reasons without a file.
+    """Write a bundle of each node with what was tried, replacing an earlier one; return the files, or the
+    reasons without a file.
 
     A node that does not answer gets one without its own readings.
     """

@@ -111,10 +111,11 @@ def begin(
     patience_s: float,
     bmc_file: str | None = None,
 ) -> None:
-    """Write folder and header of a repair.
+    """Write folder and header of a repair, with the nodes that are out of service and not treated.
 
     Raises:
         InvalidInput: a hook of the rollout is not valid.
+        Refused: another process has the journal open.
     """
     check_hooks(context)
     treated = {node for node, each in patients.items() if each.rungs or each.stays}

@@ -25,7 +25,8 @@ WHOLE = ("FullPowerCycle", "PowerCycle")
 
 
 def cycle(bmcs: Mapping[str, Bmc | None], answering: Collection[str]) -> dict[str, str]:
-    """Cycle the power of nodes in parallel; return node → why it failed.
+    """Cycle the power of nodes, `AT_ONCE` in parallel; return node → why it failed, also for nodes without a
+    BMC.
 
     Args:
         bmcs: node → its BMC; None without a stated one.
@@ -44,7 +45,7 @@ def cycle(bmcs: Mapping[str, Bmc | None], answering: Collection[str]) -> dict[st
 
 
 def cycle_one(bmc: Bmc, *, orderly: bool) -> None:
-    """Cycle the power of one node; one that is off already is only switched on.
+    """Cycle the power of one node; one that is off already is only switched on. Wait for each state.
 
     Args:
         orderly: shut the system down before the power is cut.

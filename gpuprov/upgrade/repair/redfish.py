@@ -87,7 +87,7 @@ class Redfish(AbstractContextManager["Redfish"]):
         return RedfishError(f"{self._bmc.address} refuses the login of {self._bmc.user}: HTTP {status}")
 
     def _leave(self) -> None:
-        """End the session, if there is one."""
+        """End the session, if there is one; ignore errors, because it expires."""
         if self._session and _PATH.fullmatch(self._session):
             with suppress(GpuprovError):  # it expires
                 self._send("DELETE", self._session)
@@ -101,7 +101,8 @@ class Redfish(AbstractContextManager["Redfish"]):
         """Return the state of power: `On`, `Off`, `PoweringOn`, `PoweringOff`.
 
         Raises:
-            RedfishError: the BMC states none.
+            RedfishError: the BMC states none, or as `_get`.
+            Unreachable: as `_send`.
         """
         state = self._get(self._system).get("PowerState")
         if not isinstance(state, str):
@@ -111,6 +112,8 @@ class Redfish(AbstractContextManager["Redfish"]):
     def resets(self) -> tuple[str, ...]:
         """Return the kinds of reset that the system states, by the action itself or its ActionInfo; ()
         without any.
+
+        Raises as `_get`.
         """
         action = self._action()
         allowed = action.get("ResetType@Redfish.AllowableValues")
@@ -126,7 +129,9 @@ class Redfish(AbstractContextManager["Redfish"]):
         """Reset the system by one of its kinds.
 
         Raises:
-            RedfishError: the BMC refuses; `status` is its HTTP status.
+            RedfishError: the BMC states no reset of this system, or refuses; then `status` is its HTTP
+                status.
+            Unreachable: as `_send`.
         """
         target = self._action().get("target")
         if not isinstance(target, str) or not target.startswith(f"{self._system}/"):
@@ -136,7 +141,7 @@ class Redfish(AbstractContextManager["Redfish"]):
             raise RedfishError(f"{self._bmc.address} refuses {kind}: {_message(status, body)}", status=status)
 
     def _action(self) -> Mapping[str, Any]:
-        """Return the system's action of resets; {} without one."""
+        """Return the system's action of resets; {} without one; raises as `_get`."""
         actions = self._get(self._system).get("Actions")
         action = actions.get(RESET) if isinstance(actions, dict) else None
         return action if isinstance(action, dict) else {}
@@ -145,7 +150,8 @@ class Redfish(AbstractContextManager["Redfish"]):
         """Return the path of the node's system: the stated one, or the only one.
 
         Raises:
-            RedfishError: the BMC has no system, or several without a stated one.
+            RedfishError: the BMC has no such system, or several without a stated one; or as `_get`.
+            Unreachable: as `_send`.
         """
         members = self._get(SYSTEMS).get("Members")
         paths = [each.get("@odata.id") for each in members if isinstance(each, dict)] if members else []
@@ -161,7 +167,9 @@ class Redfish(AbstractContextManager["Redfish"]):
         """Return a resource.
 
         Raises:
-            RedfishError: the path or the answer is not valid, or the BMC refuses.
+            RedfishError: the path or the answer is not valid, or the BMC refuses; then `status` is its HTTP
+                status.
+            Unreachable: as `_send`.
         """
         status, _, body = self._send("GET", path)
         if status != 200:
@@ -174,12 +182,14 @@ class Redfish(AbstractContextManager["Redfish"]):
     def _send(
         self, method: str, path: str, body: Mapping[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request; return status, headers in lower case, and the body, at most `ANSWER_BYTES`.
+        """Send a request on a new connection; return status, headers in lower case, and the body, at most
+        `ANSWER_BYTES`.
 
         Redirections are not followed: they could lead the credentials to another host.
 
         Raises:
-            Unreachable: the BMC does not answer in `TIMEOUT_S`.
+            Unreachable: the BMC cannot be reached, shows another certificate, or does not answer in
+                `TIMEOUT_S`.
             RedfishError: the path is outside of `ROOT`, or the answer is too large.
         """
         if not _PATH.fullmatch(path):
@@ -207,13 +217,14 @@ class Redfish(AbstractContextManager["Redfish"]):
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
 
     def _connect(self, deadline: float) -> http.client.HTTPSConnection:
-        """Return a connection whose certificate is verified before anything is sent.
+        """Return a connection whose certificate is verified before anything is sent, by the stated authority
+        or fingerprint.
 
         Args:
-            deadline: as of `time.monotonic`.
+            deadline: of the handshake, as of `time.monotonic`; the connection itself may take `TIMEOUT_S`.
 
         Raises:
-            Unreachable: no connection, or another certificate.
+            Unreachable: no connection in time, or another certificate.
         """
         address = urlsplit(self._bmc.address)
         connection = http.client.HTTPSConnection(str(address.hostname), address.port, timeout=TIMEOUT_S)

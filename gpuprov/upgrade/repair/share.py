@@ -55,7 +55,9 @@ def valid_share(text: str) -> str:
 
 
 def refuse_unhooked(lock: Lock) -> None:
-    """Refuse active checks of a fleet without a drain hook: a job could start on a node under test."""
+    """Raise Refused for active checks of a fleet without a drain hook: a job could start on a node under
+    test.
+    """
     if lock.rollout is None or lock.rollout.hooks.drain is None:
         raise Refused(
             "no drain hook keeps jobs away from a node under test",
@@ -136,7 +138,9 @@ def _next(waiting: list[str], count: int) -> tuple[list[str], list[str]]:
 
 
 def _free(context: RepairContext, names: list[str]) -> _Free:
-    """Return which nodes have no job on their GPUs now."""
+    """Ask nodes for jobs on their GPUs; return those without one, and node → why it is left out for the
+    others.
+    """
     skipped = {}
     for name, answer in use(context, names).items():
         if not isinstance(answer, Use):
@@ -199,7 +203,7 @@ def finish(context: RepairContext) -> None:
 
 
 def left_out(folder: Path) -> list[str]:
-    """Return the nodes that a run has drained and not returned; [] if it has no journal."""
+    """Return the nodes that a run has drained and not returned; [] if it has no journal; raises as `read`."""
     if not (folder / NAME).exists():
         return []
     *_, (_, out) = ("", frozenset[str]()), *out_of_service(read(folder))
@@ -207,12 +211,15 @@ def left_out(folder: Path) -> list[str]:
 
 
 def unfinished(fleet: Path | None) -> list[Path]:
-    """Return the folders of a fleet's runs that have drained nodes and not returned them, oldest first."""
+    """Return the folders of a fleet's runs that have drained nodes and not returned them, oldest first;
+    raises as `left_out`.
+    """
     return [folder for folder in run_folders(VERB) if is_of_fleet(folder, fleet) and left_out(folder)]
 
 
 def drained_by_others() -> dict[str, str]:
-    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run.
+    """Return the nodes that unfinished upgrades, rollbacks and repairs have drained → the run; raises as
+    `left_out`.
 
     Those of other fleets count, too: two fleets can have the same machine, and it is only left alone.
     """

@@ -104,7 +104,7 @@ class Progress:
                 return replace(self, failed={**self.failed, entry.step: str(entry.data)})
 
     def _ended(self, step: str) -> bool:
-        """Return whether a step succeeded or failed."""
+        """Return whether the journal has a step as done or as failed."""
         return step in self.done or step in self.failed
 
     def _route(self) -> Iterator[str]:

@@ -69,7 +69,7 @@ def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> 
     why.
 
     A node that does not answer is free only if a rung of this run was tried on it, or a drain hook, which
-    waits for the scheduler's jobs, has succeeded.
+    waits for the scheduler's jobs, has succeeded. Writes each node's boot id for `_due`.
     """
     deadline = time.monotonic() + context.about.patience_s
     waiting, reasons, said = list(names), dict[str, str](), False
@@ -94,7 +94,10 @@ def idle(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> 
 
 
 def _in_use(context: RepairContext, name: str, answer: Use | GpuprovError) -> str:
-    """Return why a rung must not interrupt a node; empty if it may."""
+    """Return why a rung must not interrupt a node: jobs, or an answer that is an error; empty if it may.
+
+    An unreachable node may be interrupted if this run has tried a rung on it, or a drain hook is stated.
+    """
     if isinstance(answer, Unreachable):
         if context.progress()[name].tried or context.rollout.hooks.drain is not None:
             return ""
@@ -115,14 +118,20 @@ def use(context: RepairContext, names: Iterable[str]) -> dict[str, Use | Gpuprov
 
 
 def _read_use(answer: Mapping[str, Any]) -> Use:
-    """Return a node's answer to `use`, without characters that a terminal would interpret."""
+    """Return a node's answer to `use`, without characters that a terminal would interpret.
+
+    Raises:
+        KeyError, TypeError, NodeFailed: it has another form.
+    """
     jobs = tuple(on_one_line(str(job))[:100] for job in answer["jobs"])
     return Use(jobs, on_one_line(str(answer["boot"]))[:64], finite(answer["at"]))
 
 
 def reset(context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile; store the
-    time of each reset.
+    """Reset the GPUs of the faults with nvidia-smi, on the node with its units stopped meanwhile; write the
+    time of each reset into the run's folder.
+
+    A node without such GPUs fails.
     """
     patients = context.about.patients
     arguments = {
@@ -196,7 +205,11 @@ def _due(context: RepairContext, rung: Rung, names: list[str]) -> tuple[list[str
 
 
 def look_again(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Ask the doctor whether the reason for the repair is gone, within the time to settle."""
+    """Ask the doctor again and again, within the time to settle, whether the reason for the repair is gone;
+    after a reset once.
+
+    Return node → why not, and the verdicts of the others.
+    """
     deadline = time.monotonic() + (context.rollout.settle_s if rung != "reset" else 0)
     failed, data, asked = dict[str, str](), dict[str, dict[str, Any]](), list(names)
     while asked:
@@ -214,7 +227,9 @@ def look_again(rung: Rung, context: RepairContext, names: list[str], folder: Pat
 
 
 def accept(rung: Rung, context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Measure nodes under load, at the level of the run; without one nothing is measured."""
+    """Measure nodes under load, at the level of `rollout.accept`; without one nothing is measured. See
+    `accepted`.
+    """
     return Result(accepted(context, names, folder))
 
 

@@ -73,7 +73,7 @@ class Apt(Observed):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Name → version of the completely installed packages."""
+        """Name → version of the completely installed packages; raises as `packages`."""
         return {package.name: package.version for package in self.packages if package.status == "installed"}
 
     @cached_property
@@ -136,12 +136,14 @@ class Apt(Observed):
 
     @property
     def ignores_holds(self) -> bool:
-        """Whether apt is configured to change held packages (`APT::Ignore-Hold`)."""
+        """Whether apt is configured to change held packages (`APT::Ignore-Hold`); raises as `ask`."""
         return bool(re.search(r'^APT::Ignore-Hold "(true|1|yes)";', self.ask("apt-config dump"), re.M | re.I))
 
     @cached_property
     def unattended_blacklist(self) -> set[str]:
-        """Patterns of packages that unattended upgrades skip, from apt's effective configuration."""
+        """Patterns of packages that unattended upgrades skip, from apt's effective configuration; raises as
+        `ask`.
+        """
         return parse_blacklist(self.ask("apt-config dump"))
 
     @cached_property
@@ -149,6 +151,9 @@ class Apt(Observed):
         """Packages whose installation or removal dpkg did not finish, sorted; empty if all are complete.
 
         With a note if dpkg was interrupted before it could write its database.
+
+        Raises:
+            NodeFailed: dpkg cannot be asked.
         """
         journal = ["dpkg was interrupted"] if self.run(JOURNAL).stdout.strip() else []
         return parse_audit(self.ask("dpkg --audit || test $? -eq 1")) + journal
@@ -311,7 +316,7 @@ class _Stanza:
     unsigned: bool = False
 
     def take(self, text: str) -> None:
-        """Take a field, `Name: value` with the lines that continue the value."""
+        """Take a field, `Name: value` with the lines that continue the value; raises as `_limit`."""
         name, _, value = text.partition(":")
         name = name.lower()
         if name == "uris":

@@ -51,7 +51,11 @@ class Dnf(Observed):
 
     @cached_property
     def held(self) -> set[str]:
-        """Names of packages that dnf locks at the installed version; none if its plugin is not in effect."""
+        """Names of packages that dnf locks at the installed version; none if its plugin is not in effect.
+
+        Raises:
+            NodeFailed: rpm's database cannot be read, or the version locks would take too long to compare.
+        """
         locks = self.run(LOCKS).stdout.split()
         patterns = (lock.removesuffix(".*") for lock in locks if not lock.startswith("!"))
         is_locked = matcher(patterns, len(self.versions))

@@ -80,7 +80,7 @@ class Gpus(Observed):
 
     @cached_property
     def in_driver(self) -> list[DriverGpu]:
-        """The driver's GPUs in the order of its index; empty if `nvidia-smi` fails."""
+        """The driver's GPUs by its index; empty if `nvidia-smi` fails; raises as `parse_state`."""
         answer = self.run(STATE)
         return parse_state(answer.stdout) if answer.succeeded else []
 
@@ -104,7 +104,7 @@ class Gpus(Observed):
 
     @cached_property
     def clocks(self) -> dict[str, Clocks]:
-        """The configured clocks in MHz, by GPU; empty if `nvidia-smi` fails.
+        """The configured clocks in MHz, by GPU; empty if `nvidia-smi` fails; raises as `parse_clocks`.
 
         These are the application clocks, or without support for those the current graphics clock (locked
         clocks cannot be read back otherwise).
@@ -114,7 +114,7 @@ class Gpus(Observed):
 
     @cached_property
     def modes(self) -> dict[str, Modes]:
-        """Power limit and modes, by GPU (`GPU 0`); empty if `nvidia-smi` fails."""
+        """Power limit and modes, by GPU (`GPU 0`); empty if `nvidia-smi` fails; raises as `parse_modes`."""
         answer = self.run(MODES)
         return parse_modes(answer.stdout) if answer.succeeded else {}
 

@@ -90,6 +90,9 @@ class ModuleLoading(Observed):
 
     >>> host.module_loading.hindrances("6.1.0-56-amd64")
     []
+
+    Raises:
+        NodeFailed: any method but `loaded_as`, if modprobe, dracut or DKMS cannot be asked, as `ask`.
     """
 
     def loaded_as(self, kernel: str) -> str | None:
@@ -102,7 +105,9 @@ class ModuleLoading(Observed):
         return next(filter(FILES["nvidia"].fullmatch, files), None)
 
     def hindrances(self, kernel: str) -> list[str]:
-        """Return what keeps modprobe from loading the driver as it is under a kernel that has it."""
+        """Return what keeps modprobe from loading the driver as it is under a kernel that has it: blacklists,
+        failing requests, and options that take GPUs or links away; [] if nothing does.
+        """
         shut = [name for name in LOADED if name.replace("-", "_") in self._shut(kernel)]
         found = [f"{name} is blacklisted on the kernel's command line" for name in shut]
         asked = {name: self._result(kernel, name, name) for name in LOADED if name not in shut}
@@ -129,7 +134,12 @@ class ModuleLoading(Observed):
         return [image] if inside else []
 
     def obstacles(self, version: str | None) -> list[str]:
-        """Return what keeps a new kernel from its module; with a version, DKMS has to build it."""
+        """Return what keeps a new kernel from its module: hooks, dracut's settings, and DKMS; [] if nothing
+        does.
+
+        Args:
+            version: of the driver that DKMS has to build; None if it has not.
+        """
         by_entries = self.run("test -d %s", BLS_ENTRIES).succeeded
         answer = self.run(HOOKS).stdout.splitlines()
         runs = {*answer} - {line.removeprefix("idle ") for line in answer if line.startswith("idle ")}
@@ -150,7 +160,9 @@ class ModuleLoading(Observed):
         return [*found, *settings(self.ask(DKMS, version), version)]
 
     def _result(self, kernel: str, name: str, wanted: str) -> str:
-        """Return what modprobe does with a request in place of loading a module; "" if it loads it."""
+        """Return what modprobe does with a request in place of loading a module; "" if it loads it, and no
+        foreign module first.
+        """
         last = ""
         for verb, what in self._requested(kernel, name):
             module = what.rpartition("/")[2].partition(".ko")[0]
@@ -170,7 +182,8 @@ class ModuleLoading(Observed):
     def _lines(self, text: str, kernel: str, asked: set[str]) -> Iterator[tuple[str, str]]:
         """Yield `insmod` and a file, or `install` and a command, of a dry run's output.
 
-        A modprobe in an install line is asked in turn, once for each module.
+        A modprobe in an install line is run on the node in turn, once for each of at most `NAMES_MAX`
+        modules.
         """
         for line in lines_of(text):
             verb, _, rest = line.strip().partition(" ")
@@ -203,7 +216,7 @@ class ModuleLoading(Observed):
 
     @cached_property
     def _devices(self) -> list[str]:
-        """Modaliases of NVIDIA's GPUs."""
+        """Modaliases of NVIDIA's GPUs, at most `DEVICES_MAX`."""
         return list(islice(filter(None, lines_of(self.run(DEVICES).stdout)), DEVICES_MAX))
 
     def __repr__(self) -> str:

@@ -73,6 +73,9 @@ class NvidiaDriver(Observed):
         """Releases of the running kernel, of the next one, and of one that is held back.
 
         The running one is first. Each is listed once, and unknown ones are left out.
+
+        Raises:
+            NodeFailed: as `ask`.
         """
         running = self.ask("uname -r").strip()
         found = (running, self.boot.release, self.boot.held_back)
@@ -124,7 +127,7 @@ class NvidiaDriver(Observed):
         return {path: self._signature(path) for path in found}
 
     def _signature(self, path: str) -> str:
-        """Return the signature of a module's file, which may be compressed, as text."""
+        """Return the signature of a module's file, which may be compressed, as text; raises as `ask`."""
         unpack = {".xz": "xz -dc", ".zst": "zstd -dqc", ".gz": "gzip -dc"}.get(PurePath(path).suffix, "cat")
         tail = self.ask(f"{unpack} %s | tail -c {TAIL_BYTES} | base64 -w0", path)
         return str(read_signature(base64.b64decode(tail)) or "unsigned")

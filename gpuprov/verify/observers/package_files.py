@@ -125,11 +125,12 @@ class PackageFiles(Observed):
         return self._answer(packages)[1]
 
     def _answer(self, packages: list[str]) -> Compared:
-        """Return the comparison of the packages' files, see `compare`."""
+        """Return the comparison of the packages' files; raises as `compare`."""
         return compare(self, COMPARED, packages)
 
     def _diverted(self, packages: list[str]) -> list[tuple[str, str, str]]:
-        """Return name, path and state of the files of packages that an administrator diverts; [] without any.
+        """Return name, path and state of the files of packages that an administrator diverts; [] without any;
+        raises as `ask`.
 
         A package may divert files; documentation is excluded.
         """
@@ -149,7 +150,7 @@ class PackageFiles(Observed):
 
     @cached_property
     def _diversions(self) -> dict[str, tuple[str, str]]:
-        """The diversions of all files, see `parse_diversions`."""
+        """The diversions of all files, see `parse_diversions`; raises as `ask`."""
         return parse_diversions(self.ask(DIVERSIONS))
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ class Server(Observed):
 
     @cached_property
     def _cpuinfo(self) -> str:
-        """The content of /proc/cpuinfo."""
+        """The content of /proc/cpuinfo; raises as `ask`."""
         return self.ask("cat /proc/cpuinfo")
 
     @property
@@ -44,7 +44,7 @@ class Server(Observed):
 
     @property
     def memory_mib(self) -> int:
-        """Memory that the kernel manages (MemTotal), in MiB; less than the installed memory."""
+        """Memory that the kernel manages (MemTotal), in MiB; less than installed; raises as `ask`."""
         return int(self.ask("awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo"))
 
     @cached_property
@@ -58,7 +58,7 @@ class Server(Observed):
 
     @property
     def nvme_drives(self) -> int:
-        """Number of NVMe controllers on the PCI bus."""
+        """Number of NVMe controllers on the PCI bus; raises as `_devices`."""
         return sum(device["class"].startswith(NVME) for device in self._devices.values())
 
     @property
@@ -69,7 +69,7 @@ class Server(Observed):
 
     @property
     def nvswitches(self) -> int:
-        """Number of NVSwitches on the PCI bus: bridges of NVIDIA."""
+        """Number of NVSwitches on the PCI bus: bridges of NVIDIA; raises as `_devices`."""
         return sum(
             device["class"].startswith(BRIDGE) and device.get("vendor") == NVIDIA
             for device in self._devices.values()

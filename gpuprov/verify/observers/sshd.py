@@ -87,6 +87,9 @@ class Sshd(Observed):
 
         Args:
             read: returns the value to compare, from a keyword and its value.
+
+        Raises:
+            NodeFailed: as `answers`.
         """
         answers = self.answers(login)
         found: dict[str, str | None] = dict(expected)
@@ -138,7 +141,7 @@ class Sshd(Observed):
         """Yield answers for users, addresses and ports that Match blocks can tell apart.
 
         Raises:
-            NodeFailed: sshd does not answer, or would have to be asked too often.
+            NodeFailed: sshd does not answer, or would have to be asked more than `ASKED_MAX` times.
         """
         here, ours = self.connection
         criteria = " ".join(self._blocks("match", options)).lower()
@@ -182,8 +185,8 @@ class Sshd(Observed):
         """Listening sshd processes of root, without those of containers.
 
         Raises:
-            NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or they
-                are too many.
+            NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or more
+                than `LISTENERS_MAX` have different ones.
         """
         rows = [line.split(maxsplit=5) for line in self.ask(PROCESSES).splitlines()]
         ours = ["0", "0", next((row[3] for row in rows if row[0] == "1"), "")]
@@ -214,7 +217,9 @@ class Sshd(Observed):
         return (found[1], found[2]) if found else ("127.0.0.1", "127.0.0.1")
 
     def unread(self, login: str) -> list[str]:
-        """Return files and folders of sshd that changed after a listening sshd has read them, each once."""
+        """Return files and folders of sshd that changed after a listening sshd has read them, each once;
+        raises as `_answers`.
+        """
         found: dict[str, None] = {}
         for each in self.listeners:
             answer = next(self._answers(login, each.options, each.command))
@@ -252,7 +257,9 @@ class Sshd(Observed):
 
     @property
     def admitting(self) -> list[str]:
-        """Lines of PAM that admit a user of sshd without credentials, at most one for each type of line."""
+        """Lines of PAM that admit a user of sshd without credentials, at most one for each type of line;
+        raises as `admitting` of PAM.
+        """
         files: dict[str, list[tuple[str, str]]] = {}
         paths: dict[str, str] = {}
         rows = re.findall(r"(?m)^(/[^:\n]+):(\d+):(.*)$", self.run(RULES_OF_PAM).stdout)
@@ -285,7 +292,7 @@ class Sshd(Observed):
         return self._ports_of("systemd")
 
     def _ports_of(self, program: str) -> list[int]:
-        """Return the TCP ports on which processes of a program listen."""
+        """Return the TCP ports on which processes of a program listen; raises as `ask`."""
         own = [line for line in self.ask("ss -Hltnp").splitlines() if f'"{program}"' in line]
         return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
 

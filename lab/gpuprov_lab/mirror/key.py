@@ -25,11 +25,14 @@ class SigningKey:
     """
 
     def __init__(self, home: Path, options: Sequence[str] = (), expires: str = "never") -> None:
-        """Generate a key.
+        """Generate a key without a passphrase in gpg's folder `home`.
 
         Args:
             options: gpg's own, for every call: `--faked-system-time` for keys of other days, `--digest-algo`.
             expires: `never`, or gpg's notation: `1d`.
+
+        Raises:
+            GpuprovError: gpg fails; also in all methods.
         """
         self.home, self._options = home, options
         self._gpg(["--passphrase", "", "--quick-generate-key", OWNER, "rsa2048", "sign", expires])

@@ -131,7 +131,13 @@ def _publish_key(root: Path, key: SigningKey) -> Mirror:
 def _build_cuda(
     mirror: Mirror, system: System, catalog: Catalog, arch: str, base: str, key: SigningKey, change: Change
 ) -> None:
-    """Build NVIDIA's CUDA repository of one system; for apt also its keyring package and pin file."""
+    """Build NVIDIA's CUDA repository of one system; for apt also its keyring package and pin file. Raises as
+    `rpm.build` and `apt.build_flat`.
+
+    Args:
+        base: URL under which the mirror is served.
+        change: returns the packages to publish, from the repository's name and its packages.
+    """
     place = NVIDIA_FOLDERS[arch]
     folder = mirror.root / "compute/cuda/repos" / system.folder / place
     specs = change(system.folder, _filled(system, cuda_repository(system, arch, catalog)))

@@ -240,7 +240,9 @@ _ENTRY = struct.Struct("<QQ")
 
 
 def shared_library(soname: str) -> bytes:
-    """Return an ELF object of x86-64 with nothing but its SONAME, enough for ldconfig (elf(5))."""
+    """Return an ELF object of x86-64 with nothing but its SONAME, enough for ldconfig (elf(5)), not to be
+    loaded.
+    """
     names = b"\0" + soname.encode() + b"\0"
     start = _HEADER.size + 2 * _SEGMENT.size
     tags = 6

@@ -100,7 +100,9 @@ def nspawn_arguments(root: Path, machine: str) -> list[str]:
 
 
 def _copy_program(root: Path) -> None:
-    """Copy the simulator into a root, with its units and one launcher for each simulated program."""
+    """Copy the simulator into a root, with its units and one launcher for each simulated program; replace an
+    earlier copy.
+    """
     programs = root / PROGRAMS
     if programs.exists():
         shutil.rmtree(programs)

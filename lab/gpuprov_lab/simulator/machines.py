@@ -54,7 +54,7 @@ def for_node(machine: str) -> dict[str, Any]:
 
 
 def pci_devices(machine: str) -> list[dict[str, Any]]:
-    """Return every PCI device of a machine (GPUs, switches, others) as a dictionary.
+    """Return every PCI device of a machine (GPUs, switches, others) as a dictionary; raises as `describe`.
 
     Its keys are address, class, vendor, device, subsystem_vendor, subsystem_device (hex, no 0x), numa_node
     (-1 if not stated).

@@ -27,7 +27,8 @@ LOADED = Path("/proc/driver/nvidia/version")
 
 
 def outdated() -> bool:
-    """Return whether the specification does not fit the loaded driver, and can be written again.
+    """Return whether the specification does not fit the loaded driver, and can be written again; False
+    without either.
 
     It does not fit if it names files that do not exist, libraries of another version or another number of
     GPUs, or if users cannot read it. A driver whose libraries wait for a reboot does not answer, and nothing

@@ -61,7 +61,9 @@ def default(text):
 
 
 def main():
-    """Print the document."""
+    """Print packages, containerd's configuration with its imports, and its containers as JSON; `silent` is
+    why these are unknown.
+    """
     packages, since = installed(), started("containerd.service")
     # containerd 2.0 and newer merge tables (containerd#9982).
     whole = packages.get("containerd", "").startswith("1.")

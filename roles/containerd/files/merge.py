@@ -44,7 +44,9 @@ class Refused(Exception):
 
 
 def main(question):
-    """Return the document."""
+    """Return the merged text, the role's own keys in it, and files that override them; or `refused`, with the
+    text unchanged, if it cannot be merged or takes more than `SECONDS` of processor time.
+    """
     signal.signal(signal.SIGVTALRM, too_slow)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, 1.0)
     try:

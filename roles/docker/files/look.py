@@ -65,7 +65,11 @@ def read(text):
 
 
 def main(wanted):
-    """Print the document."""
+    """Print packages, daemon.json with the role's settings merged into it, and Docker's containers as JSON.
+
+    `broken` is why daemon.json cannot be read, `silent` why containers are unknown, `stale` whether a file
+    has changed since Docker's start.
+    """
     text = CONFIG.read_text() if CONFIG.exists() else None
     document, broken = read(text)
     result = merge(document, wanted, read(OURS.read_text() if OURS.exists() else None)[0])

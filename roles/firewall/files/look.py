@@ -25,7 +25,10 @@ ON = ("ActiveState=active", "ActiveState=activating", "ActiveState=reloading", "
 
 
 def table() -> dict[str, dict[str, list[str]]]:
-    """Return the table as the kernel has it, in nft's syntax."""
+    """Run nft; return the elements of the table's sets as `networks` and the lines of its `chains`, by name.
+
+    Both are empty without the table.
+    """
     listed = subprocess.run(
         ["nft", "-p", "list", "table", "inet", "gpuprov"],
         capture_output=True,

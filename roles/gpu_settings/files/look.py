@@ -57,7 +57,9 @@ def clocks(seen: list[list[str]]) -> list[str]:
 
 
 def instances() -> dict[int, list[str]]:
-    """Return the sorted profiles of the GPU instances, by GPU."""
+    """Run nvidia-smi; return the sorted profiles of the GPU instances, by GPU; {} without any, or if it
+    fails.
+    """
     done = subprocess.run(
         ["nvidia-smi", "mig", "-lgi"],
         capture_output=True,
@@ -105,7 +107,9 @@ def daemon() -> dict | None:
 
 
 def main(wanted: dict) -> None:
-    """Print the document."""
+    """Print modes and clocks of the GPUs, and the units that set them at boot, as JSON; `answers` is whether
+    nvidia-smi does.
+    """
     seen = gpus()
     look = {
         "answers": seen is not None,

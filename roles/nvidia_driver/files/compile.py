@@ -12,7 +12,9 @@ import sys
 
 
 def main() -> None:
-    """Print the document."""
+    """Build and install the module with `dkms install` for each kernel, until one fails; print the failure as
+    JSON.
+    """
     asked, failure = json.loads(sys.argv[1]), None
     for kernel in asked["kernels"]:
         command = ["dkms", "install", "--force", asked["source"], "-k", kernel]

@@ -37,7 +37,7 @@ def outdated(image: str, kernel: str, asked: dict) -> bool:
 
 
 def failure(command: list[str]) -> dict | None:
-    """Run a command; return its failure, or None."""
+    """Run a command, pass on its standard error, and return its failure, or None."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
     )
@@ -49,7 +49,9 @@ def failure(command: list[str]) -> dict | None:
 
 
 def main() -> None:
-    """Make the images, and print the document."""
+    """Make the outdated images of the kernels again, until one fails; print the new images and the failure as
+    JSON.
+    """
     asked = json.loads(sys.argv[1])
     rebuilt, failed = [], None
     for kernel in asked["kernels"]:

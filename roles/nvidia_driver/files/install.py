@@ -78,10 +78,11 @@ def run(*command: str) -> None:
 
 
 def install(source: str, build: dict) -> None:
-    """Install one build.
+    """Install one build with DKMS in place of the node's own one, and remove its archive in any case.
 
     Raises:
         Refused: it differs from the one in the store, or DKMS rejects it.
+        OSError, TarError: it cannot be read or written.
     """
     archive = ARCHIVES / f"{build['sha256']}.tar.gz"
     try:
@@ -98,7 +99,7 @@ def install(source: str, build: dict) -> None:
 
 
 def main() -> None:
-    """Print the document."""
+    """Install the requested builds one after another, until one fails; print the failure as JSON."""
     asked, failure = json.loads(sys.argv[1]), None
     try:
         for build in asked["builds"]:

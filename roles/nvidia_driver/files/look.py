@@ -45,10 +45,11 @@ def images(root: str = "/") -> list[str]:
 def defaults(root: str = "/") -> tuple[str, str | None]:
     """Return GRUB's default as GRUB_DEFAULT states it, and as grub.cfg has it; None without a grub.cfg."""
     places = [Path(root, "etc/default/grub"), *sorted(Path(root, "etc/default/grub.d").glob("*.cfg"))]
-    text = "\n".join(path.read_text() for path in places if path.is_file())
+    text = "\n".join(path.read_text(errors="replace") for path in places if path.is_file())
     stated = re.findall(r"^\s*GRUB_DEFAULT=[\"']?([^\"'\n]*)", text, re.M)
     config = Path(root, "boot/grub/grub.cfg")
-    made = re.findall(r'^\s*set default="([^"\n]*)', config.read_text() if config.is_file() else "", re.M)
+    menu = config.read_text(errors="replace") if config.is_file() else ""
+    made = re.findall(r'^\s*set default="([^"\n]*)', menu, re.M)
     return stated[-1].strip() if stated else "saved", made[-1] if made else None
 
 
@@ -228,7 +229,10 @@ def reason(failed: str, version: str, kernels: list[str], builds: list[dict]) ->
 
 
 def main() -> None:
-    """Print the document."""
+    """Print kernels without the driver's module, fitting builds, packages and boot settings as JSON.
+
+    `reason` is why a build failed, if the role requires that.
+    """
     asked = json.loads(sys.argv[1])
     version, kernels = asked["version"], counting(asked["kernel"])
     rows = packages()

@@ -19,7 +19,10 @@ OURS = "/run/gpuprov-"
 
 
 def main() -> None:
-    """Print the document."""
+    """Keep DKMS from builds by a link and its mark, or remove both if `compiles`; print the failure as JSON.
+
+    An administrator's own file stays; a dangling link of another program is a failure.
+    """
     compiles, failure = json.loads(sys.argv[1])["compiles"], None
     if UNBUILT.is_symlink() and str(UNBUILT.readlink()).startswith(OURS):
         UNBUILT.unlink()

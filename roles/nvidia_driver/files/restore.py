@@ -18,7 +18,9 @@ FETCH_S = 3600
 
 
 def words(now: dict[str, str], before: dict[str, str]) -> list[str]:
-    """Return what a transaction must install and remove."""
+    """Return the words of a transaction that restores the packages: `name-` for each new one, `name=version`
+    for each former one.
+    """
     gone = [f"{name}-" for name in now if name not in before]
     return gone + [f"{name}={version}" for name, version in before.items() if now.get(name) != version]
 
@@ -29,10 +31,11 @@ def present() -> dict[str, str]:
 
 
 def restore(asked: dict) -> bool:
-    """Restore the packages; return whether anything was changed.
+    """Restore the packages: install former versions, remove and purge new packages, set holds again; return
+    whether anything was changed.
 
     Raises:
-        Failed: they cannot be restored.
+        Failed: they cannot be restored, or some are still not as recorded; or the record is empty.
     """
     manager = package_manager()
     before, held, now = asked["packages"], asked["held"], present()
@@ -60,7 +63,7 @@ def former_streams(now: list[str], before: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print the document."""
+    """Restore the node's former packages; print whether anything changed, and the failure, as JSON."""
     package_manager().set_environment()
     changed, failure = False, None
     try:

@@ -29,7 +29,9 @@ SIMULATION_S = 300
 
 
 def main() -> None:
-    """Print the document."""
+    """Settle version locks and exclusions, check that they would move no package, and print the changes and
+    the failure as JSON.
+    """
     asked = json.loads(sys.argv[1])
     document = {"locked": [], "released": [], "excluded": False, "changed": False, "failure": None}
     try:
@@ -46,7 +48,7 @@ def settle(asked: dict) -> dict:
     """Write the locks, the exclusions and the record, unless in check mode; return what changes.
 
     Raises:
-        Failed: dnf's plugin is switched off.
+        Failed: dnf's plugin is switched off; not in check mode.
     """
     path = versionlock.place()
     if path is None and not asked["check"]:

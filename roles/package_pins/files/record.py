@@ -20,7 +20,9 @@ from gpuprov_replace import make_folders, read, replace
 
 
 def main() -> None:
-    """Print the document."""
+    """Record the files of the packages again, unless in check mode; print those that differ from the last
+    record as JSON, and whether the record changed.
+    """
     question = json.loads(sys.argv[1])
     rows, text = renewed(sorted(question["packages"]))
     changed = not question["check"] and remember(text)

@@ -74,7 +74,12 @@ class Plan(NamedTuple):
 
 
 def main() -> None:
-    """Print the document."""
+    """Carry out an order unless it is a check: read lists, fetch, install and remove packages, record the
+    sets; then print the plan and the result as JSON.
+
+    The failure of a step is part of the result. If packages cannot be fetched together with other sets, the
+    order's own sets are tried alone.
+    """
     manager = package_manager()
     manager.set_environment()
     asked, found = Order(**json.loads(sys.argv[1])), look()
@@ -141,7 +146,9 @@ def without_others(asked: Order, order: Order) -> Order:
 
 
 def planned(order: Order, found: Found) -> Plan:
-    """Return the changes that an order's sets need on the node as it is."""
+    """Return the changes that an order's sets need on the node as it is: words to install and to remove,
+    residue to purge, and sets to record. A package that another set needs stays.
+    """
     sets = [*order.sets]
     wanted = {package: version for packages in order.sets.values() for package, version in packages.items()}
     ours = {package for name in sets for package in found.records.get(name, [])}
@@ -167,7 +174,9 @@ def new(name: str, packages: dict[str, str], found: Found) -> bool:
 
 
 def unwanted(patterns: list[str], found: Found) -> set[str]:
-    """Return the packages that must be removed, or whose configuration must be."""
+    """Return the packages, installed or removed with their configuration left, whose `name=version` begins as
+    a pattern.
+    """
     traces = {**found.installed, **found.left}
     return {
         name
@@ -228,7 +237,7 @@ def own(order: Order, plan: Plan) -> set[str]:
 
 
 def remember(sets: dict[str, dict[str, str]]) -> None:
-    """Record the packages of each set."""
+    """Record the packages of each set, in a file for each, in place of the earlier record."""
     make_folders(str(RECORDS))
     for name, packages in sets.items():
         content = "".join(f"{package}\n" for package in sorted(packages))

@@ -72,7 +72,12 @@ def merged(config, others):
 
 
 def main(config):
-    """Print the document."""
+    """Print manager, packages, the merged settings and containers as JSON, with the reasons why one could not
+    be read.
+
+    Args:
+        config: settings of the role, which are merged with those of earlier files.
+    """
     silent, unread, running = None, None, []
     try:
         running = containers.of_podman()

@@ -20,7 +20,9 @@ LOCK_S = 300
 
 
 def main() -> None:
-    """Print the document."""
+    """Install the lost dependencies in the lock's versions with apt, if this removes no package of gpuprov's;
+    print the result and the failure as JSON.
+    """
     apt.set_environment()
     asked = json.loads(sys.argv[1])
     # apt itself would choose the newest version of a missing package, which conflicts with held packages.

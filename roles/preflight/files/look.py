@@ -240,6 +240,9 @@ def unavailable(names: list[str]) -> list[str]:
 def main() -> None:
     """Print the node's state for the role's checks as JSON; wait for cloud-init and the package manager
     first.
+
+    Raises:
+        Failed: rpm's database cannot be read.
     """
     asked = json.loads(sys.argv[1])
     wait = float(asked["wait"])  # ansible-core 2.18 passes numbers as text

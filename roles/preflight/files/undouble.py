@@ -14,7 +14,9 @@ from gpuprov_failures import Failed
 
 
 def main() -> None:
-    """Print the document."""
+    """Remove the older version of doubled packages, unless in check mode; print whether there were any, and
+    the failure, as JSON.
+    """
     asked, failure = json.loads(sys.argv[1]), None
     changed = gpuprov_dnf.doubled()
     try:

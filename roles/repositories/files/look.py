@@ -43,12 +43,13 @@ def targets() -> list[list[str]]:
 
 
 def signed_by(entry: str) -> str | None:
-    """Return a source's Signed-By, by apt's name `file:number` of the line (one-line) or stanza (deb822).
+    """Return a source's Signed-By, by apt's name `file:number` of the line (one-line) or stanza (deb822);
+    None without one.
 
     apt refuses the same repository with two different values, so that the role's file must repeat this one.
     """
     path, _colon, number = entry.rpartition(":")
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
     if path.endswith(".sources"):
         stanzas = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?m)^Types:", part)]
         found = re.search(r"(?mi)^Signed-By:\s*(.+(?:\n[ \t].*)*)", stanzas[int(number) - 1])
@@ -93,7 +94,9 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
 
 
 def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
-    """Return the state of apt's sources."""
+    """Return the state of apt's sources: the distribution's archive, other files that name the role's
+    repositories, and sources that offer packages of the lock.
+    """
     own = [url.rstrip("/") for url in urls]
     return {
         "archive": archive(ours),
@@ -103,7 +106,7 @@ def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
 
 
 def of_dnf(ours: str, urls: list[str], packages: list[str]) -> dict:
-    """Return the state of dnf's repositories."""
+    """Return the state of dnf's repositories, with the keys of `of_apt`; the archive is empty."""
     own = [url.rstrip("/") for url in urls]
     return {
         "archive": [],
@@ -116,7 +119,7 @@ LOOKS = {"apt": of_apt, "dnf": of_dnf}
 
 
 def main() -> None:
-    """Print the document."""
+    """Print the node's package manager and the state of its sources as JSON."""
     question = json.loads(sys.argv[1])
     name = package_manager().NAME
     look = LOOKS[name](question["ours"][name], question["urls"], question["packages"])

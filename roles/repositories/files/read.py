@@ -18,7 +18,7 @@ LOCK_S = 150  # wait for another package manager that reads lists
 
 
 def main() -> None:
-    """Print the document."""
+    """Have the package manager read the role's sources; print the failure, or null, as JSON."""
     manager = package_manager()
     manager.set_environment()
     asked = json.loads(sys.argv[1])

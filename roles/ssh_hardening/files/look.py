@@ -40,7 +40,7 @@ options = {keyword.lower(): str(value) for keyword, value in question["options"]
 
 
 def said(*command: str) -> str:
-    """Return the output of a command; nothing if it fails or does not exist."""
+    """Run a command; return its output, "" if it fails or does not exist."""
     try:
         return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -48,7 +48,7 @@ def said(*command: str) -> str:
 
 
 def effective() -> dict[str, str]:
-    """Return sshd's options in effect for the login."""
+    """Return sshd's options in effect for the login from this machine, by `sshd -T`; {} if it fails."""
     who = f"user={question['login']},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
     found: dict[str, list[str]] = {}
     for line in said("sshd", "-T", "-C", who).splitlines():
@@ -110,7 +110,11 @@ def first_lines() -> dict[str, tuple[Path, int, str]]:
 
 
 def lines(path: Path, opened: set[Path]) -> list[tuple[Path, int, str]]:
-    """Return place and text of the lines of a file, and of files that it includes from other folders."""
+    """Return path, number and text of the lines of a file, and of files that it includes from other folders.
+
+    Args:
+        opened: files that were included so far, which is extended; at most `INCLUDES_AT_MOST`.
+    """
     found = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         keyword, _space, rest = line.strip().partition(" ")

@@ -31,9 +31,13 @@ class Failed(Exception):
 
 @contextmanager
 def locked(path: str):
-    """Keep udev from probing a device, as it does when a writer closes it.
+    """Hold a device's exclusive lock, which keeps udev from probing it, as it does when a writer closes it.
 
     https://systemd.io/BLOCK_DEVICE_LOCKING
+
+    Raises:
+        Refused: another program has the lock.
+        OSError: the device cannot be opened for writing.
     """
     lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -79,7 +83,9 @@ def make(path: str, filesystem: str) -> None:
 
 
 def main() -> None:
-    """Print the document."""
+    """Make the requested file systems, unless in check mode, until one fails; print the made devices and the
+    failure as JSON.
+    """
     asked = json.loads(sys.argv[1])
     made, failure = [], None
     try:

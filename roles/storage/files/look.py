@@ -22,6 +22,7 @@ from pathlib import Path
 from gpuprov_devices import format_objection, mount_objection
 from gpuprov_node import output
 
+FSTAB = Path("/etc/fstab")
 MARK = "x-gpuprov"  # option in the role's lines of fstab; x- options have no effect (mount(8))
 DEFAULTS = {"filesystem": "ext4", "read_ahead_kib": None}
 
@@ -32,7 +33,8 @@ def mounted(mount: str) -> str:
 
 
 def judge(asked: dict, every: list[str]) -> dict:
-    """Return the row of one file system: the requested values and its state.
+    """Return the row of one file system: the requested values and its state, with `objection` or `hidden`, a
+    reason against formatting or mounting it.
 
     Args:
         every: the requested mount points; all users can write to each of them.
@@ -58,21 +60,24 @@ def judge(asked: dict, every: list[str]) -> dict:
 
 
 def nested(mount: str, every: list[str]) -> str | None:
-    """Return the reason not to mount below another requested mount point, where users can replace folders."""
+    """Return the reason not to mount below another requested mount point, where users can replace folders;
+    None if the point is not below one of `every`.
+    """
     above = next((each for each in every if mount.startswith(each.rstrip("/") + "/")), None)
     return f"{mount} is below {above}, to which all users can write" if above else None
 
 
-def ours() -> list[str]:
-    """Return the mount points in the role's lines of fstab."""
-    fstab = Path("/etc/fstab")
-    lines = fstab.read_text().splitlines() if fstab.exists() else []
+def ours(fstab: Path = FSTAB) -> list[str]:
+    """Return the mount points in the role's lines of fstab; none without the file."""
+    lines = fstab.read_text(errors="replace").splitlines() if fstab.exists() else []
     rows = [line.split() for line in lines if not line.startswith("#")]
     return [row[1] for row in rows if len(row) > 3 and MARK in row[3].split(",")]
 
 
 def main() -> None:
-    """Print the document."""
+    """Print a row for each requested file system, and the role's mounts that are no longer requested
+    (`gone`), as JSON.
+    """
     asked = sorted(json.loads(sys.argv[1])["scratch"], key=lambda wanted: wanted["mount"])
     every = [wanted["mount"] for wanted in asked]
     scratch = [judge(wanted, every) for wanted in asked]

@@ -178,3 +178,11 @@ def test_a_reading_that_failed_leaves_the_others() -> None:
     result = recorded("compute")
     result["readings"][3] = {"error": "nvidia-smi did not answer in time"}
     assert judge_load(result)[0].rule == "load.compute_bound"
+
+
+def test_a_link_that_was_idle_at_first_is_not_taken_for_a_slow_one() -> None:
+    result = recorded("onecore")
+    gpus(result, 0, gpu=70, received_kb=20e6, power_w=250)
+    for reading in result["readings"][: len(result["readings"]) // 2]:
+        reading[0]["generation"] = 1
+    assert "load.pcie" not in [fault.rule for fault in judge_load(result)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -174,6 +175,25 @@ def test_a_second_writing_removes_what_is_gone_and_touches_nobody_elses(folder: 
     (out / "host_vars/mine.yml").write_text("a: 1\n")
     assert run(["inventory", "generate", str(out), "-F", str(folder / "fleet.yml")]) == 2
     assert "mine.yml was not written by gpuprov" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a file in the folder whose writer is not known stays, and the usage error names it."""
+    out = generated(folder)
+
+    def refuse(path: Path, *_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    (out / "host_vars/theirs.yml").write_text("a: 1\n")
+    known = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, *a, **k: (refuse if path.name == "theirs.yml" else known)(path, *a, **k)
+    )
+    assert run(["inventory", "generate", str(out), "-F", str(folder / "fleet.yml")]) == 2
+    assert f"{out}/host_vars/theirs.yml cannot be used: Permission denied" in capsys.readouterr().err
+    assert (out / "host_vars/theirs.yml").exists()
 
 
 def test_hosts_keep_names_that_groups_have() -> None:

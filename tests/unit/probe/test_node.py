@@ -96,6 +96,17 @@ def test_what_is_no_keyring_has_no_fingerprints(tmp_path: Path) -> None:
         assert isinstance(packages._fingerprints(str(ring)), list)
 
 
+def test_damaged_keyrings_have_no_fingerprints(tmp_path: Path) -> None:
+    """Check that a damaged key of any source does not hide the other sources: the collector would fail."""
+    ring = tmp_path / "ring.asc"
+    begin, end = (f"-----{word} PGP PUBLIC KEY BLOCK-----\n" for word in ("BEGIN", "END"))
+    long = b"\xc6\xff" + (1 << 16).to_bytes(4, "big") + b"\x04" * (1 << 16)
+    cut_off = f"{begin}\nmQINBF4x\nA\n{end}".encode()
+    for damaged in (cut_off, cut_off.replace(b"\nA\n", b"\nAA\n"), long):
+        ring.write_bytes(damaged)
+        assert packages._fingerprints(str(ring)) == []
+
+
 def test_modprobe_folders_hide_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     etc, lib = tmp_path / "etc/modprobe.d", tmp_path / "lib/modprobe.d"
     for folder in (etc, lib, etc.parent / "modules-load.d"):

@@ -226,6 +226,23 @@ def test_the_key_of_a_source(tmp_path: Path, name: str, text: str, number: int, 
     assert repositories.signed_by(f"{tmp_path / name}:{number}") == key
 
 
+def test_the_key_of_a_source_with_a_comment_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "x.list"
+    path.write_bytes(b"# Spiegel f\xfcr uns\ndeb [signed-by=/k.gpg] http://mirror/debian bookworm main\n")
+    assert repositories.signed_by(f"{path}:2") == "/k.gpg"
+
+
+def test_files_of_the_site_with_comments_that_are_not_utf8(tmp_path: Path) -> None:
+    fstab = tmp_path / "etc/fstab"
+    (tmp_path / "etc/default").mkdir(parents=True)
+    (tmp_path / "boot/grub").mkdir(parents=True)
+    fstab.write_bytes(b"# f\xfcr Jobs\nUUID=1 /scratch ext4 defaults,x-gpuprov 0 2\n")
+    (tmp_path / "etc/default/grub").write_bytes(b"# f\xfcr uns\nGRUB_DEFAULT=0\n")
+    (tmp_path / "boot/grub/grub.cfg").write_bytes(b'menuentry "f\xfcr uns"\nset default="0"\n')
+    assert script("storage").ours(fstab) == ["/scratch"]
+    assert driver.defaults(str(tmp_path)) == ("0", "0")
+
+
 def test_the_archive_is_the_distributions_without_what_we_added(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [
         "http://m/debian/ bookworm main /etc/apt/sources.list:1 Debian",

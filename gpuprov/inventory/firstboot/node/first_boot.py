@@ -137,7 +137,10 @@ class Progress:
 
 
 def main() -> int:
-    """Continue where the last start ended; return the exit code. When all is done, disable the unit."""
+    """Continue where the last start ended; return the exit code. When all is done, disable the unit.
+
+    The folder is created, its state is updated, and a failure is reported there.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
     FOLDER.chmod(0o700)
     progress = Progress(json.loads(ORDER.read_text("utf-8")))
@@ -163,7 +166,9 @@ def bring(progress: Progress) -> None:
     order, until = progress.order, time.monotonic() + progress.order["patience_s"]
 
     def step(name: str, work: "Callable[..., Any]", *words: "Any") -> "Any":
-        """Report a step as running, do it with retries in the remaining time, and return its result."""
+        """Report a step as running, do it with retries in the remaining time, and return its result; raises
+        as `patiently`.
+        """
         progress.report("running", name)
         return patiently(work, words, until)
 
@@ -197,7 +202,7 @@ def patiently(work: "Callable[..., Any]", words: "tuple[Any, ...]", until: float
 
 
 def look(count: int) -> None:
-    """Wait up to `SETTLED_S` for this boot's units to start.
+    """Wait up to `SETTLED_S` seconds for this boot's units to start; continue in any case.
 
     Raises:
         Ended: the machine has no NVIDIA GPU at all, but `count` is not 0.
@@ -215,10 +220,11 @@ def look(count: int) -> None:
 
 
 def bring_lock(lock: "Values") -> None:
-    """Fetch the lock if the order has a URL; otherwise check the hash of the lock on the disk.
+    """Fetch the lock if the order has a URL, and write it; otherwise check the hash of the lock on the disk.
 
     Raises:
         Transient, Ended: as `fetched`, or the hash is not the order's.
+        OSError: the lock cannot be read or written.
     """
     path = Path(lock["path"])
     if lock["url"]:
@@ -231,6 +237,10 @@ def bring_modules(modules: "Values | None") -> None:
     """Extract the order's kernel modules, if any, into gpuprov's store, also those for other kernels.
 
     Nothing is done if they were extracted before.
+
+    Raises:
+        Transient, Ended: as `fetched`.
+        OSError: the files cannot be written.
     """
     if not modules or small_text(BROUGHT) == modules["sha256"]:
         return
@@ -297,7 +307,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def opened(request: "urllib.request.Request") -> "Any":
-    """Return a server's answer to a request, to be read and closed.
+    """Return a server's answer to a request, to be read and closed; it may take `POST_S`.
 
     Raises:
         Ended: the URL, or a redirect, has a scheme that is not allowed.
@@ -331,10 +341,13 @@ def install(how: "Values") -> str:
     """Install gpuprov into a virtual environment, unless that is complete; return the path of its program.
 
     The order has the hash of the wheel, and the wheel the hashes of all dependencies: gpuprov is not
-    installed from an index. Only wheels are installed: building from source would run code without a hash.
+    installed from an index. Only wheels are installed: building from source would run code without a hash. An
+    incomplete environment is removed first, and a link to the program is made at `COMMAND` if there is
+    nothing. A program that the order names is only returned.
 
     Raises:
         Transient, Ended: a step failed, or too little space is free.
+        OSError: a file cannot be written.
     """
     program, mark = PROGRAM / "bin/gpuprov", PROGRAM / ".installed"
     if how["program"]:  # part of an image
@@ -406,7 +419,7 @@ def interpreter() -> str:
 
 
 def is_usable_python(python: str) -> bool:
-    """Return whether a Python exists, is new enough and can create virtual environments."""
+    """Run a Python; return whether it exists, is at least `OLDEST` and can create virtual environments."""
     test = f"import ensurepip, sys, venv; sys.exit(sys.version_info < {OLDEST!r})"
     try:
         return subprocess.call([python, "-c", test], stderr=subprocess.DEVNULL) == 0
@@ -415,7 +428,8 @@ def is_usable_python(python: str) -> bool:
 
 
 def install_python() -> None:
-    """Install Python with apt-get or dnf.
+    """Install a Python of at least 3.11 with its venv module, by apt-get or dnf: the first package that can
+    be installed.
 
     Raises:
         Transient, Ended: it cannot be installed.
@@ -492,10 +506,11 @@ def gpuprov(*command: str) -> "tuple[int, Values, str]":
 
 
 def reboot(progress: Progress) -> None:
-    """Reboot; the unit starts again at the next boot. This function does not return.
+    """Count and report a reboot, then reboot; the unit starts again at the next boot. This function does not
+    return.
 
     Raises:
-        Ended: the order does not allow it, there were `REBOOTS_AT_MOST`, or it did not happen.
+        Ended: the order does not allow it, there were `REBOOTS_AT_MOST`, or it did not happen within 600 s.
     """
     if not progress.order["reboot"]:
         raise Ended("postponed", "a reboot is needed, and the order does not allow one", "reboot", POSTPONED)

@@ -67,7 +67,8 @@ _Ends = defaultdict[tuple[Exposed, int | None], set[Version]]
 def read_advisories(places: Iterable[str], day: str) -> Readings:
     """Read advisories: files, folders with files `ID/ID.json` at any depth, or URLs of single files.
 
-    Returns one reading if any was read, and a `NotRead` for each place or file that was not.
+    Returns one reading if any was read, and a `NotRead` for each place or file that was not. Reading ends
+    once all have more than `BYTES` bytes.
 
     Args:
         day: of the reading, ISO.
@@ -126,7 +127,8 @@ def _content(name: str) -> bytes:
 def propose_bulletins(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
     """Propose a record of each new advisory that concerns a component, and changes of newer revisions.
 
-    A row that cannot be true, by the checks of the catalog, is left out and becomes a remark.
+    A row that cannot be true, by the checks of the catalog, is left out and becomes a remark; an advisory
+    that concerns no component is ignored.
     """
     for advisory in reading.advisories:
         record, wrong = _record(advisory, catalog, reading.source)
@@ -205,7 +207,8 @@ def _plain(row: AffectedRange, cves: list[str]) -> Document:
 
 
 def _fixes(vulnerability: Vulnerability, wrong: list[str]) -> list[_Fix]:
-    """Return the fixed version of each component and branch for one CVE.
+    """Return the highest fixed version of each component and branch for one CVE; a data center driver takes
+    precedence.
 
     Args:
         wrong: texts of versions that cannot be read are added here.

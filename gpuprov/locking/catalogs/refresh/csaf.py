@@ -86,7 +86,11 @@ def read_advisory(content: bytes, name: str) -> Advisory:
 
 
 def _advisory(said: Any) -> Advisory:
-    """Return an advisory; raise any error of a document with another form."""
+    """Return an advisory.
+
+    Raises:
+        Exception: the document has another form: any error of reading it.
+    """
     document, tracking = said["document"], said["document"]["tracking"]
     if document["csaf_version"] != "2.0":
         raise ValueError(f"csaf_version {document['csaf_version']!r}, not 2.0")
@@ -118,7 +122,7 @@ def _day(text: Any, place: str) -> str:
 
 
 def _products(branches: Any, above: Mapping[str, str]) -> Iterator[tuple[str, Product]]:
-    """Yield the versions in a product tree by their ids.
+    """Yield id and `Product` of each version in a product tree; raise KeyError for a branch without a name.
 
     Args:
         above: category → name of the branches that contain these.
@@ -135,7 +139,12 @@ def _products(branches: Any, above: Mapping[str, str]) -> Iterator[tuple[str, Pr
 
 
 def _vulnerability(said: Mapping[str, Any], products: Mapping[str, Product]) -> Vulnerability:
-    """Return one vulnerability; ids of products that are not in the tree are left out."""
+    """Return one vulnerability with its highest score, 0 without any; ids of products that are not in the
+    tree are left out.
+
+    Raises:
+        Exception: it has another form: any error of reading it.
+    """
     status = said.get("product_status", {})
 
     def listed(*keys: str) -> tuple[Product, ...]:

@@ -77,7 +77,7 @@ class Proposal:
         return found
 
     def add(self, file: str, section: str, record: Document, why: str, source: str) -> None:
-        """Propose a new record."""
+        """Propose a new record, by adding a change; `why` and `source` are its reason."""
         name = str(record[key_of(file, section)])
         self.changes.append(Change(file, section, name, "", record, why, source))
 

@@ -52,7 +52,9 @@ def _where(seen: Iterable[Seen]) -> str:
 
 
 def _drivers(proposal: Proposal, catalog: Catalog, reading: Reading, day: str) -> None:
-    """Propose new versions of known driver branches, and records of unknown branches."""
+    """Propose new versions of known driver branches, and records of unknown branches; the newest version of a
+    branch too.
+    """
     by_branch: dict[int, Held] = {}
     for release, seen in _held(reading, "driver").items():
         by_branch.setdefault(release.major, {})[release] = seen
@@ -190,7 +192,9 @@ def _libraries(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
 
 
 def _library(proposal: Proposal, kind: str, release: Version, seen: list[Seen], reading: Reading) -> None:
-    """Propose a record of one release, or further builds of a known one; a remark if no build was read."""
+    """Propose a record of one release, or further builds of a known one; a remark for a new release if no
+    build was read.
+    """
     wheels = sorted({int(each.details["major"]) for each in seen if reading.origin == "pypi"})
     builds = {each.details["cuda"] for each in seen if "cuda" in each.details}
     said: dict[str, list[Any]] = {

@@ -142,7 +142,9 @@ def _native_driver(case: Case, cuda: Version) -> str:
 
 
 def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
-    """Return why a toolkit does not run on a driver, and why no compat package helps."""
+    """Return why a toolkit does not run on a driver, and why no compat package helps; `what` begins the
+    sentence.
+    """
     floor = rules.min_driver(case.catalog, cuda.major)
     if floor is None:
         known = draft.branch.native_cuda if draft.branch else "another major"
@@ -162,8 +164,8 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
 
 
 def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:
-    """Yield the findings for a toolkit that needs a compat package: a violation if the request excludes
-    one.
+    """Yield the findings for a toolkit that needs a compat package: a violation if the request excludes one,
+    else a warning, and another for GPUs on which it may not work.
     """
     if "compat" in case.absent:
         text = f"{what} runs with a forward-compatibility package alone, and none is allowed"
@@ -197,8 +199,10 @@ def _ended(case: Case, draft: Draft, cuda: Version) -> Ruling:
 
 
 def compat_package(case: Case, draft: Draft) -> Findings:
-    """Check that a requested forward-compatibility package fits branch and GPUs; one that was chosen is
-    not checked.
+    """Check that a requested forward-compatibility package fits branch and GPUs; one that was chosen is not
+    checked.
+
+    An unknown or needless package is a warning, another GPU or branch a violation.
     """
     if "compat" not in case.stated or draft.compat is None:
         return
@@ -233,7 +237,8 @@ def compat_package(case: Case, draft: Draft) -> Findings:
 def on_system(case: Case, draft: Draft) -> Findings:
     """Check that the toolkit is packaged for the system; nothing for an unknown system.
 
-    It is a violation if NVIDIA's repository lacks it, a warning if that is not known.
+    A toolkit in the distribution's archive is a reason. It is a violation if NVIDIA's repository lacks it, a
+    warning if that is not known.
     """
     if draft.cuda is None or case.system is None:
         return

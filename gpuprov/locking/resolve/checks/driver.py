@@ -11,8 +11,9 @@ TYPES = {"LTSB": "long-term support", "PB": "production", "NFB": "new-feature", 
 
 
 def branch(case: Case, draft: Draft) -> Findings:
-    """Check the branch's support, and whether the version is in a list of releases; objections are only
-    warnings.
+    """Check the branch's support, and whether the version is in a list of releases.
+
+    An unknown branch, unknown version or end of life is a warning, a supported branch a reason.
     """
     record = draft.branch
     if record is None:
@@ -79,7 +80,8 @@ def flavour(case: Case, draft: Draft) -> Findings:
 def _stated_flavour(
     case: Case, draft: Draft, only: dict[str, list[str]], shipped: frozenset[str]
 ) -> Findings:
-    """Yield findings about the draft's flavour, stated or chosen.
+    """Yield findings about the draft's flavour: a violation if a GPU or the branch excludes it, a warning if
+    the open modules are experimental, a reason if it was chosen.
 
     Args:
         only: flavour → GPUs that run with it only.

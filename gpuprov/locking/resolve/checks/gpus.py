@@ -31,7 +31,12 @@ def guessed(case: Case, draft: Draft) -> Findings:
 
 
 def _gpu(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
-    """Yield the findings about the driver's support of one GPU; nothing if a list proves it."""
+    """Yield the findings about the driver's support of one GPU; nothing if a list proves it for all device
+    ids.
+
+    A driver that cannot support it is a violation, one below the advised version or without proof a warning,
+    device ids that only newer drivers list are a reason.
+    """
     branch = draft.driver.major
     if rules.gpu_driver_ok(gpu, draft.driver) is False:
         yield violation(case, "gpu-driver", _unsupported(draft, gpu), *gpu.source)

@@ -70,7 +70,9 @@ def _runs(case: Case, draft: Draft) -> bool:
 
 
 def cudnn_gpus(case: Case, draft: Draft) -> Findings:
-    """Check that cuDNN contains code for every GPU; a warning if its support matrix does not decide."""
+    """Check that cuDNN contains code for every GPU: a violation if not, a warning if its support matrix does
+    not decide.
+    """
     if draft.cudnn is None:
         return
     floor = libraries.cudnn_release_floor(case.catalog, draft.cudnn)
@@ -142,7 +144,8 @@ def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
 def _other_major(case: Case, draft: Draft, named: str, build: Version) -> Ruling:
     """Return the finding for a build of another CUDA major than the toolkit's.
 
-    A build for the previous major works in addition to the toolkit on a driver that supports both.
+    A warning for a build for the previous major, which works in addition to the toolkit on a driver that
+    supports both; else a violation.
     """
     assert draft.cuda is not None  # noqa: S101
     text = f"{named} is built for CUDA {build.major}, and the toolkit is CUDA {draft.cuda}"
@@ -212,7 +215,9 @@ def framework(case: Case, draft: Draft) -> Findings:
 
 
 def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> Findings:
-    """Yield the findings about the CUDA release in a framework's wheel, as the toolkit's own."""
+    """Yield the findings about the CUDA release in a framework's wheel: a violation for a GPU without code,
+    or a driver that is too old; a warning for compatibility or an unknown floor; else a reason.
+    """
     cuda = wanted.cuda
     assert cuda is not None  # noqa: S101
     what = f"{wanted} brings CUDA {cuda}, which"

@@ -11,7 +11,7 @@ from gpuprov.locking.resolve.packages import driver_rule
 
 def served(case: Case, draft: Draft) -> Findings:
     """Check that a repository of the catalog serves the system, and that its architecture is x86_64 or
-    aarch64.
+    aarch64; if not, a violation.
     """
     system = case.system
     if system is None:
@@ -51,8 +51,8 @@ def repository(case: Case, draft: Draft) -> Findings:
 
 
 def _in_archive(case: Case, draft: Draft) -> Findings:
-    """Yield the finding about the driver in the distribution's archive: a reason, or a violation if it is
-    not there.
+    """Yield the finding about the driver in the distribution's archive: a reason, or a violation if it is not
+    there, or not with the chosen modules.
     """
     system = case.system
     assert system is not None  # noqa: S101
@@ -74,8 +74,8 @@ def _in_archive(case: Case, draft: Draft) -> Findings:
 
 
 def _at_nvidia(case: Case, draft: Draft) -> Findings:
-    """Yield the finding about the branch in NVIDIA's repository for the system; nothing if it was seen
-    there.
+    """Yield the finding about the branch in NVIDIA's repository for the system: a violation if it lacks the
+    branch, a warning if that is not known; nothing if it was seen there.
     """
     system, branch = case.system, draft.driver.major
     assert system is not None  # noqa: S101

@@ -54,8 +54,9 @@ def control(files: Files, arguments: list[str]) -> int:
 
 
 def _add_fault(kernel: Kernel, fault: list[str]) -> bool:
-    """Add a fault of `FAULTS`, with its arguments; return False for another fault or a GPU that does not
-    exist.
+    """Add a fault of `FAULTS`, with its arguments, and write its Xid into the kernel's log, if it has one.
+
+    Return False for another fault or a GPU that does not exist.
     """
     match fault:
         case ["gpu-dead", index] if _has(kernel, index):

@@ -28,7 +28,8 @@ _NO_DEVICES = (
 def persistenced(files: Files, arguments: list[str]) -> int:
     """Run nvidia-persistenced(1) in the background: the driver keeps its settings while it lives.
 
-    Return 0 once it runs, or 1 without its user, the driver or the library. It ends on SIGTERM or SIGINT.
+    Return 0 once it runs, or 1 without its user, the driver or the library. It ends on SIGTERM or SIGINT. It
+    writes its pid file, listens on its socket, and drops root's rights for `--user`.
     """
     syslog.openlog("nvidia-persistenced", syslog.LOG_PID, syslog.LOG_DAEMON)
     user = _option(arguments, "--user") or _option(arguments, "-u")

@@ -52,7 +52,7 @@ class Driver:
         return int(self.version.split(".")[0])
 
     def lost(self, gpu: SimGpu) -> bool:
-        """Return whether a GPU fell off the bus."""
+        """Return whether a GPU fell off the bus, by the fault `gpu-lost` or until the next power cycle."""
         dead = self.kernel.power.read().get("dead", [])
         return str(gpu.number) in [*self.settings.faults().get("gpu-lost", []), *dead]
 
@@ -62,7 +62,7 @@ class Driver:
         return str(gpu.number) in [*faults.get("remap", []), *faults.get("remap-stuck", [])]
 
     def fabric_manager_runs(self) -> bool:
-        """Return whether the fabric manager's process is alive."""
+        """Return whether the fabric manager's process is alive, by its pid file."""
         pid_file = self.files.at("/run/nvidia-fabricmanager/nv-fabricmanager.pid")
         return pid_file.exists() and Path(f"/proc/{pid_file.read_text().strip()}").exists()
 

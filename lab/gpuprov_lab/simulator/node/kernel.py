@@ -54,7 +54,7 @@ class Kernel:
         and of modules-load.d.
 
         nouveau, part of every distribution's kernel, is loaded first unless it is blacklisted, and keeps
-        NVIDIA's module from binding.
+        NVIDIA's module from binding. ModuleError if a module cannot be loaded.
         """
         with self.state.change() as state:
             state.clear()

@@ -69,7 +69,11 @@ class Machine(NamedTuple):
 
     @classmethod
     def load(cls, files: Files) -> Machine:
-        """Return the machine that the node's `machine.json` describes."""
+        """Return the machine that the node's `machine.json` describes.
+
+        Raises:
+            OSError, ValueError, KeyError: the file is missing, or has another form.
+        """
         document = json.loads(files.machine.read_text())
         model = document["model"]
         return cls(

@@ -61,7 +61,7 @@ def version_line(nvidia: dict[str, str]) -> str:
 
 
 def _publish_sys_modules(files: Files, modules: dict[str, dict[str, str]]) -> None:
-    """Write /sys/module for the loaded modules, and remove the folders of others."""
+    """Write the folders of the loaded modules below /sys/module, and remove the folders of others."""
     import shutil
 
     files.sys_module.mkdir(parents=True, exist_ok=True)

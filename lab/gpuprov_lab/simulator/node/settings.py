@@ -23,7 +23,7 @@ class Settings:
 
     @property
     def permitted(self) -> bool:
-        """Whether this user may change a GPU."""
+        """Whether this user may change a GPU: may write the simulator's state."""
         return self._kernel.state.writable
 
     def settle(self) -> None:
@@ -72,7 +72,7 @@ class Settings:
         self.settle()
 
     def daemon_runs(self) -> bool:
-        """Return whether the persistence daemon is alive."""
+        """Return whether the recorded process of the persistence daemon is alive."""
         return self._kernel.holder(self._kernel.state.read()) is not None
 
     def mode(self, gpu: SimGpu, name: str) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def change(driver: Driver, gpus: list[SimGpu], name: str, value: str, say: Say) 
 
 def _persistence(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
     """Switch persistence mode, by the daemon from driver 580 on if it runs; print the result as nvidia-smi
-    does.
+    does. Raises as `_switch`.
     """
     wanted = _switch(value, "persistence mode")
     if driver.settings.of(gpu)["persistence"] == wanted:
@@ -66,7 +66,12 @@ def _persistence(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _applications(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set application clocks, which must be a supported pair of memory and graphics clock."""
+    """Set application clocks and print that, as nvidia-smi does.
+
+    Raises:
+        NvmlError: not a pair of memory and graphics clock that the model supports.
+        _Unsupported: the model has no application clocks.
+    """
     memory, graphics = _pair(value, "memClk,smClk e.g. --applications-clocks=2000,300")
     if "application-clocks" not in driver.machine.model.features:
         raise _Unsupported(f"Setting applications clocks is not supported for GPU {gpu.bus_id}.")
@@ -77,7 +82,7 @@ def _applications(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _graphics(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Lock the graphics clock to a range in MHz inside the GPU's."""
+    """Lock the graphics clock to a range in MHz inside the GPU's; NvmlError for another range or text."""
     example = "'gpuClkMin,gpuClkMax' or 'gpuClkVal' e.g. '--lock-gpu-clocks=1500,1500'"
     lowest, highest = _pair(value, example, one_is_enough=True)
     clocks = driver.machine.model.supported_clocks()
@@ -89,7 +94,12 @@ def _graphics(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _memory(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Lock the memory clock; both ends of the range must be supported clocks."""
+    """Lock the memory clock to a range in MHz.
+
+    Raises:
+        NvmlError: an end of the range is not a supported clock.
+        _Unsupported: the model's memory clock cannot be locked.
+    """
     example = "'memClkMin,memClkMax' or 'memClkVal' e.g. --lock-memory-clocks=5100,5100"
     lowest, highest = _pair(value, example, one_is_enough=True)
     if "locked-memory" not in driver.machine.model.features:
@@ -101,7 +111,7 @@ def _memory(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _power(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set the power limit in watts, inside the model's range."""
+    """Set the power limit in watts; NvmlError for one outside the model's range, or no number."""
     power = driver.machine.model.power
     try:
         wanted = float(value)
@@ -119,7 +129,12 @@ def _power(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _ecc(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set the mode of ECC; it becomes current after a reset or a reboot."""
+    """Set the mode of ECC; it becomes current after a reset or a reboot.
+
+    Raises:
+        NvmlError: the value is no mode.
+        _Unsupported: the GPU has no ECC.
+    """
     wanted = _state(_switch(value, "ECC configuration code"))
     current, pending = driver.settings.mode(gpu, "ecc")
     if current == "N/A":
@@ -132,7 +147,12 @@ def _ecc(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set the mode of MIG; it becomes current after a reset or a reboot, on some models at once."""
+    """Set the mode of MIG; it becomes current after a reset or a reboot, on some models at once.
+
+    Raises:
+        NvmlError: the value is no mode.
+        _Unsupported: the model has no MIG.
+    """
     wanted = _switch(value, "MIG Mode")
     if driver.machine.model.mig is None:
         verb = "enable" if wanted else "disable"
@@ -148,7 +168,7 @@ def _mig(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Set the compute mode, by its name in any case or its number."""
+    """Set the compute mode, by its name in any case or its number; NvmlError for another value."""
     names = {name.upper(): number for number, name in enumerate(COMPUTE_MODES)}
     mode = names.get(value.upper(), int(value) if value.isdigit() else len(COMPUTE_MODES))
     if mode >= len(COMPUTE_MODES):
@@ -158,8 +178,11 @@ def _compute(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
 
 
 def _reset(driver: Driver, gpu: SimGpu, value: str, say: Say) -> None:
-    """Reset the GPU: pending modes of ECC and MIG become current, and of the other settings only
-    persistence mode stays. The persistence daemon and programs that hold the GPU open prevent it.
+    """Reset the GPU: pending modes of ECC and MIG become current, and of the other settings only persistence
+    mode stays.
+
+    Raises:
+        NvmlError: the persistence daemon runs, or a program holds the GPU open.
     """
     if driver.settings.daemon_runs() or _holders(gpu):
         raise NvmlError(_IN_USE, f"{_NOT_RESET}  GPU {gpu.bus_id}: In use by another client\n")
@@ -248,7 +271,11 @@ def _pair(value: str, example: str, *, one_is_enough: bool = False) -> tuple[int
 
 
 def _switch(value: str, name: str) -> bool:
-    """Parse 0, 1, DISABLED or ENABLED in any case; NvmlError for other text."""
+    """Return True for 1 or ENABLED, False for 0 or DISABLED, in any case; NvmlError for other text.
+
+    Args:
+        name: of the setting, for the error.
+    """
     meaning = {"0": False, "DISABLED": False, "1": True, "ENABLED": True}
     if value.upper() not in meaning:
         raise NvmlError(_INVALID, f"Invalid {name}: {value}")

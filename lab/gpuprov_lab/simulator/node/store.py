@@ -29,7 +29,7 @@ class Store:
             self._file = os.open(path, os.O_RDONLY) if path.exists() else -1
 
     def read(self) -> dict[str, Any]:
-        """Return the document; empty if it was never written."""
+        """Return the document, under a shared lock; empty if it was never written."""
         with self._locked(fcntl.LOCK_SH):
             return self._load()
 
