@@ -156,7 +156,7 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_reported_of(
 def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text))
+    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text) or True)
     options.ask("change GPU[1-2]", yes=False)
     assert asked == ["Change GPU[1-2]?"]
 

@@ -189,9 +189,17 @@ def test_the_same_line_continues(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     assert site.applied == [["gpu1"]]
 
 
-def test_a_changed_fleet_is_locked_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_fleet_is_locked_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdin", Typed("n\n"))
-    site.up()
+    assert site.up() == Exit.INTERRUPTED
+    *_, again, end = capsys.readouterr().err.splitlines()
+    assert again.endswith(f"then: gpuprov up {site.host}")
+    assert (
+        end
+        == f"gpuprov: you answered no to: trust this host key and change {site.host}, and reboot it if needed"
+    )
     fleet = site.folder / "fleet.yml"
     before = read_lock(site.folder / "fleet.lock.yml").inputs
     fleet.write_text(fleet.read_text() + "security: ignore\n")
