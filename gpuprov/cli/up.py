@@ -325,9 +325,8 @@ class Server:
         try:
             self.trust(before=f"change {self.host}, and reboot it if needed")
         except Declined:
-            options.note(
-                f"nothing was changed on it; to continue, also after a change of {self.fleet}: gpuprov up {self.host}"
-            )
+            again = f"to continue, also after a change of {self.fleet}: gpuprov up {self.host}"
+            options.note(f"{self.host} was not changed; {again}")
             raise
         code = carry_out(chosen, proposal, how, Consent(reboot=True), output)
         if code == Exit.OK:
