@@ -2,7 +2,8 @@
 
 A node is drained, then takes the rungs of its ladder. Before each rung its GPUs must be free of jobs; after
 each the doctor is asked again, and a node that it calls mended is measured. A mended node returns to service,
-and so does one that is in use before its first rung; another one stays out. A step that has begun and not ended, because the controller died, is the next again.
+and so does one that is in use before its first rung; another one stays out. A step that has begun and not
+ended, because the controller died, is the next again.
 """
 
 from __future__ import annotations
